@@ -1,0 +1,36 @@
+"""Moves: copies of a message that settle the original (invariant 9).
+
+The copy carries `LB_ORIGIN`, `queueId:queueOffset:attempt:characters of group:group topic` (group and topic
+run together), and `LB_REASON`, why it was moved. Replay takes the copy as the settlement of the original.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+ORIGIN_PROPERTY = "LB_ORIGIN"
+REASON_PROPERTY = "LB_REASON"
+
+
+class Origin(NamedTuple):
+    """Where a copy came from."""
+
+    queue_id: int
+    queue_offset: int
+    attempt: int
+    group: str
+    topic: str
+
+    def encode(self) -> str:
+        """The value of `LB_ORIGIN`."""
+        return f"{self.queue_id}:{self.queue_offset}:{self.attempt}:{len(self.group)}:{self.group}{self.topic}"
+
+
+def decode_origin(text: str) -> Origin | None:
+    """Reads `LB_ORIGIN`; None when it is not well formed."""
+    parts = text.split(":", 4)
+    if len(parts) != 5 or not all(part.isascii() and part.isdigit() for part in parts[:4]):
+        return None
+    queue_id, queue_offset, attempt, length = (int(part) for part in parts[:4])
+    names = parts[4]
+    return Origin(queue_id, queue_offset, attempt, names[:length], names[length:])

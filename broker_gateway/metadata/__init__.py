@@ -1,0 +1,1 @@
+"""Topics, consumer groups and the names the system keeps for itself."""

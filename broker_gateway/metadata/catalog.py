@@ -1,0 +1,123 @@
+"""Topics and consumer groups of the broker.
+
+Owns their configuration in memory. Every change is announced to `on_topic`/`on_group`, which journal it;
+replaying the journal calls `restore_topic`/`restore_group`, which announce nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+READ = 4
+WRITE = 2
+MAX_QUEUES = 1024
+MAX_TOPICS = 100_000
+MAX_GROUPS = 100_000
+
+
+class CatalogFullError(Exception):
+    """A limit on the number of topics or groups is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic: `read_queues`/`write_queues` queues, permission bits, accepted message types (empty: all)."""
+
+    name: str
+    read_queues: int
+    write_queues: int
+    permission: int = READ | WRITE
+    accept_message_types: tuple[str, ...] = ()
+    created_ms: int = 0
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.permission & READ)
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.permission & WRITE)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A consumer group; `retry_max_times` deliveries follow the first before the dead-letter topic."""
+
+    name: str
+    retry_max_times: int = 16
+    fifo: bool = False
+    consume_enabled: bool = True
+    created_ms: int = 0
+
+    @property
+    def max_attempts(self) -> int:
+        return self.retry_max_times + 1
+
+
+class Catalog:
+    """The broker's topics and groups by name."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, Topic] = {}
+        self._groups: dict[str, Group] = {}
+        self.on_topic: Callable[[Topic], None] = lambda topic: None
+        self.on_group: Callable[[Group], None] = lambda group: None
+
+    def topic(self, name: str) -> Topic | None:
+        return self._topics.get(name)
+
+    def group(self, name: str) -> Group | None:
+        return self._groups.get(name)
+
+    def topics(self) -> Iterable[Topic]:
+        return self._topics.values()
+
+    def groups(self) -> Iterable[Group]:
+        return self._groups.values()
+
+    def put_topic(self, topic: Topic) -> tuple[Topic, bool]:
+        """Creates or changes a topic; queues never shrink. Returns it and whether it is new.
+
+        Raises CatalogFullError at `MAX_TOPICS`.
+        """
+        known = self._topics.get(topic.name)
+        if known is None and len(self._topics) >= MAX_TOPICS:
+            raise CatalogFullError(f"{MAX_TOPICS} topics exist; delete some before creating {topic.name!r}")
+        if known is not None:
+            topic = replace(
+                topic,
+                read_queues=max(topic.read_queues, known.read_queues),
+                write_queues=max(topic.write_queues, known.write_queues),
+                created_ms=known.created_ms,
+            )
+        if topic != known:
+            self._topics[topic.name] = topic
+            self.on_topic(topic)
+        return topic, known is None
+
+    def put_group(self, group: Group) -> tuple[Group, bool]:
+        """Creates or changes a group. Returns it and whether it is new; CatalogFullError at `MAX_GROUPS`."""
+        known = self._groups.get(group.name)
+        if known is None and len(self._groups) >= MAX_GROUPS:
+            raise CatalogFullError(f"{MAX_GROUPS} groups exist; delete some before creating {group.name!r}")
+        if known is not None:
+            group = replace(group, created_ms=known.created_ms)
+        if group != known:
+            self._groups[group.name] = group
+            self.on_group(group)
+        return group, known is None
+
+    def restore_topic(self, topic: Topic | None, name: str) -> None:
+        """Sets (None: removes) a topic from the journal."""
+        if topic is None:
+            self._topics.pop(name, None)
+        else:
+            self._topics[name] = topic
+
+    def restore_group(self, group: Group | None, name: str) -> None:
+        """Sets (None: removes) a group from the journal."""
+        if group is None:
+            self._groups.pop(name, None)
+        else:
+            self._groups[name] = group
