@@ -1,0 +1,1 @@
+"""The gateway's own changes of state as records of the commit log, and how they are read back."""

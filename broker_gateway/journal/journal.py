@@ -1,0 +1,255 @@
+"""Writing the journal: everything that changed in one turn of the event loop becomes one record.
+
+Owns batching, snapshots and the futures of those who wait; what changes is said by the services. Runs on
+the event loop. Format: `proto/lakebroker/journal/v1/journal.proto`. A batch is appended at the end of the
+turn, or at once when it has grown past `_EVENTS_A_RECORD`; a complete snapshot follows every
+`snapshot_bytes` of log, in parts of about `_PART_BYTES`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterable, Sequence
+
+from broker_gateway.clock import now_ms
+from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
+from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.metadata.catalog import Catalog, Group, Topic
+from broker_gateway.metadata.names import JOURNAL_TOPIC
+from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
+from store.message_store import MessageStore
+from store.record import PendingRecord, encode_properties, tags_code
+
+VERSION = 1
+EVENTS_TAG = "events"
+SNAPSHOT_TAG = "snapshot"
+_EVENTS_A_RECORD = 8192
+_IN_FLIGHT_A_PART = 4096
+_PART_BYTES = 256 * 1024
+
+
+class Journal:
+    """Collects changes and appends them to the journal topic."""
+
+    def __init__(
+        self, store: MessageStore, catalog: Catalog, deliveries: DeliveryTable, snapshot_bytes: int
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._deliveries = deliveries
+        self._snapshot_bytes = snapshot_bytes
+        self._snapshot_at = 0
+        self._batch = pb.Batch(version=VERSION)
+        self._changes: dict[QueueKey, tuple[QueueDelivery, pb.QueueChange]] = {}
+        self._pending = 0
+        self._scheduled = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def replayed_to(self, snapshot_offset: int) -> None:
+        """Where the newest snapshot in the log stands, after a replay."""
+        self._snapshot_at = snapshot_offset
+
+    def events(
+        self,
+        state: QueueDelivery,
+        kind: pb.EventKind,
+        messages: Sequence[InFlight],
+        *,
+        client_id: str = "",
+        delivery_id: int = 0,
+        invisible_until_ms: int = 0,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Adds one event for each message, all by one client."""
+        change = self._change(state)
+        change.events.add(
+            kind=kind,
+            timestamp_ms=now_ms() if timestamp_ms is None else timestamp_ms,
+            client_id=client_id,
+            delivery_id=delivery_id,
+            invisible_until_ms=invisible_until_ms,
+            queue_offset=[m.queue_offset for m in messages],
+            attempt=[m.attempt for m in messages],
+            message_id=[m.message_id for m in messages],
+        )
+        self._touched(len(messages))
+
+    def moved(self, state: QueueDelivery) -> None:
+        """Notes that the cursor of `state` moved without an event."""
+        self._change(state)
+        self._touched(1)
+
+    def topic(self, topic: Topic) -> None:
+        self._batch.topics.append(_topic_change(topic))
+        self._touched(1)
+
+    def group(self, group: Group) -> None:
+        self._batch.groups.append(_group_change(group))
+        self._touched(1)
+
+    def stats(self, minutes: Iterable[pb.MinuteStats]) -> None:
+        before = len(self._batch.stats)
+        self._batch.stats.extend(minutes)
+        if added := len(self._batch.stats) - before:
+            self._touched(added)
+
+    async def written(self) -> None:
+        """Returns when everything noted so far is in the log; raises what the append raised."""
+        if not self._pending:
+            return
+        if self._waiter is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._waiter)
+
+    def write(self) -> None:
+        """Appends what is pending now; an error goes to those who wait and to the caller."""
+        if not self._pending:
+            return
+        batch, self._batch = self._batch, pb.Batch(version=VERSION)
+        changes, self._changes = self._changes, {}
+        waiter, self._waiter = self._waiter, None
+        self._pending = 0
+        batch.timestamp_ms = now_ms()
+        for state, change in changes.values():
+            change.cursor = state.cursor
+            committed = state.committed
+            if committed != state.journaled_committed:
+                change.has_committed = True
+                change.committed = committed
+            batch.queues.append(change)
+        try:
+            self._append([batch], EVENTS_TAG)
+        except Exception as error:
+            if waiter is not None and not waiter.done():
+                waiter.set_exception(error)
+                waiter.exception()  # a waiter that left must not leave a warning behind
+            raise
+        for state, change in changes.values():
+            if change.has_committed:
+                state.journaled_committed = change.committed
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+        if self._store.max_offset - self._snapshot_at >= self._snapshot_bytes:
+            self.write_snapshot()
+
+    def write_snapshot(self) -> None:
+        """Appends the complete state: topics, groups, every group's queues."""
+        self.write()
+        offset = self._store.max_offset
+        parts = list(self._snapshot_parts())
+        snapshot_id = uuid.uuid4().hex
+        for number, part in enumerate(parts):
+            part.version = VERSION
+            part.timestamp_ms = now_ms()
+            part.snapshot.snapshot_id = snapshot_id
+            part.snapshot.part = number
+            part.snapshot.parts = len(parts)
+            part.snapshot.log_offset = offset
+        self._append(parts, SNAPSHOT_TAG)
+        self._snapshot_at = offset
+
+    def _change(self, state: QueueDelivery) -> pb.QueueChange:
+        known = self._changes.get(state.key)
+        if known is None:
+            group, topic, queue_id = state.key
+            known = (state, pb.QueueChange(consumer_group=group, topic=topic, queue_id=queue_id))
+            self._changes[state.key] = known
+        return known[1]
+
+    def _touched(self, count: int) -> None:
+        self._pending += count
+        if self._pending >= _EVENTS_A_RECORD:
+            self.write()
+        elif not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._end_of_turn)
+
+    def _end_of_turn(self) -> None:
+        self._scheduled = False
+        self.write()
+
+    def _append(self, batches: Sequence[pb.Batch], tag: str) -> None:
+        code = tags_code(tag)
+        properties = encode_properties({"TAGS": tag})
+        host = self._store.store_host.packed
+        self._store.append(
+            [
+                PendingRecord(
+                    topic=JOURNAL_TOPIC,
+                    queue_id=0,
+                    body=batch.SerializeToString(),
+                    properties=properties,
+                    born_timestamp=batch.timestamp_ms,
+                    born_host=host,
+                    tags_code=code,
+                )
+                for batch in batches
+            ]
+        )
+
+    def _snapshot_parts(self) -> Iterable[pb.Batch]:
+        part = pb.Batch()
+        for topic in self._catalog.topics():
+            change = part.topics.add()
+            change.CopyFrom(_topic_change(topic))
+            change.next_queue_offset.extend(
+                self._store.index.max_offset(topic.name, queue)
+                for queue in range(max(topic.read_queues, topic.write_queues))
+            )
+            if len(part.topics) >= 512:
+                yield part
+                part = pb.Batch()
+        part.groups.extend(_group_change(group) for group in self._catalog.groups())
+        size = part.ByteSize()
+        for state in self._deliveries.queues():
+            for queue in _queue_snapshots(state):
+                part.queues.append(queue)
+                size += queue.ByteSize()
+                if size >= _PART_BYTES:
+                    yield part
+                    part, size = pb.Batch(), 0
+        yield part
+
+
+def _queue_snapshots(state: QueueDelivery) -> Iterable[pb.QueueChange]:
+    """The state of a queue, in several changes when much is in flight."""
+    group, topic, queue_id = state.key
+    messages = list(state.in_flight.values())
+    for start in range(0, max(len(messages), 1), _IN_FLIGHT_A_PART):
+        some = messages[start : start + _IN_FLIGHT_A_PART]
+        yield pb.QueueChange(
+            consumer_group=group,
+            topic=topic,
+            queue_id=queue_id,
+            cursor=state.cursor,
+            in_flight=pb.InFlight(
+                queue_offset=[m.queue_offset for m in some],
+                attempt=[m.attempt for m in some],
+                invisible_until_ms=[m.invisible_until_ms for m in some],
+                delivery_id=[m.delivery_id for m in some],
+                message_id=[m.message_id for m in some],
+                client_id=[m.client_id for m in some],
+            ),
+        )
+
+
+def _topic_change(topic: Topic) -> pb.TopicChange:
+    return pb.TopicChange(
+        topic=topic.name,
+        read_queues=topic.read_queues,
+        write_queues=topic.write_queues,
+        permission=topic.permission,
+        accept_message_types=topic.accept_message_types,
+        created_ms=topic.created_ms,
+    )
+
+
+def _group_change(group: Group) -> pb.GroupChange:
+    return pb.GroupChange(
+        group=group.name,
+        retry_max_times=group.retry_max_times,
+        fifo=group.fifo,
+        consume_enabled=group.consume_enabled,
+        created_ms=group.created_ms,
+    )

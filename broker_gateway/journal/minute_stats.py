@@ -1,0 +1,65 @@
+"""What each topic and group did in a minute, with a mergeable latency sketch."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
+
+MINUTE_MS = 60_000
+_LOG_BASE = math.log(1.04)
+_SMALLEST_MS = 1e-3
+
+
+@dataclass(slots=True)
+class _Counters:
+    messages: int = 0
+    bytes: int = 0
+    failures: int = 0
+    latency: Counter[int] = field(default_factory=Counter)
+
+
+class MinuteStatistics:
+    """Counts by (topic, consumer group; "" for puts) of the minute being counted."""
+
+    def __init__(self) -> None:
+        self._minute_ms = 0
+        self._counters: dict[tuple[str, str], _Counters] = {}
+
+    def count(
+        self, topic: str, group: str, messages: int, size: int, latency_s: float | None, failed: bool = False
+    ) -> None:
+        """Adds one call: `size` in bytes, `latency_s` in seconds."""
+        counters = self._counters.get((topic, group))
+        if counters is None:
+            counters = self._counters[(topic, group)] = _Counters()
+        if failed:
+            counters.failures += messages
+        else:
+            counters.messages += messages
+            counters.bytes += size
+        if latency_s is not None:
+            value = max(latency_s * 1000, _SMALLEST_MS)
+            counters.latency[math.ceil(math.log(value) / _LOG_BASE)] += 1
+
+    def roll(self, now_ms: int, *, closing: bool = False) -> list[pb.MinuteStats]:
+        """The minute that ended, as journal messages; nothing while it runs (unless `closing`)."""
+        minute = now_ms - now_ms % MINUTE_MS
+        if minute == self._minute_ms and not closing:
+            return []
+        ended, counters = self._minute_ms or minute, self._counters
+        self._minute_ms, self._counters = minute, {}
+        return [
+            pb.MinuteStats(
+                topic=topic,
+                consumer_group=group,
+                minute_ms=ended,
+                messages=c.messages,
+                bytes=c.bytes,
+                failures=c.failures,
+                latency=pb.LatencySketch(bucket=c.latency.keys(), count=c.latency.values()),
+            )
+            for (topic, group), c in counters.items()
+        ]

@@ -1,0 +1,208 @@
+"""Reading the journal back at start: the newest complete snapshot, then what follows it.
+
+The time this takes depends on the log since that snapshot, not on what was consumed before. Moves (copies
+with `LB_ORIGIN`) behind the snapshot settle their originals.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import structlog
+from google.protobuf.message import DecodeError
+
+from broker_gateway.delivery.moves import ORIGIN_PROPERTY, decode_origin
+from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
+from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.journal.journal import SNAPSHOT_TAG, VERSION
+from broker_gateway.metadata.catalog import Catalog, Group, Topic
+from broker_gateway.metadata.names import DLQ_PREFIX, JOURNAL_TOPIC
+from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
+from store.message_store import MessageStore
+from store.record import Record, tags_code
+
+log = structlog.get_logger(__name__)
+
+
+class JournalVersionError(Exception):
+    """The journal was written by a later version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Where the snapshot used stands (0: none) and how many records were applied after it."""
+
+    snapshot_offset: int
+    records: int
+
+
+def replay(store: MessageStore, catalog: Catalog, deliveries: DeliveryTable) -> Replayed:
+    """Restores topics, groups and delivery state; raises JournalVersionError."""
+    parts = _newest_snapshot(store)
+    offset = parts[0].snapshot.log_offset if parts else 0
+    for part in parts:
+        _apply_catalog(part, catalog, store)
+        for change in part.queues:
+            _apply_snapshot(change, deliveries)
+    records = 0
+    for _, record in heapq.merge(*_sources(store, offset), key=lambda item: item[0]):
+        records += 1
+        if record.topic == JOURNAL_TOPIC:
+            batch = _decode(record)
+            if batch is not None and not batch.HasField("snapshot"):
+                _apply_catalog(batch, catalog, store)
+                for change in batch.queues:
+                    _apply_events(change, deliveries)
+        else:
+            _apply_move(record, deliveries)
+    for state in deliveries.queues():
+        state.sort()
+        deliveries.schedule(state)
+    return Replayed(offset, records)
+
+
+def _newest_snapshot(store: MessageStore) -> list[pb.Batch]:
+    code = tags_code(SNAPSHOT_TAG)
+    low, high = store.index.min_offset(JOURNAL_TOPIC, 0), store.index.max_offset(JOURNAL_TOPIC, 0)
+    found: dict[str, dict[int, pb.Batch]] = {}
+    while high > low:
+        start = max(low, high - 4096)
+        offsets, sizes, codes = store.index.entries(JOURNAL_TOPIC, 0, start, high - start)
+        for position in range(len(offsets) - 1, -1, -1):
+            if codes[position] != code or not sizes[position]:
+                continue
+            batch = _decode(store.record(int(offsets[position]), int(sizes[position])))
+            if batch is None:
+                continue
+            parts = found.setdefault(batch.snapshot.snapshot_id, {})
+            parts[batch.snapshot.part] = batch
+            if len(parts) == batch.snapshot.parts:
+                return [parts[number] for number in sorted(parts)]
+        high = start
+    return []
+
+
+def _sources(store: MessageStore, offset: int) -> list[Iterator[tuple[int, Record]]]:
+    topics = [
+        (topic, queue)
+        for topic, queue in store.index.queues()
+        if topic == JOURNAL_TOPIC or topic.startswith(DLQ_PREFIX)
+    ]
+    return [_records_from(store, topic, queue, offset) for topic, queue in topics]
+
+
+def _records_from(
+    store: MessageStore, topic: str, queue_id: int, offset: int
+) -> Iterator[tuple[int, Record]]:
+    low, high = store.index.min_offset(topic, queue_id), store.index.max_offset(topic, queue_id)
+    start = high
+    while start > low:  # entries ascend: walk back in blocks to the first at or above `offset`
+        block = max(low, start - 4096)
+        offsets, _, _ = store.index.entries(topic, queue_id, block, 1)
+        start = block
+        if len(offsets) and offsets[0] < offset:
+            break
+    for first in range(start, high, 4096):
+        offsets, sizes, _ = store.index.entries(topic, queue_id, first, min(4096, high - first))
+        for physical, size in zip(offsets.tolist(), sizes.tolist(), strict=True):
+            if physical >= offset and size:
+                yield physical, store.record(physical, size)
+
+
+def _decode(record: Record) -> pb.Batch | None:
+    batch = pb.Batch()
+    try:
+        batch.ParseFromString(bytes(record.body))
+    except DecodeError:
+        log.error("journal record does not decode; skipped", physical_offset=record.physical_offset)
+        return None
+    if batch.version > VERSION:
+        raise JournalVersionError(
+            f"journal record at physical offset {record.physical_offset} has version {batch.version}, "
+            f"this lakebroker reads up to {VERSION}; start the version that wrote it or a later one"
+        )
+    return batch
+
+
+def _apply_catalog(batch: pb.Batch, catalog: Catalog, store: MessageStore) -> None:
+    for topic in batch.topics:
+        catalog.restore_topic(
+            None
+            if topic.deleted
+            else Topic(
+                topic.topic,
+                topic.read_queues,
+                topic.write_queues,
+                topic.permission,
+                tuple(topic.accept_message_types),
+                topic.created_ms,
+            ),
+            topic.topic,
+        )
+        for queue_id, next_offset in enumerate(topic.next_queue_offset):
+            store.index.raise_next(topic.topic, queue_id, next_offset)
+    for group in batch.groups:
+        catalog.restore_group(
+            None
+            if group.deleted
+            else Group(
+                group.group, group.retry_max_times, group.fifo, group.consume_enabled, group.created_ms
+            ),
+            group.group,
+        )
+
+
+def _apply_snapshot(change: pb.QueueChange, deliveries: DeliveryTable) -> None:
+    state = deliveries.restore(_key(change), change.cursor)
+    kept = change.in_flight
+    for offset, attempt, until, delivery_id, message_id, client_id in zip(
+        kept.queue_offset,
+        kept.attempt,
+        kept.invisible_until_ms,
+        kept.delivery_id,
+        kept.message_id,
+        kept.client_id,
+        strict=True,
+    ):
+        state.restore(InFlight(offset, attempt, until, delivery_id, message_id, client_id))
+
+
+def _apply_events(change: pb.QueueChange, deliveries: DeliveryTable) -> None:
+    state = deliveries.restore(_key(change), change.cursor)
+    for events in change.events:
+        if events.kind in (pb.DELIVERED, pb.NACKED):
+            for offset, attempt, message_id in zip(
+                events.queue_offset, events.attempt, events.message_id, strict=True
+            ):
+                state.restore(
+                    InFlight(
+                        offset,
+                        attempt,
+                        events.invisible_until_ms,
+                        events.delivery_id,
+                        message_id,
+                        events.client_id,
+                        given_back=events.kind == pb.NACKED,
+                        delivered_ms=events.timestamp_ms,
+                    )
+                )
+        elif events.kind == pb.RESET:
+            state.reset(change.cursor)
+        elif events.kind != pb.EXPIRED:
+            for offset in events.queue_offset:
+                state.in_flight.pop(offset, None)
+
+
+def _apply_move(record: Record, deliveries: DeliveryTable) -> None:
+    origin = decode_origin(record.properties_map().get(ORIGIN_PROPERTY, ""))
+    if origin is None:
+        return
+    state = deliveries.known(QueueKey(origin.group, origin.topic, origin.queue_id))
+    if state is not None:
+        state.in_flight.pop(origin.queue_offset, None)
+
+
+def _key(change: pb.QueueChange) -> QueueKey:
+    return QueueKey(change.consumer_group, change.topic, change.queue_id)
