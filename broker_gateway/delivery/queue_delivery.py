@@ -16,7 +16,7 @@ No IO, no clock: the caller gives the time.
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,7 +47,7 @@ class InFlight:
 class QueueDelivery:
     """Cursor and messages in flight of `key`."""
 
-    __slots__ = ("_due", "cursor", "in_flight", "journaled_committed", "key")
+    __slots__ = ("_due", "_ready", "cursor", "in_flight", "journaled_committed", "key")
 
     def __init__(self, key: QueueKey, cursor: int) -> None:
         self.key = key
@@ -55,6 +55,7 @@ class QueueDelivery:
         self.in_flight: OrderedDict[int, InFlight] = OrderedDict()
         self.journaled_committed = -1
         self._due: list[tuple[int, int]] = []
+        self._ready: deque[InFlight] = deque()
 
     @property
     def committed(self) -> int:
@@ -104,6 +105,18 @@ class QueueDelivery:
             return None
         return self.in_flight[heapq.heappop(self._due)[1]]
 
+    def make_ready(self, message: InFlight) -> None:
+        """Queues a due message for its next delivery."""
+        self._ready.append(message)
+
+    def pop_ready(self, now_ms: int) -> InFlight | None:
+        """The next message to deliver again; those settled or postponed meanwhile are passed over."""
+        while self._ready:
+            message = self._ready.popleft()
+            if self.in_flight.get(message.queue_offset) is message and message.invisible_until_ms <= now_ms:
+                return message
+        return None
+
     def restore(self, message: InFlight) -> None:
         """Puts a message in flight while replaying; offsets may come in any order (see `sort`)."""
         self.in_flight[message.queue_offset] = message
@@ -119,6 +132,7 @@ class QueueDelivery:
         """Forgets every message in flight and goes on at `cursor`."""
         self.in_flight.clear()
         self._due.clear()
+        self._ready.clear()
         self.cursor = cursor
 
     def _push(self, message: InFlight) -> None:

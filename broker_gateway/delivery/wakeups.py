@@ -1,0 +1,72 @@
+"""Waiting receives, and who is served when something arrives.
+
+Waiters stand in line by topic and group. What makes a message available (an append, a due redelivery)
+names the topic or the group's line; the lines named in one turn of the event loop are served at its end,
+each until a waiter goes away with nothing. Work is O(waiters served).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Wakeups(Generic[T]):
+    """Lines of waiters; `serve(waiter)` tries to satisfy one and says whether it did."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, dict[str, OrderedDict[int, T]]] = {}
+        self._named: dict[tuple[str, str], None] = {}
+        self._scheduled = False
+        self.waiting = 0
+        self.serve: Callable[[T], bool] = lambda waiter: False
+
+    def enter(self, topic: str, group: str, waiter: T) -> None:
+        """Puts a waiter at the end of its line."""
+        self._lines.setdefault(topic, {}).setdefault(group, OrderedDict())[id(waiter)] = waiter
+        self.waiting += 1
+
+    def leave(self, topic: str, group: str, waiter: T) -> None:
+        """Takes a waiter out of its line if it stands there."""
+        groups = self._lines.get(topic)
+        line = groups.get(group) if groups is not None else None
+        if groups is None or line is None or line.pop(id(waiter), None) is None:
+            return
+        self.waiting -= 1
+        if not line:
+            del groups[group]
+            if not groups:
+                del self._lines[topic]
+
+    def arrived(self, topic: str) -> None:
+        """A message was appended to `topic`: every group that waits there gets a look."""
+        for group in self._lines.get(topic, ()):
+            self.due(topic, group)
+
+    def due(self, topic: str, group: str) -> None:
+        """Something is available to `group` on `topic`."""
+        if group not in self._lines.get(topic, ()):
+            return
+        self._named[(topic, group)] = None
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._serve_named)
+
+    def all(self) -> Iterable[T]:
+        """Every waiter."""
+        return [w for groups in self._lines.values() for line in groups.values() for w in line.values()]
+
+    def _serve_named(self) -> None:
+        self._scheduled = False
+        named, self._named = self._named, {}
+        for topic, group in named:
+            while (line := self._lines.get(topic, {}).get(group)) is not None:
+                waiter = next(iter(line.values()))
+                if not self.serve(waiter):
+                    line.move_to_end(id(waiter))
+                    break
+                self.leave(topic, group, waiter)

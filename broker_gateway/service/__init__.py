@@ -1,0 +1,1 @@
+"""What each call does. No transport types: requests, a `CallContext`, replies."""

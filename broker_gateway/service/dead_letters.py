@@ -1,0 +1,97 @@
+"""Moving messages to a group's dead-letter topic: after the last attempt, or when a client says so."""
+
+from __future__ import annotations
+
+import structlog
+
+from broker_gateway.clock import now_ms
+from broker_gateway.delivery.moves import ORIGIN_PROPERTY, REASON_PROPERTY, Origin
+from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery
+from broker_gateway.delivery.wakeups import Wakeups
+from broker_gateway.journal.journal import Journal
+from broker_gateway.metadata.names import dead_letter_topic
+from broker_gateway.metrics import Metrics
+from broker_gateway.service.resources import Resources
+from broker_gateway.service.status import ServiceError
+from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
+from store.errors import StoreError
+from store.message_store import MessageStore
+from store.record import PendingRecord, encode_properties, tags_code
+
+log = structlog.get_logger(__name__)
+RETRY_MOVE_MS = 10_000
+"""When a copy could not be stored (full disk, say), the message is looked at again after this time."""
+
+
+class DeadLetterMover:
+    """Copies a message in flight to `%DLQ%<group>`; the copy settles it (invariant 9)."""
+
+    def __init__(
+        self, store: MessageStore, resources: Resources, journal: Journal, wakeups: Wakeups, metrics: Metrics
+    ) -> None:
+        self._store = store
+        self._resources = resources
+        self._journal = journal
+        self._wakeups = wakeups
+        self._metrics = metrics
+
+    def move(self, state: QueueDelivery, message: InFlight, reason: str, client_id: str = "") -> bool:
+        """Moves it; False when the copy could not be stored, and the message stays in flight."""
+        group, topic, queue_id = state.key
+        offsets, sizes, _ = self._store.index.entries(topic, queue_id, message.queue_offset, 1)
+        if not len(offsets) or not sizes[0]:
+            self._settle(state, message, events.SKIPPED, client_id)
+            return True
+        try:
+            self._append_copy(state, message, int(offsets[0]), int(sizes[0]), reason)
+        except (StoreError, OSError, ServiceError) as error:
+            log.error(
+                "dead letter not stored; tried again later",
+                topic=topic,
+                group=group,
+                queue_id=queue_id,
+                queue_offset=message.queue_offset,
+                error=str(error),
+            )
+            state.postpone(message, now_ms() + RETRY_MOVE_MS)
+            return False
+        self._settle(state, message, events.DEAD_LETTERED, client_id)
+        self._metrics.dead_lettered(topic, group, 1)
+        self._wakeups.arrived(dead_letter_topic(group))
+        return True
+
+    def _append_copy(
+        self, state: QueueDelivery, message: InFlight, offset: int, size: int, reason: str
+    ) -> None:
+        group, topic, queue_id = state.key
+        target = self._resources.dead_letters(dead_letter_topic(group))
+        record = self._store.record(offset, size)
+        properties = dict(record.properties_map())
+        properties.pop("__CRC32#", None)
+        properties["DLQ_ORIGIN_TOPIC"] = topic
+        properties["DLQ_ORIGIN_MESSAGE_ID"] = message.message_id
+        origin = Origin(queue_id, message.queue_offset, message.attempt, group, topic)
+        properties[ORIGIN_PROPERTY] = origin.encode()
+        properties[REASON_PROPERTY] = reason
+        self._store.append(
+            [
+                PendingRecord(
+                    topic=target.name,
+                    queue_id=0,
+                    body=record.body,
+                    properties=encode_properties(properties),
+                    born_timestamp=record.born_timestamp,
+                    born_host=record.born_host.packed,
+                    sys_flag=record.sys_flag,
+                    flag=record.flag,
+                    reconsume_times=message.attempt,
+                    tags_code=tags_code(properties.get("TAGS")),
+                )
+            ]
+        )
+
+    def _settle(
+        self, state: QueueDelivery, message: InFlight, kind: events.EventKind, client_id: str
+    ) -> None:
+        state.settle(message.queue_offset, message.delivery_id)
+        self._journal.events(state, kind, [message], client_id=client_id or message.client_id)

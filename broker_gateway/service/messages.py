@@ -1,0 +1,88 @@
+"""Between messages of the public API and records of the commit log."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from broker_gateway.metadata.names import RESERVED_PROPERTIES
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from store.record import SYS_COMPRESSED, Record, offset_msg_id
+
+
+def timestamp(ms: int) -> Timestamp:
+    """A Timestamp of ms since the epoch."""
+    return Timestamp(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
+
+
+def to_resource(name: str) -> pb.Resource:
+    """The resource of a full name; a namespace stands before `%`, also behind a retry or dead-letter prefix."""
+    prefix = ""
+    rest = name
+    for known in ("%RETRY%", "%DLQ%"):
+        if name.startswith(known):
+            prefix, rest = known, name[len(known) :]
+    namespace, separator, bare = rest.partition("%")
+    if not separator or not namespace or not bare:
+        return pb.Resource(name=name)
+    return pb.Resource(resource_namespace=namespace, name=prefix + bare)
+
+
+def to_message(
+    record: Record,
+    properties: Mapping[str, str],
+    message_id: str,
+    *,
+    handle: str,
+    attempt: int,
+    invisible_ms: int,
+) -> pb.Message:
+    """What a consumer receives of `record`: reserved properties become system properties, the rest stay."""
+    body = bytes(record.body)
+    system = pb.SystemProperties(
+        keys=[key for key in properties.get("KEYS", "").split(" ") if key],
+        message_id=message_id,
+        body_digest=pb.Digest(type=pb.MD5, checksum=hashlib.md5(body).hexdigest().upper()),  # noqa: S324
+        body_encoding=pb.GZIP if record.sys_flag & SYS_COMPRESSED else pb.IDENTITY,
+        message_type=_message_type(properties),
+        born_timestamp=timestamp(record.born_timestamp),
+        born_host=properties.get("__BORNHOST") or record.born_host.ip,
+        store_timestamp=timestamp(record.store_timestamp),
+        store_host=f"{record.store_host.ip}:{record.store_host.port}",
+        receipt_handle=handle,
+        queue_id=record.queue_id,
+        queue_offset=record.queue_offset,
+        delivery_attempt=attempt,
+    )
+    system.invisible_duration.FromMilliseconds(invisible_ms)
+    if (tag := properties.get("TAGS")) is not None:
+        system.tag = tag
+    if (group := properties.get("__SHARDINGKEY")) is not None:
+        system.message_group = group
+    if (trace := properties.get("TRACE_CONTEXT")) is not None:
+        system.trace_context = trace
+    origin_topic, origin_id = properties.get("DLQ_ORIGIN_TOPIC"), properties.get("DLQ_ORIGIN_MESSAGE_ID")
+    if origin_topic is not None and origin_id is not None:
+        system.dead_letter_queue.topic = origin_topic
+        system.dead_letter_queue.message_id = origin_id
+    return pb.Message(
+        topic=to_resource(record.topic),
+        user_properties={k: v for k, v in properties.items() if k not in RESERVED_PROPERTIES},
+        system_properties=system,
+        body=body,
+    )
+
+
+def message_id_of(record: Record, properties: Mapping[str, str]) -> str:
+    """The client's message id, else the 4.x one made of store host and offset."""
+    return properties.get("UNIQ_KEY") or offset_msg_id(record.store_host.packed, record.physical_offset)
+
+
+def _message_type(properties: Mapping[str, str]) -> pb.MessageType:
+    if properties.get("TRAN_MSG") == "true":
+        return pb.TRANSACTION
+    if any(name in properties for name in ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC")):
+        return pb.DELAY
+    return pb.FIFO if "__SHARDINGKEY" in properties else pb.NORMAL

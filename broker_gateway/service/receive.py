@@ -1,0 +1,426 @@
+"""ReceiveMessage: due messages first, then new ones, with long polling.
+
+A receive takes from any readable queue of the topic on this broker, as the original's pop does. What it
+takes is in flight and journaled before the reply goes out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from broker_gateway.clock import now_ms
+from broker_gateway.config import GatewayConfig
+from broker_gateway.delivery.handles import encode_handle
+from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
+from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.delivery.tag_filter import FilterExpressionError, TagFilter, parse_tag_filter
+from broker_gateway.delivery.wakeups import Wakeups
+from broker_gateway.journal.journal import Journal
+from broker_gateway.journal.minute_stats import MinuteStatistics
+from broker_gateway.metadata.catalog import Group, Topic
+from broker_gateway.metrics import Metrics
+from broker_gateway.service.context import CallContext
+from broker_gateway.service.messages import message_id_of, timestamp, to_message
+from broker_gateway.service.redelivery import RENEWED_MS, Redelivery
+from broker_gateway.service.resources import Resources
+from broker_gateway.service.status import OK, ServiceError
+from broker_gateway.service.validation import check_invisible_ms, client_id_of, duration_ms, shown
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
+from store.errors import StoreError
+from store.message_store import MessageStore
+
+MAX_BATCH = 32
+REPLY_BYTES = 16 << 20
+"""A receive stops taking messages once their bodies pass this."""
+_SCAN_ENTRIES = 4096
+_SCANS_A_LOOK = 16
+_SLACK_S = 0.2
+"""Part of a call's deadline left for the reply to travel."""
+_REQUEST_TIMEOUT_MS = 3000
+_ATTEMPTS_KEPT = 20_000
+
+
+@dataclass(slots=True, eq=False)
+class Poll:
+    """One ReceiveMessage call, and what it took."""
+
+    group: Group
+    topic: Topic
+    tags: TagFilter
+    batch_size: int
+    invisible_ms: int
+    auto_renew: bool
+    client_id: str
+    attempt_id: str
+    served: asyncio.Future[None] | None = None
+    messages: list[pb.Message] = field(default_factory=list)
+    taken: list[tuple[QueueDelivery, InFlight]] = field(default_factory=list)
+
+
+class ReceiveService:
+    """Hands messages to consumers."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        store: MessageStore,
+        resources: Resources,
+        deliveries: DeliveryTable,
+        redelivery: Redelivery,
+        journal: Journal,
+        wakeups: Wakeups[Poll],
+        metrics: Metrics,
+        minutes: MinuteStatistics,
+    ) -> None:
+        self._store = store
+        self._resources = resources
+        self._deliveries = deliveries
+        self._redelivery = redelivery
+        self._journal = journal
+        self._wakeups = wakeups
+        self._metrics = metrics
+        self._minutes = minutes
+        self._proxy = config.proxy
+        self._max_waiting = config.lake.lake_max_waiting_receives
+        self._max_in_flight = config.lake.lake_max_in_flight_per_queue
+        self._turn = itertools.count()
+        self._attempts: OrderedDict[tuple[str, str, str], tuple[str, list[tuple[QueueDelivery, InFlight]]]] = (
+            OrderedDict()
+        )
+        self._closing = False
+        wakeups.serve = self._serve
+
+    async def receive(
+        self, request: rpc.ReceiveMessageRequest, context: CallContext, request_timeout_ms: int | None
+    ) -> AsyncIterator[rpc.ReceiveMessageResponse]:
+        """Yields status, messages, delivery timestamp; raises ServiceError before the first of them."""
+        poll = self._poll(request, context)
+        wait_s = self._polling_s(request, context, request_timeout_ms)
+        await self._journal.written()  # a topic or group that this call created
+        try:
+            if not self._repeat(poll) and not self._take(poll):
+                await self._wait(poll, wait_s)
+            await self._journal.written()
+        except BaseException:
+            self._give_back(poll)
+            raise
+        if not poll.messages:
+            yield rpc.ReceiveMessageResponse(
+                status=pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
+            )
+        else:
+            self._remember(poll)
+            size = sum(len(message.body) for message in poll.messages)
+            self._metrics.received(poll.topic.name, poll.group.name, len(poll.messages), size)
+            self._minutes.count(poll.topic.name, poll.group.name, len(poll.messages), size, None)
+            yield rpc.ReceiveMessageResponse(status=OK)
+            for message in poll.messages:
+                yield rpc.ReceiveMessageResponse(message=message)
+        yield rpc.ReceiveMessageResponse(delivery_timestamp=timestamp(now_ms()))
+
+    def close(self) -> None:
+        """Ends every waiting call with nothing; later ones do not wait."""
+        self._closing = True
+        for poll in self._wakeups.all():
+            if poll.served is not None and not poll.served.done():
+                poll.served.set_result(None)
+
+    def _poll(self, request: rpc.ReceiveMessageRequest, context: CallContext) -> Poll:
+        client_id = client_id_of(context)
+        topic = self._resources.topic(request.message_queue.topic)
+        group = self._resources.group(request.group)
+        if not topic.readable or not topic.read_queues:
+            raise ServiceError(pb.FORBIDDEN, f"topic {shown(topic.name)} must not be read")
+        if not group.consume_enabled:
+            raise ServiceError(pb.FORBIDDEN, f"consumer group {shown(group.name)} must not consume")
+        if request.batch_size <= 0:
+            raise ServiceError(
+                pb.BAD_REQUEST, f"batch size {request.batch_size} is not positive; ask for 1 to {MAX_BATCH}"
+            )
+        if request.auto_renew:
+            invisible_ms = RENEWED_MS
+        else:
+            invisible_ms = check_invisible_ms(
+                duration_ms(
+                    request.invisible_duration, "the invisible duration", pb.ILLEGAL_INVISIBLE_TIME
+                ),
+                self._proxy.min_invisible_time_mills_for_recv,
+                self._proxy.max_invisible_time_mills,
+            )
+        return Poll(
+            group,
+            topic,
+            _filter(request.filter_expression),
+            min(request.batch_size, MAX_BATCH),
+            invisible_ms,
+            request.auto_renew,
+            client_id,
+            request.attempt_id[:128],
+        )
+
+    def _polling_s(
+        self, request: rpc.ReceiveMessageRequest, context: CallContext, request_timeout_ms: int | None
+    ) -> float:
+        """How long to wait for a message, s: within the proxy's limits and the call's deadline."""
+        shortest = self._proxy.grpc_client_consumer_min_long_polling_timeout_millis / 1000
+        longest = self._proxy.grpc_client_consumer_max_long_polling_timeout_millis / 1000
+        remaining = context.remaining_s
+        if request.HasField("long_polling_timeout"):
+            asked = (
+                duration_ms(request.long_polling_timeout, "the polling timeout", pb.ILLEGAL_POLLING_TIME) / 1000
+            )
+            if asked < 0:
+                raise ServiceError(
+                    pb.ILLEGAL_POLLING_TIME, f"the polling timeout of {asked:g} s is negative"
+                )
+        elif remaining is not None:
+            asked = remaining - (request_timeout_ms or _REQUEST_TIMEOUT_MS) / 2000
+        else:
+            asked = longest
+        wait_s = min(max(asked, shortest), longest)
+        if remaining is None or wait_s <= remaining - _SLACK_S:
+            return wait_s
+        if remaining < shortest - _SLACK_S:
+            raise ServiceError(
+                pb.ILLEGAL_POLLING_TIME,
+                f"the deadline leaves {remaining:.1f} s, long polling needs at least {shortest:g} s",
+            )
+        return remaining - _SLACK_S
+
+    async def _wait(self, poll: Poll, wait_s: float) -> None:
+        if self._closing:
+            return
+        if self._wakeups.waiting >= self._max_waiting:
+            raise ServiceError(
+                pb.TOO_MANY_REQUESTS,
+                f"{self._max_waiting} receives wait already (lakeMaxWaitingReceives); try again later",
+            )
+        poll.served = asyncio.get_running_loop().create_future()
+        topic, group = poll.topic.name, poll.group.name
+        self._wakeups.enter(topic, group, poll)
+        try:
+            async with asyncio.timeout(wait_s):
+                await poll.served
+        except TimeoutError:
+            return
+        finally:
+            self._wakeups.leave(topic, group, poll)
+
+    def _serve(self, poll: Poll) -> bool:
+        served = poll.served
+        if served is None or served.done():
+            return True
+        try:
+            if not self._take(poll):
+                return False
+        except Exception as error:
+            served.set_exception(error)
+            return True
+        served.set_result(None)
+        return True
+
+    def _take(self, poll: Poll) -> bool:
+        """Takes up to a batch of messages from the topic's queues, beginning with another one each time."""
+        now = now_ms()
+        delivery_id = int.from_bytes(os.urandom(8), "big")
+        size = 0
+        queues = poll.topic.read_queues
+        first = next(self._turn)
+        for step in range(queues):
+            key = QueueKey(poll.group.name, poll.topic.name, (first + step) % queues)
+            new = self._deliveries.known(key) is None
+            state = self._deliveries.queue(key)
+            cursor = -1 if new else state.cursor
+            self._redelivery.sweep(state, now)
+            count = len(poll.taken)
+            size = self._take_ready(poll, state, now, delivery_id, size)
+            size = self._take_new(poll, state, now, delivery_id, size)
+            delivered = [message for _, message in poll.taken[count:]]
+            if delivered:
+                self._journal.events(
+                    state,
+                    events.DELIVERED,
+                    delivered,
+                    client_id=poll.client_id,
+                    delivery_id=delivery_id,
+                    invisible_until_ms=now + poll.invisible_ms,
+                    timestamp_ms=now,
+                )
+                self._deliveries.schedule(state)
+            elif state.cursor != cursor:
+                self._journal.moved(state)
+            if len(poll.taken) >= poll.batch_size or size >= REPLY_BYTES:
+                break
+        return bool(poll.taken)
+
+    def _take_ready(self, poll: Poll, state: QueueDelivery, now: int, delivery_id: int, size: int) -> int:
+        expired: list[InFlight] = []
+        while len(poll.taken) < poll.batch_size and size < REPLY_BYTES:
+            message = state.pop_ready(now)
+            if message is None:
+                break
+            if not message.given_back:
+                expired.append(message)
+            offsets, sizes, _ = self._store.index.entries(
+                state.key.topic, state.key.queue_id, message.queue_offset, 1
+            )
+            if not len(offsets) or not sizes[0]:
+                self._skip(state, message)
+                continue
+            size += self._deliver(
+                poll, state, int(offsets[0]), int(sizes[0]), message.queue_offset, message.attempt + 1, now, delivery_id
+            )
+        if expired:
+            self._journal.events(state, events.EXPIRED, expired, timestamp_ms=now)
+        return size
+
+    def _take_new(self, poll: Poll, state: QueueDelivery, now: int, delivery_id: int, size: int) -> int:
+        _, topic, queue_id = state.key
+        index = self._store.index
+        state.cursor = max(state.cursor, index.min_offset(topic, queue_id))
+        for _ in range(_SCANS_A_LOOK):
+            room = min(poll.batch_size - len(poll.taken), self._max_in_flight - len(state.in_flight))
+            if room <= 0 or size >= REPLY_BYTES:
+                return size
+            start = state.cursor
+            offsets, sizes, codes = index.entries(
+                topic, queue_id, start, room if poll.tags.everything else _SCAN_ENTRIES
+            )
+            if not len(offsets):
+                return size
+            for position in poll.tags.positions(codes).tolist():
+                if len(poll.taken) >= poll.batch_size or size >= REPLY_BYTES or room <= 0:
+                    return size
+                state.cursor = start + position
+                if sizes[position]:
+                    took = self._deliver(
+                        poll, state, int(offsets[position]), int(sizes[position]), start + position, 1, now, delivery_id
+                    )
+                    size += took
+                    room -= took > 0
+                state.cursor = start + position + 1
+            state.cursor = start + len(offsets)
+        self._wakeups.due(topic, state.key.group)  # more to look through: in the next turn
+        return size
+
+    def _deliver(
+        self,
+        poll: Poll,
+        state: QueueDelivery,
+        physical_offset: int,
+        size: int,
+        queue_offset: int,
+        attempt: int,
+        now: int,
+        delivery_id: int,
+    ) -> int:
+        """Puts one message in flight and in the reply; returns its size, 0 when it was not for this poll."""
+        try:
+            record = self._store.record(physical_offset, size)
+        except StoreError:
+            self._skip(state, InFlight(queue_offset, attempt, now, delivery_id, "", poll.client_id))
+            return 0
+        properties = record.properties_map()
+        if attempt == 1 and not poll.tags.matches(properties.get("TAGS")):
+            return 0
+        message_id = message_id_of(record, properties)
+        flying = InFlight(
+            queue_offset,
+            attempt,
+            now + poll.invisible_ms,
+            delivery_id,
+            message_id,
+            poll.client_id,
+            auto_renew=poll.auto_renew,
+            delivered_ms=now,
+        )
+        state.deliver(flying)
+        poll.taken.append((state, flying))
+        poll.messages.append(
+            to_message(
+                record,
+                properties,
+                message_id,
+                handle=encode_handle(state.key.queue_id, queue_offset, delivery_id),
+                attempt=attempt,
+                invisible_ms=poll.invisible_ms,
+            )
+        )
+        return max(size, 1)
+
+    def _skip(self, state: QueueDelivery, message: InFlight) -> None:
+        """Passes over a message that cannot be read, with an event."""
+        state.in_flight.pop(message.queue_offset, None)
+        self._journal.events(state, events.SKIPPED, [message], client_id=message.client_id)
+
+    def _repeat(self, poll: Poll) -> bool:
+        """Answers a repeated attempt with what it took the first time and still holds."""
+        if not poll.attempt_id:
+            return False
+        known = self._attempts.get((poll.client_id, poll.group.name, poll.topic.name))
+        if known is None or known[0] != poll.attempt_id:
+            return False
+        now = now_ms()
+        for state, message in known[1]:
+            if state.in_flight.get(message.queue_offset) is not message or message.invisible_until_ms <= now:
+                continue
+            offsets, sizes, _ = self._store.index.entries(
+                state.key.topic, state.key.queue_id, message.queue_offset, 1
+            )
+            if not len(offsets) or not sizes[0]:
+                continue
+            record = self._store.record(int(offsets[0]), int(sizes[0]))
+            poll.taken.append((state, message))
+            poll.messages.append(
+                to_message(
+                    record,
+                    record.properties_map(),
+                    message.message_id,
+                    handle=encode_handle(state.key.queue_id, message.queue_offset, message.delivery_id),
+                    attempt=message.attempt,
+                    invisible_ms=message.invisible_until_ms - now,
+                )
+            )
+        return bool(poll.messages)
+
+    def _remember(self, poll: Poll) -> None:
+        if not poll.attempt_id:
+            return
+        key = (poll.client_id, poll.group.name, poll.topic.name)
+        self._attempts[key] = (poll.attempt_id, poll.taken)
+        self._attempts.move_to_end(key)
+        if len(self._attempts) > _ATTEMPTS_KEPT:
+            self._attempts.popitem(last=False)
+
+    def _give_back(self, poll: Poll) -> None:
+        """Makes what a call took available again when nobody is there to get it."""
+        now = now_ms()
+        for state, message in poll.taken:
+            if state.in_flight.get(message.queue_offset) is message:
+                message.auto_renew = False
+                message.given_back = True
+                message.attempt -= 1
+                state.postpone(message, now)
+                self._deliveries.schedule(state)
+
+
+def _filter(expression: pb.FilterExpression) -> TagFilter:
+    if expression.type == pb.SQL:
+        raise ServiceError(
+            pb.NOT_IMPLEMENTED, "SQL filters are not implemented yet; use a tag filter such as `a || b`"
+        )
+    if expression.type not in (pb.TAG, pb.FILTER_TYPE_UNSPECIFIED):
+        raise ServiceError(
+            pb.ILLEGAL_FILTER_EXPRESSION, f"filter type {expression.type} is unknown; use TAG"
+        )
+    try:
+        return parse_tag_filter(expression.expression)
+    except FilterExpressionError as error:
+        raise ServiceError(pb.ILLEGAL_FILTER_EXPRESSION, str(error)) from error

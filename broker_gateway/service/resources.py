@@ -1,0 +1,63 @@
+"""Topics and groups as calls find them: checked, created on first use when that is on."""
+
+from __future__ import annotations
+
+from broker_gateway.clock import now_ms
+from broker_gateway.config import GatewayConfig
+from broker_gateway.metadata.catalog import Catalog, CatalogFullError, Group, Topic
+from broker_gateway.metadata.names import DLQ_PREFIX, RETRY_PREFIX
+from broker_gateway.service.status import ServiceError
+from broker_gateway.service.validation import group_of, shown, topic_of
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+
+
+class Resources:
+    """Looks topics and groups up for a call; raises ServiceError with the public status."""
+
+    def __init__(self, config: GatewayConfig, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._cluster = config.broker.broker_cluster_name
+        self._broker = config.broker.broker_name
+        self._queues = config.broker.default_topic_queue_nums
+        self._auto_topic = config.broker.auto_create_topic_enable
+        self._auto_group = config.broker.auto_create_subscription_group
+        self._retry_max = config.broker.retry_max_times
+
+    def topic(self, resource: pb.Resource) -> Topic:
+        """The topic; created if it may be. ILLEGAL_TOPIC, TOPIC_NOT_FOUND, TOO_MANY_REQUESTS."""
+        name = topic_of(resource, self._cluster, self._broker)
+        topic = self._catalog.topic(name)
+        if topic is not None:
+            return topic
+        if not self._auto_topic or name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            raise ServiceError(
+                pb.TOPIC_NOT_FOUND,
+                f"topic {shown(name)} does not exist; create it with `lakebroker topic create {name}`",
+            )
+        return self._put_topic(Topic(name, self._queues, self._queues, created_ms=now_ms()))
+
+    def group(self, resource: pb.Resource) -> Group:
+        """The group; created if it may be. ILLEGAL_CONSUMER_GROUP, CONSUMER_GROUP_NOT_FOUND."""
+        name = group_of(resource)
+        group = self._catalog.group(name)
+        if group is not None:
+            return group
+        if not self._auto_group:
+            raise ServiceError(
+                pb.CONSUMER_GROUP_NOT_FOUND,
+                f"consumer group {shown(name)} does not exist; create it with `lakebroker group create {name}`",
+            )
+        try:
+            return self._catalog.put_group(Group(name, self._retry_max, created_ms=now_ms()))[0]
+        except CatalogFullError as error:
+            raise ServiceError(pb.TOO_MANY_REQUESTS, str(error)) from error
+
+    def dead_letters(self, name: str) -> Topic:
+        """The dead-letter topic `name`, made when it is new: one queue."""
+        return self._catalog.topic(name) or self._put_topic(Topic(name, 1, 1, created_ms=now_ms()))
+
+    def _put_topic(self, topic: Topic) -> Topic:
+        try:
+            return self._catalog.put_topic(topic)[0]
+        except CatalogFullError as error:
+            raise ServiceError(pb.TOO_MANY_REQUESTS, str(error)) from error

@@ -1,0 +1,156 @@
+"""AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue: what a receipt handle is good for."""
+
+from __future__ import annotations
+
+import os
+
+from broker_gateway.clients import ClientRegistry
+from broker_gateway.clock import now_ms
+from broker_gateway.config import GatewayConfig
+from broker_gateway.delivery.handles import decode_handle, encode_handle
+from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
+from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.journal.journal import Journal
+from broker_gateway.metrics import Metrics
+from broker_gateway.service.context import CallContext
+from broker_gateway.service.dead_letters import DeadLetterMover
+from broker_gateway.service.resources import Resources
+from broker_gateway.service.status import OK, ServiceError, summary
+from broker_gateway.service.validation import check_invisible_ms, client_id_of, duration_ms, shown
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
+
+MAX_ACKS_A_CALL = 4096
+
+
+class SettlementService:
+    """Settles or postpones messages in flight."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        resources: Resources,
+        deliveries: DeliveryTable,
+        clients: ClientRegistry,
+        journal: Journal,
+        mover: DeadLetterMover,
+        metrics: Metrics,
+    ) -> None:
+        self._resources = resources
+        self._deliveries = deliveries
+        self._clients = clients
+        self._journal = journal
+        self._mover = mover
+        self._metrics = metrics
+        self._max_invisible_ms = config.proxy.max_invisible_time_mills
+
+    def ack(self, request: rpc.AckMessageRequest, context: CallContext) -> rpc.AckMessageResponse:
+        """Answers every entry with a status of its own."""
+        client_id = client_id_of(context)
+        topic = self._resources.topic(request.topic).name
+        group = self._resources.group(request.group).name
+        if not request.entries:
+            raise ServiceError(pb.BAD_REQUEST, "no message to acknowledge; put at least one entry in the request")
+        if len(request.entries) > MAX_ACKS_A_CALL:
+            raise ServiceError(
+                pb.PAYLOAD_TOO_LARGE,
+                f"{len(request.entries)} entries in one call, at most {MAX_ACKS_A_CALL} are taken",
+            )
+        acked: dict[QueueKey, tuple[QueueDelivery, list[InFlight]]] = {}
+        entries = []
+        for entry in request.entries:
+            status = OK
+            try:
+                state, message = self._find(group, topic, entry.receipt_handle)
+                state.settle(message.queue_offset, message.delivery_id)
+                acked.setdefault(state.key, (state, []))[1].append(message)
+            except ServiceError as error:
+                status = error.status
+            entries.append(
+                rpc.AckMessageResultEntry(
+                    message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
+                )
+            )
+        for state, messages in acked.values():
+            self._journal.events(state, events.ACKED, messages, client_id=client_id)
+            self._metrics.acked(topic, group, len(messages))
+        return rpc.AckMessageResponse(status=summary(e.status for e in entries), entries=entries)
+
+    def change_invisible(
+        self, request: rpc.ChangeInvisibleDurationRequest, context: CallContext
+    ) -> rpc.ChangeInvisibleDurationResponse:
+        """Sets when the message is due again and answers a new handle; the old one is void.
+
+        `suspend` keeps the next delivery from counting as an attempt.
+        """
+        client_id = client_id_of(context)
+        topic = self._resources.topic(request.topic).name
+        group = self._resources.group(request.group).name
+        invisible_ms = check_invisible_ms(
+            duration_ms(request.invisible_duration, "the invisible duration", pb.ILLEGAL_INVISIBLE_TIME),
+            0,
+            self._max_invisible_ms,
+        )
+        state, message = self._find(group, topic, request.receipt_handle)
+        message.delivery_id = int.from_bytes(os.urandom(8), "big")
+        message.auto_renew = False
+        message.given_back = True
+        if request.suspend:
+            message.attempt -= 1
+        now = now_ms()
+        state.postpone(message, now + invisible_ms)
+        self._deliveries.schedule(state)
+        self._journal.events(
+            state,
+            events.NACKED,
+            [message],
+            client_id=client_id,
+            delivery_id=message.delivery_id,
+            invisible_until_ms=message.invisible_until_ms,
+            timestamp_ms=now,
+        )
+        return rpc.ChangeInvisibleDurationResponse(
+            status=OK,
+            receipt_handle=encode_handle(state.key.queue_id, message.queue_offset, message.delivery_id),
+        )
+
+    def forward_to_dead_letters(
+        self, request: rpc.ForwardMessageToDeadLetterQueueRequest, context: CallContext
+    ) -> rpc.ForwardMessageToDeadLetterQueueResponse:
+        """Moves the message to `%DLQ%<group>` at once."""
+        client_id = client_id_of(context)
+        topic = self._resources.topic(request.topic).name
+        group = self._resources.group(request.group).name
+        state, message = self._find(group, topic, request.receipt_handle)
+        reason = f"given up by the consumer after {message.attempt} delivery attempts"
+        if not self._mover.move(state, message, reason, client_id):
+            self._deliveries.schedule(state)
+            raise ServiceError(
+                pb.INTERNAL_SERVER_ERROR, "the dead letter could not be stored; the message stays where it was"
+            )
+        return rpc.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+    def _find(self, group: str, topic: str, text: str) -> tuple[QueueDelivery, InFlight]:
+        handle = decode_handle(text)
+        state = (
+            self._deliveries.known(QueueKey(group, topic, handle.queue_id)) if handle is not None else None
+        )
+        if handle is None or state is None:
+            raise ServiceError(
+                pb.INVALID_RECEIPT_HANDLE, f"receipt handle {shown(text)} was not handed out for this topic and group"
+            )
+        message = state.find(handle.queue_offset, handle.delivery_id)
+        if message is None:
+            raise ServiceError(
+                pb.INVALID_RECEIPT_HANDLE,
+                f"receipt handle {shown(text)} is void: the message was settled or delivered again",
+            )
+        if message.invisible_until_ms <= now_ms() and not (
+            message.auto_renew and self._clients.alive(message.client_id)
+        ):
+            raise ServiceError(
+                pb.INVALID_RECEIPT_HANDLE,
+                f"receipt handle {shown(text)} is expired: the invisible duration is over",
+            )
+        return state, message

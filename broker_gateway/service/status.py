@@ -1,0 +1,43 @@
+"""Statuses of the public API, and the exception that carries one to the edge of a service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+
+OK = pb.Status(code=pb.OK, message="OK")
+
+
+class ServiceError(Exception):
+    """A call, or one entry of it, that is answered with `code` and a sentence. Never leaves a service."""
+
+    def __init__(self, code: pb.Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+    @property
+    def status(self) -> pb.Status:
+        return pb.Status(code=self.code, message=self.message)
+
+
+def status_of(error: BaseException) -> pb.Status:
+    """The status to answer for any exception; unexpected ones say no more than their kind."""
+    if isinstance(error, ServiceError):
+        return error.status
+    return pb.Status(
+        code=pb.INTERNAL_SERVER_ERROR,
+        message=f"the broker could not complete the call ({type(error).__name__}); its log says more",
+    )
+
+
+def summary(statuses: Iterable[pb.Status]) -> pb.Status:
+    """The status of a reply with entries: theirs if they agree, else MULTIPLE_RESULTS."""
+    first: pb.Status | None = None
+    for status in statuses:
+        if first is None:
+            first = status
+        elif status.code != first.code:
+            return pb.Status(code=pb.MULTIPLE_RESULTS, message="MULTIPLE_RESULTS")
+    return first if first is not None else OK
