@@ -36,6 +36,10 @@ class Resources:
             )
         return self._put_topic(Topic(name, self._queues, self._queues, created_ms=now_ms()))
 
+    def check_topic(self, resource: pb.Resource) -> None:
+        """ILLEGAL_TOPIC for a name that no topic may have."""
+        topic_of(resource, self._cluster, self._broker)
+
     def group(self, resource: pb.Resource) -> Group:
         """The group; created if it may be. ILLEGAL_CONSUMER_GROUP, CONSUMER_GROUP_NOT_FOUND."""
         name = group_of(resource)

@@ -1,0 +1,144 @@
+"""The broker: its parts put together, its scheduled work, its start and stop.
+
+Owns no behaviour of its own. Everything in it runs on the event loop; the store flushes on its own thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from broker_gateway.clients import ClientRegistry
+from broker_gateway.clock import now_ms
+from broker_gateway.config import GatewayConfig
+from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.delivery.wakeups import Wakeups
+from broker_gateway.journal.journal import Journal
+from broker_gateway.journal.minute_stats import MinuteStatistics
+from broker_gateway.journal.replay import Replayed, replay
+from broker_gateway.metadata.catalog import Catalog, Group
+from broker_gateway.metrics import Metrics
+from broker_gateway.service.access import Access
+from broker_gateway.service.admin import AdminService
+from broker_gateway.service.client import ClientService
+from broker_gateway.service.dead_letters import DeadLetterMover
+from broker_gateway.service.messaging import MessagingService
+from broker_gateway.service.receive import Poll, ReceiveService
+from broker_gateway.service.redelivery import Redelivery
+from broker_gateway.service.resources import Resources
+from broker_gateway.service.route import RouteService
+from broker_gateway.service.send import SendService
+from broker_gateway.service.settlement import SettlementService
+from store.message_store import MessageStore
+
+log = structlog.get_logger(__name__)
+_LOOK_S = 0.1
+_HOUSEKEEPING_S = 10.0
+_MEMORY_RATIO = 0.4
+"""Of physical memory (`accessMessageInMemoryMaxRatio`): a queue wholly within it is read from its start."""
+
+
+class Broker:
+    """One broker over one store. `messaging` and `admin` are what transports bind."""
+
+    def __init__(
+        self, config: GatewayConfig, store: MessageStore, metrics: Metrics, access: Access
+    ) -> None:
+        self._config = config
+        self._store = store
+        self.metrics = metrics
+        self.catalog = Catalog()
+        self.deliveries = DeliveryTable(self._first_offset)
+        self.clients = ClientRegistry(config.lake.lake_max_clients)
+        self.journal = Journal(
+            store, self.catalog, self.deliveries, config.lake.lake_journal_snapshot_bytes
+        )
+        self.minutes = MinuteStatistics()
+        self.wakeups: Wakeups[Poll] = Wakeups()
+        resources = Resources(config, self.catalog)
+        mover = DeadLetterMover(store, resources, self.journal, self.wakeups, metrics)
+        self._redelivery = Redelivery(self.catalog, self.deliveries, self.clients, mover, self.wakeups)
+        self._receive = ReceiveService(
+            config,
+            store,
+            resources,
+            self.deliveries,
+            self._redelivery,
+            self.journal,
+            self.wakeups,
+            metrics,
+            self.minutes,
+        )
+        self._client = ClientService(config, self.catalog, resources, self.clients, self._redelivery)
+        self.messaging = MessagingService(
+            RouteService(config, resources),
+            SendService(config, store, resources, self.wakeups, metrics, self.minutes),
+            self._receive,
+            SettlementService(
+                config, resources, self.deliveries, self.clients, self.journal, mover, metrics
+            ),
+            self._client,
+            self.journal,
+        )
+        self.admin = AdminService(config, self.catalog, self.journal, access)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> Replayed:
+        """Replays the journal and begins the scheduled work."""
+        replayed = replay(self._store, self.catalog, self.deliveries)
+        self.journal.replayed_to(replayed.snapshot_offset)
+        self.catalog.on_topic = self.journal.topic
+        self.catalog.on_group = self._group_changed
+        self._tasks = [
+            asyncio.create_task(self._repeat(_LOOK_S, self._look_after_due), name="redelivery"),
+            asyncio.create_task(self._repeat(_HOUSEKEEPING_S, self._housekeep), name="housekeeping"),
+        ]
+        return replayed
+
+    async def drain(self) -> None:
+        """Ends waiting receives with nothing and closes telemetry streams."""
+        self._receive.close()
+        self.clients.end_streams()
+
+    async def stop(self) -> None:
+        """Ends the scheduled work and journals what is pending, with a snapshot."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.journal.stats(self.minutes.roll(now_ms(), closing=True))
+        self.journal.write_snapshot()
+
+    def _first_offset(self, topic: str, queue_id: int) -> int:
+        """Where a new group begins: at the start of a queue that never lost its front and whose log fits
+        memory, else at its end (the original's `initPopOffsetByCheckMsgInMem`)."""
+        index = self._store.index
+        if index.min_offset(topic, queue_id) == 0:
+            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            if self._store.max_offset - self._store.min_offset <= memory * _MEMORY_RATIO:
+                return 0
+        return index.max_offset(topic, queue_id)
+
+    def _group_changed(self, group: Group) -> None:
+        self.journal.group(group)
+        self._client.group_changed(group)
+
+    async def _look_after_due(self) -> None:
+        self._redelivery.sweep_due()
+
+    async def _housekeep(self) -> None:
+        for session in self.clients.expire():
+            if session.group:
+                self._redelivery.release(session.client_id, session.group)
+        self.journal.stats(self.minutes.roll(now_ms()))
+
+    @staticmethod
+    async def _repeat(period_s: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(period_s)
+            try:
+                await work()
+            except Exception:
+                log.exception("scheduled work failed; it is tried again", period_s=period_s)

@@ -1,0 +1,115 @@
+"""`lakebroker.admin.v1.AdminService`: topics and groups by hand."""
+
+from __future__ import annotations
+
+from broker_gateway.clock import now_ms
+from broker_gateway.config import GatewayConfig
+from broker_gateway.journal.journal import Journal
+from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, CatalogFullError, Group, Topic
+from broker_gateway.metadata.names import DLQ_PREFIX, RETRY_PREFIX
+from broker_gateway.service.access import Access
+from broker_gateway.service.context import CallContext, RpcError
+from broker_gateway.service.status import ServiceError
+from broker_gateway.service.validation import group_of, shown, topic_of
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2
+from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
+
+RETRY_MAX_TIMES_LIMIT = 1000
+_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY")
+
+
+class AdminService:
+    """Creates, changes and lists topics and groups; errors are gRPC statuses."""
+
+    def __init__(self, config: GatewayConfig, catalog: Catalog, journal: Journal, access: Access) -> None:
+        self._catalog = catalog
+        self._journal = journal
+        self._access = access
+        self._cluster = config.broker.broker_cluster_name
+        self._broker = config.broker.broker_name
+        self._queues = config.broker.default_topic_queue_nums
+        self._retry_max = config.broker.retry_max_times
+
+    async def PutTopic(self, request: pb.PutTopicRequest, context: CallContext) -> pb.PutTopicResponse:
+        self._access.check(context)
+        asked = request.topic
+        try:
+            name = topic_of(definition_pb2.Resource(name=asked.name), self._cluster, self._broker)
+        except ServiceError as error:
+            raise RpcError("INVALID_ARGUMENT", error.message) from error
+        queues = asked.queues or self._queues
+        if not 1 <= queues <= MAX_QUEUES:
+            raise RpcError("INVALID_ARGUMENT", f"{queues} queues are outside of 1 to {MAX_QUEUES}")
+        for kind in asked.accept_message_types:
+            if kind not in _TYPES:
+                raise RpcError(
+                    "INVALID_ARGUMENT", f"message type {shown(kind)} is unknown; use {', '.join(_TYPES)}"
+                )
+        topic = Topic(
+            name,
+            queues,
+            queues,
+            accept_message_types=tuple(dict.fromkeys(asked.accept_message_types)),
+            created_ms=now_ms(),
+        )
+        try:
+            topic, created = self._catalog.put_topic(topic)
+        except CatalogFullError as error:
+            raise RpcError("RESOURCE_EXHAUSTED", str(error)) from error
+        await self._journal.written()
+        return pb.PutTopicResponse(topic=_topic(topic), created=created)
+
+    async def ListTopics(self, request: pb.ListTopicsRequest, context: CallContext) -> pb.ListTopicsResponse:
+        self._access.check(context)
+        topics = sorted(self._catalog.topics(), key=lambda topic: topic.name)
+        return pb.ListTopicsResponse(
+            topics=[
+                _topic(topic)
+                for topic in topics
+                if request.include_system or not topic.name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+            ]
+        )
+
+    async def PutGroup(self, request: pb.PutGroupRequest, context: CallContext) -> pb.PutGroupResponse:
+        self._access.check(context)
+        asked = request.group
+        try:
+            name = group_of(definition_pb2.Resource(name=asked.name))
+        except ServiceError as error:
+            raise RpcError("INVALID_ARGUMENT", error.message) from error
+        retries = asked.retry_max_times if asked.HasField("retry_max_times") else self._retry_max
+        if not 0 <= retries <= RETRY_MAX_TIMES_LIMIT:
+            raise RpcError(
+                "INVALID_ARGUMENT", f"retry_max_times {retries} is outside of 0 to {RETRY_MAX_TIMES_LIMIT}"
+            )
+        try:
+            group, created = self._catalog.put_group(
+                Group(name, retries, asked.fifo, created_ms=now_ms())
+            )
+        except CatalogFullError as error:
+            raise RpcError("RESOURCE_EXHAUSTED", str(error)) from error
+        await self._journal.written()
+        return pb.PutGroupResponse(group=_group(group), created=created)
+
+    async def ListGroups(self, request: pb.ListGroupsRequest, context: CallContext) -> pb.ListGroupsResponse:
+        self._access.check(context)
+        groups = sorted(self._catalog.groups(), key=lambda group: group.name)
+        return pb.ListGroupsResponse(groups=[_group(group) for group in groups])
+
+
+def _topic(topic: Topic) -> pb.Topic:
+    return pb.Topic(
+        name=topic.name,
+        queues=max(topic.read_queues, topic.write_queues),
+        accept_message_types=topic.accept_message_types,
+        created_ms=topic.created_ms,
+    )
+
+
+def _group(group: Group) -> pb.Group:
+    return pb.Group(
+        name=group.name,
+        retry_max_times=group.retry_max_times,
+        fifo=group.fifo,
+        created_ms=group.created_ms,
+    )
