@@ -1,0 +1,156 @@
+"""The commit log: segments one behind the other; append, read, roll. One writer."""
+
+from __future__ import annotations
+
+import bisect
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from store.errors import OffsetOutOfRangeError, RecordError, RecordTooLargeError
+from store.record import BLANK_BYTES, BLANK_MAGIC, PendingRecord, encode_record
+from store.segment import Segment
+
+_BLANK = struct.Struct(">iI")
+
+
+class Placed(NamedTuple):
+    """Where a record went."""
+
+    physical_offset: int
+    size: int
+
+
+class CommitLog:
+    """Appends at `max_offset`, reads below it. `segments` are contiguous and ascending."""
+
+    def __init__(
+        self,
+        folder: Path,
+        segments: list[Segment],
+        max_offset: int,
+        *,
+        segment_size: int,
+        store_host: bytes,
+        max_message_size: int,
+        append_crc: bool,
+    ) -> None:
+        self._folder = folder
+        self.segments = segments
+        self._starts = [segment.start for segment in segments]
+        self.max_offset = max_offset
+        self.segment_size = segment_size
+        self._store_host = store_host
+        self._max_message_size = max_message_size
+        self._append_crc = append_crc
+
+    @property
+    def min_offset(self) -> int:
+        return self._starts[0] if self._starts else self.max_offset
+
+    def append(
+        self, records: Sequence[PendingRecord], queue_offsets: Sequence[int], store_timestamp: int
+    ) -> list[Placed]:
+        """Writes the records one behind the other; the first one's size, which makes them visible, last.
+
+        Raises RecordTooLargeError, RecordError or OSError (no room for a new segment); then nothing of the
+        call is visible and the log is as before.
+        """
+        placed: list[Placed] = []
+        encoded: list[tuple[int, bytes, bytes | memoryview, bytes]] = []
+        blanks: list[tuple[int, int]] = []
+        offset = self.max_offset
+        end = self._end_of(offset)
+        for record, queue_offset in zip(records, queue_offsets, strict=True):
+            if len(record.body) > self._max_message_size:
+                raise RecordTooLargeError(
+                    f"body of {len(record.body)} bytes, at most {self._max_message_size} (maxMessageSize) are taken"
+                )
+            for _ in range(2):
+                head, body, tail = encode_record(
+                    record,
+                    queue_offset=queue_offset,
+                    physical_offset=offset,
+                    store_timestamp=store_timestamp,
+                    store_host=self._store_host,
+                    append_crc=self._append_crc,
+                )
+                size = len(head) + len(body) + len(tail)
+                if offset + size + BLANK_BYTES <= end:
+                    break
+                if size + BLANK_BYTES > self.segment_size:
+                    raise RecordTooLargeError(
+                        f"record of {size} bytes does not fit a segment of {self.segment_size} "
+                        "(mappedFileSizeCommitLog)"
+                    )
+                if offset < end:
+                    blanks.append((offset, end - offset))
+                offset, end = end, end + self.segment_size
+            placed.append(Placed(offset, size))
+            encoded.append((offset, head, body, tail))
+            offset += size
+        while not self.segments or self.segments[-1].end < offset:
+            self._add_segment()
+        self._write(encoded, blanks)
+        self.max_offset = offset
+        return placed
+
+    def read(self, offset: int, size: int) -> memoryview:
+        """A view of `size` bytes at `offset`, within one segment. Raises OffsetOutOfRangeError."""
+        segment = self.segment_at(offset)
+        position = offset - segment.start
+        if size < 0 or offset + size > self.max_offset or position + size > segment.size:
+            raise OffsetOutOfRangeError(
+                f"{size} bytes at physical offset {offset}: the log ends at {self.max_offset}"
+            )
+        return segment.view[position : position + size]
+
+    def segment_at(self, offset: int) -> Segment:
+        """The segment that holds `offset`. Raises OffsetOutOfRangeError."""
+        position = bisect.bisect_right(self._starts, offset) - 1
+        if position < 0 or offset >= self.segments[position].end:
+            raise OffsetOutOfRangeError(
+                f"physical offset {offset} is outside of the log, {self.min_offset} to {self.max_offset}"
+            )
+        return self.segments[position]
+
+    def _end_of(self, offset: int) -> int:
+        """The end of the segment that takes the record at `offset`."""
+        if self.segments and offset < self.segments[-1].end:
+            return self.segments[-1].end
+        return offset + self.segment_size
+
+    def _add_segment(self) -> None:
+        start = self.segments[-1].end if self.segments else self.max_offset
+        self.segments.append(Segment.create(self._folder, start, self.segment_size))
+        self._starts.append(start)
+
+    def _write(
+        self,
+        encoded: Sequence[tuple[int, bytes, bytes | memoryview, bytes]],
+        blanks: Sequence[tuple[int, int]],
+    ) -> None:
+        writes: list[tuple[int, tuple[bytes | memoryview, ...]]] = [
+            (offset, (head, body, tail)) for offset, head, body, tail in encoded
+        ]
+        writes += [(offset, (_BLANK.pack(size, BLANK_MAGIC),)) for offset, size in blanks]
+        writes.sort(key=lambda write: write[0])
+        first, parts = writes[0]
+        for offset, chunks in writes[1:]:
+            self._put(offset, chunks)
+        self._put(first + 4, (parts[0][4:], *parts[1:]))
+        self._put(first, (parts[0][:4],))
+
+    def _put(self, offset: int, chunks: Sequence[bytes | memoryview]) -> None:
+        segment = self.segments[-1]
+        if offset < segment.start:
+            segment = self.segment_at(offset)
+        view, position = segment.view, offset - segment.start
+        for chunk in chunks:
+            end = position + len(chunk)
+            view[position:end] = chunk
+            position = end
+
+
+__all__ = ["CommitLog", "Placed", "RecordError"]

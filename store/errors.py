@@ -1,0 +1,31 @@
+"""What can go wrong in a store."""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """Any error of a store; the message names what was wrong and what to do."""
+
+
+class StoreLockedError(StoreError):
+    """Another process has the store."""
+
+
+class StoreReadOnlyError(StoreError):
+    """A flush failed or the store is closed: nothing can be appended."""
+
+
+class StoreDamagedError(StoreError):
+    """A file of the store cannot be used as it is."""
+
+
+class RecordTooLargeError(StoreError):
+    """A record exceeds maxMessageSize or does not fit a segment."""
+
+
+class OffsetOutOfRangeError(StoreError):
+    """An offset outside of the log, or not where a record begins."""
+
+
+class RecordError(StoreError):
+    """Bytes that are not a whole, correct record."""

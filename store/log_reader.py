@@ -1,0 +1,90 @@
+"""Reading a store directory from another process, by path: only what the broker has published as flushed."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from pathlib import Path
+
+from store import walk
+from store.errors import OffsetOutOfRangeError, StoreDamagedError
+from store.flush import FLUSHED_FILE, read_flushed
+from store.recovery import COMMIT_LOG_FOLDER, load_identity
+from store.scan import as_bytes, scan
+from store.segment import Segment, list_segments
+
+
+class LogReader:
+    """The log in `root`. For a real RocketMQ store give `broker` and `log_id`; its end is found by walking."""
+
+    def __init__(self, root: Path, *, broker: str | None = None, log_id: str | None = None) -> None:
+        self._root = root
+        self._open: dict[int, Segment] = {}
+        identity = load_identity(root)
+        if identity is None and (broker is None or log_id is None):
+            raise StoreDamagedError(
+                f"{root} holds no lakebroker.json: give broker and log_id to read a RocketMQ store, or another path"
+            )
+        self.broker = broker or (identity.broker if identity else "")
+        self.log_id = log_id or (identity.log_id if identity else "")
+        self.cluster = identity.cluster if identity else "DefaultCluster"
+        self._published = identity is not None
+
+    @property
+    def min_offset(self) -> int:
+        found = self._found()
+        return found[0][0] if found else 0
+
+    @property
+    def flushed_offset(self) -> int:
+        """The end for readers."""
+        if self._published:
+            return read_flushed(self._root / FLUSHED_FILE) or 0
+        found = self._found()
+        if not found:
+            return 0
+        segment = self._segment(found[-1][0])
+        return scan(segment.view, segment.start, verify_crc=False, mode="tail").next_offset
+
+    def split(self, start: int, end: int, max_bytes: int) -> list[int]:
+        """Boundaries of record-aligned ranges of about `max_bytes`, the first `start`, the last `end`."""
+        cuts = [start]
+        while cuts[-1] < end:
+            begin = cuts[-1]
+            segment = self._segment(begin)
+            stop = min(end, segment.end)
+            data = as_bytes(segment.view[begin - segment.start : stop - segment.start])
+            found, _ = walk.split(data, begin, 0, max_bytes)
+            cuts.extend((found + begin).tolist())
+            cuts.append(stop)
+        return cuts if end > start else [start]
+
+    def read_chunks(self, start: int, end: int, chunk_bytes: int) -> Iterator[tuple[int, memoryview, int]]:
+        """Whole records of [start, end) as (offset, bytes, offset of the next chunk)."""
+        cuts = self.split(start, end, chunk_bytes)
+        for begin, stop in zip(cuts, cuts[1:], strict=False):
+            segment = self._segment(begin)
+            yield begin, segment.view[begin - segment.start : stop - segment.start], stop
+
+    def close(self) -> None:
+        for segment in self._open.values():
+            segment.close()
+        self._open.clear()
+
+    def _found(self) -> list[tuple[int, Path]]:
+        return list_segments(self._root / COMMIT_LOG_FOLDER)
+
+    def _segment(self, offset: int) -> Segment:
+        for segment in self._open.values():
+            if segment.start <= offset < segment.end:
+                return segment
+        found = self._found()
+        position = bisect.bisect_right([start for start, _ in found], offset) - 1
+        if position < 0 or offset >= found[position][0] + found[position][1].stat().st_size:
+            raise OffsetOutOfRangeError(
+                f"physical offset {offset} is in no segment of {self._root}; the oldest begins at {self.min_offset}"
+            )
+        start, path = found[position]
+        segment = Segment(path, start, path.stat().st_size, writable=False)
+        self._open[start] = segment
+        return segment

@@ -1,0 +1,225 @@
+"""The store as the gateway holds it: log, queue index, flushing, identity; opened in order, closed in reverse."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from store.commit_log import CommitLog
+from store.errors import OffsetOutOfRangeError, StoreDamagedError, StoreReadOnlyError
+from store.flush import FLUSHED_FILE, Flusher, FlushMode, read_flushed
+from store.queue_index import QueueIndex
+from store.record import Host, PendingRecord, Record, decode_record
+from store.recovery import (
+    ABORT_FILE,
+    COMMIT_LOG_FOLDER,
+    Identity,
+    RecoveryReport,
+    load_identity,
+    lock_store,
+    make_identity,
+    open_segments,
+    recover,
+)
+from store.scan import Scan, scan
+from store.segment import sync_folder
+
+__all__ = ["Appended", "FlushMode", "MessageStore"]
+
+
+class Appended(NamedTuple):
+    """Where a record stands; `store_timestamp` in ms."""
+
+    physical_offset: int
+    size: int
+    queue_offset: int
+    store_timestamp: int
+
+
+class MessageStore:
+    """One commit log with one writer: the thread that calls `append`."""
+
+    def __init__(
+        self,
+        root: Path,
+        identity: Identity,
+        store_host: Host,
+        log: CommitLog,
+        index: QueueIndex,
+        flusher: Flusher,
+        recovered: RecoveryReport,
+        lock_fd: int,
+    ) -> None:
+        self.root = root
+        self.identity = identity
+        self.store_host = store_host
+        self.index = index
+        self.recovered = recovered
+        self._log = log
+        self._flusher = flusher
+        self._lock_fd = lock_fd
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        root: Path,
+        *,
+        broker: str,
+        cluster: str,
+        store_host: Host,
+        segment_size: int = 1 << 30,
+        flush: FlushMode = FlushMode.ASYNC_FLUSH,
+        flush_interval_ms: int = 500,
+        max_message_size: int = 4 << 20,
+        append_crc: bool = True,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> MessageStore:
+        """Opens or makes the store in `root`. Sizes in bytes.
+
+        `flush` only documents the mode: who wants SYNC_FLUSH waits with `wait_flushed`.
+        Raises StoreLockedError, StoreDamagedError, OSError.
+        """
+        folder = root / COMMIT_LOG_FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        lock_fd = lock_store(root)
+        try:
+            identity = load_identity(root) or make_identity(root, broker, cluster, segment_size)
+            if identity.broker != broker:
+                raise StoreDamagedError(
+                    f"the store {root} belongs to broker {identity.broker!r}, not {broker!r}; "
+                    "set brokerName to that or use another store"
+                )
+            segment_size = identity.segment_size
+            report = RecoveryReport(clean=not (root / ABORT_FILE).exists())
+            (root / ABORT_FILE).write_text(str(os.getpid()))
+            sync_folder(root)
+            index = QueueIndex()
+            segments = open_segments(folder, segment_size)
+            flushed = read_flushed(root / FLUSHED_FILE) or 0
+            end = recover(segments, flushed, index, report, progress)
+            log = CommitLog(
+                folder,
+                segments,
+                end,
+                segment_size=segment_size,
+                store_host=store_host.packed,
+                max_message_size=max_message_size,
+                append_crc=append_crc,
+            )
+            for segment in segments:
+                segment.sync()  # what the scan accepted counts as flushed from here on
+            flusher = Flusher(log, root / FLUSHED_FILE, flush_interval_ms, end)
+        except BaseException:
+            os.close(lock_fd)
+            raise
+        return cls(root, identity, store_host, log, index, flusher, report, lock_fd)
+
+    @property
+    def log_id(self) -> str:
+        return self.identity.log_id
+
+    @property
+    def broker(self) -> str:
+        return self.identity.broker
+
+    @property
+    def cluster(self) -> str:
+        return self.identity.cluster
+
+    @property
+    def segment_size(self) -> int:
+        return self.identity.segment_size
+
+    @property
+    def min_offset(self) -> int:
+        return self._log.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        return self._log.max_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        return self._flusher.flushed_offset
+
+    def append(self, records: Sequence[PendingRecord]) -> list[Appended]:
+        """Appends all of the records or none. Raises StoreReadOnlyError, RecordTooLargeError, RecordError, OSError."""
+        if self._flusher.error is not None:
+            raise self._flusher.error
+        if self._closed:
+            raise StoreReadOnlyError(f"the store {self.root} is closed; start the broker again")
+        if not records:
+            return []
+        now = time.time_ns() // 1_000_000
+        index = self.index
+        following: dict[tuple[str, int], int] = {}
+        queue_offsets = []
+        for record in records:
+            key = (record.topic, record.queue_id)
+            offset = following.get(key)
+            if offset is None:
+                offset = index.max_offset(record.topic, record.queue_id)
+            following[key] = offset + 1
+            queue_offsets.append(offset)
+        placed = self._log.append(records, queue_offsets, now)
+        appended = []
+        for record, queue_offset, (offset, size) in zip(records, queue_offsets, placed, strict=True):
+            index.put(
+                record.topic, record.queue_id, queue_offset, offset, size, record.tags_code, record.sys_flag
+            )
+            appended.append(Appended(offset, size, queue_offset, now))
+        return appended
+
+    def read(self, offset: int, size: int) -> memoryview:
+        """A view of bytes of the log. Raises OffsetOutOfRangeError."""
+        return self._log.read(offset, size)
+
+    def record(self, offset: int, size: int) -> Record:
+        """The record at a physical offset. Raises OffsetOutOfRangeError, RecordError."""
+        return decode_record(self._log.read(offset, size), 0, offset, verify=False)
+
+    def wait_flushed(self, offset: int, callback: Callable[[BaseException | None], None]) -> None:
+        """Calls `callback(error or None)`, on another thread, when all below `offset` is on disk."""
+        self._flusher.wait(offset, callback)
+
+    def request_flush(self) -> None:
+        """Asks for a flush soon; rate-limited."""
+        self._flusher.request()
+
+    def read_chunks(self, start: int, end: int, chunk_bytes: int) -> Iterator[tuple[int, memoryview, int]]:
+        """Whole records of [start, end) as (offset, bytes, offset of the next chunk); blanks are left out.
+
+        `start` and `end` are where records begin or the log ends. Raises OffsetOutOfRangeError.
+        """
+        if not self.min_offset <= start <= end <= self.max_offset:
+            raise OffsetOutOfRangeError(
+                f"range {start} to {end} is outside of the log, {self.min_offset} to {self.max_offset}"
+            )
+        while start < end:
+            segment = self._log.segment_at(start)
+            stop = min(end, segment.end)
+            cut = self.index.split(start, stop, chunk_bytes)[1]
+            yield start, segment.view[start - segment.start : cut - segment.start], cut
+            start = cut
+
+    def scan_from(self, offset: int) -> Iterator[Scan]:
+        """Scans of the records from a physical offset on, at most 64 MiB at a time."""
+        for start, data, _ in self.read_chunks(offset, self.max_offset, 64 << 20):
+            yield scan(data, start)
+
+    def close(self) -> None:
+        """Flushes, closes and removes `abort`. Raises StoreReadOnlyError when the last flush failed."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._flusher.close()
+            (self.root / ABORT_FILE).unlink(missing_ok=True)
+        finally:
+            for segment in self._log.segments:
+                segment.close()
+            os.close(self._lock_fd)

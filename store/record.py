@@ -1,0 +1,306 @@
+"""The record of the commit log: layout, encode, decode. Byte for byte RocketMQ's.
+
+All integers big-endian. `H` is 8 (IPv4 + port) or 20 (IPv6 + port), by the flags in SYSFLAG.
+
+| field | bytes | note |
+|---|---|---|
+| TOTALSIZE | 4 | of the whole record |
+| MAGICCODE | 4 | `MAGIC_V1`; `MAGIC_V2` where the topic is longer than 127 bytes |
+| BODYCRC | 4 | CRC-32 of the body, sign bit cleared |
+| QUEUEID, FLAG | 4, 4 | |
+| QUEUEOFFSET | 8 | position in the topic's queue |
+| PHYSICALOFFSET | 8 | the record's own offset |
+| SYSFLAG | 4 | `SYS_*` |
+| BORNTIMESTAMP, BORNHOST | 8, H | ms |
+| STORETIMESTAMP, STOREHOST | 8, H | ms |
+| RECONSUMETIMES | 4 | |
+| PREPAREDTRANSACTIONOFFSET | 8 | |
+| BODYLENGTH, body | 4, n | |
+| TOPICLENGTH, topic | 1 (V2: 2), n | UTF-8 |
+| PROPERTIESLENGTH, properties | 2, n | `key 0x01 value 0x02` repeated, UTF-8, at most 32,767 bytes |
+
+The last property of a record that we write is `__CRC32#`: the CRC-32 (sign bit cleared) of the record up to
+that property, as ten decimal digits, the least significant first. Source: RocketMQ `MessageExtEncoder`,
+`CommitLog`, `MessageDecoder`.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from zlib_ng import zlib_ng
+
+from store.errors import RecordError
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+BLANK_MAGIC = 0xCBD43194
+BLANK_BYTES = 8
+
+SYS_COMPRESSED = 0x1
+SYS_MULTI_TAGS = 0x2
+SYS_TRANSACTION_MASK = 0xC
+SYS_PREPARED = 0x4
+SYS_COMMIT = 0x8
+SYS_ROLLBACK = 0xC
+SYS_BORN_HOST_V6 = 0x10
+SYS_STORE_HOST_V6 = 0x20
+SYS_COMPRESSION_MASK = 0x700
+SYS_COMPRESSION_LZ4 = 0x100
+SYS_COMPRESSION_ZSTD = 0x200
+SYS_COMPRESSION_ZLIB = 0x300
+
+PROPERTY_KEYS = "KEYS"
+PROPERTY_TAGS = "TAGS"
+PROPERTY_UNIQ_KEY = "UNIQ_KEY"
+PROPERTY_CRC32 = "__CRC32#"
+PROPERTIES_MAX_BYTES = 32_767
+TOPIC_V1_MAX_BYTES = 127
+TOPIC_MAX_BYTES = 32_767
+
+HEAD = struct.Struct(">iIIiiqqiq")
+"""TOTALSIZE to BORNTIMESTAMP."""
+MIDDLE = struct.Struct(">iqi")
+"""RECONSUMETIMES to BODYLENGTH."""
+assert HEAD.size == 48
+assert MIDDLE.size == 16
+FIXED_BYTES = HEAD.size + 8 + MIDDLE.size + 2
+"""Of a record without hosts, topic with its length, body and properties."""
+CRC_BYTES = len(PROPERTY_CRC32) + 1 + 10 + 1
+_CRC_PREFIX = PROPERTY_CRC32.encode() + b"\x01"
+_LONG = struct.Struct(">q")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """An IP address and a port; `packed` as records hold it, 8 or 20 bytes."""
+
+    ip: str
+    port: int
+
+    @property
+    def packed(self) -> bytes:
+        return _pack_host(self.ip, self.port)
+
+
+@lru_cache(maxsize=4096)
+def _pack_host(ip: str, port: int) -> bytes:
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    return socket.inet_pton(family, ip) + port.to_bytes(4, "big")
+
+
+def unpack_host(packed: bytes) -> Host:
+    """The host of 8 or 20 bytes."""
+    family = socket.AF_INET if len(packed) == 8 else socket.AF_INET6
+    return Host(socket.inet_ntop(family, packed[:-4]), int.from_bytes(packed[-4:], "big"))
+
+
+@dataclass(slots=True)
+class PendingRecord:
+    """A record before it has its place in the log. Times in ms since the epoch; `born_host` packed."""
+
+    topic: str
+    queue_id: int
+    body: bytes | memoryview
+    properties: bytes
+    born_timestamp: int
+    born_host: bytes
+    sys_flag: int = 0
+    flag: int = 0
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    tags_code: int = 0
+    store_timestamp: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A decoded record. Times in ms since the epoch."""
+
+    physical_offset: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: Host
+    store_timestamp: int
+    store_host: Host
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body: memoryview
+    properties: bytes
+
+    def properties_map(self) -> dict[str, str]:
+        return decode_properties(self.properties)
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """`key 0x01 value 0x02` for each; keys and values must hold neither byte."""
+    return "".join(f"{key}\x01{value}\x02" for key, value in properties.items()).encode()
+
+
+def decode_properties(encoded: bytes | memoryview) -> dict[str, str]:
+    """The properties as text; malformed UTF-8 is replaced, parts without a key or value are passed over."""
+    properties: dict[str, str] = {}
+    for part in bytes(encoded).decode("utf-8", "replace").split("\x02"):
+        key, separator, value = part.partition("\x01")
+        if separator and key:
+            properties[key] = value
+    return properties
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode: over UTF-16 units, signed 32 bits."""
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+@lru_cache(maxsize=4096)
+def tags_code(tag: str | None) -> int:
+    """The consume queue's tags code: Java's hash of the tag, 0 without one."""
+    return java_hash(tag) if tag else 0
+
+
+def offset_msg_id(store_host: bytes, physical_offset: int) -> str:
+    """The 4.x message id: hex of the packed store host and the physical offset."""
+    return (store_host + physical_offset.to_bytes(8, "big")).hex().upper()
+
+
+@lru_cache(maxsize=8192)
+def encode_topic(topic: str) -> tuple[int, bytes]:
+    """Magic code and the topic with its length, for a record."""
+    encoded = topic.encode()
+    if len(encoded) > TOPIC_MAX_BYTES:
+        raise RecordError(f"topic of {len(encoded)} bytes, at most {TOPIC_MAX_BYTES} fit a record")
+    if len(encoded) > TOPIC_V1_MAX_BYTES:
+        return MAGIC_V2, len(encoded).to_bytes(2, "big") + encoded
+    return MAGIC_V1, bytes([len(encoded)]) + encoded
+
+
+def encode_record(
+    pending: PendingRecord,
+    *,
+    queue_offset: int,
+    physical_offset: int,
+    store_timestamp: int,
+    store_host: bytes,
+    append_crc: bool,
+) -> tuple[bytes, bytes | memoryview, bytes]:
+    """Head, body and tail of the record, to be written one behind the other.
+
+    Raises RecordError for properties that do not fit.
+    """
+    magic, topic = encode_topic(pending.topic)
+    body = pending.body
+    body_length = len(body)
+    properties = pending.properties
+    if append_crc and properties and properties[-1] != 2:
+        properties += b"\x02"
+    property_bytes = len(properties) + (CRC_BYTES if append_crc else 0)
+    if property_bytes > PROPERTIES_MAX_BYTES:
+        raise RecordError(f"properties of {property_bytes} bytes, at most {PROPERTIES_MAX_BYTES} fit a record")
+    sys_flag = pending.sys_flag
+    if len(store_host) > 8:
+        sys_flag |= SYS_STORE_HOST_V6
+    if len(pending.born_host) > 8:
+        sys_flag |= SYS_BORN_HOST_V6
+    size = (
+        FIXED_BYTES + len(pending.born_host) + len(store_host) + body_length + len(topic) + property_bytes
+    )
+    head = b"".join(
+        (
+            HEAD.pack(
+                size,
+                magic,
+                zlib_ng.crc32(body) & 0x7FFFFFFF,
+                pending.queue_id,
+                pending.flag,
+                queue_offset,
+                physical_offset,
+                sys_flag,
+                pending.born_timestamp,
+            ),
+            pending.born_host,
+            _LONG.pack(store_timestamp),
+            store_host,
+            MIDDLE.pack(pending.reconsume_times, pending.prepared_transaction_offset, body_length),
+        )
+    )
+    tail = topic + property_bytes.to_bytes(2, "big") + properties
+    if append_crc:
+        crc = zlib_ng.crc32(tail, zlib_ng.crc32(body, zlib_ng.crc32(head))) & 0x7FFFFFFF
+        tail += _CRC_PREFIX + f"{crc:010d}".encode()[::-1] + b"\x02"
+    return head, body, tail
+
+
+def decode_record(
+    buffer: bytes | memoryview, position: int = 0, physical_offset: int | None = None, *, verify: bool = True
+) -> Record:
+    """Reads the record at `position`; `body` stays a view of `buffer`.
+
+    With `verify` the body's CRC is checked. Raises RecordError, naming the offset.
+    """
+    view = memoryview(buffer)[position:]
+    where = physical_offset if physical_offset is not None else position
+    try:
+        size, magic, crc, queue_id, flag, queue_offset, own_offset, sys_flag, born = HEAD.unpack_from(view, 0)
+        if magic not in (MAGIC_V1, MAGIC_V2) or not FIXED_BYTES < size <= len(view):
+            raise RecordError(f"no whole record at physical offset {where} (size {size}, magic {magic:#x})")
+        cursor = HEAD.size
+        born_bytes = 20 if sys_flag & SYS_BORN_HOST_V6 else 8
+        born_host = unpack_host(bytes(view[cursor : cursor + born_bytes]))
+        cursor += born_bytes
+        (stored,) = _LONG.unpack_from(view, cursor)
+        cursor += 8
+        store_bytes = 20 if sys_flag & SYS_STORE_HOST_V6 else 8
+        store_host = unpack_host(bytes(view[cursor : cursor + store_bytes]))
+        cursor += store_bytes
+        reconsume, prepared, body_length = MIDDLE.unpack_from(view, cursor)
+        cursor += MIDDLE.size
+        if body_length < 0 or cursor + body_length > size:
+            raise RecordError(f"body of {body_length} bytes in the record of {size} at physical offset {where}")
+        body = view[cursor : cursor + body_length]
+        cursor += body_length
+        length_bytes = 2 if magic == MAGIC_V2 else 1
+        topic_length = int.from_bytes(view[cursor : cursor + length_bytes], "big")
+        cursor += length_bytes
+        topic = bytes(view[cursor : cursor + topic_length]).decode()
+        cursor += topic_length
+        property_bytes = int.from_bytes(view[cursor : cursor + 2], "big")
+        cursor += 2
+        if cursor + property_bytes != size:
+            raise RecordError(f"lengths in the record at physical offset {where} do not add up to {size}")
+        properties = bytes(view[cursor : cursor + property_bytes])
+    except (struct.error, ValueError, IndexError) as error:
+        raise RecordError(f"no whole record at physical offset {where}: {error}") from error
+    if physical_offset is not None and own_offset != physical_offset:
+        raise RecordError(f"the record at physical offset {physical_offset} says it is at {own_offset}")
+    if verify and zlib_ng.crc32(body) & 0x7FFFFFFF != crc:
+        raise RecordError(f"the body's CRC does not match in the record at physical offset {where}")
+    return Record(
+        own_offset,
+        size,
+        topic,
+        queue_id,
+        queue_offset,
+        flag,
+        sys_flag,
+        born,
+        born_host,
+        stored,
+        store_host,
+        reconsume,
+        prepared,
+        body,
+        properties,
+    )

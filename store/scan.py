@@ -1,0 +1,275 @@
+"""From a byte range of the log to columns, without Python work per record.
+
+A compiled walk finds the records, then their CRCs are checked (`zlib-ng`, driven by `map`). What does not
+check out becomes a quarantine row, and the walk resynchronises at the next position whose header does: a
+known magic code, lengths that add up, and its own position as PHYSICALOFFSET. Layout: `store/record.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from zlib_ng import zlib_ng
+
+from store import walk
+from store.record import CRC_BYTES
+
+Bytes = NDArray[np.uint8]
+Longs = NDArray[np.int64]
+Mode = Literal["range", "tail"]
+REASONS = {
+    walk.BAD_HEADER: "no record here: magic code, lengths or physical offset do not check out",
+    walk.TORN: "the record is longer than the range",
+    walk.ZERO: "zeros where a record should be",
+}
+BAD_CRC = "the CRC does not match"
+_CHUNK = 32_768
+_LONGEST_SUSPECT = 64 << 20
+
+
+@dataclass(slots=True)
+class Scan:
+    """Columns of n whole records; `*_start` are positions in `buffer`. Times in ms since the epoch.
+
+    `next_offset` is the physical offset where the walk ended, `ended` why: at the end of the range, at zeros,
+    at a torn record or (mode "tail") at a bad one. `bad_*` are the quarantine rows.
+    """
+
+    buffer: Bytes
+    base_offset: int
+    rows: Longs
+    next_offset: int
+    ended: Literal["end", "zero", "torn", "bad"]
+    bad_offset: Longs
+    bad_length: Longs
+    bad_reason: list[str]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def physical_offset(self) -> Longs:
+        return self.rows[:, walk.POSITION] + self.base_offset
+
+    @property
+    def size(self) -> Longs:
+        return self.rows[:, walk.SIZE]
+
+    @property
+    def queue_id(self) -> Longs:
+        return self.rows[:, walk.QUEUE_ID]
+
+    @property
+    def flag(self) -> Longs:
+        return self.rows[:, walk.FLAG]
+
+    @property
+    def queue_offset(self) -> Longs:
+        return self.rows[:, walk.QUEUE_OFFSET]
+
+    @property
+    def sys_flag(self) -> Longs:
+        return self.rows[:, walk.SYS_FLAG]
+
+    @property
+    def born_timestamp(self) -> Longs:
+        return self.rows[:, walk.BORN_TIMESTAMP]
+
+    @property
+    def store_timestamp(self) -> Longs:
+        return self.rows[:, walk.STORE_TIMESTAMP]
+
+    @property
+    def reconsume_times(self) -> Longs:
+        return self.rows[:, walk.RECONSUME_TIMES]
+
+    @property
+    def prepared_transaction_offset(self) -> Longs:
+        return self.rows[:, walk.PREPARED_OFFSET]
+
+    @property
+    def born_host_start(self) -> Longs:
+        return self.rows[:, walk.BORN_HOST_START]
+
+    @property
+    def born_host_length(self) -> Longs:
+        return np.where(self.sys_flag & 0x10, 20, 8)
+
+    @property
+    def store_host_start(self) -> Longs:
+        return self.rows[:, walk.STORE_HOST_START]
+
+    @property
+    def store_host_length(self) -> Longs:
+        return np.where(self.sys_flag & 0x20, 20, 8)
+
+    @property
+    def body_start(self) -> Longs:
+        return self.rows[:, walk.BODY_START]
+
+    @property
+    def body_length(self) -> Longs:
+        return self.rows[:, walk.BODY_LENGTH]
+
+    @property
+    def topic_start(self) -> Longs:
+        return self.rows[:, walk.TOPIC_START]
+
+    @property
+    def topic_length(self) -> Longs:
+        return self.rows[:, walk.TOPIC_LENGTH]
+
+    @property
+    def properties_start(self) -> Longs:
+        return self.rows[:, walk.PROPERTIES_START]
+
+    @property
+    def properties_length(self) -> Longs:
+        return self.rows[:, walk.PROPERTIES_LENGTH]
+
+    @property
+    def tags_code(self) -> Longs:
+        return self.rows[:, walk.TAGS_CODE]
+
+
+def as_bytes(buffer: bytes | bytearray | memoryview | Bytes) -> Bytes:
+    """A view of the buffer as an array of bytes."""
+    return buffer if isinstance(buffer, np.ndarray) else np.frombuffer(buffer, dtype=np.uint8)
+
+
+def scan(
+    buffer: bytes | bytearray | memoryview | Bytes,
+    base_offset: int,
+    *,
+    verify_crc: bool = True,
+    mode: Mode = "range",
+) -> Scan:
+    """Columns of the records in `buffer`, whose first byte has physical offset `base_offset`.
+
+    Mode "range": every byte should belong to a record; whatever does not becomes a quarantine row, up to the
+    end. Mode "tail": the first thing that does not check out ends the walk.
+    """
+    data = as_bytes(buffer)
+    blocks: list[Longs] = []
+    bad: list[tuple[int, int, str]] = []
+    position, ended = 0, "end"
+    while position < len(data):
+        rows, count, stopped, why = walk.walk(data, base_offset, position, _CHUNK)
+        rows = rows[:count]
+        if verify_crc and count:
+            rows, stopped, why = _verified(data, base_offset, rows, stopped, why, mode, bad)
+        blocks.append(rows)
+        position = stopped
+        if why == walk.FULL:
+            continue
+        if why == walk.END:
+            break
+        if mode == "tail" or why == _STOP:
+            ended = {walk.ZERO: "zero", walk.TORN: "torn"}.get(why, "bad")
+            break
+        found = walk.resynchronise(data, base_offset, position + 1)
+        end = found if found >= 0 else len(data)
+        bad.append((position, end - position, REASONS.get(why, BAD_CRC)))
+        position = end
+    bad.sort()
+    return Scan(
+        data,
+        base_offset,
+        np.concatenate(blocks) if blocks else np.empty((0, walk.COLUMNS), dtype=np.int64),
+        base_offset + position,
+        ended,  # type: ignore[arg-type]
+        np.array([row[0] for row in bad], dtype=np.int64) + base_offset,
+        np.array([row[1] for row in bad], dtype=np.int64),
+        [row[2] for row in bad],
+    )
+
+
+_STOP = -1
+
+
+def _verified(
+    data: Bytes,
+    base_offset: int,
+    rows: Longs,
+    stopped: int,
+    why: int,
+    mode: Mode,
+    bad: list[tuple[int, int, str]],
+) -> tuple[Longs, int, int]:
+    """Rows whose CRC matches; others are quarantined, or end the walk (mode "tail", or a size that lies)."""
+    whole = rows[:, walk.CRC_EXPECTED] >= 0
+    starts = np.where(whole, rows[:, walk.POSITION], rows[:, walk.BODY_START])
+    ends = np.where(
+        whole,
+        rows[:, walk.POSITION] + rows[:, walk.SIZE] - CRC_BYTES,
+        rows[:, walk.BODY_START] + rows[:, walk.BODY_LENGTH],
+    )
+    view = memoryview(data)
+    slices = map(view.__getitem__, map(slice, starts.tolist(), ends.tolist()))
+    actual = np.fromiter(map(zlib_ng.crc32, slices), dtype=np.int64, count=len(rows)) & 0x7FFFFFFF
+    wrong = actual != np.where(whole, rows[:, walk.CRC_EXPECTED], rows[:, walk.BODY_CRC])
+    if not wrong.any():
+        return rows, stopped, why
+    for index in np.flatnonzero(wrong).tolist():
+        position, size = int(rows[index, walk.POSITION]), int(rows[index, walk.SIZE])
+        if mode == "tail":
+            return rows[:index][~wrong[:index]], position, _STOP
+        inner = walk.resynchronise(data[: position + size], base_offset, position + 1)
+        if inner >= 0:
+            bad.append((position, inner - position, BAD_CRC))
+            return rows[:index][~wrong[:index]], inner, walk.FULL
+        bad.append((position, size, BAD_CRC))
+    return rows[~wrong], stopped, why
+
+
+def gather(buffer: Bytes, start: Longs, length: Longs) -> tuple[Longs, Bytes]:
+    """The slices one behind the other: offsets (n + 1) and bytes, as Arrow wants them. Negative starts: empty."""
+    lengths = np.where(start < 0, 0, length)
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets, walk.copy_slices(as_bytes(buffer), np.ascontiguousarray(start), offsets)
+
+
+def find_property(scan: Scan, name: bytes) -> tuple[Longs, Longs]:
+    """Start (-1: absent) and length of the value of a property in every record."""
+    return walk.find_property(
+        scan.buffer,
+        np.ascontiguousarray(scan.properties_start),
+        np.ascontiguousarray(scan.properties_length),
+        np.frombuffer(name, dtype=np.uint8),
+    )
+
+
+def split_properties(scan: Scan) -> tuple[Longs, Longs, Longs, Longs, Longs]:
+    """All properties: row offsets (n + 1), then start and length of each key and each value."""
+    return walk.split_properties(
+        scan.buffer,
+        np.ascontiguousarray(scan.properties_start),
+        np.ascontiguousarray(scan.properties_length),
+    )
+
+
+def split_words(
+    buffer: Bytes, start: Longs, length: Longs, separator: int = 0x20
+) -> tuple[Longs, Longs, Longs]:
+    """Non-empty words of each slice: row offsets (n + 1), start and length of each word. Negative starts: none."""
+    return walk.split_words(
+        as_bytes(buffer), np.ascontiguousarray(start), np.ascontiguousarray(length), separator
+    )
+
+
+def topic_codes(scan: Scan) -> tuple[NDArray[np.int32], list[str]]:
+    """Topics as a dictionary: a code for each record and the names, in order of appearance."""
+    codes, firsts = walk.dictionary(
+        scan.buffer, np.ascontiguousarray(scan.topic_start), np.ascontiguousarray(scan.topic_length)
+    )
+    names = [
+        bytes(
+            scan.buffer[scan.topic_start[row] : scan.topic_start[row] + scan.topic_length[row]]
+        ).decode("utf-8", "replace")
+        for row in firsts.tolist()
+    ]
+    return codes, names

@@ -1,0 +1,91 @@
+"""One preallocated, memory-mapped file of the commit log, named by its first offset in 20 digits."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+from store.errors import StoreDamagedError
+
+
+class Segment:
+    """`size` bytes from `start` on. The mapping is closed when the last view of it is gone."""
+
+    def __init__(self, path: Path, start: int, size: int, *, writable: bool) -> None:
+        self.path = path
+        self.start = start
+        self.size = size
+        self.fd = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        try:
+            actual = os.fstat(self.fd).st_size
+            if actual != size:
+                raise StoreDamagedError(f"segment {path} has {actual} bytes, expected {size}; restore the file")
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            self._map = mmap.mmap(self.fd, size, access=access)
+        except BaseException:
+            os.close(self.fd)
+            raise
+        self.view = memoryview(self._map)
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+    @classmethod
+    def create(cls, folder: Path, start: int, size: int) -> Segment:
+        """Preallocates a new file; OSError (disk full) leaves none behind. The folder is fsynced."""
+        path = folder / f"{start:020d}"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            os.posix_fallocate(fd, 0, size)
+            os.fsync(fd)
+        except OSError:
+            path.unlink()
+            raise
+        finally:
+            os.close(fd)
+        sync_folder(folder)
+        return cls(path, start, size, writable=True)
+
+    def zero_from(self, position: int) -> None:
+        """Makes every byte from `position` on zero, on disk too."""
+        if position >= self.size:
+            return
+        # only what holds anything is written: an untouched tail stays unread pages of zeros
+        for begin in range(position, self.size, 1 << 20):
+            end = min(begin + (1 << 20), self.size)
+            if self.view[begin:end] != bytes(end - begin):
+                self.view[begin:end] = bytes(end - begin)
+        os.fdatasync(self.fd)
+
+    def sync(self) -> None:
+        """fdatasync; releases the GIL, unlike mmap.flush."""
+        os.fdatasync(self.fd)
+
+    def close(self) -> None:
+        """Closes the file; the mapping goes when no view is left."""
+        os.close(self.fd)
+        try:
+            self.view.release()
+            self._map.close()
+        except BufferError:
+            pass  # a reader still holds a view: the mapping is freed with it
+
+
+def sync_folder(folder: Path) -> None:
+    """fsyncs a directory, so that names in it survive a power cut."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def list_segments(folder: Path) -> list[tuple[int, Path]]:
+    """Start offset and path of every segment in `folder`, ascending."""
+    if not folder.is_dir():
+        return []
+    return sorted(
+        (int(path.name), path) for path in folder.iterdir() if len(path.name) == 20 and path.name.isdigit()
+    )

@@ -1,0 +1,436 @@
+"""The compiled part of the scan (numba). Arrays in, arrays out; nothing is read outside of the buffer.
+
+`walk` fills one row of `COLUMNS` 64-bit integers for each record; the constants name the columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+(
+    POSITION,
+    SIZE,
+    BODY_CRC,
+    QUEUE_ID,
+    FLAG,
+    QUEUE_OFFSET,
+    SYS_FLAG,
+    BORN_TIMESTAMP,
+    BORN_HOST_START,
+    STORE_TIMESTAMP,
+    STORE_HOST_START,
+    RECONSUME_TIMES,
+    PREPARED_OFFSET,
+    BODY_START,
+    BODY_LENGTH,
+    TOPIC_START,
+    TOPIC_LENGTH,
+    PROPERTIES_START,
+    PROPERTIES_LENGTH,
+    TAGS_CODE,
+    CRC_EXPECTED,
+    COLUMNS,
+) = range(22)
+
+END, FULL, ZERO, TORN, BAD_HEADER, GOOD, BLANK = range(7)
+_MAGIC_V1 = 0xDAA320A7
+_MAGIC_V2 = 0xDAA320AB
+_BLANK_MAGIC = 0xCBD43194
+_LEAST = 48 + 8 + 8 + 8 + 16 + 1 + 2
+_TAGS = np.frombuffer(b"TAGS", dtype=np.uint8)
+_DELAY = np.frombuffer(b"DELAY", dtype=np.uint8)
+_CRC = np.frombuffer(b"__CRC32#\x01", dtype=np.uint8)
+_SCHEDULE = np.frombuffer(b"SCHEDULE_TOPIC_XXXX", dtype=np.uint8)
+_LEVELS_MS = (
+    np.array([1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200])
+    * 1000
+)
+
+Array = NDArray[Any]
+
+
+@njit(cache=True, inline="always")
+def _u32(data: Array, at: int) -> int:
+    return (
+        (np.int64(data[at]) << 24)
+        | (np.int64(data[at + 1]) << 16)
+        | (np.int64(data[at + 2]) << 8)
+        | np.int64(data[at + 3])
+    )
+
+
+@njit(cache=True, inline="always")
+def _i32(data: Array, at: int) -> int:
+    value = _u32(data, at)
+    return value - (np.int64(1) << 32) if value >= (np.int64(1) << 31) else value
+
+
+@njit(cache=True, inline="always")
+def _i64(data: Array, at: int) -> int:
+    return (_u32(data, at) << 32) | _u32(data, at + 4)
+
+
+@njit(cache=True)
+def _header(data: Array, base: int, at: int, row: Array) -> int:
+    """Checks the record at `at` and fills `row` up to PROPERTIES_LENGTH; returns what stands there."""
+    end = len(data)
+    if at + 8 > end:
+        for i in range(at, end):
+            if data[i] != 0:
+                return TORN
+        return ZERO if at < end else END
+    size = _i32(data, at)
+    magic = _u32(data, at + 4)
+    if magic == _BLANK_MAGIC:
+        if size < 8:
+            return BAD_HEADER
+        row[SIZE] = size
+        return BLANK
+    if size == 0:
+        return ZERO
+    if magic != _MAGIC_V1 and magic != _MAGIC_V2:
+        return BAD_HEADER
+    if size < _LEAST:
+        return BAD_HEADER
+    if at + 48 > end:
+        return TORN
+    if _i64(data, at + 28) != base + at:
+        return BAD_HEADER
+    if at + size > end:
+        return TORN
+    stop = at + size
+    sys_flag = _i32(data, at + 36)
+    row[POSITION] = at
+    row[SIZE] = size
+    row[BODY_CRC] = _i32(data, at + 8)
+    row[QUEUE_ID] = _i32(data, at + 12)
+    row[FLAG] = _i32(data, at + 16)
+    row[QUEUE_OFFSET] = _i64(data, at + 20)
+    row[SYS_FLAG] = sys_flag
+    row[BORN_TIMESTAMP] = _i64(data, at + 40)
+    cursor = at + 48
+    row[BORN_HOST_START] = cursor
+    cursor += 20 if sys_flag & 0x10 else 8
+    if cursor + 8 > stop:
+        return BAD_HEADER
+    row[STORE_TIMESTAMP] = _i64(data, cursor)
+    cursor += 8
+    row[STORE_HOST_START] = cursor
+    cursor += 20 if sys_flag & 0x20 else 8
+    if cursor + 16 > stop:
+        return BAD_HEADER
+    row[RECONSUME_TIMES] = _i32(data, cursor)
+    row[PREPARED_OFFSET] = _i64(data, cursor + 4)
+    body_length = _i32(data, cursor + 12)
+    cursor += 16
+    if body_length < 0 or cursor + body_length > stop:
+        return BAD_HEADER
+    row[BODY_START] = cursor
+    row[BODY_LENGTH] = body_length
+    cursor += body_length
+    if magic == _MAGIC_V2:
+        if cursor + 2 > stop:
+            return BAD_HEADER
+        topic_length = (np.int64(data[cursor]) << 8) | np.int64(data[cursor + 1])
+        cursor += 2
+    else:
+        if cursor + 1 > stop:
+            return BAD_HEADER
+        topic_length = np.int64(data[cursor])
+        cursor += 1
+    if cursor + topic_length + 2 > stop:
+        return BAD_HEADER
+    row[TOPIC_START] = cursor
+    row[TOPIC_LENGTH] = topic_length
+    cursor += topic_length
+    properties_length = (np.int64(data[cursor]) << 8) | np.int64(data[cursor + 1])
+    cursor += 2
+    if cursor + properties_length != stop:
+        return BAD_HEADER
+    row[PROPERTIES_START] = cursor
+    row[PROPERTIES_LENGTH] = properties_length
+    return GOOD
+
+
+@njit(cache=True)
+def _same(data: Array, at: int, length: int, other: Array) -> bool:
+    if length != len(other):
+        return False
+    for i in range(length):
+        if data[at + i] != other[i]:
+            return False
+    return True
+
+
+@njit(cache=True)
+def _value(data: Array, start: int, length: int, name: Array) -> tuple[int, int]:
+    """Start (-1: absent) and length of a property's value."""
+    at, end = start, start + length
+    while at < end:
+        stop = at
+        split = np.int64(-1)
+        while stop < end and data[stop] != 2:
+            if data[stop] == 1 and split < 0:
+                split = stop
+            stop += 1
+        if split >= 0 and _same(data, at, split - at, name):
+            return split + 1, stop - split - 1
+        at = stop + 1
+    return np.int64(-1), np.int64(0)
+
+
+@njit(cache=True)
+def _java_hash(data: Array, start: int, length: int) -> int:
+    """String.hashCode of UTF-8 text: over UTF-16 units, signed 32 bits."""
+    value = np.int64(0)
+    at, end = start, start + length
+    while at < end:
+        first = np.int64(data[at])
+        if first < 0x80:
+            code, step = first, 1
+        elif first < 0xE0:
+            code, step = first & 0x1F, 2
+        elif first < 0xF0:
+            code, step = first & 0x0F, 3
+        else:
+            code, step = first & 0x07, 4
+        for i in range(1, step):
+            if at + i < end:
+                code = (code << 6) | (np.int64(data[at + i]) & 0x3F)
+        at += step
+        if code >= 0x10000:
+            code -= 0x10000
+            value = (value * 31 + 0xD800 + (code >> 10)) & 0xFFFFFFFF
+            code = 0xDC00 + (code & 0x3FF)
+        value = (value * 31 + code) & 0xFFFFFFFF
+    return value - (np.int64(1) << 32) if value >= (np.int64(1) << 31) else value
+
+
+@njit(cache=True)
+def _derive(data: Array, row: Array) -> None:
+    """Tags code and, where the last property is the record's CRC, the value it states."""
+    start, length = row[PROPERTIES_START], row[PROPERTIES_LENGTH]
+    tag, tag_length = _value(data, start, length, _TAGS)
+    row[TAGS_CODE] = _java_hash(data, tag, tag_length) if tag_length > 0 else 0
+    if _same(data, row[TOPIC_START], row[TOPIC_LENGTH], _SCHEDULE):
+        at, digits = _value(data, start, length, _DELAY)
+        level = np.int64(0)
+        if 0 < digits <= 3:
+            for i in range(digits):
+                level = level * 10 + np.int64(data[at + i]) - 48
+            if level > len(_LEVELS_MS):
+                level = np.int64(len(_LEVELS_MS))
+            if level > 0:
+                row[TAGS_CODE] = row[STORE_TIMESTAMP] + _LEVELS_MS[level - 1]
+    row[CRC_EXPECTED] = -1
+    if length >= 20:
+        at = start + length - 20
+        if _same(data, at, 9, _CRC) and data[start + length - 1] == 2:
+            if length == 20 or data[at - 1] == 2:
+                value, factor = np.int64(0), np.int64(1)
+                for i in range(10):
+                    digit = np.int64(data[at + 9 + i]) - 48
+                    if digit < 0 or digit > 9:
+                        value = np.int64(1) << 40  # matches no CRC
+                        break
+                    value += digit * factor
+                    factor *= 10
+                row[CRC_EXPECTED] = value
+
+
+@njit(cache=True)
+def walk(data: Array, base: int, start: int, most: int) -> tuple[Array, int, int, int]:
+    """Rows of up to `most` records from `start` on, their number, where the walk stopped, and why."""
+    rows = np.empty((most, COLUMNS), dtype=np.int64)
+    at, count = np.int64(start), 0
+    scratch = np.empty(COLUMNS, dtype=np.int64)
+    while count < most:
+        kind = _header(data, base, at, scratch)
+        if kind == BLANK:
+            size = scratch[SIZE]
+            if at + size >= len(data):
+                return rows, count, len(data), END
+            at += size
+            continue
+        if kind != GOOD:
+            return rows, count, at, kind
+        _derive(data, scratch)
+        rows[count, :] = scratch
+        count += 1
+        at += scratch[SIZE]
+    return rows, count, at, FULL
+
+
+@njit(cache=True)
+def resynchronise(data: Array, base: int, start: int) -> int:
+    """The first position from `start` on where a record's header checks out; -1 without one."""
+    row = np.empty(COLUMNS, dtype=np.int64)
+    for at in range(start, len(data) - _LEAST + 1):
+        if (
+            data[at + 4] == 0xDA
+            and data[at + 5] == 0xA3
+            and data[at + 6] == 0x20
+            and _header(data, base, at, row) == GOOD
+        ):
+            return at
+    return -1
+
+
+@njit(cache=True)
+def copy_slices(data: Array, start: Array, offsets: Array) -> Array:
+    """The bytes `start[i]` … of length `offsets[i + 1] - offsets[i]`, one slice behind the other."""
+    out = np.empty(offsets[-1], dtype=np.uint8)
+    for i in range(len(start)):
+        length = offsets[i + 1] - offsets[i]
+        if length > 0:
+            out[offsets[i] : offsets[i + 1]] = data[start[i] : start[i] + length]
+    return out
+
+
+@njit(cache=True)
+def find_property(data: Array, start: Array, length: Array, name: Array) -> tuple[Array, Array]:
+    """Start (-1: absent) and length of the property in every slice of properties."""
+    starts = np.empty(len(start), dtype=np.int64)
+    lengths = np.empty(len(start), dtype=np.int64)
+    for i in range(len(start)):
+        starts[i], lengths[i] = _value(data, start[i], length[i], name)
+    return starts, lengths
+
+
+@njit(cache=True)
+def split_properties(
+    data: Array, start: Array, length: Array
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Row offsets, key starts and lengths, value starts and lengths."""
+    total = 0
+    for i in range(len(start)):
+        for at in range(start[i], start[i] + length[i]):
+            total += data[at] == 2
+        total += 1
+    rows = np.zeros(len(start) + 1, dtype=np.int64)
+    key_start = np.empty(total, dtype=np.int64)
+    key_length = np.empty(total, dtype=np.int64)
+    value_start = np.empty(total, dtype=np.int64)
+    value_length = np.empty(total, dtype=np.int64)
+    count = 0
+    for i in range(len(start)):
+        at, end = start[i], start[i] + length[i]
+        while at < end:
+            stop = at
+            split = np.int64(-1)
+            while stop < end and data[stop] != 2:
+                if data[stop] == 1 and split < 0:
+                    split = stop
+                stop += 1
+            if split > at:
+                key_start[count] = at
+                key_length[count] = split - at
+                value_start[count] = split + 1
+                value_length[count] = stop - split - 1
+                count += 1
+            at = stop + 1
+        rows[i + 1] = count
+    return rows, key_start[:count], key_length[:count], value_start[:count], value_length[:count]
+
+
+@njit(cache=True)
+def split_words(data: Array, start: Array, length: Array, separator: int) -> tuple[Array, Array, Array]:
+    """Row offsets, word starts and lengths."""
+    total = 0
+    for i in range(len(start)):
+        if start[i] >= 0:
+            total += 1
+            for at in range(start[i], start[i] + length[i]):
+                total += data[at] == separator
+    rows = np.zeros(len(start) + 1, dtype=np.int64)
+    word_start = np.empty(total, dtype=np.int64)
+    word_length = np.empty(total, dtype=np.int64)
+    count = 0
+    for i in range(len(start)):
+        if start[i] >= 0:
+            at, end = start[i], start[i] + length[i]
+            while at < end:
+                stop = at
+                while stop < end and data[stop] != separator:
+                    stop += 1
+                if stop > at:
+                    word_start[count] = at
+                    word_length[count] = stop - at
+                    count += 1
+                at = stop + 1
+        rows[i + 1] = count
+    return rows, word_start[:count], word_length[:count]
+
+
+@njit(cache=True)
+def dictionary(data: Array, start: Array, length: Array) -> tuple[Array, Array]:
+    """A code for each slice, equal for equal bytes, and the row where each code first stands."""
+    slots = np.full(1024, -1, dtype=np.int64)
+    codes = np.empty(len(start), dtype=np.int32)
+    firsts = np.empty(1024, dtype=np.int64)
+    count = 0
+    for i in range(len(start)):
+        value = np.uint64(14695981039346656037)
+        for at in range(start[i], start[i] + length[i]):
+            value = (value ^ np.uint64(data[at])) * np.uint64(1099511628211)
+        slot = np.int64(value % np.uint64(len(slots)))
+        while True:
+            known = slots[slot]
+            if known < 0:
+                if count == len(firsts):
+                    bigger = np.empty(2 * count, dtype=np.int64)
+                    bigger[:count] = firsts
+                    firsts = bigger
+                slots[slot] = count
+                firsts[count] = i
+                codes[i] = count
+                count += 1
+                break
+            row = firsts[known]
+            if length[row] == length[i]:
+                same = True
+                for k in range(length[i]):
+                    if data[start[row] + k] != data[start[i] + k]:
+                        same = False
+                        break
+                if same:
+                    codes[i] = known
+                    break
+            slot = (slot + 1) % len(slots)
+        if count * 2 > len(slots):
+            slots = np.full(4 * len(slots), -1, dtype=np.int64)
+            for code in range(count):
+                row = firsts[code]
+                value = np.uint64(14695981039346656037)
+                for at in range(start[row], start[row] + length[row]):
+                    value = (value ^ np.uint64(data[at])) * np.uint64(1099511628211)
+                slot = np.int64(value % np.uint64(len(slots)))
+                while slots[slot] >= 0:
+                    slot = (slot + 1) % len(slots)
+                slots[slot] = code
+    return codes, firsts[:count]
+
+
+@njit(cache=True)
+def split(data: Array, base: int, start: int, most: int) -> tuple[Array, int]:
+    """Positions of records at which to cut so that pieces hold about `most` bytes; blanks go with what is
+    before them. Stops (second value) at what is no record."""
+    cuts = np.empty(len(data) // max(most, 1) + 2, dtype=np.int64)
+    count = 0
+    row = np.empty(COLUMNS, dtype=np.int64)
+    at, begin = np.int64(start), np.int64(start)
+    while at < len(data):
+        kind = _header(data, base, at, row)
+        if kind != GOOD and kind != BLANK:
+            break
+        size = row[SIZE]
+        if at > begin and at + size - begin > most and kind == GOOD and count < len(cuts):
+            cuts[count] = at
+            count += 1
+            begin = at
+        at += size
+    return cuts[:count], min(at, np.int64(len(data)))
