@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 import structlog
 
@@ -20,7 +20,7 @@ from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.journal.replay import Replayed, replay
 from broker_gateway.metadata.catalog import Catalog, Group
-from broker_gateway.metrics import Metrics
+from broker_gateway.metrics import MAX_SERIES, Metrics
 from broker_gateway.service.access import Access
 from broker_gateway.service.admin import AdminService
 from broker_gateway.service.client import ClientService
@@ -44,18 +44,14 @@ _MEMORY_RATIO = 0.4
 class Broker:
     """One broker over one store. `messaging` and `admin` are what transports bind."""
 
-    def __init__(
-        self, config: GatewayConfig, store: MessageStore, metrics: Metrics, access: Access
-    ) -> None:
+    def __init__(self, config: GatewayConfig, store: MessageStore, metrics: Metrics, access: Access) -> None:
         self._config = config
         self._store = store
         self.metrics = metrics
         self.catalog = Catalog()
         self.deliveries = DeliveryTable(self._first_offset)
         self.clients = ClientRegistry(config.lake.lake_max_clients)
-        self.journal = Journal(
-            store, self.catalog, self.deliveries, config.lake.lake_journal_snapshot_bytes
-        )
+        self.journal = Journal(store, self.catalog, self.deliveries, config.lake.lake_journal_snapshot_bytes)
         self.minutes = MinuteStatistics()
         self.wakeups: Wakeups[Poll] = Wakeups()
         resources = Resources(config, self.catalog)
@@ -77,9 +73,7 @@ class Broker:
             RouteService(config, resources),
             SendService(config, store, resources, self.wakeups, metrics, self.minutes),
             self._receive,
-            SettlementService(
-                config, resources, self.deliveries, self.clients, self.journal, mover, metrics
-            ),
+            SettlementService(config, resources, self.deliveries, self.clients, self.journal, mover, metrics),
             self._client,
             self.journal,
         )
@@ -110,6 +104,26 @@ class Broker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.journal.stats(self.minutes.roll(now_ms(), closing=True))
         self.journal.write_snapshot()
+
+    def gauges(self) -> Iterable[tuple[str, str, dict[str, str], float]]:
+        """What metrics read when asked: (name, help, labels, value). Called on the metrics thread."""
+        store = self._store
+        node = {"cluster": store.cluster, "node_id": store.broker}
+        yield "rocketmq_storage_size", "Bytes of the local log", node, store.max_offset - store.min_offset
+        behind = store.max_offset - store.flushed_offset
+        yield "rocketmq_storage_flush_behind_bytes", "Bytes not yet on disk", node, behind
+        yield "rocketmq_consumer_connections", "Clients known", node, len(self.clients)
+        yield "lakebroker_waiting_receives", "Receives that wait for a message", node, self.wakeups.waiting
+        lag: dict[tuple[str, str], list[int]] = {}
+        for state in list(self.deliveries.queues()):
+            group, topic, queue_id = state.key
+            sums = lag.setdefault((topic, group), [0, 0])
+            sums[0] += store.index.max_offset(topic, queue_id) - state.cursor + len(state.in_flight)
+            sums[1] += len(state.in_flight)
+        for (topic, group), (behind, flying) in list(lag.items())[:MAX_SERIES]:
+            labels = {**node, "topic": topic, "consumer_group": group}
+            yield "rocketmq_consumer_lag_messages", "Messages not settled", labels, behind
+            yield "rocketmq_consumer_inflight_messages", "Messages in flight", labels, flying
 
     def _first_offset(self, topic: str, queue_id: int) -> int:
         """Where a new group begins: at the start of a queue that never lost its front and whose log fits

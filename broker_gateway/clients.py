@@ -57,9 +57,7 @@ class ClientRegistry:
     def alive(self, client_id: str) -> bool:
         """Whether the client's stream is open or it was heard of lately."""
         session = self._sessions.get(client_id)
-        return session is not None and (
-            session.commands is not None or now_ms() - session.seen_ms < ALIVE_MS
-        )
+        return session is not None and (session.commands is not None or now_ms() - session.seen_ms < ALIVE_MS)
 
     def forget(self, client_id: str) -> ClientSession | None:
         """Removes a session and ends its stream."""

@@ -174,6 +174,14 @@ class MessageStore:
             appended.append(Appended(offset, size, queue_offset, now))
         return appended
 
+    def is_boundary(self, offset: int) -> bool:
+        """Whether a range of the log may begin or end at `offset`."""
+        return (
+            offset in (self.min_offset, self.max_offset)
+            or offset % self.segment_size == 0
+            or self.index.is_record_start(offset)
+        )
+
     def read(self, offset: int, size: int) -> memoryview:
         """A view of bytes of the log. Raises OffsetOutOfRangeError."""
         return self._log.read(offset, size)

@@ -169,7 +169,9 @@ class QueueIndex:
         """Physical offsets of all records, ascending."""
         return self._starts[: self._records]
 
-    def _extend(self, key: tuple[str, int], positions: Longs, offsets: Longs, sizes: Longs, tags: Longs) -> None:
+    def _extend(
+        self, key: tuple[str, int], positions: Longs, offsets: Longs, sizes: Longs, tags: Longs
+    ) -> None:
         entries = self._queues.get(key)
         if entries is None:
             entries = self._queues[key] = _Entries(int(positions[0]))

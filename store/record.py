@@ -208,15 +208,15 @@ def encode_record(
         properties += b"\x02"
     property_bytes = len(properties) + (CRC_BYTES if append_crc else 0)
     if property_bytes > PROPERTIES_MAX_BYTES:
-        raise RecordError(f"properties of {property_bytes} bytes, at most {PROPERTIES_MAX_BYTES} fit a record")
+        raise RecordError(
+            f"properties of {property_bytes} bytes, at most {PROPERTIES_MAX_BYTES} fit a record"
+        )
     sys_flag = pending.sys_flag
     if len(store_host) > 8:
         sys_flag |= SYS_STORE_HOST_V6
     if len(pending.born_host) > 8:
         sys_flag |= SYS_BORN_HOST_V6
-    size = (
-        FIXED_BYTES + len(pending.born_host) + len(store_host) + body_length + len(topic) + property_bytes
-    )
+    size = FIXED_BYTES + len(pending.born_host) + len(store_host) + body_length + len(topic) + property_bytes
     head = b"".join(
         (
             HEAD.pack(
@@ -268,7 +268,9 @@ def decode_record(
         reconsume, prepared, body_length = MIDDLE.unpack_from(view, cursor)
         cursor += MIDDLE.size
         if body_length < 0 or cursor + body_length > size:
-            raise RecordError(f"body of {body_length} bytes in the record of {size} at physical offset {where}")
+            raise RecordError(
+                f"body of {body_length} bytes in the record of {size} at physical offset {where}"
+            )
         body = view[cursor : cursor + body_length]
         cursor += body_length
         length_bytes = 2 if magic == MAGIC_V2 else 1

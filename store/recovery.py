@@ -149,7 +149,9 @@ def _recover_segment(segment: Segment, flushed: int, index: QueueIndex, report: 
     sure = min(max(flushed - segment.start, 0), segment.size)
     while position < sure:
         stop = min(position + _SCAN_BYTES, sure)
-        found = scan(segment.view[position:stop], segment.start + position, mode="range" if stop == sure else "tail")
+        found = scan(
+            segment.view[position:stop], segment.start + position, mode="range" if stop == sure else "tail"
+        )
         if stop < sure:
             if found.ended != "torn" or found.next_offset == segment.start + position:
                 found = scan(segment.view[position:sure], segment.start + position)

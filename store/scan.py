@@ -267,9 +267,9 @@ def topic_codes(scan: Scan) -> tuple[NDArray[np.int32], list[str]]:
         scan.buffer, np.ascontiguousarray(scan.topic_start), np.ascontiguousarray(scan.topic_length)
     )
     names = [
-        bytes(
-            scan.buffer[scan.topic_start[row] : scan.topic_start[row] + scan.topic_length[row]]
-        ).decode("utf-8", "replace")
+        bytes(scan.buffer[scan.topic_start[row] : scan.topic_start[row] + scan.topic_length[row]]).decode(
+            "utf-8", "replace"
+        )
         for row in firsts.tolist()
     ]
     return codes, names

@@ -20,7 +20,9 @@ class Segment:
         try:
             actual = os.fstat(self.fd).st_size
             if actual != size:
-                raise StoreDamagedError(f"segment {path} has {actual} bytes, expected {size}; restore the file")
+                raise StoreDamagedError(
+                    f"segment {path} has {actual} bytes, expected {size}; restore the file"
+                )
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             self._map = mmap.mmap(self.fd, size, access=access)
         except BaseException:

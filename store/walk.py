@@ -46,8 +46,7 @@ _DELAY = np.frombuffer(b"DELAY", dtype=np.uint8)
 _CRC = np.frombuffer(b"__CRC32#\x01", dtype=np.uint8)
 _SCHEDULE = np.frombuffer(b"SCHEDULE_TOPIC_XXXX", dtype=np.uint8)
 _LEVELS_MS = (
-    np.array([1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200])
-    * 1000
+    np.array([1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]) * 1000
 )
 
 Array = NDArray[Any]
@@ -302,9 +301,7 @@ def find_property(data: Array, start: Array, length: Array, name: Array) -> tupl
 
 
 @njit(cache=True)
-def split_properties(
-    data: Array, start: Array, length: Array
-) -> tuple[Array, Array, Array, Array, Array]:
+def split_properties(data: Array, start: Array, length: Array) -> tuple[Array, Array, Array, Array, Array]:
     """Row offsets, key starts and lengths, value starts and lengths."""
     total = 0
     for i in range(len(start)):

@@ -23,7 +23,9 @@ class Origin(NamedTuple):
 
     def encode(self) -> str:
         """The value of `LB_ORIGIN`."""
-        return f"{self.queue_id}:{self.queue_offset}:{self.attempt}:{len(self.group)}:{self.group}{self.topic}"
+        return (
+            f"{self.queue_id}:{self.queue_offset}:{self.attempt}:{len(self.group)}:{self.group}{self.topic}"
+        )
 
 
 def decode_origin(text: str) -> Origin | None:

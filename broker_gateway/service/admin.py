@@ -83,9 +83,7 @@ class AdminService:
                 "INVALID_ARGUMENT", f"retry_max_times {retries} is outside of 0 to {RETRY_MAX_TIMES_LIMIT}"
             )
         try:
-            group, created = self._catalog.put_group(
-                Group(name, retries, asked.fifo, created_ms=now_ms())
-            )
+            group, created = self._catalog.put_group(Group(name, retries, asked.fifo, created_ms=now_ms()))
         except CatalogFullError as error:
             raise RpcError("RESOURCE_EXHAUSTED", str(error)) from error
         await self._journal.written()

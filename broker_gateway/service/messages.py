@@ -44,7 +44,7 @@ def to_message(
     system = pb.SystemProperties(
         keys=[key for key in properties.get("KEYS", "").split(" ") if key],
         message_id=message_id,
-        body_digest=pb.Digest(type=pb.MD5, checksum=hashlib.md5(body).hexdigest().upper()),  # noqa: S324
+        body_digest=pb.Digest(type=pb.MD5, checksum=hashlib.md5(body).hexdigest().upper()),
         body_encoding=pb.GZIP if record.sys_flag & SYS_COMPRESSED else pb.IDENTITY,
         message_type=_message_type(properties),
         born_timestamp=timestamp(record.born_timestamp),

@@ -117,9 +117,7 @@ class MessagingService:
     async def PullMessage(
         self, request: rpc.PullMessageRequest, context: CallContext
     ) -> AsyncIterator[rpc.PullMessageResponse]:
-        yield rpc.PullMessageResponse(
-            status=_later("PullMessage", "receive with a push or simple consumer")
-        )
+        yield rpc.PullMessageResponse(status=_later("PullMessage", "receive with a push or simple consumer"))
 
     async def UpdateOffset(
         self, request: rpc.UpdateOffsetRequest, context: CallContext

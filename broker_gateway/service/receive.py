@@ -91,9 +91,9 @@ class ReceiveService:
         self._max_waiting = config.lake.lake_max_waiting_receives
         self._max_in_flight = config.lake.lake_max_in_flight_per_queue
         self._turn = itertools.count()
-        self._attempts: OrderedDict[tuple[str, str, str], tuple[str, list[tuple[QueueDelivery, InFlight]]]] = (
-            OrderedDict()
-        )
+        self._attempts: OrderedDict[
+            tuple[str, str, str], tuple[str, list[tuple[QueueDelivery, InFlight]]]
+        ] = OrderedDict()
         self._closing = False
         wakeups.serve = self._serve
 
@@ -148,9 +148,7 @@ class ReceiveService:
             invisible_ms = RENEWED_MS
         else:
             invisible_ms = check_invisible_ms(
-                duration_ms(
-                    request.invisible_duration, "the invisible duration", pb.ILLEGAL_INVISIBLE_TIME
-                ),
+                duration_ms(request.invisible_duration, "the invisible duration", pb.ILLEGAL_INVISIBLE_TIME),
                 self._proxy.min_invisible_time_mills_for_recv,
                 self._proxy.max_invisible_time_mills,
             )
@@ -174,12 +172,11 @@ class ReceiveService:
         remaining = context.remaining_s
         if request.HasField("long_polling_timeout"):
             asked = (
-                duration_ms(request.long_polling_timeout, "the polling timeout", pb.ILLEGAL_POLLING_TIME) / 1000
+                duration_ms(request.long_polling_timeout, "the polling timeout", pb.ILLEGAL_POLLING_TIME)
+                / 1000
             )
             if asked < 0:
-                raise ServiceError(
-                    pb.ILLEGAL_POLLING_TIME, f"the polling timeout of {asked:g} s is negative"
-                )
+                raise ServiceError(pb.ILLEGAL_POLLING_TIME, f"the polling timeout of {asked:g} s is negative")
         elif remaining is not None:
             asked = remaining - (request_timeout_ms or _REQUEST_TIMEOUT_MS) / 2000
         else:
@@ -275,7 +272,14 @@ class ReceiveService:
                 self._skip(state, message)
                 continue
             size += self._deliver(
-                poll, state, int(offsets[0]), int(sizes[0]), message.queue_offset, message.attempt + 1, now, delivery_id
+                poll,
+                state,
+                int(offsets[0]),
+                int(sizes[0]),
+                message.queue_offset,
+                message.attempt + 1,
+                now,
+                delivery_id,
             )
         if expired:
             self._journal.events(state, events.EXPIRED, expired, timestamp_ms=now)
@@ -301,7 +305,14 @@ class ReceiveService:
                 state.cursor = start + position
                 if sizes[position]:
                     took = self._deliver(
-                        poll, state, int(offsets[position]), int(sizes[position]), start + position, 1, now, delivery_id
+                        poll,
+                        state,
+                        int(offsets[position]),
+                        int(sizes[position]),
+                        start + position,
+                        1,
+                        now,
+                        delivery_id,
                     )
                     size += took
                     room -= took > 0
@@ -417,9 +428,7 @@ def _filter(expression: pb.FilterExpression) -> TagFilter:
             pb.NOT_IMPLEMENTED, "SQL filters are not implemented yet; use a tag filter such as `a || b`"
         )
     if expression.type not in (pb.TAG, pb.FILTER_TYPE_UNSPECIFIED):
-        raise ServiceError(
-            pb.ILLEGAL_FILTER_EXPRESSION, f"filter type {expression.type} is unknown; use TAG"
-        )
+        raise ServiceError(pb.ILLEGAL_FILTER_EXPRESSION, f"filter type {expression.type} is unknown; use TAG")
     try:
         return parse_tag_filter(expression.expression)
     except FilterExpressionError as error:

@@ -51,7 +51,9 @@ class SettlementService:
         topic = self._resources.topic(request.topic).name
         group = self._resources.group(request.group).name
         if not request.entries:
-            raise ServiceError(pb.BAD_REQUEST, "no message to acknowledge; put at least one entry in the request")
+            raise ServiceError(
+                pb.BAD_REQUEST, "no message to acknowledge; put at least one entry in the request"
+            )
         if len(request.entries) > MAX_ACKS_A_CALL:
             raise ServiceError(
                 pb.PAYLOAD_TOO_LARGE,
@@ -127,7 +129,8 @@ class SettlementService:
         if not self._mover.move(state, message, reason, client_id):
             self._deliveries.schedule(state)
             raise ServiceError(
-                pb.INTERNAL_SERVER_ERROR, "the dead letter could not be stored; the message stays where it was"
+                pb.INTERNAL_SERVER_ERROR,
+                "the dead letter could not be stored; the message stays where it was",
             )
         return rpc.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
@@ -138,7 +141,8 @@ class SettlementService:
         )
         if handle is None or state is None:
             raise ServiceError(
-                pb.INVALID_RECEIPT_HANDLE, f"receipt handle {shown(text)} was not handed out for this topic and group"
+                pb.INVALID_RECEIPT_HANDLE,
+                f"receipt handle {shown(text)} was not handed out for this topic and group",
             )
         message = state.find(handle.queue_offset, handle.delivery_id)
         if message is None:

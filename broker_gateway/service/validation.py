@@ -52,9 +52,7 @@ def topic_of(resource: pb.Resource, cluster: str, broker: str) -> str:
     topic = resource_name(resource)
     if not resource.name.strip():
         raise ServiceError(pb.ILLEGAL_TOPIC, "the topic is empty; name one")
-    limit = (
-        RETRY_TOPIC_MAX_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_MAX_LENGTH
-    )
+    limit = RETRY_TOPIC_MAX_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_MAX_LENGTH
     if len(topic) > limit:
         raise ServiceError(
             pb.ILLEGAL_TOPIC, f"topic {shown(topic)} has {len(topic)} characters, at most {limit} are allowed"

@@ -1,0 +1,1 @@
+"""The broker process. Start reading at `startup.py` and `broker.py`."""

@@ -1,0 +1,134 @@
+"""`lakebroker topic …` and `lakebroker group …`: administration through the gateway's Admin service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from broker_gateway.cli.output import fail, show
+
+Gateway = Annotated[
+    str, typer.Option(envvar="LAKEBROKER_GATEWAY", help="The gateway's gRPC address, host:port")
+]
+TokenFile = Annotated[
+    Path | None, typer.Option(envvar="LAKEBROKER_TOKEN_FILE", help="File with the gateway's token")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
+_DEFAULT = "127.0.0.1:8081"
+_TIMEOUT_S = 10.0
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command groups `topic` and `group`."""
+    settings = {"help_option_names": ["-h", "--help"]}
+    topic = typer.Typer(help="Topics of a broker.", no_args_is_help=True, context_settings=settings)
+    topic.command(
+        "create", help="Makes or changes a topic. Example: lakebroker topic create orders --queues 16"
+    )(create_topic)
+    topic.command("list", help="Lists topics.")(list_topics)
+    group = typer.Typer(help="Consumer groups of a broker.", no_args_is_help=True, context_settings=settings)
+    group.command(
+        "create", help="Makes or changes a group. Example: lakebroker group create audit --retry-max 3"
+    )(create_group)
+    group.command("list", help="Lists consumer groups.")(list_groups)
+    app.add_typer(topic, name="topic")
+    app.add_typer(group, name="group")
+
+
+def create_topic(
+    name: str,
+    queues: Annotated[int, typer.Option(help="Number of queues; 0: the broker's default")] = 0,
+    types: Annotated[
+        list[str] | None, typer.Option("--type", help="Accepted message type, may be repeated; none: all")
+    ] = None,
+    gateway: Gateway = _DEFAULT,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
+
+    asked = pb.Topic(name=name, queues=queues, accept_message_types=types or [])
+    answer = _call(gateway, token_file, "PutTopic", pb.PutTopicRequest(topic=asked), pb.PutTopicResponse)
+    show(
+        [_topic_row(answer.topic) | {"created": answer.created}],
+        ["name", "queues", "types", "created"],
+        as_json,
+    )
+
+
+def list_topics(
+    system: Annotated[bool, typer.Option("--system", help="Retry and dead-letter topics too")] = False,
+    gateway: Gateway = _DEFAULT,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
+
+    request = pb.ListTopicsRequest(include_system=system)
+    answer = _call(gateway, token_file, "ListTopics", request, pb.ListTopicsResponse)
+    show([_topic_row(topic) for topic in answer.topics], ["name", "queues", "types"], as_json)
+
+
+def create_group(
+    name: str,
+    retry_max: Annotated[
+        int | None, typer.Option(help="Deliveries after the first before the dead-letter topic")
+    ] = None,
+    fifo: Annotated[bool, typer.Option("--fifo", help="Deliver in order")] = False,
+    gateway: Gateway = _DEFAULT,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
+
+    asked = pb.Group(name=name, fifo=fifo)
+    if retry_max is not None:
+        asked.retry_max_times = retry_max
+    answer = _call(gateway, token_file, "PutGroup", pb.PutGroupRequest(group=asked), pb.PutGroupResponse)
+    show(
+        [_group_row(answer.group) | {"created": answer.created}],
+        ["name", "retry_max_times", "fifo", "created"],
+        as_json,
+    )
+
+
+def list_groups(gateway: Gateway = _DEFAULT, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
+
+    answer = _call(gateway, token_file, "ListGroups", pb.ListGroupsRequest(), pb.ListGroupsResponse)
+    show([_group_row(group) for group in answer.groups], ["name", "retry_max_times", "fifo"], as_json)
+
+
+def _topic_row(topic: Any) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "queues": topic.queues,
+        "types": ",".join(topic.accept_message_types) or "all",
+    }
+
+
+def _group_row(group: Any) -> dict[str, Any]:
+    return {"name": group.name, "retry_max_times": group.retry_max_times, "fifo": group.fifo}
+
+
+def _call(gateway: str, token_file: Path | None, method: str, request: Any, response_type: Any) -> Any:
+    import grpc
+
+    metadata = []
+    if token_file is not None:
+        try:
+            metadata.append(("authorization", f"Bearer {token_file.read_text().strip()}"))
+        except OSError as error:
+            fail(f"--token-file {token_file} cannot be read: {error}")
+    with grpc.insecure_channel(gateway) as channel:
+        call = channel.unary_unary(
+            f"/lakebroker.admin.v1.AdminService/{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=response_type.FromString,
+        )
+        try:
+            return call(request, timeout=_TIMEOUT_S, metadata=metadata)
+        except grpc.RpcError as error:
+            fail(f"the gateway at {gateway} answered {error.code().name}: {error.details()}")

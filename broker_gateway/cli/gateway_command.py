@@ -1,0 +1,64 @@
+"""`lakebroker gateway`: a broker process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker_gateway.cli.output import fail
+from broker_gateway.errors import StartError
+
+_HELP = """Runs a broker.
+
+Examples:
+
+  lakebroker gateway --store /var/lib/lakebroker
+
+  lakebroker gateway -c broker.conf --set grpcServerPort=8081 --set flushDiskType=SYNC_FLUSH
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("gateway", help=_HELP)(gateway)
+
+
+def gateway(
+    namesrv: Annotated[str | None, typer.Option("-n", help="Name servers, host:port;…")] = None,
+    config_file: Annotated[Path | None, typer.Option("-c", help="File of key=value options")] = None,
+    print_all: Annotated[bool, typer.Option("-p", help="Print every option and exit")] = False,
+    print_important: Annotated[bool, typer.Option("-m", help="Print the important options and exit")] = False,
+    store: Annotated[Path | None, typer.Option(help="Folder of the store (storePathRootDir)")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="An option as name=value; may be repeated")
+    ] = None,
+    transport: Annotated[str, typer.Option(help="grpcio")] = "grpcio",
+) -> None:
+    from broker_gateway.config import IMPORTANT, load_config
+
+    overrides: dict[str, str] = {}
+    for setting in settings or []:
+        name, separator, value = setting.partition("=")
+        if not separator:
+            fail(f"--set {setting}: write it as name=value", 253)
+        overrides[name.strip()] = value.strip()
+    if namesrv is not None:
+        overrides["namesrvAddr"] = namesrv
+    if store is not None:
+        overrides["storePathRootDir"] = str(store)
+    if transport != "grpcio":
+        fail(f"--transport {transport}: only grpcio is built yet", 253)
+    try:
+        config, warnings = load_config(config_file, overrides)
+        if print_all or print_important:
+            for name, value in config.options().items():
+                if print_all or name in IMPORTANT:
+                    typer.echo(f"{name}={value}")
+            return
+        from broker_gateway.startup import run
+
+        run(config, warnings)
+    except StartError as error:
+        fail(str(error), error.exit_code)

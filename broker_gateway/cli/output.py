@@ -1,0 +1,28 @@
+"""What commands print: errors on standard error, tables or JSON on standard output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+
+def fail(message: str, exit_code: int = 1) -> NoReturn:
+    """Prints the message on standard error and ends the command."""
+    typer.echo(f"lakebroker: {message}", err=True)
+    raise typer.Exit(exit_code)
+
+
+def show(rows: Sequence[dict[str, Any]], columns: Sequence[str], as_json: bool) -> None:
+    """Prints rows as a table, or as JSON for machines."""
+    if as_json:
+        typer.echo(json.dumps(list(rows)))
+        return
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*(str(row[column]) for column in columns))
+    Console().print(table)

@@ -1,0 +1,203 @@
+"""The broker's options: RocketMQ's names in a `key=value` file, our own with the prefix `lake`.
+
+Precedence: command line, environment (`LAKEBROKER_<name>`), file, default. Each group is one frozen,
+validated class; an attribute is the option's name in snake case.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from broker_gateway.errors import OptionError
+from store.flush import FlushMode
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+_NAME = r"^[%|a-zA-Z0-9_-]{1,120}$"
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def default_ip() -> str:
+    """The address of the first usable interface; 127.0.0.1 without a network. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(frozen=True, alias_generator=_camel, populate_by_name=True, extra="forbid")
+
+
+class BrokerOptions(_Group):
+    """Who the broker is and what it makes by itself."""
+
+    broker_name: str = Field("broker-a", pattern=_NAME, description="name of the broker")
+    broker_cluster_name: str = Field("DefaultCluster", pattern=_NAME, description="name of its cluster")
+    broker_id: Literal[0] = Field(0, description="0, master; slaves are not built yet")
+    broker_ip1: str = Field(
+        default_factory=default_ip, alias="brokerIP1", description="address in STOREHOST and routes"
+    )
+    listen_port: Port = Field(10911, description="remoting port in STOREHOST; nothing listens there yet")
+    namesrv_addr: str = Field("", description="name servers, host:port;…; registration is not built yet")
+    default_topic_queue_nums: int = Field(8, ge=1, le=1024, description="queues of a topic made on first use")
+    auto_create_topic_enable: bool = Field(True, description="make topics on first use")
+    auto_create_subscription_group: bool = Field(True, description="make consumer groups on first use")
+    retry_max_times: int = Field(16, ge=0, le=1000, description="deliveries after the first, of new groups")
+
+
+class StoreOptions(_Group):
+    """Where and how the log is kept."""
+
+    store_path_root_dir: Path = Field(
+        default_factory=lambda: Path.home() / "store", description="folder of the store"
+    )
+    mapped_file_size_commit_log: int = Field(
+        1 << 30, ge=1 << 16, le=1 << 32, description="bytes of a segment; fixed when the store is made"
+    )
+    flush_disk_type: FlushMode = Field(
+        FlushMode.ASYNC_FLUSH, description="ASYNC_FLUSH or SYNC_FLUSH (the reply waits for the disk)"
+    )
+    flush_interval_commit_log: int = Field(500, ge=1, le=60_000, description="ms between flushes")
+    sync_flush_timeout: int = Field(5000, ge=10, le=600_000, description="ms a send waits for the disk")
+    max_message_size: int = Field(4 << 20, ge=1, le=64 << 20, description="bytes of a body")
+
+
+class ProxyOptions(_Group):
+    """The gRPC server and the limits of the real proxy."""
+
+    grpc_server_port: Port = Field(8081, description="gRPC port, 0 takes a free one")
+    grpc_bind_address: str = Field("0.0.0.0", description="address that the gRPC port is opened on")
+    grpc_shutdown_time_seconds: int = Field(10, ge=0, le=600, description="s that running calls get at stop")
+    min_invisible_time_mills_for_recv: int = Field(10_000, ge=0, description="ms, shortest of a receive")
+    max_invisible_time_mills: int = Field(43_200_000, ge=1000, description="ms, longest")
+    user_property_max_num: int = Field(128, ge=0, description="user properties of a message")
+    max_user_property_size: int = Field(16_384, ge=0, le=32_000, description="bytes of tag, keys, properties")
+    enable_message_body_empty_check: bool = Field(True, description="refuse empty bodies")
+    grpc_client_consumer_min_long_polling_timeout_millis: int = Field(5000, ge=0, description="ms")
+    grpc_client_consumer_max_long_polling_timeout_millis: int = Field(20_000, ge=100, description="ms")
+    metrics_prom_exporter_port: int = Field(5557, ge=-1, le=65535, description="metrics; 0 free, -1 off")
+    metrics_prom_exporter_host: str = Field("127.0.0.1", description="address of the metrics port")
+
+
+class LakeOptions(_Group):
+    """What RocketMQ has no name for."""
+
+    lake_location: str = Field("", description="folder or URL of the Delta tables; empty: none")
+    lake_token_file: Path | None = Field(None, description="file with the token for Log and Admin services")
+    lake_journal_snapshot_bytes: int = Field(64 << 20, ge=1 << 16, description="log between two snapshots")
+    lake_max_in_flight_per_queue: int = Field(100_000, ge=1, description="messages of a group on a queue")
+    lake_max_waiting_receives: int = Field(50_000, ge=1, description="receives that wait at a time")
+    lake_max_clients: int = Field(50_000, ge=1, description="clients known at a time")
+    lake_port_file: Path | None = Field(None, description="file that is told the ports when the broker is up")
+    lake_log_format: Literal["text", "json"] = Field("text", description="form of log lines")
+    lake_log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level")
+
+
+GROUPS: dict[str, type[_Group]] = {
+    "broker": BrokerOptions,
+    "store": StoreOptions,
+    "proxy": ProxyOptions,
+    "lake": LakeOptions,
+}
+IMPORTANT = [
+    "brokerName",
+    "brokerClusterName",
+    "brokerIP1",
+    "namesrvAddr",
+    "storePathRootDir",
+    "flushDiskType",
+    "grpcServerPort",
+    "autoCreateTopicEnable",
+    "autoCreateSubscriptionGroup",
+    "lakeLocation",
+]
+
+
+class GatewayConfig(BaseModel):
+    """All groups."""
+
+    model_config = ConfigDict(frozen=True)
+
+    broker: BrokerOptions
+    store: StoreOptions
+    proxy: ProxyOptions
+    lake: LakeOptions
+
+    def options(self) -> dict[str, str]:
+        """Every option by its RocketMQ name, as text."""
+        shown = {}
+        for group in (self.broker, self.store, self.proxy, self.lake):
+            for name, value in group.model_dump(mode="json", by_alias=True).items():
+                shown[name] = "" if value is None else str(value)
+        return shown
+
+
+def option_names() -> dict[str, str]:
+    """The group of every option."""
+    return {
+        field.alias or name: group
+        for group, options in GROUPS.items()
+        for name, field in options.model_fields.items()
+    }
+
+
+def read_file(path: Path) -> dict[str, str]:
+    """`key=value` lines; `#` begins a comment line. Raises OptionError."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"the configuration file {path} cannot be read: {error}") from error
+    options = {}
+    for number, line in enumerate(lines, 1):
+        line = line.strip()
+        if not line or line.startswith(("#", "!")):
+            continue
+        key, separator, value = line.partition("=")
+        if not separator:
+            raise OptionError(f"{path}, line {number}: {line!r} is no key=value")
+        options[key.strip()] = value.strip()
+    return options
+
+
+def load_config(
+    file: Path | None, overrides: Mapping[str, str], environment: Mapping[str, str] = os.environ
+) -> tuple[GatewayConfig, list[str]]:
+    """The configuration, and a warning for every option nobody knows. Raises OptionError for a bad value."""
+    known = option_names()
+    given = read_file(file) if file is not None else {}
+    for name in known:
+        if (value := environment.get(f"LAKEBROKER_{name}")) is not None:
+            given[name] = value
+    given.update(overrides)
+    warnings = []
+    grouped: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
+    for name, value in given.items():
+        group = known.get(name)
+        if group is None:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            warnings.append(f"option {name} is unknown and has no effect{hint}")
+        else:
+            grouped[group][name] = value
+    parts: dict[str, Any] = {}
+    for group, options in GROUPS.items():
+        try:
+            parts[group] = options.model_validate(grouped[group])
+        except ValidationError as error:
+            problem = error.errors()[0]
+            name = str(problem["loc"][0]) if problem["loc"] else group
+            raise OptionError(f"option {name}={problem['input']}: {problem['msg']}") from error
+    return GatewayConfig(**parts), warnings

@@ -1,0 +1,17 @@
+"""Errors at start, each with the original's exit code."""
+
+from __future__ import annotations
+
+
+class StartError(Exception):
+    """The broker cannot start; the message says why and what to do."""
+
+    exit_code = 255
+    """-1 as the original's."""
+
+
+class OptionError(StartError):
+    """A bad option or configuration file."""
+
+    exit_code = 253
+    """-3 as the original's."""

@@ -1,0 +1,111 @@
+"""`lakebroker.log.v1.LogService`: the commit log for readers elsewhere. Flushed bytes only (invariant 4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+
+from broker_gateway.clock import now_ms
+from broker_gateway.service.access import Access
+from broker_gateway.service.context import CallContext, RpcError
+from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb
+from store.errors import StoreError
+from store.message_store import MessageStore
+
+CHUNK_BYTES = 1 << 20
+MAX_CHUNK_BYTES = 2 << 20
+MAX_WAIT_MS = 10_000
+MAX_RANGES = 100_000
+READERS_KEPT = 1000
+_LOOK_S = 0.02
+
+
+class LogService:
+    """Answers over the store; `progress` holds what readers reported: (offset, ms since the epoch)."""
+
+    def __init__(self, store: MessageStore, access: Access) -> None:
+        self._store = store
+        self._access = access
+        self.progress: OrderedDict[str, tuple[int, int]] = OrderedDict()
+
+    async def DescribeLog(
+        self, request: pb.DescribeLogRequest, context: CallContext
+    ) -> pb.DescribeLogResponse:
+        self._access.check(context)
+        store = self._store
+        if request.wait_ms > 0:
+            loop = asyncio.get_running_loop()
+            until = loop.time() + min(request.wait_ms, MAX_WAIT_MS) / 1000
+            while store.flushed_offset <= request.after_offset and loop.time() < until:
+                store.request_flush()
+                await asyncio.sleep(_LOOK_S)
+        else:
+            store.request_flush()
+        return pb.DescribeLogResponse(
+            cluster=store.cluster,
+            broker=store.broker,
+            log_id=store.log_id,
+            min_offset=store.min_offset,
+            flushed_offset=store.flushed_offset,
+            max_offset=store.max_offset,
+            segment_size=store.segment_size,
+        )
+
+    async def ReadLog(
+        self, request: pb.ReadLogRequest, context: CallContext
+    ) -> AsyncIterator[pb.ReadLogResponse]:
+        self._check(context, request.log_id, request.start_offset, request.end_offset)
+        size = min(request.chunk_bytes or CHUNK_BYTES, MAX_CHUNK_BYTES)
+        if size < 0:
+            raise RpcError("INVALID_ARGUMENT", f"chunk_bytes {size} is negative")
+        try:
+            for offset, data, following in self._store.read_chunks(
+                request.start_offset, request.end_offset, size
+            ):
+                yield pb.ReadLogResponse(offset=offset, data=bytes(data), next_offset=following)
+        except StoreError as error:
+            raise RpcError("OUT_OF_RANGE", str(error)) from error
+
+    async def SplitLog(self, request: pb.SplitLogRequest, context: CallContext) -> pb.SplitLogResponse:
+        self._check(context, request.log_id, request.start_offset, request.end_offset)
+        span = request.end_offset - request.start_offset
+        if request.max_bytes <= 0 or span // request.max_bytes > MAX_RANGES:
+            raise RpcError(
+                "INVALID_ARGUMENT",
+                f"max_bytes {request.max_bytes} must be positive and give at most {MAX_RANGES} ranges",
+            )
+        return pb.SplitLogResponse(
+            boundaries=self._store.index.split(request.start_offset, request.end_offset, request.max_bytes)
+        )
+
+    async def ReportProgress(
+        self, request: pb.ReportProgressRequest, context: CallContext
+    ) -> pb.ReportProgressResponse:
+        self._access.check(context)
+        self._check_log(request.log_id)
+        self.progress[request.reader[:200]] = (request.offset, now_ms())
+        self.progress.move_to_end(request.reader[:200])
+        if len(self.progress) > READERS_KEPT:
+            self.progress.popitem(last=False)
+        return pb.ReportProgressResponse()
+
+    def _check_log(self, log_id: str) -> None:
+        if log_id != self._store.log_id:
+            raise RpcError(
+                "NOT_FOUND",
+                f"log {log_id[:64]!r} is not here; broker {self._store.broker} has {self._store.log_id}",
+            )
+
+    def _check(self, context: CallContext, log_id: str, start: int, end: int) -> None:
+        self._access.check(context)
+        self._check_log(log_id)
+        store = self._store
+        if not store.min_offset <= start <= end <= store.flushed_offset:
+            raise RpcError(
+                "OUT_OF_RANGE",
+                f"range {start} to {end} is outside of the flushed log, {store.min_offset} to {store.flushed_offset}",
+            )
+        for offset in (start, end):
+            if offset != store.flushed_offset and not store.is_boundary(offset):
+                raise RpcError("OUT_OF_RANGE", f"no record begins at physical offset {offset}")

@@ -1,0 +1,169 @@
+"""Starting and stopping the broker process, in order.
+
+| step | undone by |
+|---|---|
+| logs, access token | - |
+| store: lock, recovery, flushing | flush, remove `abort`, unlock |
+| broker: journal replayed, scheduled work | snapshot |
+| gRPC server bound and started | drained: no new calls, waiting ones end, then cancelled |
+| metrics endpoint | closed |
+| port file, boot line | removed |
+
+Ports open once recovery is done. SIGTERM and SIGINT stop it in reverse order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import structlog
+import uvloop
+
+from broker_gateway.broker import Broker
+from broker_gateway.config import GatewayConfig
+from broker_gateway.errors import StartError
+from broker_gateway.logs import configure_logs
+from broker_gateway.metrics import Metrics
+from broker_gateway.service.access import Access
+from broker_gateway.service.log import LogService
+from broker_gateway.transport.grpcio.server import GrpcioServer
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2
+from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
+from lakebroker_pb.lakebroker.log.v1 import log_pb2
+from store.errors import StoreError
+from store.message_store import MessageStore
+from store.record import Host
+
+log = structlog.get_logger(__name__)
+
+
+def run(config: GatewayConfig, warnings: Iterable[str] = ()) -> None:
+    """Runs the broker until a signal stops it. Raises StartError."""
+    configure_logs(config.lake.lake_log_format, config.lake.lake_log_level)
+    for warning in warnings:
+        log.warning(warning)
+    if config.broker.namesrv_addr:
+        log.warning("registration with name servers is not built yet; namesrvAddr has no effect")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(config))
+
+
+async def _serve(config: GatewayConfig) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop, stopped)
+    async with contextlib.AsyncExitStack() as undo:
+        access = Access(config.lake.lake_token_file)
+        store = _open_store(config)
+        undo.callback(store.close)
+        metrics = Metrics(config.broker.broker_cluster_name, config.broker.broker_name)
+        broker = Broker(config, store, metrics, access)
+        replayed = await broker.start()
+        undo.push_async_callback(broker.stop)
+        log.info("journal replayed", snapshot_offset=replayed.snapshot_offset, records=replayed.records)
+        server = _bind(config, broker, LogService(store, access))
+        await server.start()
+        undo.push_async_callback(server.stop, config.proxy.grpc_shutdown_time_seconds)
+        metrics_port = _serve_metrics(config, broker, store, undo)
+        _announce(config, server.port, metrics_port, undo)
+        await stopped.wait()
+        log.info("stopping", broker=config.broker.broker_name)
+        undo.push_async_callback(broker.drain)  # first of all, beside the server's grace
+    log.info("stopped", broker=config.broker.broker_name)
+
+
+def _stop(stopped: asyncio.Event) -> None:
+    if stopped.is_set():
+        os._exit(1)  # a second signal does not wait for running calls
+    stopped.set()
+
+
+def _open_store(config: GatewayConfig) -> MessageStore:
+    options = config.store
+
+    def progress(done: int, total: int) -> None:
+        if total > 1 << 30:
+            log.info("scanning the log", done_mib=done >> 20, total_mib=total >> 20)
+
+    try:
+        store = MessageStore.open(
+            options.store_path_root_dir,
+            broker=config.broker.broker_name,
+            cluster=config.broker.broker_cluster_name,
+            store_host=Host(config.broker.broker_ip1, config.broker.listen_port),
+            segment_size=options.mapped_file_size_commit_log,
+            flush=options.flush_disk_type,
+            flush_interval_ms=options.flush_interval_commit_log,
+            max_message_size=options.max_message_size,
+            progress=progress,
+        )
+    except (StoreError, OSError) as error:
+        raise StartError(str(error)) from error
+    report = store.recovered
+    log.info(
+        "log recovered",
+        records=report.records,
+        seconds=round(report.seconds, 3),
+        clean=report.clean,
+        cut_at=report.cut_at,
+        end=store.max_offset,
+    )
+    for offset, length, reason in report.bad:
+        log.error("damage in the log; kept for quarantine", offset=offset, length=length, reason=reason)
+    return store
+
+
+def _bind(config: GatewayConfig, broker: Broker, log_service: LogService) -> GrpcioServer:
+    address, port = config.proxy.grpc_bind_address, config.proxy.grpc_server_port
+    try:
+        server = GrpcioServer(address, port, config.broker.broker_ip1)
+    except RuntimeError as error:
+        raise StartError(
+            f"port {port} of {address} cannot be opened ({error}); choose another grpcServerPort"
+        ) from error
+    server.bind(service_pb2.DESCRIPTOR.services_by_name["MessagingService"], broker.messaging)
+    server.bind(admin_pb2.DESCRIPTOR.services_by_name["AdminService"], broker.admin)
+    server.bind(log_pb2.DESCRIPTOR.services_by_name["LogService"], log_service)
+    return server
+
+
+def _serve_metrics(
+    config: GatewayConfig, broker: Broker, store: MessageStore, undo: contextlib.AsyncExitStack
+) -> int:
+    """Opens the metrics endpoint; returns its port, -1 when it is off."""
+    broker.metrics.gauges(broker.gauges)
+    if config.proxy.metrics_prom_exporter_port < 0:
+        return -1
+    host, port = config.proxy.metrics_prom_exporter_host, config.proxy.metrics_prom_exporter_port
+    try:
+        http, _ = broker.metrics.serve(host, port)
+    except OSError as error:
+        raise StartError(
+            f"port {port} of {host} cannot be opened ({error}); choose another metricsPromExporterPort"
+        ) from error
+    undo.callback(http.server_close)
+    undo.callback(http.shutdown)
+    return int(http.server_port)
+
+
+def _announce(
+    config: GatewayConfig, grpc_port: int, metrics_port: int, undo: contextlib.AsyncExitStack
+) -> None:
+    path = config.lake.lake_port_file
+    if path is not None:
+        staged = Path(f"{path}.tmp")
+        staged.write_text(json.dumps({"grpc": grpc_port, "metrics": metrics_port, "pid": os.getpid()}))
+        staged.rename(path)
+        undo.callback(path.unlink, missing_ok=True)
+    name, ip, port = config.broker.broker_name, config.broker.broker_ip1, config.broker.listen_port
+    sys.stdout.write(f"The broker[{name}, {ip}:{port}] boot success. serializeType=JSON\n")
+    sys.stdout.flush()
+    log.info("serving", grpc_port=grpc_port, metrics_port=metrics_port)

@@ -1,0 +1,1 @@
+"""Transports: bytes in, a call on a service, bytes out."""

@@ -1,0 +1,1 @@
+"""gRPC by grpcio's asyncio server."""
