@@ -1,0 +1,1 @@
+"""The whole system on one machine, with the official RocketMQ client: `python -m demo.run`."""

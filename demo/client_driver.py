@@ -1,0 +1,192 @@
+"""Drives the official RocketMQ Python client by lines of JSON. Run by an interpreter of its own.
+
+The client carries the same proto files as lakebroker, so the two cannot share a process. Reads one command a
+line, `{"do": NAME, ...}`, and answers one line, `{"ok": true, ...}` or `{"ok": false, "error": TEXT}`.
+
+| command | arguments | answer |
+|---|---|---|
+| `producer` | endpoints, topics | |
+| `send` | topic, bodies, tag, keys (one for each body), properties | ids |
+| `simple` | endpoints, group, topics: {topic: expression}, await_s | |
+| `receive` | max, invisible_s | messages |
+| `ack` | ids | errors |
+| `invisible` | id, seconds | |
+| `push` | endpoints, group, topics, fail: {key: times to fail}, threads | |
+| `consumed` | | messages consumed by the push consumer, in order |
+| `stop` | | |
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from typing import Any
+
+from rocketmq import (
+    ClientConfiguration,
+    ConsumeResult,
+    Credentials,
+    FilterExpression,
+    Message,
+    MessageListener,
+    Producer,
+    PushConsumer,
+    SimpleConsumer,
+)
+
+
+def configuration(endpoints: str) -> ClientConfiguration:
+    return ClientConfiguration(endpoints, Credentials())
+
+
+def subscriptions(topics: dict[str, str]) -> dict[str, FilterExpression]:
+    return {topic: FilterExpression(expression) for topic, expression in topics.items()}
+
+
+def described(message: Message) -> dict[str, Any]:
+    return {
+        "id": message.message_id,
+        "topic": message.topic,
+        "tag": message.tag,
+        "keys": list(message.keys or []),
+        "properties": dict(message.properties or {}),
+        "body": message.body.decode("utf-8", "replace"),
+        "attempt": message.delivery_attempt,
+        "corrupted": bool(message.corrupted),
+    }
+
+
+class Recorder(MessageListener):
+    """Notes what it gets; fails a message as often as `fail` says for one of its keys."""
+
+    def __init__(self, fail: dict[str, int]) -> None:
+        self.fail = fail
+        self.seen: list[dict[str, Any]] = []
+        self.lock = threading.Lock()
+
+    def consume(self, message: Message) -> ConsumeResult:
+        entry = described(message)
+        with self.lock:
+            entry["failed"] = False
+            for key in entry["keys"]:
+                if self.fail.get(key, 0) > 0:
+                    self.fail[key] -= 1
+                    entry["failed"] = True
+            self.seen.append(entry)
+        return ConsumeResult.FAILURE if entry["failed"] else ConsumeResult.SUCCESS
+
+
+class Driver:
+    def __init__(self) -> None:
+        self.clients: list[Any] = []
+        self.producer: Any = None
+        self.simple: Any = None
+        self.recorder: Recorder | None = None
+        self.received: dict[str, Message] = {}
+
+    def do_producer(self, endpoints: str, topics: list[str]) -> dict[str, Any]:
+        self.producer = Producer(configuration(endpoints), topics)
+        self.producer.startup()
+        self.clients.append(self.producer)
+        return {}
+
+    def do_send(
+        self,
+        topic: str,
+        bodies: list[str],
+        tag: str | None = None,
+        keys: list[str] | None = None,
+        properties: dict[str, str] | None = None,
+    ) -> dict[str, Any]:
+        ids = []
+        for number, body in enumerate(bodies):
+            message = Message()
+            message.topic = topic
+            message.body = body.encode()
+            if tag:
+                message.tag = tag
+            if keys:
+                message.keys = keys[number]
+            for name, value in (properties or {}).items():
+                message.add_property(name, value)
+            ids.append(self.producer.send(message).message_id)
+        return {"ids": ids}
+
+    def do_simple(
+        self, endpoints: str, group: str, topics: dict[str, str], await_s: int = 5
+    ) -> dict[str, Any]:
+        self.simple = SimpleConsumer(
+            configuration(endpoints), group, subscriptions(topics), await_duration=await_s
+        )
+        self.simple.startup()
+        self.clients.append(self.simple)
+        return {}
+
+    def do_receive(self, max: int = 32, invisible_s: int = 10) -> dict[str, Any]:
+        messages = self.simple.receive(max, invisible_s) or []
+        self.received.update({message.message_id: message for message in messages})
+        return {"messages": [described(message) for message in messages]}
+
+    def do_ack(self, ids: list[str]) -> dict[str, Any]:
+        errors = {}
+        for message_id in ids:
+            try:
+                self.simple.ack(self.received[message_id])
+            except Exception as error:
+                errors[message_id] = str(error)
+        return {"errors": errors}
+
+    def do_invisible(self, id: str, seconds: int) -> dict[str, Any]:
+        self.simple.change_invisible_duration(self.received[id], seconds)
+        return {}
+
+    def do_push(
+        self,
+        endpoints: str,
+        group: str,
+        topics: dict[str, str],
+        fail: dict[str, int] | None = None,
+        threads: int = 4,
+    ) -> dict[str, Any]:
+        self.recorder = Recorder(fail or {})
+        consumer = PushConsumer(
+            configuration(endpoints),
+            group,
+            self.recorder,
+            subscriptions(topics),
+            consumption_thread_count=threads,
+        )
+        consumer.startup()
+        self.clients.append(consumer)
+        return {}
+
+    def do_consumed(self) -> dict[str, Any]:
+        assert self.recorder is not None
+        with self.recorder.lock:
+            return {"messages": list(self.recorder.seen)}
+
+    def do_stop(self) -> dict[str, Any]:
+        for client in reversed(self.clients):
+            client.shutdown()
+        self.clients.clear()
+        return {}
+
+
+def main() -> None:
+    answers = sys.stdout
+    sys.stdout = sys.stderr  # nothing the client prints may get between the answers
+    driver = Driver()
+    for line in sys.stdin:
+        command = json.loads(line)
+        name = command.pop("do")
+        try:
+            answer = {"ok": True, **getattr(driver, f"do_{name}")(**command)}
+        except Exception as error:
+            answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
