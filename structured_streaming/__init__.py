@@ -1,0 +1,1 @@
+"""The Spark side: the reput job and SQL over its tables. Start reading at `reput.py`."""

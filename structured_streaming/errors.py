@@ -1,0 +1,19 @@
+"""Errors of the Spark side; each message names what was wrong and what to do."""
+
+from __future__ import annotations
+
+
+class LakeError(Exception):
+    """Any of them."""
+
+
+class LocationError(LakeError):
+    """A lake location that cannot be used."""
+
+
+class SourceError(LakeError):
+    """A log that cannot be read as asked."""
+
+
+class ForeignWriterError(LakeError):
+    """Another reput wrote the same lake; this one's batch was not committed."""

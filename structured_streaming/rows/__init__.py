@@ -1,0 +1,1 @@
+"""From scanned records to the rows of each table: pure functions over arrays."""

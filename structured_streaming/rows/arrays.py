@@ -1,0 +1,54 @@
+"""Arrow arrays from slices of a buffer and from NumPy columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from store.scan import Bytes, Longs, gather
+from structured_streaming.tables import TIMESTAMP
+
+
+def binary(buffer: Bytes, start: Longs, length: Longs) -> pa.LargeBinaryArray:
+    """The slices as one array; a negative start is null."""
+    offsets, data = gather(buffer, start, length)
+    validity = None
+    absent = start < 0
+    if absent.any():
+        validity = pa.py_buffer(np.packbits(~absent, bitorder="little").tobytes())
+    return pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(start), [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+
+
+def text(buffer: Bytes, start: Longs, length: Longs) -> pa.StringArray:
+    """The slices as UTF-8 text; what is none has its bad bytes replaced. A negative start is null."""
+    raw = binary(buffer, start, length)
+    try:
+        return raw.cast(pa.large_string()).cast(pa.string())
+    except pa.ArrowInvalid:
+        values = [None if value is None else value.decode("utf-8", "replace") for value in raw.to_pylist()]
+        return pa.array(values, pa.string())
+
+
+def timestamps(ms: NDArray[np.int64]) -> pa.TimestampArray:
+    """Milliseconds since the epoch as timestamps."""
+    return pa.array(ms * 1000, pa.int64()).cast(TIMESTAMP)
+
+
+def constant(value: str, count: int) -> pa.Array:
+    """The same text `count` times."""
+    return pa.repeat(pa.scalar(value, pa.string()), count)
+
+
+def hosts(buffer: Bytes, start: Longs, length: Longs) -> pa.Array:
+    """Packed hosts as `ip:port`, `[ip]:port` for IPv6; each distinct one is formatted once."""
+    from store.record import unpack_host
+
+    encoded = binary(buffer, start, length).dictionary_encode()
+    names = []
+    for packed in encoded.dictionary.to_pylist():
+        host = unpack_host(packed)
+        names.append(f"[{host.ip}]:{host.port}" if ":" in host.ip else f"{host.ip}:{host.port}")
+    return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(names, pa.string())).cast(pa.string())

@@ -1,0 +1,346 @@
+"""Every table and view of the lake: schema, row key, order, comments. Imports no pyspark.
+
+A table's rows are identified by its `key`. Files are written sorted by `order`. Timestamps are UTC,
+microseconds. Readers other than Spark must manage: no deletion vectors, no column mapping, no clustering.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from structured_streaming.errors import LocationError
+
+SCHEMA_VERSION = "1"
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+ORIGIN = pa.struct(
+    [
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("consumer_group", pa.string()),
+        ("attempt", pa.int32()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: name, Arrow type and what it means."""
+
+    name: str
+    type: pa.DataType
+    comment: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of the lake."""
+
+    name: str
+    comment: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    order: tuple[str, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(
+            [pa.field(c.name, c.type, metadata={"comment": c.comment}) for c in self.columns]
+        )
+
+
+_PLACE = (
+    Column("broker", pa.string(), "name of the broker"),
+    Column("log_id", pa.string(), "identity of the broker's commit log"),
+    Column("physical_offset", pa.int64(), "offset of the record in the commit log, bytes"),
+)
+_KEY = ("broker", "log_id", "physical_offset")
+_QUEUE = (
+    Column("topic", pa.string(), "topic"),
+    Column("queue_id", pa.int32(), "queue of the topic on the broker"),
+    Column("queue_offset", pa.int64(), "position in the queue"),
+)
+_STORED = Column("store_timestamp", TIMESTAMP, "when the broker stored the record")
+_ORDINAL = Column("ordinal", pa.int32(), "position of the row in its journal record")
+
+CONSUME_QUEUE = Table(
+    "consume_queue",
+    "One row for each record a consumer can reach: what RocketMQ's ConsumeQueue files hold.",
+    (
+        *_PLACE,
+        *_QUEUE,
+        Column("size", pa.int32(), "bytes of the record"),
+        Column("tags_code", pa.int64(), "Java hash of the tag, 0 without one"),
+        _STORED,
+    ),
+    _KEY,
+    ("topic", "broker", "queue_id", "queue_offset"),
+)
+MESSAGE_INDEX = Table(
+    "message_index",
+    "One row for each key of a message: what RocketMQ's index files hold.",
+    (
+        *_PLACE,
+        Column("key_type", pa.string(), "UNIQ_KEY (the client's message id) or KEYS"),
+        Column("key", pa.string(), "the key"),
+        *_QUEUE,
+        _STORED,
+    ),
+    (*_KEY, "key_type", "key"),
+    ("topic", "key"),
+)
+MESSAGES = Table(
+    "messages",
+    "Every message with its body; the gateway's journal is left out.",
+    (
+        *_PLACE,
+        *_QUEUE,
+        Column("size", pa.int32(), "bytes of the record"),
+        Column("message_id", pa.string(), "the client's id, else made of store host and offset"),
+        Column("tag", pa.string(), "tag"),
+        Column("keys", pa.list_(pa.string()), "keys"),
+        Column("message_group", pa.string(), "FIFO group"),
+        Column("properties", pa.map_(pa.string(), pa.string()), "all properties"),
+        Column("body", pa.binary(), "body, decompressed; as stored where that failed"),
+        Column("body_encoding", pa.string(), "identity, or the compression that could not be undone"),
+        Column("flag", pa.int32(), "the client's flag"),
+        Column("sys_flag", pa.int32(), "RocketMQ's system flag"),
+        Column("born_timestamp", TIMESTAMP, "when the client made it"),
+        Column("born_host", pa.string(), "address of the client, ip:port"),
+        _STORED,
+        Column("store_host", pa.string(), "address of the broker, ip:port"),
+        Column("reconsume_times", pa.int32(), "deliveries before this copy"),
+        Column("prepared_transaction_offset", pa.int64(), "offset of the half message, of a commit"),
+        Column("deliver_timestamp", TIMESTAMP, "when a delayed message is due"),
+        Column("is_system", pa.bool_(), "a copy or record the broker made for itself"),
+        Column("origin", ORIGIN, "where a moved copy came from"),
+    ),
+    _KEY,
+    ("topic", "store_timestamp"),
+)
+CONSUMER_OFFSETS = Table(
+    "consumer_offsets",
+    "History of committed offsets of consumer groups.",
+    (
+        *_PLACE,
+        _ORDINAL,
+        Column("consumer_group", pa.string(), "consumer group"),
+        Column("topic", pa.string(), "topic"),
+        Column("queue_id", pa.int32(), "queue of the topic on the broker"),
+        Column("committed_offset", pa.int64(), "every message below it is settled"),
+        Column("commit_timestamp", TIMESTAMP, "when"),
+    ),
+    (*_KEY, "ordinal"),
+    ("consumer_group", "topic", "queue_id"),
+)
+DELIVERY_EVENTS = Table(
+    "delivery_events",
+    "What happened to a message on its way to a consumer group.",
+    (
+        *_PLACE,
+        _ORDINAL,
+        Column("consumer_group", pa.string(), "consumer group"),
+        *_QUEUE,
+        Column("message_id", pa.string(), "message id"),
+        Column(
+            "event",
+            pa.string(),
+            "delivered, acked, nacked, expired, dead_lettered, recalled, reset, skipped",
+        ),
+        Column("attempt", pa.int32(), "delivery attempt, from 1"),
+        Column("client_id", pa.string(), "the client concerned"),
+        Column("event_timestamp", TIMESTAMP, "when"),
+    ),
+    (*_KEY, "ordinal"),
+    ("topic", "message_id"),
+)
+BROKER_STATS = Table(
+    "broker_stats",
+    "What each topic and group did in a minute.",
+    (
+        *_PLACE,
+        _ORDINAL,
+        Column("topic", pa.string(), "topic"),
+        Column("consumer_group", pa.string(), "consumer group; null: messages put"),
+        Column("minute", TIMESTAMP, "start of the minute"),
+        Column("messages", pa.int64(), "messages"),
+        Column("bytes", pa.int64(), "bytes of bodies"),
+        Column("failures", pa.int64(), "messages refused"),
+        Column(
+            "latency",
+            pa.map_(pa.int32(), pa.int64()),
+            "calls by bucket; bucket b holds latencies up to 1.04^b ms",
+        ),
+    ),
+    (*_KEY, "ordinal"),
+    ("minute",),
+)
+QUARANTINE = Table(
+    "quarantine",
+    "Bytes of the log that are no record; never dropped.",
+    (
+        *_PLACE,
+        Column("reason", pa.string(), "what does not check out"),
+        Column("raw", pa.binary(), "the bytes, at most 1 MiB of them"),
+        Column("length", pa.int64(), "how many bytes there are"),
+        Column("found_timestamp", TIMESTAMP, "when the reput met them"),
+    ),
+    _KEY,
+    ("physical_offset",),
+)
+REPUT_PROGRESS = Table(
+    "reput_progress",
+    "One row for each batch and log, committed last: what the lake holds.",
+    (
+        Column("broker", pa.string(), "name of the broker"),
+        Column("log_id", pa.string(), "identity of the broker's commit log"),
+        Column("end_offset", pa.int64(), "every record below it is in the tables"),
+        Column("batch", pa.int64(), "counter of the lake's batches"),
+        Column("start_offset", pa.int64(), "where the batch began"),
+        Column("log_end_offset", pa.int64(), "flushed end of the log when the batch was planned"),
+        Column("records", pa.int64(), "records in the batch"),
+        Column("bytes", pa.int64(), "bytes in the batch"),
+        Column("table_versions", pa.map_(pa.string(), pa.int64()), "version of each table that holds it"),
+        Column("commit_timestamp", TIMESTAMP, "when"),
+    ),
+    ("broker", "log_id", "end_offset"),
+    (),
+)
+
+DATA_TABLES = (
+    CONSUME_QUEUE,
+    MESSAGE_INDEX,
+    MESSAGES,
+    CONSUMER_OFFSETS,
+    DELIVERY_EVENTS,
+    BROKER_STATS,
+    QUARANTINE,
+)
+TABLES = {table.name: table for table in (*DATA_TABLES, REPUT_PROGRESS)}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A view over the tables, in Spark SQL; views may use those before them."""
+
+    name: str
+    comment: str
+    sql: str
+
+
+VIEWS = (
+    View(
+        "messages_live",
+        "Messages of users; the tables alone, until the log's tail is added to it.",
+        "SELECT * FROM messages WHERE NOT is_system",
+    ),
+    View(
+        "consumer_lag",
+        "Messages not yet settled, by consumer group and queue.",
+        """
+        WITH ends AS (
+          SELECT broker, log_id, topic, queue_id, max(queue_offset) + 1 AS max_offset
+          FROM consume_queue GROUP BY ALL
+        ), committed AS (
+          SELECT broker, log_id, consumer_group, topic, queue_id,
+                 max_by(committed_offset, struct(physical_offset, ordinal)) AS committed_offset,
+                 max(commit_timestamp) AS commit_timestamp
+          FROM consumer_offsets GROUP BY ALL
+        )
+        SELECT c.consumer_group, c.topic, c.broker, c.queue_id, c.committed_offset, e.max_offset,
+               greatest(coalesce(e.max_offset, c.committed_offset) - c.committed_offset, 0) AS lag,
+               c.commit_timestamp
+        FROM committed c LEFT JOIN ends e USING (broker, log_id, topic, queue_id)
+        """,
+    ),
+    View(
+        "dead_letters",
+        "Messages given up, with where they came from and why.",
+        """
+        SELECT origin.consumer_group AS consumer_group, origin.topic AS topic, broker,
+               origin.queue_id AS queue_id, origin.queue_offset AS queue_offset,
+               origin.attempt AS attempts, properties['LB_REASON'] AS reason, message_id, tag, keys, body,
+               store_timestamp AS dead_lettered_timestamp
+        FROM messages WHERE topic LIKE '\\\\%DLQ\\\\%%' AND origin IS NOT NULL
+        """,
+    ),
+    View(
+        "retries",
+        "Deliveries after the first.",
+        "SELECT * FROM delivery_events WHERE event = 'delivered' AND attempt > 1",
+    ),
+    View(
+        "message_trace",
+        "A message's life in order: stored, then what happened to it in each group.",
+        """
+        SELECT message_id, topic, store_timestamp AS at, 'stored' AS event, CAST(NULL AS STRING) AS consumer_group,
+               CAST(NULL AS INT) AS attempt, born_host AS client, broker, queue_id, queue_offset, 0 AS step
+        FROM messages
+        UNION ALL
+        SELECT message_id, topic, event_timestamp, event, consumer_group, attempt, client_id, broker, queue_id,
+               queue_offset, CASE event WHEN 'delivered' THEN 2 WHEN 'expired' THEN 1 ELSE 3 END
+        FROM delivery_events
+        """,
+    ),
+    View(
+        "delayed_messages",
+        "Messages that wait, or waited, for their time.",
+        "SELECT * FROM messages WHERE deliver_timestamp IS NOT NULL",
+    ),
+    View(
+        "transactions",
+        "Half messages and commits.",
+        """
+        SELECT *, CASE sys_flag & 12 WHEN 8 THEN 'committed' WHEN 12 THEN 'rolled_back' ELSE 'prepared' END
+                  AS transaction_state
+        FROM messages WHERE sys_flag & 12 <> 0 OR topic = 'RMQ_SYS_TRANS_HALF_TOPIC'
+        """,
+    ),
+    View(
+        "topic_stats",
+        "Messages and bytes stored, by topic and minute.",
+        """
+        SELECT topic, date_trunc('MINUTE', store_timestamp) AS minute, count(*) AS messages,
+               sum(length(body)) AS bytes
+        FROM messages_live GROUP BY ALL
+        """,
+    ),
+)
+
+
+def lake_folder(location: str) -> Path:
+    """The folder of a lake; raises LocationError for what is not built yet."""
+    if location.startswith("file://"):
+        location = location[len("file://") :]
+    if "://" in location:
+        raise LocationError(f"lake location {location!r}: object stores are not built yet; use a folder")
+    if "/" not in location and location.count(".") == 1 and not Path(location).exists():
+        raise LocationError(f"lake location {location!r}: catalogs are not built yet; use a folder, such as ./lake")
+    return Path(location).resolve()
+
+
+def create_tables(location: str) -> None:
+    """Makes what is missing of the lake's tables. Raises LocationError, OSError."""
+    from deltalake import DeltaTable
+
+    folder = lake_folder(location)
+    folder.mkdir(parents=True, exist_ok=True)
+    for table in TABLES.values():
+        path = folder / table.name
+        if not DeltaTable.is_deltatable(str(path)):
+            DeltaTable.create(
+                str(path),
+                schema=table.schema,
+                mode="ignore",
+                name=table.name,
+                description=table.comment,
+                configuration={
+                    "lakebroker.schema_version": SCHEMA_VERSION,
+                    "delta.checkpointInterval": "10",
+                    "delta.dataSkippingNumIndexedCols": "-1",
+                },
+                raise_if_key_not_exists=False,
+            )
