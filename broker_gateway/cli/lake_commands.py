@@ -1,9 +1,147 @@
-"""`lakebroker reput`, `init`, `sql`."""
+"""`lakebroker reput`, `init`, `sql`: the Spark side, imported only inside the commands that need it."""
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
 import typer
+
+from broker_gateway.cli.output import fail
+
+Lake = Annotated[str, typer.Option(help="Where the tables are: a folder")]
+
+_REPUT = """Builds the lake from commit logs; runs until it is stopped, or once.
+
+Examples:
+
+  lakebroker reput --brokers 127.0.0.1:8081 --lake ./lake
+
+  lakebroker reput --store /var/lib/lakebroker --lake ./lake --once
+"""
+_SQL = """Answers SQL over the lake's tables and views; interactive without a statement.
+
+Example: lakebroker sql --lake ./lake "SELECT topic, count(*) FROM messages GROUP BY topic"
+"""
 
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
+    app.command("reput", help=_REPUT)(reput)
+    app.command("init", help="Makes the lake's tables. Example: lakebroker init --lake ./lake")(init)
+    app.command("sql", help=_SQL)(sql)
+
+
+def reput(
+    lake: Lake,
+    brokers: Annotated[str, typer.Option(help="Gateways, host:port,…")] = "",
+    store: Annotated[str, typer.Option(help="Folders of stores on this machine, divided by commas")] = "",
+    once: Annotated[bool, typer.Option("--once", help="End when everything there is was read")] = False,
+    trigger: Annotated[str, typer.Option(help="Time between batches; 0s: at once")] = "0s",
+    token_file: Annotated[
+        Path | None, typer.Option(envvar="LAKEBROKER_TOKEN_FILE", help="File with the gateways' token")
+    ] = None,
+    master: Annotated[str, typer.Option(help="Spark master")] = "local[2]",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each batch")] = False,
+) -> None:
+    _need_spark()
+    from structured_streaming.errors import LakeError
+    from structured_streaming.progress import BatchReport
+    from structured_streaming.reput import ReputOptions, run_reput
+
+    def on_batch(report: BatchReport) -> None:
+        if as_json:
+            row: dict[str, Any] = {
+                "batch": report.batch,
+                "records": report.records,
+                "bytes": report.bytes,
+                "commit_seconds": round(report.seconds, 4),
+                "lag_bytes": report.lag_bytes,
+            }
+            typer.echo(json.dumps(row))
+        else:
+            typer.echo(
+                f"batch {report.batch}: {report.records:,} records, {report.bytes:,} bytes, committed in "
+                f"{report.seconds:.2f} s; {report.lag_bytes:,} bytes behind",
+                err=True,
+            )
+
+    options = ReputOptions(
+        lake=lake,
+        store=store,
+        brokers=brokers,
+        token_file=str(token_file) if token_file else "",
+        trigger=_trigger(trigger),
+        once=once,
+    )
+    if not store and not brokers:
+        fail("nothing to read: give --brokers HOST:PORT,… or --store FOLDER", 2)
+    try:
+        run_reput(options, on_batch, master)
+    except LakeError as error:
+        fail(str(error))
+
+
+def init(lake: Lake) -> None:
+    _need_spark()
+    from structured_streaming.errors import LakeError
+    from structured_streaming.tables import TABLES, create_tables
+
+    try:
+        create_tables(lake)
+    except LakeError as error:
+        fail(str(error))
+    typer.echo(f"{len(TABLES)} tables are in {lake}")
+
+
+def sql(
+    lake: Lake,
+    statement: Annotated[str | None, typer.Argument(help="The statement; none: interactive")] = None,
+    form: Annotated[str, typer.Option("--format", help="table, csv or json")] = "table",
+    master: Annotated[str, typer.Option(help="Spark master")] = "local[2]",
+) -> None:
+    if form not in ("table", "csv", "json"):
+        fail(f"--format {form}: give table, csv or json", 2)
+    _need_spark()
+    from structured_streaming.errors import LakeError
+    from structured_streaming.sql import lake_session, run_statement
+
+    try:
+        session = lake_session(lake, master)
+        if statement is not None:
+            run_statement(session, statement, form, sys.stdout)
+            return
+    except LakeError as error:
+        fail(str(error))
+    while True:
+        try:
+            statement = input("lakebroker> ").strip().rstrip(";")
+        except (EOFError, KeyboardInterrupt):
+            return
+        if statement in ("exit", "quit"):
+            return
+        if statement:
+            try:
+                run_statement(session, statement, form, sys.stdout)
+            except LakeError as error:
+                typer.echo(str(error), err=True)
+
+
+def _trigger(text: str) -> str:
+    """`500ms`, `1s`, `2m` as Spark's words."""
+    for suffix, word in (("ms", "milliseconds"), ("s", "seconds"), ("m", "minutes")):
+        number = text.removesuffix(suffix)
+        if number != text and number.isdigit():
+            return f"{number} {word}"
+    fail(f"--trigger {text}: write it as 500ms, 1s or 2m", 2)
+
+
+def _need_spark() -> None:
+    try:
+        import deltalake
+        import pyspark
+    except ModuleNotFoundError as error:
+        fail(f"{error.name} is not installed; install lakebroker[spark]")
+    del deltalake, pyspark

@@ -1,0 +1,157 @@
+"""The reput job: one streaming query that builds the lake from the commit logs.
+
+Executors scan and stage (`sink/staging.py`), the driver commits (`sink/delta_commit.py`). Where to begin is
+decided by the lake, never by Spark's checkpoint, which is scratch: each start makes a new one, so that a
+lost, copied or second checkpoint neither skips nor repeats.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from structured_streaming.errors import LakeError
+from structured_streaming.progress import BatchReport
+from structured_streaming.sink.base import Sink
+from structured_streaming.sink.delta_commit import DeltaCommitSink
+from structured_streaming.source.logs import open_log
+from structured_streaming.tables import create_tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+
+@dataclass(frozen=True, slots=True)
+class ReputOptions:
+    """What to read and where to. `trigger` is Spark's processing time; `once` ends when all is read."""
+
+    lake: str
+    store: str = ""
+    brokers: str = ""
+    token_file: str = ""
+    trigger: str = "0 seconds"
+    once: bool = False
+    max_bytes: int = 256 << 20
+    partition_bytes: int = 16 << 20
+
+    def source(self) -> dict[str, str]:
+        """Options of the data source."""
+        options = {
+            "lake": str(Path(self.lake).resolve()) if "://" not in self.lake else self.lake,
+            "store": self.store,
+            "brokers": self.brokers,
+            "tokenFile": self.token_file,
+            "maxBytesPerTrigger": str(self.max_bytes),
+            "partitionBytes": str(self.partition_bytes),
+        }
+        return {name: value for name, value in options.items() if value}
+
+
+def reput_session(master: str = "local[2]") -> SparkSession:
+    """A Spark session for the job: no UI, one Python for driver and workers. Delta's jars are not needed."""
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    session = (
+        SparkSession.builder.appName("lakebroker-reput")
+        .master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.adaptive.enabled", "false")
+        .config("spark.sql.streaming.stopTimeout", "30s")
+        .config("spark.sql.warehouse.dir", tempfile.mkdtemp(prefix="lakebroker-warehouse-"))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def start_reput(
+    session: SparkSession,
+    options: ReputOptions,
+    on_batch: Callable[[BatchReport], None] = lambda report: None,
+    sink: Sink | None = None,
+) -> tuple[StreamingQuery, Path]:
+    """Starts the query; returns it and its scratch checkpoint folder, to be removed after it ended.
+
+    Raises LakeError.
+    """
+    from structured_streaming.source.data_source import LakebrokerDataSource
+
+    create_tables(options.lake)
+    session.dataSource.register(LakebrokerDataSource)
+    destination = sink if sink is not None else DeltaCommitSink(options.lake)
+    token = Path(options.token_file).read_text().strip() if options.token_file else None
+
+    def commit(batch: DataFrame, _: int) -> None:
+        report = destination.commit([row.asDict() for row in batch.collect()])
+        if report is None:
+            return
+        for (target, _broker, log_id), offset in report.ends.items():
+            try:
+                open_log(target, token).report(log_id, offset)
+            except LakeError as error:  # a hint only: the gateway looks into the lake itself
+                sys.stderr.write(f"lakebroker: progress not reported: {error}\n")
+        on_batch(report)
+
+    checkpoint = Path(tempfile.mkdtemp(prefix="lakebroker-checkpoint-"))
+    writer = (
+        session.readStream.format("lakebroker")
+        .options(**options.source())
+        .load()
+        .writeStream.foreachBatch(commit)
+        .option("checkpointLocation", str(checkpoint))
+        .queryName("reput")
+    )
+    writer = writer.trigger(availableNow=True) if options.once else writer.trigger(processingTime=options.trigger)
+    return writer.start(), checkpoint
+
+
+def run_reput(
+    options: ReputOptions,
+    on_batch: Callable[[BatchReport], None] = lambda report: None,
+    master: str = "local[2]",
+    sink: Sink | None = None,
+) -> None:
+    """Runs the job until it is done (`once`) or a signal stops it. Raises LakeError."""
+    session = reput_session(master)
+    query, checkpoint = start_reput(session, options, on_batch, sink)
+    stopping = False
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        nonlocal stopping
+        stopping = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    try:
+        while not stopping and not query.awaitTermination(0.2):
+            pass
+        query.stop()
+    except Exception as error:
+        raise LakeError(_cause(error)) from error
+    finally:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        session.stop()
+
+
+def _cause(error: Exception) -> str:
+    """The sentence of the error inside Spark's report of it."""
+    text = str(error)
+    for line in reversed(text.splitlines()):
+        if "structured_streaming.errors." in line:
+            return line.split("Error: ", 1)[-1].strip()
+    return text.split("JVM stacktrace", 1)[0].strip()

@@ -1,0 +1,224 @@
+"""On the driver: staged files become one Delta commit for each table, the progress row last.
+
+Every commit carries, for each log of the batch, an application transaction `broker/log_id` whose version is
+the end offset. A table's version v therefore always means: it holds exactly the rows below v (from where
+the lake's knowledge of the log begins), and a table without rows in a batch may stay behind.
+
+| a table's version for a log | then its rows of the batch [start, end) are |
+|---|---|
+| none, or <= start | committed |
+| >= end | there already: passed over |
+| between | another writer's: refused |
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction
+
+from structured_streaming.errors import ForeignWriterError, LakeError
+from structured_streaming.progress import BatchReport
+from structured_streaming.sink.staging import write_file
+from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS, Table, lake_folder
+
+_RETRIES = 15
+
+
+class LogSpan(NamedTuple):
+    """What a batch holds of a log."""
+
+    target: str
+    broker: str
+    log_id: str
+    start: int
+    end: int
+    log_end: int
+    records: int
+
+    @property
+    def application(self) -> str:
+        return f"{self.broker}/{self.log_id}"
+
+
+class LakeProgress:
+    """What the lake in `location` holds, as it was when this was made."""
+
+    def __init__(self, location: str) -> None:
+        folder = lake_folder(location)
+        path = folder / REPUT_PROGRESS.name
+        self._tables: list[DeltaTable] = []
+        self.offsets: dict[tuple[str, str], int] = {}
+        if not DeltaTable.is_deltatable(str(path)):
+            return
+        rows = (
+            DeltaTable(str(path))
+            .to_pyarrow_table(columns=["broker", "log_id", "end_offset"])
+            .group_by(["broker", "log_id"])
+            .aggregate([("end_offset", "max")])
+            .to_pylist()
+        )
+        self.offsets = {(row["broker"], row["log_id"]): row["end_offset_max"] for row in rows}
+        self._tables = [DeltaTable(str(folder / table.name)) for table in DATA_TABLES]
+
+    def furthest(self, broker: str, log_id: str) -> int:
+        """Where the furthest table stands for a log: beyond the progress after a crash between commits; else -1."""
+        versions = [table.transaction_version(f"{broker}/{log_id}") for table in self._tables]
+        furthest = max((version for version in versions if version is not None), default=-1)
+        return furthest if furthest > self.offsets.get((broker, log_id), -1) else -1
+
+
+class DeltaCommitSink:
+    """Commits manifests to the lake in `location`. `after_table` is called after each commit, with its table."""
+
+    def __init__(self, location: str, after_table: Callable[[str], None] = lambda table: None) -> None:
+        self._folder = lake_folder(location)
+        self._after_table = after_table
+        self._tables = {
+            table.name: DeltaTable(str(self._folder / table.name)) for table in (*DATA_TABLES, REPUT_PROGRESS)
+        }
+        self._batch = self._last_batch()
+
+    def commit(self, manifest: list[dict[str, Any]]) -> BatchReport | None:
+        """See `Sink.commit`."""
+        started = time.monotonic()
+        spans = _spans(manifest)
+        if not spans:
+            return None
+        files: dict[str, list[dict[str, Any]]] = {}
+        for row in manifest:
+            if row["table"]:
+                files.setdefault(row["table"], []).append(row)
+        self._check_progress(spans)
+        versions = {}
+        for table in DATA_TABLES:
+            if table.name in files and self._wanted(table, spans):
+                self._add(table, files[table.name], spans)
+                self._after_table(table.name)
+            versions[table.name] = self._tables[table.name].version()
+        self._batch += 1
+        self._commit_progress(spans, versions)
+        return BatchReport(
+            self._batch,
+            sum(span.records for span in spans),
+            sum(span.end - span.start for span in spans),
+            time.monotonic() - started,
+            sum(max(span.log_end - span.end, 0) for span in spans),
+            {(span.target, span.broker, span.log_id): span.end for span in spans},
+        )
+
+    def _check_progress(self, spans: list[LogSpan]) -> None:
+        table = self._tables[REPUT_PROGRESS.name]
+        table.update_incremental()
+        for span in spans:
+            version = table.transaction_version(span.application)
+            if version is not None and version != span.start:
+                raise ForeignWriterError(
+                    f"the lake holds {span.application} up to {version}, this batch begins at {span.start}: "
+                    "another reput writes the same lake; stop one of them and start the other again"
+                )
+
+    def _wanted(self, table: Table, spans: list[LogSpan]) -> bool:
+        opened = self._tables[table.name]
+        opened.update_incremental()
+        there = []
+        for span in spans:
+            version = opened.transaction_version(span.application)
+            if version is not None and span.start < version < span.end:
+                raise ForeignWriterError(
+                    f"table {table.name} holds {span.application} up to {version}, within this batch "
+                    f"({span.start} to {span.end}): another reput writes the same lake; start this one again"
+                )
+            there.append(version is not None and version >= span.end)
+        if any(there) and not all(there):
+            raise ForeignWriterError(
+                f"table {table.name} holds part of this batch; start the reput again to catch up"
+            )
+        return not any(there)
+
+    def _add(self, table: Table, files: list[dict[str, Any]], spans: list[LogSpan]) -> None:
+        now = time.time_ns() // 1_000_000
+        actions = []
+        for file in files:
+            path = self._folder / table.name / file["path"]
+            if not path.exists():
+                raise LakeError(f"the staged file {path} is gone before its commit; start the reput again")
+            actions.append(AddAction(file["path"], file["size"], {}, now, True, file["stats"]))
+        opened = self._tables[table.name]
+        try:
+            opened.create_write_transaction(
+                actions,
+                "append",
+                opened.schema(),
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(span.application, span.end, now) for span in spans],
+                    max_commit_retries=_RETRIES,
+                ),
+            )
+        except CommitFailedError as error:
+            raise ForeignWriterError(
+                f"table {table.name}: {error}; another reput writes the same lake, stop one of them"
+            ) from error
+        except DeltaError as error:
+            raise LakeError(f"table {table.name} could not be written: {error}") from error
+        opened.update_incremental()
+
+    def _commit_progress(self, spans: list[LogSpan], versions: dict[str, int]) -> None:
+        now = time.time_ns() // 1000
+        rows = pa.Table.from_pylist(
+            [
+                {
+                    "broker": span.broker,
+                    "log_id": span.log_id,
+                    "end_offset": span.end,
+                    "batch": self._batch,
+                    "start_offset": span.start,
+                    "log_end_offset": span.log_end,
+                    "records": span.records,
+                    "bytes": span.end - span.start,
+                    "table_versions": list(versions.items()),
+                    "commit_timestamp": now,
+                }
+                for span in spans
+            ],
+            REPUT_PROGRESS.schema,
+        )
+        path, size, _, stats = write_file(self._folder, REPUT_PROGRESS, rows)
+        self._add(REPUT_PROGRESS, [{"path": path, "size": size, "stats": stats}], spans)
+
+    def _last_batch(self) -> int:
+        batches = self._tables[REPUT_PROGRESS.name].to_pyarrow_table(columns=["batch"])["batch"]
+        return max(batches.to_pylist(), default=0)
+
+
+def _spans(manifest: list[dict[str, Any]]) -> list[LogSpan]:
+    """The batch's extent of each log; raises LakeError when its ranges do not join."""
+    ranges: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in manifest:
+        if not row["table"]:
+            ranges.setdefault((row["broker"], row["log_id"]), []).append(row)
+    spans = []
+    for (broker, log_id), parts in sorted(ranges.items()):
+        parts.sort(key=lambda part: part["start"])
+        for before, after in zip(parts, parts[1:], strict=False):
+            if before["end"] != after["start"]:
+                raise LakeError(
+                    f"the batch of {broker}/{log_id} has a gap from {before['end']} to {after['start']}"
+                )
+        spans.append(
+            LogSpan(
+                parts[0]["target"],
+                broker,
+                log_id,
+                parts[0]["start"],
+                parts[-1]["end"],
+                max(part["log_end"] for part in parts),
+                sum(part["rows"] for part in parts),
+            )
+        )
+    return spans

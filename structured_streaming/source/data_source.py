@@ -1,0 +1,320 @@
+"""The data source `lakebroker`.
+
+    spark.dataSource.register(LakebrokerDataSource)
+    spark.readStream.format("lakebroker").option("brokers", "host:8081").load()
+
+| option | meaning |
+|---|---|
+| `store` | folders of stores on this machine, divided by commas |
+| `brokers` | `host:port` of gateways, divided by commas; executors connect themselves |
+| `tokenFile` | file with the gateways' token |
+| `startingOffsets` | `earliest` (default), `latest`, or JSON `{"broker": offset}` |
+| `maxBytesPerTrigger` | bytes of log in a micro-batch, of all brokers; default 256 MiB |
+| `partitionBytes` | bytes of log in a partition; default 16 MiB |
+| `lake` | of the reput: rows are staged as files of this lake's tables, and manifests are what the source emits |
+
+Rows are those of the table `messages`. An offset is `{broker: {"log_id": ID, "offset": N}}`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from structured_streaming.errors import SourceError
+from structured_streaming.source.logs import LogState, open_log, targets, token_of
+from structured_streaming.tables import MESSAGES
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        SupportsTriggerAvailableNow,
+    )
+
+    ADMISSION_CONTROL = True
+except ImportError:  # Spark before 4.2: latestOffset() without arguments, no admission control
+    ADMISSION_CONTROL = False
+    SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
+
+if TYPE_CHECKING:
+    from structured_streaming.sink.delta_commit import LakeProgress
+
+MAX_BYTES_PER_TRIGGER = 256 << 20
+PARTITION_BYTES = 16 << 20
+_IDLE_WAIT_MS = 250
+Offsets = dict[str, dict[str, Any]]
+
+
+@dataclass
+class LogRange(InputPartition):
+    """Record-aligned bytes [start, end) of a log."""
+
+    target: str
+    broker: str
+    log_id: str
+    start: int
+    end: int
+    log_end: int
+
+    def __post_init__(self) -> None:
+        super().__init__(None)
+
+
+class _Options:
+    """The options, validated. Raises SourceError."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self.raw = {key.lower(): value for key, value in options.items()}
+        self.targets = targets(self.raw)
+        self.token = token_of(self.raw)
+        self.max_bytes = self._number("maxbytespertrigger", MAX_BYTES_PER_TRIGGER)
+        self.partition_bytes = self._number("partitionbytes", PARTITION_BYTES)
+        self.lake = self.raw.get("lake", "")
+        self.starting = self.raw.get("startingoffsets", "earliest")
+
+    def _number(self, name: str, default: int) -> int:
+        text = self.raw.get(name, str(default))
+        if not text.isdigit() or int(text) < 1024:
+            raise SourceError(f"option {name}={text} is not a number of bytes of at least 1024")
+        return int(text)
+
+
+class LakebrokerDataSource(DataSource):
+    """See the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "lakebroker"
+
+    def schema(self) -> StructType:
+        if "lake" in {key.lower() for key in self.options}:
+            from structured_streaming.sink.staging import MANIFEST
+
+            return from_arrow_schema(MANIFEST)
+        return from_arrow_schema(MESSAGES.schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return LogBatchReader(_Options(dict(self.options)))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return LogStreamReader(_Options(dict(self.options)))
+
+
+class _Reading:
+    """What batch and stream readers share: states of the logs, ranges, and reading a range."""
+
+    def __init__(self, options: _Options) -> None:
+        self.options = options
+
+    def states(self, wait_ms: int = 0, after: dict[str, int] | None = None) -> dict[str, tuple[str, LogState]]:
+        """Target and state by broker. A log that cannot be reached is left out unless none can."""
+        found: dict[str, tuple[str, LogState]] = {}
+        errors = []
+        for target in self.options.targets:
+            try:
+                log = open_log(target, self.options.token)
+                state = log.describe(wait_ms, (after or {}).get(target, -1))
+            except SourceError as error:
+                errors.append(str(error))
+                continue
+            if state.broker in found:
+                raise SourceError(
+                    f"{target} and {found[state.broker][0]} are both broker {state.broker!r}; rename one"
+                )
+            found[state.broker] = (target, state)
+        if not found:
+            raise SourceError("; ".join(errors))
+        return found
+
+    def ranges(self, target: str, state: LogState, start: int, end: int) -> list[LogRange]:
+        if start >= end:
+            return []
+        log = open_log(target, self.options.token)
+        cuts = log.split(state.log_id, start, end, self.options.partition_bytes)
+        return [
+            LogRange(target, state.broker, state.log_id, a, b, state.end)
+            for a, b in zip(cuts, cuts[1:], strict=False)
+        ]
+
+    def read(self, partition: LogRange) -> Iterator[pa.RecordBatch]:
+        log = open_log(partition.target, self.options.token)
+        chunks = log.read(partition.log_id, partition.start, partition.end)
+        if self.options.lake:
+            from structured_streaming.sink.staging import stage
+
+            yield from stage(self.options.lake, partition, chunks)
+            return
+        from store.scan import scan
+        from structured_streaming.rows.records import Records, messages
+
+        for offset, data in chunks:
+            rows = messages(Records(partition.broker, partition.log_id, scan(data, offset)))
+            yield from rows.cast(MESSAGES.schema).combine_chunks().to_batches()
+
+
+class LogBatchReader(_Reading, DataSourceReader):
+    """Everything in the logs at the time of the query."""
+
+    def partitions(self) -> Sequence[LogRange]:
+        return [
+            part
+            for target, state in self.states().values()
+            for part in self.ranges(target, state, state.start, state.end)
+        ]
+
+
+class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Micro-batches of the logs.
+
+    With `lake`, the lake's progress says where to begin. Tables ahead of it (a crash between two of their
+    commits) are caught up with by a first batch that ends exactly where the furthest of them stands.
+    """
+
+    def __init__(self, options: _Options) -> None:
+        super().__init__(options)
+        self._fences: dict[tuple[str, str], int] = {}
+        self._until: dict[str, int] | None = None
+        self._states: dict[str, tuple[str, LogState]] = {}
+        self._progress: LakeProgress | None = None
+        if options.lake:
+            from structured_streaming.sink.delta_commit import LakeProgress
+
+            self._progress = LakeProgress(options.lake)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What executors need to read a range; what the driver knows of lake and logs stays there."""
+        return {"options": self.options}
+
+    def initialOffset(self) -> Offsets:
+        self._states = self.states()
+        return {
+            broker: {"log_id": state.log_id, "offset": self._first(state)}
+            for broker, (_, state) in self._states.items()
+        }
+
+    def latestOffset(self, start: Offsets | None = None, limit: Any = None) -> Offsets:
+        return self._latest(start if start is not None else {}, limit)
+
+    if ADMISSION_CONTROL:
+
+        def getDefaultReadLimit(self) -> ReadLimit:
+            return ReadMaxBytes(self.options.max_bytes)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._states = self.states()
+        self._until = {broker: state.end for broker, (_, state) in self._states.items()}
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[LogRange]:
+        found = []
+        for broker, to in end.items():
+            target, state = self._state(broker, to["log_id"])
+            begin = start.get(broker)
+            first = (
+                begin["offset"]
+                if begin is not None and begin["log_id"] == to["log_id"]
+                else self._first(state)
+            )
+            found += self.ranges(target, state, first, to["offset"])
+        return found
+
+    def commit(self, end: Offsets) -> None:
+        """The lake's progress counts, not this."""
+
+    def _latest(self, start: Offsets, limit: Any) -> Offsets:
+        states = self.states()
+        if start and all(
+            state.end <= start.get(broker, {}).get("offset", -1) for broker, (_, state) in states.items()
+        ):
+            if len(states) == 1:
+                ((target, state),) = states.values()
+                states = self.states(_IDLE_WAIT_MS, {target: state.end})
+            if len(states) > 1 or target.startswith("store:"):
+                time.sleep(_IDLE_WAIT_MS / 5000)
+        self._states |= states
+        room = self.options.max_bytes
+        if ADMISSION_CONTROL and isinstance(limit, ReadAllAvailable):
+            room = 1 << 62
+        latest: Offsets = {broker: dict(value) for broker, value in start.items()}
+        for broker, (target, state) in states.items():
+            known = start.get(broker)
+            first = (
+                known["offset"] if known is not None and known["log_id"] == state.log_id else self._first(state)
+            )
+            end = min(state.end, (self._until or {}).get(broker, state.end))
+            fence = self._fence(state)
+            if first < fence:
+                end = fence
+            elif self._fenced(start, states):
+                end = first  # others catch up first: a batch ends exactly where their tables stand
+            elif end - first > room:
+                cuts = open_log(target, self.options.token).split(state.log_id, first, end, max(room, 1024))
+                end = cuts[1]
+            end = max(end, first)
+            room = max(room - (end - first), 0)
+            latest[broker] = {"log_id": state.log_id, "offset": end}
+        return latest
+
+    def _fenced(self, start: Offsets, states: dict[str, tuple[str, LogState]]) -> bool:
+        """Whether some broker's tables are ahead of its progress still."""
+        for broker, (_, state) in states.items():
+            known = start.get(broker)
+            first = (
+                known["offset"] if known is not None and known["log_id"] == state.log_id else self._first(state)
+            )
+            if first < self._fence(state):
+                return True
+        return False
+
+    def _fence(self, state: LogState) -> int:
+        """Where the furthest table stands for a log when it is ahead of the lake's progress; else -1."""
+        key = (state.broker, state.log_id)
+        if key not in self._fences:
+            self._fences[key] = self._progress.furthest(*key) if self._progress is not None else -1
+        return self._fences[key]
+
+    def _first(self, state: LogState) -> int:
+        """Where a log that no offset names yet begins."""
+        known = None
+        if self._progress is not None:
+            known = self._progress.offsets.get((state.broker, state.log_id))
+        if known is not None:
+            if known > state.end:
+                raise SourceError(
+                    f"the lake holds broker {state.broker} up to offset {known}, its log {state.log_id} ends at "
+                    f"{state.end}: data were lost or are another log's; start the gateway with the lake's location"
+                )
+            if known < state.start:
+                raise SourceError(
+                    f"the log of broker {state.broker} begins at {state.start}, the lake holds it up to {known}: "
+                    f"{state.start - known} bytes are gone; restore the segments to go on without a gap"
+                )
+            return known
+        if self.options.lake or self.options.starting == "earliest":
+            return state.start
+        if self.options.starting == "latest":
+            return state.end
+        try:
+            return int(json.loads(self.options.starting).get(state.broker, state.start))
+        except (ValueError, AttributeError, TypeError) as error:
+            raise SourceError(
+                f"option startingOffsets={self.options.starting}: give earliest, latest or JSON by broker"
+            ) from error
+
+    def _state(self, broker: str, log_id: str) -> tuple[str, LogState]:
+        known = self._states.get(broker)
+        if known is None or known[1].log_id != log_id:
+            self._states |= self.states()
+            known = self._states.get(broker)
+        if known is None or known[1].log_id != log_id:
+            raise SourceError(f"log {log_id} of broker {broker} cannot be reached now; start its gateway")
+        return known
