@@ -15,9 +15,5 @@ class SourceError(LakeError):
     """A log that cannot be read as asked."""
 
 
-class BrokerUnavailableError(SourceError):
-    """A broker that does not answer now; another try may help."""
-
-
 class ForeignWriterError(LakeError):
     """Another reput wrote the same lake; this one's batch was not committed."""

@@ -22,7 +22,7 @@ from structured_streaming.errors import LakeError
 from structured_streaming.progress import BatchReport
 from structured_streaming.sink.base import Sink
 from structured_streaming.sink.delta_commit import DeltaCommitSink
-from structured_streaming.source.logs import open_log
+from structured_streaming.source.logs import Log, open_log
 from structured_streaming.tables import create_tables
 
 if TYPE_CHECKING:
@@ -96,13 +96,17 @@ def start_reput(
     destination = sink if sink is not None else DeltaCommitSink(options.lake)
     token = Path(options.token_file).read_text().strip() if options.token_file else None
 
+    logs: dict[str, Log] = {}
+
     def commit(batch: DataFrame, _: int) -> None:
         report = destination.commit([row.asDict() for row in batch.collect()])
         if report is None:
             return
         for (target, _broker, log_id), offset in report.ends.items():
             try:
-                open_log(target, token).report(log_id, offset)
+                if target not in logs:
+                    logs[target] = open_log(target, token)
+                logs[target].report(log_id, offset)
             except LakeError as error:  # a hint only: the gateway looks into the lake itself
                 sys.stderr.write(f"lakebroker: progress not reported: {error}\n")
         on_batch(report)

@@ -1,1 +1,1 @@
-"""How a batch of the reput becomes commits. `base.py` says what a sink owes; `delta.py` is the one built."""
+"""How a micro-batch becomes Delta commits: executors stage files, the driver commits them."""

@@ -1,1 +1,1 @@
-"""The Python data source `lakebroker`: commit logs of brokers as Spark streams and batches."""
+"""The Python data source `lakebroker`: commit logs as streams and batches of Spark."""

@@ -30,7 +30,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from structured_streaming.errors import SourceError
-from structured_streaming.source.logs import LogState, open_log, targets, token_of
+from structured_streaming.source.logs import Log, LogState, open_log, targets, token_of
 from structured_streaming.tables import MESSAGES
 
 try:
@@ -115,6 +115,17 @@ class _Reading:
 
     def __init__(self, options: _Options) -> None:
         self.options = options
+        self._logs: dict[str, Log] = {}
+
+    def log(self, target: str) -> Log:
+        """The log at a target, opened once."""
+        if target not in self._logs:
+            self._logs[target] = open_log(target, self.options.token)
+        return self._logs[target]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What executors need to read a range; what the driver knows of lake and logs stays there."""
+        return {"options": self.options, "_logs": {}}
 
     def states(self, wait_ms: int = 0, after: dict[str, int] | None = None) -> dict[str, tuple[str, LogState]]:
         """Target and state by broker. A log that cannot be reached is left out unless none can."""
@@ -122,8 +133,7 @@ class _Reading:
         errors = []
         for target in self.options.targets:
             try:
-                log = open_log(target, self.options.token)
-                state = log.describe(wait_ms, (after or {}).get(target, -1))
+                state = self.log(target).describe(wait_ms, (after or {}).get(target, -1))
             except SourceError as error:
                 errors.append(str(error))
                 continue
@@ -139,16 +149,14 @@ class _Reading:
     def ranges(self, target: str, state: LogState, start: int, end: int) -> list[LogRange]:
         if start >= end:
             return []
-        log = open_log(target, self.options.token)
-        cuts = log.split(state.log_id, start, end, self.options.partition_bytes)
+        cuts = self.log(target).split(state.log_id, start, end, self.options.partition_bytes)
         return [
             LogRange(target, state.broker, state.log_id, a, b, state.end)
             for a, b in zip(cuts, cuts[1:], strict=False)
         ]
 
     def read(self, partition: LogRange) -> Iterator[pa.RecordBatch]:
-        log = open_log(partition.target, self.options.token)
-        chunks = log.read(partition.log_id, partition.start, partition.end)
+        chunks = self.log(partition.target).read(partition.log_id, partition.start, partition.end)
         if self.options.lake:
             from structured_streaming.sink.staging import stage
 
@@ -190,10 +198,6 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
             from structured_streaming.sink.delta_commit import LakeProgress
 
             self._progress = LakeProgress(options.lake)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What executors need to read a range; what the driver knows of lake and logs stays there."""
-        return {"options": self.options}
 
     def initialOffset(self) -> Offsets:
         self._states = self.states()
@@ -257,7 +261,7 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
             elif self._fenced(start, states):
                 end = first  # others catch up first: a batch ends exactly where their tables stand
             elif end - first > room:
-                cuts = open_log(target, self.options.token).split(state.log_id, first, end, max(room, 1024))
+                cuts = self.log(target).split(state.log_id, first, end, max(room, 1024))
                 end = cuts[1]
             end = max(end, first)
             room = max(room - (end - first), 0)

@@ -1,232 +1,187 @@
-"""Commit logs as a reader sees them: a store directory by path, or a broker through its log service.
-
-Both give only flushed, record-aligned bytes. Objects hold open files or connections and are not pickled:
-executors open their own from the address, a directory or `host:port`.
-"""
+"""Ways into a commit log: a store's folder, or a gateway's log service."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import grpc
-
-from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb
 from store.errors import StoreError
-from store.log_reader import LogReader
-from structured_streaming.errors import BrokerUnavailableError, SourceError
+from structured_streaming.errors import SourceError
 
-_SERVICE = "/lakebroker.log.v1.LogService/"
-_CHUNK_BYTES = 2 << 20
-_CALL_S = 10.0
+CHUNK_BYTES = 2 << 20
+_CALL_S = 15.0
 _READ_S = 300.0
-_LOOK_S = 0.01
-_LOCAL_RANGE_BYTES = 64 << 20
-_UNAVAILABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
-    """Which log this is and which bytes of it can be read: [min_offset, flushed_offset)."""
+class LogState:
+    """What can be read of a log; offsets in bytes. `end` is the flushed end."""
 
-    cluster: str
     broker: str
     log_id: str
-    min_offset: int
-    flushed_offset: int
+    start: int
+    end: int
 
 
 class Log(Protocol):
-    """One commit log. Every method raises SourceError, or BrokerUnavailableError when a retry may help."""
+    """One commit log. Every call raises SourceError."""
 
     address: str
 
-    def describe(self, *, after_offset: int = -1, wait_ms: int = 0) -> Description:
-        """Waits up to `wait_ms` for bytes behind `after_offset`."""
+    def describe(self, wait_ms: int = 0, after: int = -1) -> LogState: ...
 
-    def split(self, log_id: str, start: int, end: int, max_bytes: int) -> list[int]:
-        """Boundaries of record-aligned ranges of about `max_bytes`: n + 1 for n ranges."""
+    def split(self, log_id: str, start: int, end: int, max_bytes: int) -> list[int]: ...
 
-    def read(self, log_id: str, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
-        """Runs of whole records as (physical offset, bytes); a run ends where bytes are left out."""
+    def read(self, log_id: str, start: int, end: int) -> Iterator[tuple[int, bytes | memoryview]]: ...
 
-    def report(self, log_id: str, reader: str, offset: int) -> None:
-        """Tells the broker what is committed."""
+    def report(self, log_id: str, offset: int) -> None: ...
 
     def close(self) -> None: ...
 
 
-class PathLog:
-    """The store in a directory, read by path."""
+class FolderLog:
+    """A store's folder on this machine."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self._reader: LogReader | None = None
+    def __init__(self, folder: str) -> None:
+        from store.log_reader import LogReader
 
-    def describe(self, *, after_offset: int = -1, wait_ms: int = 0) -> Description:
-        with self._errors("describe", after_offset):
-            reader = self._open()
-            until = time.monotonic() + wait_ms / 1000
-            flushed = reader.flushed_offset
-            while flushed <= after_offset and time.monotonic() < until:
-                time.sleep(_LOOK_S)
-                flushed = reader.flushed_offset
-            return Description(reader.cluster, reader.broker, reader.log_id, reader.min_offset, flushed)
+        self.address = folder
+        try:
+            self._reader = LogReader(Path(folder))
+        except (StoreError, OSError) as error:
+            raise SourceError(f"store {folder}: {error}") from error
+
+    def describe(self, wait_ms: int = 0, after: int = -1) -> LogState:
+        reader = self._reader
+        return LogState(reader.broker, reader.log_id, reader.min_offset, reader.flushed_offset)
 
     def split(self, log_id: str, start: int, end: int, max_bytes: int) -> list[int]:
-        with self._errors("split", start):
-            return _without_repeats(self._same(log_id).split(start, end, max_bytes))
+        self._same(log_id)
+        try:
+            return self._reader.split(start, end, max_bytes)
+        except StoreError as error:
+            raise SourceError(f"store {self.address}: {error}") from error
 
-    def read(self, log_id: str, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
-        with self._errors("read", start):
-            for offset, data, _ in self._same(log_id).read_chunks(start, end, _LOCAL_RANGE_BYTES):
+    def read(self, log_id: str, start: int, end: int) -> Iterator[tuple[int, bytes | memoryview]]:
+        self._same(log_id)
+        try:
+            for offset, data, _ in self._reader.read_chunks(start, end, 16 << 20):
                 yield offset, data
+        except StoreError as error:
+            raise SourceError(f"store {self.address}: {error}") from error
 
-    def report(self, log_id: str, reader: str, offset: int) -> None:
-        """Nobody listens behind a directory."""
+    def report(self, log_id: str, offset: int) -> None:
+        """Nobody to tell: the gateway reads the lake itself."""
 
     def close(self) -> None:
-        self._reader = None  # views of the mapping may still be in use: the collector unmaps it
+        self._reader.close()
 
-    def _open(self) -> LogReader:
-        if self._reader is None:
-            self._reader = LogReader(Path(self.address))
-        return self._reader
-
-    def _same(self, log_id: str) -> LogReader:
-        reader = self._open()
-        if reader.log_id != log_id:
-            raise SourceError(
-                f"store {self.address} of broker {reader.broker} holds log {reader.log_id}, not {log_id}: "
-                "the disk was replaced; start the reput again, it begins with the new log"
-            )
-        return reader
-
-    @contextmanager
-    def _errors(self, what: str, offset: int) -> Iterator[None]:
-        try:
-            yield
-        except (StoreError, OSError) as error:
-            raise SourceError(
-                f"store {self.address}: cannot {what} at physical offset {offset}: {error}"
-            ) from error
+    def _same(self, log_id: str) -> None:
+        if log_id != self._reader.log_id:
+            raise SourceError(f"store {self.address} holds log {self._reader.log_id}, not {log_id}")
 
 
-class RemoteLog:
-    """The log of a broker at `host:port`."""
+class BrokerLog:
+    """A gateway's log service at `host:port`."""
 
     def __init__(self, address: str, token: str | None) -> None:
-        self.address = address
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        options = [("grpc.max_receive_message_length", -1), ("grpc.max_reconnect_backoff_ms", 1000)]
-        self._channel = grpc.insecure_channel(address, options=options)
+        import grpc
 
-    def describe(self, *, after_offset: int = -1, wait_ms: int = 0) -> Description:
-        request = pb.DescribeLogRequest(wait_ms=wait_ms, after_offset=after_offset)
-        answer = self._unary("DescribeLog", request, pb.DescribeLogResponse, after_offset, wait_ms / 1000)
-        return Description(
-            answer.cluster, answer.broker, answer.log_id, answer.min_offset, answer.flushed_offset
+        self.address = address
+        self._errors = grpc.RpcError
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._channel = grpc.insecure_channel(
+            address, options=[("grpc.max_receive_message_length", 64 << 20)]
         )
+
+    def describe(self, wait_ms: int = 0, after: int = -1) -> LogState:
+        from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb
+
+        answer = self._call(
+            "DescribeLog", pb.DescribeLogRequest(wait_ms=wait_ms, after_offset=after), pb.DescribeLogResponse
+        )
+        return LogState(answer.broker, answer.log_id, answer.min_offset, answer.flushed_offset)
 
     def split(self, log_id: str, start: int, end: int, max_bytes: int) -> list[int]:
-        request = pb.SplitLogRequest(log_id=log_id, start_offset=start, end_offset=end, max_bytes=max_bytes)
-        return _without_repeats(self._unary("SplitLog", request, pb.SplitLogResponse, start).boundaries)
+        from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb
 
-    def read(self, log_id: str, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
-        request = pb.ReadLogRequest(
-            log_id=log_id, start_offset=start, end_offset=end, chunk_bytes=_CHUNK_BYTES
-        )
+        request = pb.SplitLogRequest(log_id=log_id, start_offset=start, end_offset=end, max_bytes=max_bytes)
+        return list(self._call("SplitLog", request, pb.SplitLogResponse).boundaries)
+
+    def read(self, log_id: str, start: int, end: int) -> Iterator[tuple[int, bytes | memoryview]]:
+        from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb
+
         call = self._channel.unary_stream(
-            f"{_SERVICE}ReadLog",
-            request_serializer=_serialize,
+            "/lakebroker.log.v1.LogService/ReadLog",
+            request_serializer=pb.ReadLogRequest.SerializeToString,
             response_deserializer=pb.ReadLogResponse.FromString,
         )
-        reached = run_start = start
-        run = bytearray()
+        request = pb.ReadLogRequest(
+            log_id=log_id, start_offset=start, end_offset=end, chunk_bytes=CHUNK_BYTES
+        )
+        expected = start
         try:
-            for chunk in call(request, timeout=_READ_S, metadata=self._metadata):
-                if chunk.offset != run_start + len(run):
-                    if run:
-                        yield run_start, memoryview(run)
-                    run_start, run = chunk.offset, bytearray()
-                run += chunk.data
-                reached = chunk.next_offset
-        except grpc.RpcError as error:
-            raise self._error("ReadLog", reached, error) from error
-        if reached != end:
-            raise BrokerUnavailableError(
-                f"broker {self.address}: ReadLog ended at physical offset {reached}, asked up to {end}; try again"
-            )
-        if run:
-            yield run_start, memoryview(run)
+            for answer in call(request, metadata=self._metadata, timeout=_READ_S):
+                if answer.offset != expected or answer.next_offset <= expected:
+                    raise SourceError(
+                        f"broker {self.address} sent offset {answer.offset}, expected {expected}"
+                    )
+                expected = answer.next_offset
+                yield answer.offset, answer.data
+        except self._errors as error:
+            raise self._failed("ReadLog", error) from error
+        if expected != end:
+            raise SourceError(f"broker {self.address} ended the log at {expected}, asked for up to {end}")
 
-    def report(self, log_id: str, reader: str, offset: int) -> None:
-        request = pb.ReportProgressRequest(log_id=log_id, reader=reader, offset=offset)
-        self._unary("ReportProgress", request, pb.ReportProgressResponse, offset)
+    def report(self, log_id: str, offset: int) -> None:
+        from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb
+
+        request = pb.ReportProgressRequest(log_id=log_id, reader="reput", offset=offset)
+        self._call("ReportProgress", request, pb.ReportProgressResponse)
 
     def close(self) -> None:
         self._channel.close()
 
-    def _unary(
-        self, method: str, request: Any, response_type: Any, offset: int, longer_s: float = 0.0
-    ) -> Any:
+    def _call(self, method: str, request: Any, response: Any) -> Any:
         call = self._channel.unary_unary(
-            _SERVICE + method,
-            request_serializer=_serialize,
-            response_deserializer=response_type.FromString,
+            f"/lakebroker.log.v1.LogService/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=response.FromString,
         )
         try:
-            return call(request, timeout=_CALL_S + longer_s, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise self._error(method, offset, error) from error
+            return call(request, metadata=self._metadata, timeout=_CALL_S)
+        except self._errors as error:
+            raise self._failed(method, error) from error
 
-    def _error(self, method: str, offset: int, error: grpc.RpcError) -> SourceError:
-        code, details = error.code(), error.details()
-        what = f"broker {self.address}: {method} at physical offset {offset}: {code.name} {details}"
-        if code in _UNAVAILABLE:
-            return BrokerUnavailableError(f"{what}; check that the gateway runs and the address is right")
-        remedy = {
-            grpc.StatusCode.NOT_FOUND: "the broker has another log now; start the reput again",
-            grpc.StatusCode.OUT_OF_RANGE: "the bytes are gone or not flushed yet; start the reput again",
-            grpc.StatusCode.PERMISSION_DENIED: "give --token-file, or read from the broker's own host",
-            grpc.StatusCode.UNAUTHENTICATED: "check the token",
-            grpc.StatusCode.UNIMPLEMENTED: "this is no lakebroker gateway; check the address",
-        }.get(code, "see the gateway's log")
-        return SourceError(f"{what}; {remedy}")
+    def _failed(self, method: str, error: Any) -> SourceError:
+        return SourceError(
+            f"broker {self.address} answered {method} with {error.code().name}: {error.details()}"
+        )
 
 
-def open_log(address: str, token: str | None = None) -> Log:
-    """The log at an address: with a path separator or existing as a directory a store, else `host:port`."""
-    if is_store(address):
-        return PathLog(address)
-    return RemoteLog(address, token)
+def open_log(target: str, token: str | None) -> Log:
+    """The log at a target as options name it: `store:FOLDER` or `broker:HOST:PORT`; the caller closes it."""
+    kind, _, address = target.partition(":")
+    return FolderLog(address) if kind == "store" else BrokerLog(address, token)
 
 
-def is_store(address: str) -> bool:
-    """Whether the address is a directory rather than `host:port`."""
-    return "/" in address or Path(address).is_dir()
+def targets(options: dict[str, str]) -> list[str]:
+    """Targets named by the options `store` and `brokers`, both lists divided by commas. Raises SourceError."""
+    named = [f"store:{part.strip()}" for part in options.get("store", "").split(",") if part.strip()]
+    named += [f"broker:{part.strip()}" for part in options.get("brokers", "").split(",") if part.strip()]
+    if not named:
+        raise SourceError("no log to read: set the option store (folders) or brokers (host:port,…)")
+    return named
 
 
-def _serialize(message: Any) -> bytes:
-    data: bytes = message.SerializeToString()
-    return data
-
-
-def _without_repeats(boundaries: Any) -> list[int]:
-    return sorted(set(boundaries))
-
-
-def retried(call: Callable[[], Any], *, times: int = 3, pause_s: float = 0.3) -> Any:
-    """The call's result; a broker that is away is asked again. Raises the last BrokerUnavailableError."""
-    for attempt in range(times):
-        try:
-            return call()
-        except BrokerUnavailableError:
-            if attempt == times - 1:
-                raise
-            time.sleep(pause_s * 2**attempt)
-    raise AssertionError("unreachable")
+def token_of(options: dict[str, str]) -> str | None:
+    """The token from the option `tokenfile`. Raises SourceError."""
+    path = options.get("tokenfile")
+    if not path:
+        return None
+    try:
+        return Path(path).read_text().strip()
+    except OSError as error:
+        raise SourceError(f"tokenFile {path} cannot be read: {error}") from error
