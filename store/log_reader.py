@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,7 +63,7 @@ class LogReader:
     def read_chunks(self, start: int, end: int, chunk_bytes: int) -> Iterator[tuple[int, memoryview, int]]:
         """Whole records of [start, end) as (offset, bytes, offset of the next chunk)."""
         cuts = self.split(start, end, chunk_bytes)
-        for begin, stop in zip(cuts, cuts[1:], strict=False):
+        for begin, stop in itertools.pairwise(cuts):
             segment = self._segment(begin)
             yield begin, segment.view[begin - segment.start : stop - segment.start], stop
 

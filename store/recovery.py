@@ -8,6 +8,7 @@ they come: `recover` then begins at the newest instead of the first segment.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import time
@@ -106,7 +107,7 @@ def open_segments(folder: Path, segment_size: int) -> list[Segment]:
     found = list_segments(folder)
     if found and found[-1][1].stat().st_size < segment_size:
         found.pop()[1].unlink()
-    for (start, path), (following, _) in zip(found, found[1:], strict=False):
+    for (start, path), (following, _) in itertools.pairwise(found):
         if start + segment_size != following:
             raise StoreDamagedError(
                 f"behind {path} comes the segment of offset {following}, expected {start + segment_size}; "

@@ -207,7 +207,7 @@ def _verified(
         rows[:, walk.POSITION] + rows[:, walk.SIZE] - CRC_BYTES,
         rows[:, walk.BODY_START] + rows[:, walk.BODY_LENGTH],
     )
-    view = memoryview(data)
+    view = data.data
     slices = map(view.__getitem__, map(slice, starts.tolist(), ends.tolist()))
     actual = np.fromiter(map(zlib_ng.crc32, slices), dtype=np.int64, count=len(rows)) & 0x7FFFFFFF
     wrong = actual != np.where(whole, rows[:, walk.CRC_EXPECTED], rows[:, walk.BODY_CRC])

@@ -27,7 +27,7 @@ from structured_streaming.tables import create_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,9 @@ def start_reput(
         .option("checkpointLocation", str(checkpoint))
         .queryName("reput")
     )
-    writer = writer.trigger(availableNow=True) if options.once else writer.trigger(processingTime=options.trigger)
+    writer = (
+        writer.trigger(availableNow=True) if options.once else writer.trigger(processingTime=options.trigger)
+    )
     return writer.start(), checkpoint
 
 
@@ -142,7 +144,7 @@ def run_reput(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     try:
-        while not stopping and not query.awaitTermination(0.2):
+        while not stopping and not query.awaitTermination(1):
             pass
         query.stop()
     except Exception as error:

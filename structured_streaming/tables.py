@@ -47,9 +47,7 @@ class Table:
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema(
-            [pa.field(c.name, c.type, metadata={"comment": c.comment}) for c in self.columns]
-        )
+        return pa.schema([pa.field(c.name, c.type, metadata={"comment": c.comment}) for c in self.columns])
 
 
 _PLACE = (
@@ -318,7 +316,9 @@ def lake_folder(location: str) -> Path:
     if "://" in location:
         raise LocationError(f"lake location {location!r}: object stores are not built yet; use a folder")
     if "/" not in location and location.count(".") == 1 and not Path(location).exists():
-        raise LocationError(f"lake location {location!r}: catalogs are not built yet; use a folder, such as ./lake")
+        raise LocationError(
+            f"lake location {location!r}: catalogs are not built yet; use a folder, such as ./lake"
+        )
     return Path(location).resolve()
 
 

@@ -116,10 +116,10 @@ def _group_row(group: Any) -> dict[str, Any]:
 def _call(gateway: str, token_file: Path | None, method: str, request: Any, response_type: Any) -> Any:
     import grpc
 
-    metadata = []
+    metadata: tuple[tuple[str, str], ...] = ()
     if token_file is not None:
         try:
-            metadata.append(("authorization", f"Bearer {token_file.read_text().strip()}"))
+            metadata = (("authorization", f"Bearer {token_file.read_text().strip()}"),)
         except OSError as error:
             fail(f"--token-file {token_file} cannot be read: {error}")
     with grpc.insecure_channel(gateway) as channel:

@@ -16,6 +16,7 @@ No IO, no clock: the caller gives the time.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -125,7 +126,7 @@ class QueueDelivery:
     def sort(self) -> None:
         """Restores the order of offsets that `committed` relies on, after a replay."""
         offsets = list(self.in_flight)
-        if any(a > b for a, b in zip(offsets, offsets[1:], strict=False)):
+        if any(a > b for a, b in itertools.pairwise(offsets)):
             self.in_flight = OrderedDict(sorted(self.in_flight.items()))
 
     def reset(self, cursor: int) -> None:

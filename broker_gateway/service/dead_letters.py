@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import structlog
 
 from broker_gateway.clock import now_ms
@@ -27,7 +29,12 @@ class DeadLetterMover:
     """Copies a message in flight to `%DLQ%<group>`; the copy settles it (invariant 9)."""
 
     def __init__(
-        self, store: MessageStore, resources: Resources, journal: Journal, wakeups: Wakeups, metrics: Metrics
+        self,
+        store: MessageStore,
+        resources: Resources,
+        journal: Journal,
+        wakeups: Wakeups[Any],
+        metrics: Metrics,
     ) -> None:
         self._store = store
         self._resources = resources

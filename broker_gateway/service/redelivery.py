@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from broker_gateway.clients import ClientRegistry
 from broker_gateway.clock import now_ms
 from broker_gateway.delivery.queue_delivery import QueueDelivery
@@ -25,7 +27,7 @@ class Redelivery:
         deliveries: DeliveryTable,
         clients: ClientRegistry,
         mover: DeadLetterMover,
-        wakeups: Wakeups,
+        wakeups: Wakeups[Any],
     ) -> None:
         self._catalog = catalog
         self._deliveries = deliveries

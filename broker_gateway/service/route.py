@@ -28,7 +28,7 @@ class RouteService:
         """A queue of the reply is one that can be read, written or both, as the permission says."""
         topic = self._resources.topic(request.topic)
         broker = self._broker(request.endpoints, context)
-        types = [pb.MessageType.Value(name) for name in topic.accept_message_types] or _ALL_TYPES
+        types: list[pb.MessageType | str] = list(topic.accept_message_types) or list(_ALL_TYPES)
         queues = []
         for queue_id in range(max(topic.read_queues, topic.write_queues)):
             permission = _permission(

@@ -11,7 +11,9 @@ import hashlib
 import ipaddress
 import itertools
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from zlib_ng import zlib_ng
 
@@ -61,7 +63,7 @@ class SendService:
         config: GatewayConfig,
         store: MessageStore,
         resources: Resources,
-        wakeups: Wakeups,
+        wakeups: Wakeups[Any],
         metrics: Metrics,
         minutes: MinuteStatistics,
     ) -> None:
@@ -136,9 +138,10 @@ class SendService:
             if not done.done():
                 done.set_result(error)
 
-        self._store.wait_flushed(
-            last.physical_offset + last.size, lambda error: loop.call_soon_threadsafe(finish, error)
-        )
+        def from_flusher(error: BaseException | None) -> None:
+            loop.call_soon_threadsafe(finish, error)
+
+        self._store.wait_flushed(last.physical_offset + last.size, from_flusher)
         try:
             error = await asyncio.wait_for(done, self._sync_timeout_s)
         except TimeoutError:
@@ -153,7 +156,7 @@ class SendService:
         return OK
 
     def _records(
-        self, topic: Topic, messages: rpc.SendMessageRequest, context: CallContext
+        self, topic: Topic, messages: Iterable[pb.Message], context: CallContext
     ) -> list[PendingRecord]:
         if not topic.writable or not topic.write_queues:
             raise ServiceError(pb.FORBIDDEN, f"topic {shown(topic.name)} must not be written to")

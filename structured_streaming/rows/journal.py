@@ -18,9 +18,7 @@ from structured_streaming import tables
 from structured_streaming.rows.arrays import timestamps
 from structured_streaming.rows.records import JOURNAL_TOPIC, Records
 
-_EVENTS = {
-    value.number: value.name.lower() for value in pb.EventKind.DESCRIPTOR.values if value.number
-}
+_EVENTS = {value.number: value.name.lower() for value in pb.EventKind.DESCRIPTOR.values if value.number}
 
 
 @dataclass(slots=True)

@@ -19,8 +19,18 @@ from structured_streaming.rows.bodies import decompressed
 JOURNAL_TOPIC = "rmq_sys_lakebroker_journal"
 RAW_BYTES = 1 << 20
 _SYSTEM_TOPICS = frozenset(
-    "TBW102 SCHEDULE_TOPIC_XXXX BenchmarkTest RMQ_SYS_TRANS_HALF_TOPIC RMQ_SYS_TRANS_OP_HALF_TOPIC "
-    "RMQ_SYS_TRACE_TOPIC TRANS_CHECK_MAX_TIME_TOPIC SELF_TEST_TOPIC OFFSET_MOVED_EVENT CHECKPOINT_TOPIC".split()
+    [
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+    ]
 )
 
 
@@ -186,9 +196,7 @@ def _subset(scan: Scan, rows: NDArray[np.intp]) -> Scan:
     )
 
 
-def _index_rows(
-    records: Records, rows: NDArray[np.intp], kind: str, start: Longs, length: Longs
-) -> pa.Table:
+def _index_rows(records: Records, rows: NDArray[np.intp], kind: str, start: Longs, length: Longs) -> pa.Table:
     return _table(
         tables.MESSAGE_INDEX,
         records.place(rows)
@@ -215,9 +223,7 @@ def _message_ids(records: Records, some: Scan, rows: NDArray[np.intp]) -> pa.Arr
     from store.record import offset_msg_id
 
     missing = np.flatnonzero(np.asarray(ids.is_null()))
-    stored = binary(
-        some.buffer, some.store_host_start[missing], some.store_host_length[missing]
-    ).to_pylist()
+    stored = binary(some.buffer, some.store_host_start[missing], some.store_host_length[missing]).to_pylist()
     made = [
         offset_msg_id(host, int(offset))
         for host, offset in zip(stored, some.physical_offset[missing], strict=True)
@@ -266,7 +272,5 @@ def _origin(value: str) -> dict[str, object] | None:
 
 def _is_system(topic: str) -> bool:
     return (
-        topic in _SYSTEM_TOPICS
-        or topic.startswith(("rmq_sys_", "%RETRY%"))
-        or topic.endswith("_REPLY_TOPIC")
+        topic in _SYSTEM_TOPICS or topic.startswith(("rmq_sys_", "%RETRY%")) or topic.endswith("_REPLY_TOPIC")
     )

@@ -13,6 +13,7 @@ the lake's knowledge of the log begins), and a table without rows in a batch may
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from structured_streaming.errors import ForeignWriterError, LakeError
 from structured_streaming.progress import BatchReport
@@ -143,7 +144,7 @@ class DeltaCommitSink:
 
     def _add(self, table: Table, files: list[dict[str, Any]], spans: list[LogSpan]) -> None:
         now = time.time_ns() // 1_000_000
-        actions = []
+        actions: list[AddAction | RemoveAction] = []
         for file in files:
             path = self._folder / table.name / file["path"]
             if not path.exists():
@@ -205,7 +206,7 @@ def _spans(manifest: list[dict[str, Any]]) -> list[LogSpan]:
     spans = []
     for (broker, log_id), parts in sorted(ranges.items()):
         parts.sort(key=lambda part: part["start"])
-        for before, after in zip(parts, parts[1:], strict=False):
+        for before, after in itertools.pairwise(parts):
             if before["end"] != after["start"]:
                 raise LakeError(
                     f"the batch of {broker}/{log_id} has a gap from {before['end']} to {after['start']}"

@@ -45,7 +45,17 @@ MANIFEST = pa.schema(
 )
 STATS_TEXT = 32
 """Characters of a text in the statistics."""
-_DICTIONARY = ["broker", "log_id", "topic", "queue_id", "size", "tags_code", "key_type", "consumer_group", "event"]
+_DICTIONARY = [
+    "broker",
+    "log_id",
+    "topic",
+    "queue_id",
+    "size",
+    "tags_code",
+    "key_type",
+    "consumer_group",
+    "event",
+]
 _DELTA_PACKED = ("physical_offset", "queue_offset", "store_timestamp", "born_timestamp", "event_timestamp")
 
 
@@ -85,7 +95,9 @@ def stage(
         {"table": "", "path": "", "size": part.end - part.start, "rows": records, "stats": "", **place}
     ]
     for (name, _), tables in collected.items():
-        path, size, rows, text = write_file(folder, TABLES[name], pa.concat_tables(tables, promote_options="permissive"))
+        path, size, rows, text = write_file(
+            folder, TABLES[name], pa.concat_tables(tables, promote_options="permissive")
+        )
         manifest.append({"table": name, "path": path, "size": size, "rows": rows, "stats": text, **place})
     yield pa.RecordBatch.from_pylist(manifest, MANIFEST)
 

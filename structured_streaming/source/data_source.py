@@ -18,6 +18,7 @@ Rows are those of the table `messages`. An offset is `{broker: {"log_id": ID, "o
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -127,7 +128,9 @@ class _Reading:
         """What executors need to read a range; what the driver knows of lake and logs stays there."""
         return {"options": self.options, "_logs": {}}
 
-    def states(self, wait_ms: int = 0, after: dict[str, int] | None = None) -> dict[str, tuple[str, LogState]]:
+    def states(
+        self, wait_ms: int = 0, after: dict[str, int] | None = None
+    ) -> dict[str, tuple[str, LogState]]:
         """Target and state by broker. A log that cannot be reached is left out unless none can."""
         found: dict[str, tuple[str, LogState]] = {}
         errors = []
@@ -151,8 +154,7 @@ class _Reading:
             return []
         cuts = self.log(target).split(state.log_id, start, end, self.options.partition_bytes)
         return [
-            LogRange(target, state.broker, state.log_id, a, b, state.end)
-            for a, b in zip(cuts, cuts[1:], strict=False)
+            LogRange(target, state.broker, state.log_id, a, b, state.end) for a, b in itertools.pairwise(cuts)
         ]
 
     def read(self, partition: LogRange) -> Iterator[pa.RecordBatch]:
@@ -170,7 +172,7 @@ class _Reading:
             yield from rows.cast(MESSAGES.schema).combine_chunks().to_batches()
 
 
-class LogBatchReader(_Reading, DataSourceReader):
+class LogBatchReader(_Reading, DataSourceReader):  # type: ignore[misc]
     """Everything in the logs at the time of the query."""
 
     def partitions(self) -> Sequence[LogRange]:
@@ -181,7 +183,7 @@ class LogBatchReader(_Reading, DataSourceReader):
         ]
 
 
-class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Micro-batches of the logs.
 
     With `lake`, the lake's progress says where to begin. Tables ahead of it (a crash between two of their
@@ -252,7 +254,9 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         for broker, (target, state) in states.items():
             known = start.get(broker)
             first = (
-                known["offset"] if known is not None and known["log_id"] == state.log_id else self._first(state)
+                known["offset"]
+                if known is not None and known["log_id"] == state.log_id
+                else self._first(state)
             )
             end = min(state.end, (self._until or {}).get(broker, state.end))
             fence = self._fence(state)
@@ -273,7 +277,9 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         for broker, (_, state) in states.items():
             known = start.get(broker)
             first = (
-                known["offset"] if known is not None and known["log_id"] == state.log_id else self._first(state)
+                known["offset"]
+                if known is not None and known["log_id"] == state.log_id
+                else self._first(state)
             )
             if first < self._fence(state):
                 return True

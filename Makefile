@@ -1,0 +1,53 @@
+# Targets set up what they need and may be run again and again.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+JARS := $(VENV)/.jars
+
+.DEFAULT_GOAL := help
+.PHONY: help setup java demo test check interop bench evidence clean
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml hatch_build.py $(shell find proto -name '*.proto')
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python hatch_build.py
+	touch $@
+
+$(JARS): $(READY) | java
+	$(BIN)/python -c 'from structured_streaming.sql import delta_session; delta_session().stop()' >$(VENV)/jars.log 2>&1 || { cat $(VENV)/jars.log >&2; exit 1; }
+	touch $@
+
+java:
+	@java -version 2>&1 | head -1 | grep -Eq '"(1[7-9]|2[0-9])' || { echo "A JDK 17 or later is needed on the PATH: Spark runs on it" >&2; exit 1; }
+
+setup: $(READY) $(JARS) ## Make the virtual environment and fetch Delta's jars
+
+demo: $(JARS) ## Run the whole system on this machine and ask it questions in SQL
+	$(BIN)/python -m demo.run
+
+test: $(JARS) ## Run the tests: unit, integration with Spark and the official client, crashes
+	$(BIN)/python -m pytest tests/unit tests/integration tests/fault
+
+check: $(READY) ## Lint, format check, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+interop: $(READY) ## Compare and talk with RocketMQ's official programs (fetched from their registries)
+	$(BIN)/python -m pytest tests/interop
+
+bench: $(JARS) ## Measure beside the real RocketMQ proxy (needs Maven and Go)
+	$(BIN)/python -m benchmarks.send_receive
+	$(BIN)/python -m benchmarks.reput
+
+evidence: $(JARS) ## The long versions of the crash tests
+	LAKEBROKER_EVIDENCE=1 $(BIN)/python -m pytest tests/fault --timeout 7200
+
+clean: ## Remove what was built
+	rm -rf $(VENV) .cache lakebroker_pb demo-output build dist *.egg-info
