@@ -19,6 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from structured_streaming.errors import LakeError
+from structured_streaming.jvm_output import jvm_output_to_file
 from structured_streaming.progress import BatchReport
 from structured_streaming.sink.base import Sink
 from structured_streaming.sink.delta_commit import DeltaCommitSink
@@ -62,10 +63,11 @@ def reput_session(master: str = "local[2]") -> SparkSession:
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    session = (
+    builder = (
         SparkSession.builder.appName("lakebroker-reput")
         .master(master)
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
@@ -73,8 +75,9 @@ def reput_session(master: str = "local[2]") -> SparkSession:
         .config("spark.sql.adaptive.enabled", "false")
         .config("spark.sql.streaming.stopTimeout", "30s")
         .config("spark.sql.warehouse.dir", tempfile.mkdtemp(prefix="lakebroker-warehouse-"))
-        .getOrCreate()
     )
+    with jvm_output_to_file():
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
 

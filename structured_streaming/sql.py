@@ -11,12 +11,11 @@ import tempfile
 from typing import TYPE_CHECKING, Any, TextIO
 
 from structured_streaming.errors import LakeError
+from structured_streaming.jvm_output import jvm_output_to_file
 from structured_streaming.tables import TABLES, VIEWS, create_tables, lake_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-DELTA_VERSION = "4.4.0"
 
 
 def lake_session(location: str, master: str = "local[2]") -> SparkSession:
@@ -51,7 +50,8 @@ def delta_session(master: str = "local[2]") -> SparkSession:
         .config("spark.databricks.delta.snapshotPartitions", "1")
         .config("spark.sql.warehouse.dir", tempfile.mkdtemp(prefix="lakebroker-warehouse-"))
     )
-    session: SparkSession = configure_spark_with_delta_pip(builder).getOrCreate()
+    with jvm_output_to_file():
+        session: SparkSession = configure_spark_with_delta_pip(builder).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
 

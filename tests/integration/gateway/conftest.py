@@ -44,7 +44,14 @@ class Client:
         )
 
     def receive(
-        self, topic: str, group: str, *, batch: int = 32, invisible_ms: int = 10_000, wait_ms: int = 200, **extra: Any
+        self,
+        topic: str,
+        group: str,
+        *,
+        batch: int = 32,
+        invisible_ms: int = 10_000,
+        wait_ms: int = 200,
+        **extra: Any,
     ) -> tuple[int, list[pb.Message]]:
         """Status code and messages."""
         request = rpc.ReceiveMessageRequest(

@@ -52,7 +52,9 @@ def test_long_polling_is_woken_by_a_send(client: Client, name: str) -> None:
 
     client.receive(name, name)
     got: list[Any] = []
-    waiting = threading.Thread(target=lambda: got.append((client.receive(name, name, wait_ms=8000), time.monotonic())))
+    waiting = threading.Thread(
+        target=lambda: got.append((client.receive(name, name, wait_ms=8000), time.monotonic()))
+    )
     waiting.start()
     time.sleep(0.3)
     sent_at = time.monotonic()
@@ -64,7 +66,9 @@ def test_long_polling_is_woken_by_a_send(client: Client, name: str) -> None:
     assert at - sent_at < 5
 
 
-def test_redelivery_after_the_invisible_time_counts_attempts_and_voids_the_handle(client: Client, name: str) -> None:
+def test_redelivery_after_the_invisible_time_counts_attempts_and_voids_the_handle(
+    client: Client, name: str
+) -> None:
     client.send(name, b"again")
     (first,) = client.receive(name, name, invisible_ms=300)[1]
     assert client.receive(name, name)[1] == []
@@ -133,14 +137,18 @@ def test_dead_letters_after_the_last_attempt_and_by_hand(client: Client, name: s
 
 def test_routes_settings_and_assignments(client: Client, name: str) -> None:
     endpoints = pb.Endpoints(scheme=pb.DOMAIN_NAME, addresses=[pb.Address(host="gw.example", port=80)])
-    route = client.call("QueryRoute", rpc.QueryRouteRequest(topic=pb.Resource(name=name), endpoints=endpoints))
+    route = client.call(
+        "QueryRoute", rpc.QueryRouteRequest(topic=pb.Resource(name=name), endpoints=endpoints)
+    )
     assert route.status.code == pb.OK
     assert [queue.id for queue in route.message_queues] == list(range(8))
     assert route.message_queues[0].broker.endpoints == endpoints
     assert pb.NORMAL in route.message_queues[0].accept_message_types
     assigned = client.call(
         "QueryAssignment",
-        rpc.QueryAssignmentRequest(topic=pb.Resource(name=name), group=pb.Resource(name=name), endpoints=endpoints),
+        rpc.QueryAssignmentRequest(
+            topic=pb.Resource(name=name), group=pb.Resource(name=name), endpoints=endpoints
+        ),
     )
     assert [a.message_queue.id for a in assigned.assignments] == [-1]
     beat = client.call("Heartbeat", rpc.HeartbeatRequest(client_type=pb.PRODUCER))

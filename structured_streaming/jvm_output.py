@@ -1,0 +1,33 @@
+"""Keeps what the JVM prints out of the terminal: it goes to a file, which is shown when Spark cannot start."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from structured_streaming.errors import LakeError
+
+_SHOWN = 3000
+
+
+@contextmanager
+def jvm_output_to_file() -> Iterator[None]:
+    """A JVM started within inherits a standard error that is a file, and keeps it. Raises LakeError with its end."""
+    handle, name = tempfile.mkstemp(prefix="lakebroker-spark-", suffix=".log")
+    sys.stderr.flush()
+    kept = os.dup(2)
+    os.dup2(handle, 2)
+    os.close(handle)
+    try:
+        yield
+    except Exception as error:
+        tail = Path(name).read_text(errors="replace")[-_SHOWN:]
+        raise LakeError(f"Spark did not start ({error}); its output ends: {tail}") from error
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        Path(name).unlink(missing_ok=True)  # the JVM's descriptor keeps the file as long as it lives

@@ -1,0 +1,74 @@
+"""The official Python client, in its own process and virtual environment, against a gateway process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from demo.official_client import OfficialClient
+from demo.processes import ROOT, Gateway, command
+
+
+@pytest.fixture
+def official() -> Iterator[OfficialClient]:
+    with OfficialClient() as client:
+        yield client
+
+
+def received(official: OfficialClient, count: int, seconds: float = 30) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    deadline = time.monotonic() + seconds
+    while len(found) < count and time.monotonic() < deadline:
+        found += official.call("receive", max=32, invisible_s=10)["messages"]
+    return found
+
+
+def test_send_and_simple_consumer(gateway: Gateway, official: OfficialClient, name: str) -> None:
+    official.call("producer", endpoints=gateway.address, topics=[name])
+    bodies = [f"body {n}" for n in range(50)]
+    ids = official.call(
+        "send", topic=name, bodies=bodies, tag="a", keys=[f"k{n}" for n in range(50)], properties={"p": "q"}
+    )["ids"]
+    official.call("simple", endpoints=gateway.address, group=name, topics={name: "a || b"}, await_s=3)
+    messages = received(official, 50)
+    assert sorted(m["id"] for m in messages) == sorted(ids)
+    assert {m["body"] for m in messages} == set(bodies)
+    assert not any(m["corrupted"] for m in messages)
+    assert {m["tag"] for m in messages} == {"a"}
+    assert all(m["properties"]["p"] == "q" and m["attempt"] == 1 for m in messages)
+    official.call("invisible", id=ids[0], seconds=1)
+    assert official.call("ack", ids=ids)["errors"] == {}
+    assert official.call("ack", ids=ids[1:2])["errors"], "an acknowledged handle is void"
+
+
+def test_push_consumer_retries_then_dead_letters(
+    gateway: Gateway, official: OfficialClient, name: str
+) -> None:
+    import subprocess
+
+    subprocess.run(
+        command("group", "create", name, "--retry-max", "1", "--gateway", gateway.address),
+        check=True,
+        cwd=ROOT,
+        capture_output=True,
+    )
+    official.call("producer", endpoints=gateway.address, topics=[name])
+    official.call("send", topic=name, bodies=["good", "flaky", "poison"], keys=["good", "flaky", "poison"])
+    official.call(
+        "push", endpoints=gateway.address, group=name, topics={name: "*"}, fail={"flaky": 1, "poison": 99}
+    )
+    deadline = time.monotonic() + 30
+    seen: list[dict[str, Any]] = []
+    while time.monotonic() < deadline and len(seen) < 5:
+        seen = official.call("consumed")["messages"]
+        time.sleep(0.2)
+    attempts = {key: [m["attempt"] for m in seen if m["body"] == key] for key in ("good", "flaky", "poison")}
+    assert attempts == {"good": [1], "flaky": [1, 2], "poison": [1, 2]}
+    official.call(
+        "simple", endpoints=gateway.address, group=f"{name}-dlq", topics={f"%DLQ%{name}": "*"}, await_s=3
+    )
+    (dead,) = received(official, 1)
+    assert dead["body"] == "poison"

@@ -1,0 +1,174 @@
+"""The gateway as a process: start, stop, crash, second start, log service, access, command line, metrics."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from demo.processes import ROOT, Gateway, ProcessError, command
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.lakebroker.log.v1 import log_pb2
+from store.scan import scan
+from structured_streaming.errors import SourceError
+from structured_streaming.source.logs import BrokerLog
+from tests.integration.gateway.conftest import OPTIONS, Client
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, cwd=ROOT, check=False, timeout=60
+    )
+
+
+def test_state_is_as_it_was_after_sigkill(tmp_path: Path) -> None:
+    with Gateway(tmp_path, **OPTIONS, lakeJournalSnapshotBytes="65536") as gateway:
+        client = Client(gateway.address)
+        client.send("kept", *[str(n).encode() for n in range(400)])
+        first = [m for _ in range(5) for m in client.receive("kept", "g", invisible_ms=60_000)[1]]
+        assert len(first) == 160
+        assert client.ack("kept", "g", *first[:100]).status.code == pb.OK
+        client.channel.close()
+        gateway.kill()
+        gateway.start()
+        client = Client(gateway.address)
+        rest = [m for _ in range(10) for m in client.receive("kept", "g", invisible_ms=60_000)[1]]
+        assert {m.body for m in rest} == {str(n).encode() for n in range(400)} - {m.body for m in first}
+        assert client.ack("kept", "g", *first[100:]).status.code == pb.OK, "handles survive a crash"
+        assert client.ack("kept", "g", first[0]).status.code == pb.INVALID_RECEIPT_HANDLE
+        client.channel.close()
+        assert gateway.terminate() == 0
+        assert not (gateway.store / "abort").exists()
+
+
+def test_sigterm_ends_waiting_calls_with_a_status(tmp_path: Path) -> None:
+    with Gateway(tmp_path, **OPTIONS) as gateway:
+        client = Client(gateway.address)
+        assert (gateway.store / "abort").exists()
+        got: list[Any] = []
+        waiting = threading.Thread(target=lambda: got.append(client.receive("t", "g", wait_ms=9000)))
+        waiting.start()
+        time.sleep(0.5)
+        assert gateway.terminate() == 0
+        waiting.join(10)
+        assert got == [(pb.MESSAGE_NOT_FOUND, [])]
+        client.channel.close()
+
+
+def test_a_second_process_on_the_store_is_refused(tmp_path: Path) -> None:
+    with Gateway(tmp_path) as gateway:
+        second = Gateway(tmp_path / "second", storePathRootDir=str(gateway.store))
+        second.folder.mkdir()
+        with pytest.raises(ProcessError, match="Lock failed, MQ already started"):
+            second.start()
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ("flushDiskType=SOMETIMES", "flushDiskType=SOMETIMES"),
+        ("grpcServerPort=70000", "grpcServerPort=70000"),
+    ],
+)
+def test_a_bad_option_is_named_and_exits_with_the_originals_code(setting: str, named: str) -> None:
+    done = run("gateway", "--set", setting)
+    assert done.returncode == 253
+    assert named in done.stderr
+
+
+def test_print_options() -> None:
+    done = run("gateway", "-m")
+    assert done.returncode == 0
+    assert "brokerName=broker-a" in done.stdout
+    assert "lakeMaxClients" not in done.stdout
+    assert "lakeMaxClients" in run("gateway", "-p").stdout
+
+
+def test_log_service_gives_flushed_whole_records(gateway: Gateway, client: Client, name: str) -> None:
+    client.send(name, *[b"x" * 500 for _ in range(200)])
+    log = BrokerLog(gateway.address, None)
+    state = log.describe(wait_ms=2000, after=0)
+    cuts = log.split(state.log_id, state.start, state.end, 10_000)
+    assert cuts[0] == state.start
+    assert cuts[-1] == state.end
+    found = 0
+    for begin, end in zip(cuts, cuts[1:], strict=False):
+        for offset, data in log.read(state.log_id, begin, end):
+            columns = scan(data, offset)
+            assert not columns.bad_reason
+            found += len(columns)
+    assert found > 200
+    with pytest.raises(SourceError, match="OUT_OF_RANGE"):
+        list(log.read(state.log_id, state.start + 1, state.end))
+    with pytest.raises(SourceError, match="OUT_OF_RANGE"):
+        list(log.read(state.log_id, state.start, state.end + 1_000_000))
+    with pytest.raises(SourceError, match="NOT_FOUND"):
+        log.split("another", state.start, state.end, 10_000)
+    log.report(state.log_id, state.end)
+    log.close()
+
+
+def test_token_is_needed_once_configured(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef-secret\n")
+    with Gateway(tmp_path, lakeTokenFile=str(token)) as gateway:
+        denied = run("topic", "list", "--gateway", gateway.address)
+        assert denied.returncode == 1
+        assert "UNAUTHENTICATED" in denied.stderr
+        allowed = run("topic", "list", "--gateway", gateway.address, "--token-file", str(token), "--json")
+        assert allowed.returncode == 0, allowed.stderr
+        assert json.loads(allowed.stdout) == []
+        assert "0123456789abcdef" not in gateway.log.read_text()
+        with pytest.raises(SourceError, match="UNAUTHENTICATED"):
+            BrokerLog(gateway.address, "wrong").describe()
+
+
+def test_topics_and_groups_by_hand(gateway: Gateway, name: str) -> None:
+    made = run(
+        "topic", "create", name, "--queues", "3", "--type", "NORMAL", "--gateway", gateway.address, "--json"
+    )
+    assert json.loads(made.stdout)[0] == {"name": name, "queues": 3, "types": "NORMAL", "created": True}
+    assert name in run("topic", "list", "--gateway", gateway.address).stdout
+    group = run("group", "create", name, "--retry-max", "2", "--gateway", gateway.address, "--json")
+    assert json.loads(group.stdout)[0]["retry_max_times"] == 2
+    bad = run("topic", "create", "no spaces", "--gateway", gateway.address)
+    assert bad.returncode == 1
+    assert "no spaces" in bad.stderr
+    nobody = run("topic", "list", "--gateway", "127.0.0.1:1")
+    assert nobody.returncode == 1
+    assert "127.0.0.1:1" in nobody.stderr
+
+
+def test_metrics_have_rocketmqs_names(gateway: Gateway, client: Client, name: str) -> None:
+    client.send(name, b"counted")
+    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.metrics_port}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    assert (
+        f'rocketmq_messages_in_total{{cluster="DefaultCluster",node_id="broker-a",topic="{name}"}} 1.0'
+        in text
+    )
+    assert "rocketmq_storage_size" in text
+
+
+def test_unknown_methods_and_garbage_do_no_harm(gateway: Gateway, client: Client, name: str) -> None:
+    unknown = client.channel.unary_unary("/apache.rocketmq.v2.MessagingService/Nonsense")
+    with pytest.raises(grpc.RpcError) as refused:
+        unknown(b"", timeout=5)
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    garbage = client.channel.unary_unary("/apache.rocketmq.v2.MessagingService/SendMessage")
+    with pytest.raises(grpc.RpcError):
+        garbage(b"\xff" * 1000, timeout=5)
+    negative = log_pb2.SplitLogRequest(log_id="x", start_offset=-5, end_offset=-1, max_bytes=-1)
+    split = client.channel.unary_unary(
+        "/lakebroker.log.v1.LogService/SplitLog", request_serializer=log_pb2.SplitLogRequest.SerializeToString
+    )
+    with pytest.raises(grpc.RpcError):
+        split(negative, timeout=5)
+    assert client.send(name, b"still here").status.code == pb.OK
