@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FileDescriptorProto
-from official_client import environment
 
+from demo.official_client import interpreter
 from lakebroker_pb.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
 
 Facts = dict[str, tuple[Any, ...]]
@@ -131,7 +132,13 @@ def outermost(names: set[str]) -> set[str]:
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileDescriptorProto]:
     """The client's files by base name, read in its own process."""
-    carried = json.loads(environment.run_script("descriptors.py", tmp_path_factory.mktemp("home")))
+    done = subprocess.run(
+        [str(interpreter()), str(Path(__file__).with_name("client_descriptors.py"))],
+        check=True,
+        capture_output=True,
+        env={"HOME": str(tmp_path_factory.mktemp("home"))},
+    )
+    carried = json.loads(done.stdout)
     return {
         Path(name).name: FileDescriptorProto.FromString(base64.b64decode(data))
         for name, data in carried.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import threading
@@ -94,12 +95,12 @@ def test_print_options() -> None:
 def test_log_service_gives_flushed_whole_records(gateway: Gateway, client: Client, name: str) -> None:
     client.send(name, *[b"x" * 500 for _ in range(200)])
     log = BrokerLog(gateway.address, None)
-    state = log.describe(wait_ms=2000, after=0)
+    state = log.describe(wait_ms=2000, after=log.describe().end)
     cuts = log.split(state.log_id, state.start, state.end, 10_000)
     assert cuts[0] == state.start
     assert cuts[-1] == state.end
     found = 0
-    for begin, end in zip(cuts, cuts[1:], strict=False):
+    for begin, end in itertools.pairwise(cuts):
         for offset, data in log.read(state.log_id, begin, end):
             columns = scan(data, offset)
             assert not columns.bad_reason

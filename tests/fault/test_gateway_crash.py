@@ -1,0 +1,98 @@
+"""SIGKILL of the gateway under load: nothing that was answered is lost, nothing acknowledged comes back.
+
+`make evidence` runs many rounds, `make test` a few.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+
+from demo.processes import Gateway
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from tests.integration.gateway.conftest import OPTIONS, Client
+
+ROUNDS = 60 if os.environ.get("LAKEBROKER_EVIDENCE") else 3
+
+
+class Load:
+    """Senders and consumers until the gateway dies; what was answered to them."""
+
+    def __init__(self, address: str, round_: int) -> None:
+        self.address = address
+        self.round = round_
+        self.sent: dict[str, bytes] = {}
+        self.acked: set[str] = set()
+        self.lock = threading.Lock()
+
+    def send(self, sender: int) -> None:
+        client = Client(self.address, f"sender-{sender}")
+        for number in range(100_000):
+            body = f"{self.round}/{sender}/{number} ".encode() * 20
+            try:
+                answer = client.send("crash", body)
+            except grpc.RpcError:
+                return
+            if answer.status.code == pb.OK:
+                with self.lock:
+                    self.sent[answer.entries[0].message_id] = body
+
+    def consume(self, consumer: int) -> None:
+        client = Client(self.address, f"consumer-{consumer}")
+        while True:
+            try:
+                messages = client.receive("crash", "g", invisible_ms=1000)[1]
+                if not messages:
+                    continue
+                answer = client.ack("crash", "g", *messages)
+            except grpc.RpcError:
+                return
+            with self.lock:
+                self.acked |= {e.message_id for e in answer.entries if e.status.code == pb.OK}
+
+
+@pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_sigkill_under_load(tmp_path: Path, mode: str) -> None:
+    rng = random.Random(7)
+    sent: dict[str, bytes] = {}
+    acked: set[str] = set()
+    options = {
+        **OPTIONS,
+        "mappedFileSizeCommitLog": str(1 << 20),
+        "flushDiskType": mode,
+        "lakeJournalSnapshotBytes": "131072",
+    }
+    with Gateway(tmp_path, **options) as gateway:
+        for round_ in range(ROUNDS):
+            load = Load(gateway.address, round_)
+            threads = [threading.Thread(target=load.send, args=(n,)) for n in range(3)]
+            threads += [threading.Thread(target=load.consume, args=(n,)) for n in range(2)]
+            for thread in threads:
+                thread.start()
+            time.sleep(rng.uniform(0.5, 1.5))
+            gateway.kill()
+            for thread in threads:
+                thread.join(30)
+            sent |= load.sent
+            acked |= load.acked
+            gateway.start()
+        client = Client(gateway.address)
+        found: dict[str, bytes] = {}
+        quiet_since = time.monotonic()
+        while time.monotonic() - quiet_since < 3:  # longer than any message stays invisible
+            messages = client.receive("crash", "g")[1]
+            if messages:
+                quiet_since = time.monotonic()
+            found |= {m.system_properties.message_id: m.body for m in messages}
+        assert len(sent) > 20 * ROUNDS
+        assert not acked & set(found), "acknowledged messages came back"
+        lost = set(sent) - set(found) - acked
+        assert not lost, f"{len(lost)} of {len(sent)} answered messages are gone"
+        assert not [i for i, body in found.items() if i in sent and sent[i] != body]
+        assert gateway.terminate() == 0
