@@ -16,7 +16,6 @@ $(READY): pyproject.toml hatch_build.py $(shell find proto -name '*.proto')
 	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
-	$(BIN)/python hatch_build.py
 	touch $@
 
 $(JARS): $(READY) | java

@@ -150,6 +150,8 @@ def _header(data: Array, base: int, at: int, row: Array) -> int:
     cursor += 2
     if cursor + properties_length != stop:
         return BAD_HEADER
+    if properties_length > 0 and data[stop - 1] == 0:
+        return BAD_HEADER  # the end was never written: properties end with their separator
     row[PROPERTIES_START] = cursor
     row[PROPERTIES_LENGTH] = properties_length
     return GOOD
@@ -229,16 +231,15 @@ def _derive(data: Array, row: Array) -> None:
     if length >= 20:
         at = start + length - 20
         if _same(data, at, 9, _CRC) and data[start + length - 1] == 2:
-            if length == 20 or data[at - 1] == 2:
-                value, factor = np.int64(0), np.int64(1)
-                for i in range(10):
-                    digit = np.int64(data[at + 9 + i]) - 48
-                    if digit < 0 or digit > 9:
-                        value = np.int64(1) << 40  # matches no CRC
-                        break
-                    value += digit * factor
-                    factor *= 10
-                row[CRC_EXPECTED] = value
+            value, factor = np.int64(0), np.int64(1)
+            for i in range(10):
+                digit = np.int64(data[at + 9 + i]) - 48
+                if digit < 0 or digit > 9:
+                    value = np.int64(1) << 40  # matches no CRC
+                    break
+                value += digit * factor
+                factor *= 10
+            row[CRC_EXPECTED] = value
 
 
 @njit(cache=True)

@@ -213,7 +213,7 @@ def _distinct(rows: pa.Table) -> pa.Table:
     """A message that repeats a key has one row for it."""
     pairs = pa.table({"o": rows["physical_offset"], "k": rows["key"], "i": pa.array(np.arange(len(rows)))})
     firsts = pairs.group_by(["o", "k"], use_threads=False).aggregate([("i", "min")])["i_min"]
-    return rows if len(firsts) == len(rows) else rows.take(pc.sort_indices(firsts).cast(pa.int64()))
+    return rows if len(firsts) == len(rows) else rows.take(firsts.take(pc.sort_indices(firsts)))
 
 
 def _message_ids(records: Records, some: Scan, rows: NDArray[np.intp]) -> pa.Array:

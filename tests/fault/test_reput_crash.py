@@ -1,0 +1,80 @@
+"""The reput's driver killed between two tables, its JVM killed in mid-batch: a restart leaves every table exact."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from demo.processes import ROOT, command
+from tests.integration.spark.conftest import Writer
+from tests.lake_checks import assert_exact
+
+
+def written(folder: Path) -> Path:
+    writer = Writer(folder)
+    for _ in range(4):
+        writer.everything()
+    writer.close()
+    return folder
+
+
+def start(store: Path, lake: Path, fatal: str, max_bytes: int) -> subprocess.Popen[str]:
+    script = [
+        sys.executable,
+        "-m",
+        "tests.fault.crashing_reput",
+        str(store),
+        str(lake),
+        fatal,
+        str(max_bytes),
+    ]
+    return subprocess.Popen(script, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    finally:
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def catch_up(store: Path, lake: Path) -> None:
+    arguments = command("reput", "--store", str(store), "--lake", str(lake), "--once")
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("fatal", ["consume_queue", "messages"])
+def test_driver_killed_between_two_table_commits(tmp_path: Path, fatal: str) -> None:
+    store, lake = written(tmp_path / "store"), tmp_path / "lake"
+    process = start(store, lake, fatal, 60_000)
+    assert process.wait(200) == -signal.SIGKILL
+    end(process)
+    with pytest.raises(AssertionError):
+        assert_exact(lake, store)
+    catch_up(store, lake)
+    assert_exact(lake, store)
+
+
+def test_jvm_killed_in_mid_batch(tmp_path: Path) -> None:
+    store, lake = written(tmp_path / "store"), tmp_path / "lake"
+    process = start(store, lake, "", 30_000)
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() == "1"
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    java = [pid for pid in children if "java" in Path(f"/proc/{pid}/cmdline").read_text()]
+    assert java, "the driver has no JVM"
+    for pid in java:
+        os.kill(int(pid), signal.SIGKILL)
+    end(process)
+    catch_up(store, lake)
+    assert_exact(lake, store)

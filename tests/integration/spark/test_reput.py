@@ -1,0 +1,144 @@
+"""The reput over real Spark and Delta: exact rows, again and again, from folders and for several brokers."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chispa import assert_df_equality
+from pyspark.sql import SparkSession
+
+from store.log_reader import LogReader
+from structured_streaming.errors import ForeignWriterError, LakeError
+from structured_streaming.reput import ReputOptions, start_reput
+from structured_streaming.sink.delta_commit import DeltaCommitSink
+from structured_streaming.source.data_source import LakebrokerDataSource
+from structured_streaming.sql import register
+from tests.integration.spark.conftest import Writer, rows
+from tests.lake_checks import assert_exact
+
+
+def reput_once(spark: SparkSession, lake: Path, *stores: Path, **options: Any) -> int:
+    """Runs until everything is read; returns the number of batches."""
+    batches: list[object] = []
+    chosen = ReputOptions(str(lake), store=",".join(map(str, stores)), once=True, **options)
+    query, checkpoint = start_reput(spark, chosen, batches.append)
+    query.awaitTermination()
+    shutil.rmtree(checkpoint)
+    return len(batches)
+
+
+def test_every_table_is_exact_and_a_second_run_adds_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    writer = Writer(tmp_path / "store")
+    writer.everything()
+    writer.close()
+    assert reput_once(spark, lake, writer.folder, max_bytes=40_000) > 1
+    counts = assert_exact(lake, writer.folder)
+    assert counts["messages"] == 303
+    assert counts["consume_queue"] == 322
+    assert counts["delivery_events"] == 40
+    assert reput_once(spark, lake, writer.folder) == 0
+    writer = Writer(tmp_path / "store")
+    writer.messages(50)
+    writer.close()
+    assert reput_once(spark, lake, writer.folder) == 1
+    assert assert_exact(lake, writer.folder)["messages"] == 353
+    progress = sorted(rows(lake, "reput_progress").to_pylist(), key=lambda row: row["batch"])
+    assert all(a["end_offset"] == b["start_offset"] for a, b in itertools.pairwise(progress))
+    assert progress[-1]["end_offset"] == LogReader(writer.folder).flushed_offset
+
+    register(spark, str(lake))
+    packed = spark.sql("SELECT body, body_encoding FROM messages WHERE message_id = 'GZIP'").collect()
+    assert [(bytes(row.body), row.body_encoding) for row in packed] == [(b"packed", "identity")]
+    dead = spark.sql("SELECT * FROM dead_letters").collect()
+    assert [(d.topic, d.consumer_group, d.queue_offset, d.attempts, d.reason) for d in dead] == [
+        ("topic-1", "g", 7, 3, "because")
+    ]
+    for view in (
+        "consumer_lag",
+        "retries",
+        "message_trace",
+        "delayed_messages",
+        "transactions",
+        "topic_stats",
+    ):
+        spark.sql(f"SELECT * FROM {view}").collect()
+    assert spark.sql("SELECT count(*) FROM retries").first()[0] == 20
+    spark.dataSource.register(LakebrokerDataSource)
+    read = spark.read.format("lakebroker").option("store", str(writer.folder)).load()
+    assert_df_equality(
+        read.drop("properties"),
+        spark.table("messages").drop("properties"),
+        ignore_row_order=True,
+        ignore_nullable=True,
+        ignore_metadata=True,
+    )
+
+
+def test_two_brokers_in_one_query_and_damage_in_quarantine(spark: SparkSession, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    stores = []
+    for broker in ("broker-a", "broker-b"):
+        writer = Writer(tmp_path / broker, broker)
+        writer.everything()
+        placed = writer.store.index.record_starts()[100].item()
+        writer.close()
+        stores.append(writer.folder)
+    with (stores[0] / "commitlog" / f"{0:020d}").open("r+b") as log:
+        log.seek(placed + 120)
+        log.write(b"\xff\xfe")
+    reput_once(spark, lake, *stores)
+    counts = assert_exact(lake, *stores)
+    assert counts["quarantine"] == 1
+    assert counts["messages"] == 2 * 303 - 1
+    (bad,) = rows(lake, "quarantine").to_pylist()
+    assert (bad["broker"], bad["physical_offset"]) == ("broker-a", placed)
+
+
+def test_a_stale_second_writer_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    writer = Writer(tmp_path / "store")
+    writer.messages(20)
+    writer.close()
+    stolen: list[list[dict[str, Any]]] = []
+
+    class Spy:
+        """Keeps the manifests and commits them."""
+
+        def __init__(self) -> None:
+            self.real = DeltaCommitSink(str(lake))
+
+        def commit(self, manifest: list[dict[str, Any]]) -> Any:
+            stolen.append(manifest)
+            return self.real.commit(manifest)
+
+    from structured_streaming.tables import create_tables
+
+    create_tables(str(lake))
+    stale = DeltaCommitSink(str(lake))
+    query, checkpoint = start_reput(
+        spark, ReputOptions(str(lake), store=str(writer.folder), once=True), sink=Spy()
+    )
+    query.awaitTermination()
+    shutil.rmtree(checkpoint)
+    before = assert_exact(lake, writer.folder)
+    for manifest in stolen:
+        with pytest.raises(ForeignWriterError, match="another reput"):
+            stale.commit(manifest)
+    assert assert_exact(lake, writer.folder) == before
+
+
+def test_wrong_options_are_named(spark: SparkSession, tmp_path: Path) -> None:
+    from structured_streaming.tables import lake_folder
+
+    with pytest.raises(LakeError, match="object stores are not built yet"):
+        lake_folder("s3://bucket/lake")
+    spark.dataSource.register(LakebrokerDataSource)
+    with pytest.raises(Exception, match=r"no log to read|option store"):
+        spark.read.format("lakebroker").load().collect()
+    with pytest.raises(Exception, match=r"lakebroker\.json"):
+        spark.read.format("lakebroker").option("store", str(tmp_path)).load().collect()
