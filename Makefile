@@ -41,7 +41,7 @@ check: $(READY) ## Lint, format check, types
 interop: $(READY) ## Compare and talk with RocketMQ's official programs (fetched from their registries)
 	$(BIN)/python -m pytest tests/interop
 
-bench: $(JARS) ## Measure beside the real RocketMQ proxy (needs Maven and Go)
+bench: $(JARS) ## Measure sending, receiving, the reput and its freshness
 	$(BIN)/python -m benchmarks.send_receive
 	$(BIN)/python -m benchmarks.reput
 
