@@ -118,7 +118,7 @@ class CommitLog:
     def _end_of(self, offset: int) -> int:
         """The end of the segment that takes the record at `offset`."""
         if self.segments and offset < self.segments[-1].end:
-            return self.segments[-1].end
+            return self.segment_at(offset).end  # not always the last: the disk may have been full behind it
         return offset + self.segment_size
 
     def _add_segment(self) -> None:

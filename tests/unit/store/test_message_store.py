@@ -1,0 +1,269 @@
+"""What `test_store.py` leaves open: blanks, full disks, recovery over several segments, readers by path."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from store.errors import (
+    OffsetOutOfRangeError,
+    RecordError,
+    RecordTooLargeError,
+    StoreDamagedError,
+    StoreReadOnlyError,
+)
+from store.flush import encode_flushed, read_flushed
+from store.log_reader import LogReader
+from store.message_store import Appended, MessageStore
+from store.record import BLANK_MAGIC, SYS_COMMIT, SYS_PREPARED, SYS_ROLLBACK, Host, PendingRecord
+from store.scan import scan
+
+SEGMENT = 1 << 16
+HOST = Host("127.0.0.1", 10911)
+
+
+def pending(body: bytes = b"body", topic: str = "t", queue_id: int = 0, sys_flag: int = 0) -> PendingRecord:
+    return PendingRecord(topic, queue_id, body, b"", 1, Host("10.0.0.1", 5).packed, sys_flag)
+
+
+def open_store(folder: Path, **options: Any) -> MessageStore:
+    options = {"segment_size": SEGMENT, "flush_interval_ms": 60_000} | options
+    return MessageStore.open(folder, broker="b", cluster="c", store_host=HOST, **options)
+
+
+def flush(store: MessageStore) -> None:
+    done = threading.Event()
+    store.wait_flushed(store.max_offset, lambda error: done.set())
+    assert done.wait(5)
+
+
+def scanned_offsets(store: MessageStore) -> list[int]:
+    return [offset for part in store.scan_from(store.min_offset) for offset in part.physical_offset.tolist()]
+
+
+def test_a_blank_fills_the_segment_and_is_passed_over(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    placed = [store.append([pending(b"x" * 20_000)])[0] for _ in range(4)]
+    blank = placed[2].physical_offset + placed[2].size
+    assert placed[3].physical_offset == SEGMENT
+    size, magic = np.frombuffer(store.read(blank, 8), dtype=">u4").tolist()
+    assert (size, magic) == (SEGMENT - blank, BLANK_MAGIC)
+    assert store.is_boundary(SEGMENT)
+    assert not store.is_boundary(blank)
+    assert scanned_offsets(store) == [p.physical_offset for p in placed]
+    store.close()
+
+
+@pytest.mark.parametrize("left", [8, 9, 107])
+def test_a_record_must_leave_room_for_a_blank(tmp_path: Path, left: int) -> None:
+    store = open_store(tmp_path)
+    overhead = store.append([pending(b"")])[0].size
+    body = SEGMENT - 2 * overhead - left
+    fits = store.append([pending(b"x" * body)])[0]
+    assert fits.physical_offset + fits.size == SEGMENT - left
+    following = store.append([pending(b"")])[0]
+    assert following.physical_offset == SEGMENT
+    store.close()
+    store = open_store(tmp_path)
+    assert store.recovered.records == 3
+    assert not store.recovered.bad
+    assert store.append([pending()])[0].queue_offset == 3
+    store.close()
+
+
+def test_one_append_goes_over_several_segments(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    placed = store.append([pending(bytes([n]) * 30_000) for n in range(9)])
+    assert [p.physical_offset // SEGMENT for p in placed] == [0, 0, 1, 1, 2, 2, 3, 3, 4]
+    assert [p.queue_offset for p in placed] == list(range(9))
+    for number, row in enumerate(placed):
+        assert bytes(store.record(row.physical_offset, row.size).body) == bytes([number]) * 30_000
+    store.close()
+
+
+def test_no_room_for_a_segment_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    first = store.append([pending()])[0]
+    in_the_way = tmp_path / "commitlog" / f"{2 * SEGMENT:020d}"
+    in_the_way.touch()
+    with pytest.raises(OSError, match="File exists"):
+        store.append([pending(b"x" * 40_000) for _ in range(3)])
+    assert store.max_offset == first.size
+    assert store.index.max_offset("t", 0) == 1
+    in_the_way.unlink()
+    placed = [store.append([pending(bytes([n]) * 40_000)])[0] for n in range(3)]
+    assert [p.physical_offset // SEGMENT for p in placed] == [0, 1, 2]
+    expected = [first, *placed]
+    assert scanned_offsets(store) == [p.physical_offset for p in expected]
+    store.close()
+    store = open_store(tmp_path)
+    assert scanned_offsets(store) == [p.physical_offset for p in expected]
+    assert store.index.max_offset("t", 0) == 4
+    store.close()
+
+
+def test_a_body_over_the_limit_or_properties_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
+    store = open_store(tmp_path, max_message_size=10)
+    with pytest.raises(RecordTooLargeError, match="11 bytes, at most 10"):
+        store.append([pending(b"x" * 10), pending(b"x" * 11)])
+    long = pending(b"x")
+    long.properties = b"a\x01" + b"x" * 32_767 + b"\x02"
+    with pytest.raises(RecordError, match="at most 32767"):
+        store.append([pending(b"x"), long])
+    assert (store.max_offset, store.index.max_offset("t", 0)) == (0, 0)
+    store.close()
+
+
+def test_prepared_and_rolled_back_records_get_no_queue_entry(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    flags = [0, SYS_PREPARED, SYS_COMMIT, SYS_ROLLBACK, 0]
+    offsets = [store.append([pending(sys_flag=flag)])[0].queue_offset for flag in flags]
+    assert offsets == [0, 1, 1, 2, 2]
+    before = [column.tolist() for column in store.index.entries("t", 0, 0, 9)]
+    starts = store.index.record_starts().tolist()
+    store.close()
+    store = open_store(tmp_path)
+    assert [column.tolist() for column in store.index.entries("t", 0, 0, 9)] == before
+    assert store.index.record_starts().tolist() == starts
+    store.close()
+
+
+def crashed(folder: Path, flushed: int) -> None:
+    """Leaves the store as a power cut would: `abort` stands, and only `flushed` was published."""
+    (folder / "abort").write_text("1")
+    (folder / "flushed").write_bytes(encode_flushed(flushed))
+
+
+def test_damage_above_the_flushed_offset_cuts_all_that_is_behind(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    placed = [store.append([pending(bytes([n]) * 20_000)])[0] for n in range(1, 10)]
+    store.close()
+    crashed(tmp_path, placed[1].physical_offset)
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(placed[2].physical_offset + 1000)
+        file.write(b"\xff")
+    store = open_store(tmp_path)
+    assert not store.recovered.clean
+    assert store.recovered.cut_at == store.max_offset == placed[2].physical_offset
+    assert sorted(path.name for path in (tmp_path / "commitlog").iterdir()) == [f"{0:020d}"]
+    again = store.append([pending(b"new")])[0]
+    assert (again.physical_offset, again.queue_offset) == (placed[2].physical_offset, 2)
+    store.close()
+    store = open_store(tmp_path)
+    assert store.recovered.cut_at is None
+    assert scanned_offsets(store) == [p.physical_offset for p in placed[:2]] + [again.physical_offset]
+    store.close()
+
+
+def test_a_missing_roll_drops_the_segment_behind(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    placed = [store.append([pending(b"x" * 40_000)])[0] for _ in range(2)]
+    store.close()
+    crashed(tmp_path, placed[0].size)
+    with (tmp_path / "commitlog" / f"{0:020d}").open(
+        "r+b"
+    ) as file:  # the page of the blank was never written
+        file.seek(placed[0].size)
+        file.write(bytes(8))
+    store = open_store(tmp_path)
+    assert store.max_offset == store.recovered.cut_at == placed[0].size
+    assert store.append([pending()])[0].physical_offset == placed[0].size
+    store.close()
+
+
+def test_a_last_segment_without_its_size_is_removed(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    end = store.append([pending()])[0].size
+    store.close()
+    (tmp_path / "commitlog" / f"{SEGMENT:020d}").write_bytes(b"")
+    store = open_store(tmp_path)
+    assert store.max_offset == end
+    assert not (tmp_path / "commitlog" / f"{SEGMENT:020d}").exists()
+    store.close()
+
+
+def test_a_gap_between_segments_and_another_broker_are_refused(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.append([pending(b"x" * 60_000) for _ in range(3)])
+    store.close()
+    with pytest.raises(StoreDamagedError, match="belongs to broker 'b'"):
+        MessageStore.open(tmp_path, broker="other", cluster="c", store_host=HOST)
+    (tmp_path / "commitlog" / f"{SEGMENT:020d}").unlink()
+    with pytest.raises(StoreDamagedError, match="restore the missing file"):
+        open_store(tmp_path)
+
+
+def test_the_first_segment_size_stays(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    log_id = store.log_id
+    store.close()
+    store = open_store(tmp_path, segment_size=1 << 20)
+    assert (store.segment_size, store.log_id) == (SEGMENT, log_id)
+    store.close()
+
+
+def test_reads_outside_of_the_log_are_refused(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    row = store.append([pending()])[0]
+    for offset, size in [(0, row.size + 1), (-1, 4), (row.size, 1), (SEGMENT, 1), (0, -1)]:
+        with pytest.raises(OffsetOutOfRangeError):
+            store.read(offset, size)
+    with pytest.raises(OffsetOutOfRangeError):
+        list(store.read_chunks(0, row.size + 1, 100))
+    store.close()
+
+
+def test_readers_see_only_what_is_flushed(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    reader = LogReader(tmp_path)
+    store.append([pending(b"x" * 9000) for _ in range(20)])
+    assert reader.flushed_offset == 0
+    flush(store)
+    end = store.max_offset
+    store.append([pending()])
+    assert reader.flushed_offset == end
+    found = [
+        offset
+        for start, data, _ in reader.read_chunks(0, end, 20_000)
+        for offset in scan(data, start).physical_offset.tolist()
+    ]
+    assert found == scanned_offsets(store)[:20]
+    reader.close()
+    store.close()
+    assert LogReader(tmp_path).flushed_offset > end
+
+
+def test_the_side_file_is_checked(tmp_path: Path) -> None:
+    path = tmp_path / "flushed"
+    assert read_flushed(path) is None
+    path.write_bytes(encode_flushed(1 << 40))
+    assert read_flushed(path) == 1 << 40
+    path.write_bytes(encode_flushed(5)[:8] + encode_flushed(6)[8:])
+    assert read_flushed(path) is None
+
+
+def test_waiters_of_different_offsets_are_called_in_order(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    called: list[int] = []
+    last = threading.Event()
+    ends = [row.physical_offset + row.size for row in store.append([pending() for _ in range(5)])]
+    for end in ends:
+        store.wait_flushed(end, lambda error, end=end: called.append(end))  # type: ignore[misc]
+    store.wait_flushed(ends[-1], lambda error: last.set())
+    assert last.wait(5)
+    assert called == ends
+    store.close()
+    with pytest.raises(StoreReadOnlyError, match="closed"):
+        store.append([pending()])
+
+
+def test_appending_nothing_is_nothing(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    nothing: list[Appended] = store.append([])
+    assert nothing == []
+    store.close()
+    store.close()
