@@ -11,7 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 MAX_SERIES = 10_000
-"""Topics and groups beyond this many share the label value `other`."""
+"""Beyond this many, topics and groups share the label value `other`."""
 
 
 class Metrics:
@@ -19,8 +19,8 @@ class Metrics:
 
     def __init__(self, cluster: str = "", broker: str = "") -> None:
         self.registry = CollectorRegistry()
-        self._node = {"cluster": cluster, "node_id": broker}
-        self._seen: set[str] = set()
+        self._node = (cluster, broker)
+        self._children: dict[tuple[Counter | str, ...], Counter] = {}
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, ["cluster", "node_id", *labels], registry=self.registry)
@@ -46,28 +46,22 @@ class Metrics:
         )
 
     def sent(self, topic: str, messages: int, size: int, seconds: float) -> None:
-        topic = self._label(topic)
-        self._messages_in.labels(**self._node, topic=topic).inc(messages)
-        self._bytes_in.labels(**self._node, topic=topic).inc(size)
+        self._child(self._messages_in, topic).inc(messages)
+        self._child(self._bytes_in, topic).inc(size)
         self._latency.observe(seconds)
 
     def send_failed(self, topic: str) -> None:
-        self._failures.labels(**self._node, topic=self._label(topic)).inc()
+        self._child(self._failures, topic).inc()
 
     def received(self, topic: str, group: str, messages: int, size: int) -> None:
-        labels = {**self._node, "topic": self._label(topic), "consumer_group": self._label(group)}
-        self._messages_out.labels(**labels).inc(messages)
-        self._bytes_out.labels(**labels).inc(size)
+        self._child(self._messages_out, topic, group).inc(messages)
+        self._child(self._bytes_out, topic, group).inc(size)
 
     def acked(self, topic: str, group: str, messages: int) -> None:
-        self._acked.labels(**self._node, topic=self._label(topic), consumer_group=self._label(group)).inc(
-            messages
-        )
+        self._child(self._acked, topic, group).inc(messages)
 
     def dead_lettered(self, topic: str, group: str, messages: int) -> None:
-        self._dead.labels(**self._node, topic=self._label(topic), consumer_group=self._label(group)).inc(
-            messages
-        )
+        self._child(self._dead, topic, group).inc(messages)
 
     def gauges(self, read: Callable[[], Iterable[tuple[str, str, dict[str, str], float]]]) -> None:
         """Adds gauges that are read when asked for: (name, help, labels, value)."""
@@ -77,13 +71,17 @@ class Metrics:
         """Opens the metrics endpoint; port 0 takes a free one. Raises OSError."""
         return start_http_server(port, host, registry=self.registry)
 
-    def _label(self, value: str) -> str:
-        if value in self._seen:
-            return value
-        if len(self._seen) >= MAX_SERIES:
-            return "other"
-        self._seen.add(value)
-        return value
+    def _child(self, counter: Counter, *labels: str) -> Counter:
+        """The counter of a topic, or of a topic and a group; looked up once."""
+        key = (counter, *labels)
+        child = self._children.get(key)
+        if child is None:
+            if len(self._children) >= MAX_SERIES:
+                labels = ("other",) * len(labels)
+            child = counter.labels(*self._node, *labels)
+            if len(self._children) < MAX_SERIES:
+                self._children[key] = child
+        return child
 
 
 class _Gauges(Collector):

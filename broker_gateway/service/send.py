@@ -13,6 +13,7 @@ import itertools
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from zlib_ng import zlib_ng
@@ -311,6 +312,7 @@ def _encoded_properties(message: pb.Message, limits: _Limits, host: Host) -> byt
     return encoded
 
 
+@lru_cache(maxsize=8192)
 def peer_host(peer: str) -> Host:
     """The peer's address `ip:port` or `[ip]:port` for BORNHOST; 0.0.0.0:0 when it is no IP address."""
     ip, _, port = peer.rpartition(":")
