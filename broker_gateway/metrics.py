@@ -73,7 +73,7 @@ class Metrics:
 
     def _child(self, counter: Counter, *labels: str) -> Counter:
         """The counter of a topic, or of a topic and a group; looked up once."""
-        key = (counter, *labels)
+        key: tuple[Counter | str, ...] = (counter, *labels)
         child = self._children.get(key)
         if child is None:
             if len(self._children) >= MAX_SERIES:
