@@ -1,0 +1,72 @@
+"""Receipt handles and where a moved copy came from: what is written is read, nothing else is."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker_gateway.delivery.handles import Handle, decode_handle, encode_handle
+from broker_gateway.delivery.moves import Origin, decode_origin
+
+QUEUES = st.integers(0, (1 << 32) - 1)
+LONGS = st.integers(0, (1 << 64) - 1)
+
+
+@given(QUEUES, LONGS, LONGS)
+def test_a_handle_is_28_characters_and_reads_back(queue_id: int, offset: int, delivery_id: int) -> None:
+    text = encode_handle(queue_id, offset, delivery_id)
+    assert len(text) == 28
+    assert decode_handle(text) == Handle(queue_id, offset, delivery_id)
+
+
+@given(st.text(max_size=40) | st.text("AZaz09-_+/= \n", min_size=28, max_size=28))
+def test_any_text_is_a_handle_or_none(text: str) -> None:
+    found = decode_handle(text)
+    if found is not None:
+        assert encode_handle(*found) == text.replace("+", "-").replace("/", "_")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "A" * 27,
+        "A" * 29,
+        "A" * 28,  # version 0
+        "AQ" + "=" * 26,
+        "AQAA AAAAAAAAAAAAAAAAAAAAAAA",
+        "AQÄAAAAAAAAAAAAAAAAAAAAAAAAA",
+        base64.b64encode(b"\x02" + bytes(20)).decode(),
+    ],
+)
+def test_what_is_no_handle_of_ours_is_none(text: str) -> None:
+    assert decode_handle(text) is None
+
+
+@given(QUEUES, LONGS, LONGS, st.integers(0, 27), st.characters(codec="ascii"))
+def test_a_changed_character_is_another_handle(
+    queue_id: int, offset: int, delivery_id: int, at: int, character: str
+) -> None:
+    text = encode_handle(queue_id, offset, delivery_id)
+    changed = text[:at] + character + text[at + 1 :]
+    if changed.replace("+", "-").replace("/", "_") != text:
+        assert decode_handle(changed) != Handle(queue_id, offset, delivery_id)
+
+
+@given(QUEUES, LONGS, st.integers(0, 1000), st.text(max_size=20), st.text(max_size=20))
+def test_an_origin_reads_back(queue_id: int, offset: int, attempt: int, group: str, topic: str) -> None:
+    origin = Origin(queue_id, offset, attempt, group, topic)
+    assert decode_origin(origin.encode()) == origin
+
+
+@given(st.text(max_size=30) | st.text("0123456789:ab-", max_size=30))
+def test_any_text_is_an_origin_or_none(text: str) -> None:
+    decode_origin(text)
+
+
+@pytest.mark.parametrize("text", ["", "1:2:3:4", "-1:2:3:1:gt", "1:2:3:x:gt", "1:2:٣:1:gt", "1:2:3::gt"])
+def test_what_is_no_origin_is_none(text: str) -> None:
+    assert decode_origin(text) is None
