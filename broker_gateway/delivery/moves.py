@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 ORIGIN_PROPERTY = "LB_ORIGIN"
 REASON_PROPERTY = "LB_REASON"
+_MOST_DIGITS = 20  # of 64 bits
 
 
 class Origin(NamedTuple):
@@ -31,8 +32,12 @@ class Origin(NamedTuple):
 def decode_origin(text: str) -> Origin | None:
     """Reads `LB_ORIGIN`; None when it is not well formed."""
     parts = text.split(":", 4)
-    if len(parts) != 5 or not all(part.isascii() and part.isdigit() for part in parts[:4]):
+    if len(parts) != 5 or not all(
+        part.isascii() and part.isdigit() and len(part) <= _MOST_DIGITS for part in parts[:4]
+    ):
         return None
     queue_id, queue_offset, attempt, length = (int(part) for part in parts[:4])
     names = parts[4]
+    if length > len(names):
+        return None
     return Origin(queue_id, queue_offset, attempt, names[:length], names[length:])

@@ -67,6 +67,18 @@ def test_any_text_is_an_origin_or_none(text: str) -> None:
     decode_origin(text)
 
 
-@pytest.mark.parametrize("text", ["", "1:2:3:4", "-1:2:3:1:gt", "1:2:3:x:gt", "1:2:٣:1:gt", "1:2:3::gt"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "1:2:3:4",
+        "-1:2:3:1:gt",
+        "1:2:3:x:gt",
+        "1:2:٣:1:gt",
+        "1:2:3::gt",
+        "1:2:3:9:gt",
+        f"{'1' * 5000}:2:3:1:gt",  # more digits than int() reads
+    ],
+)
 def test_what_is_no_origin_is_none(text: str) -> None:
     assert decode_origin(text) is None

@@ -1,0 +1,133 @@
+"""Options: where they come from, what is said about the wrong ones."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from broker_gateway.config import GROUPS, IMPORTANT, load_config, option_names, read_file
+from broker_gateway.errors import OptionError
+from store.flush import FlushMode
+
+BROKER_ID = pytest.mark.xfail(
+    strict=True,
+    reason="brokerId is Literal[0] and refuses the text 0, which RocketMQ's own broker.conf holds",
+)
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "broker.conf"
+    path.write_text(text)
+    return path
+
+
+def test_defaults_are_rocketmqs() -> None:
+    config, warnings = load_config(None, {}, {})
+    assert warnings == []
+    assert config.broker.broker_name == "broker-a"
+    assert config.broker.broker_cluster_name == "DefaultCluster"
+    assert config.broker.listen_port == 10911
+    assert config.broker.default_topic_queue_nums == 8
+    assert config.broker.auto_create_topic_enable
+    assert config.store.flush_disk_type is FlushMode.ASYNC_FLUSH
+    assert config.store.mapped_file_size_commit_log == 1 << 30
+    assert config.store.flush_interval_commit_log == 500
+    assert config.store.store_path_root_dir == Path.home() / "store"
+    assert config.proxy.grpc_server_port == 8081
+
+
+def test_command_line_before_environment_before_file_before_default(tmp_path: Path) -> None:
+    file = written(tmp_path, "brokerName=file\nbrokerClusterName=file\nlistenPort=1\n")
+    environment = {"LAKEBROKER_brokerName": "environment", "LAKEBROKER_brokerClusterName": "environment"}
+    config, warnings = load_config(file, {"brokerName": "command"}, environment)
+    assert warnings == []
+    assert config.broker.broker_name == "command"
+    assert config.broker.broker_cluster_name == "environment"
+    assert config.broker.listen_port == 1
+    assert config.broker.broker_id == 0
+
+
+def test_the_environment_of_the_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_config.__defaults__ == (os.environ,)
+    monkeypatch.setenv("LAKEBROKER_brokerName", "from-environment")
+    assert load_config(None, {})[0].broker.broker_name == "from-environment"
+
+
+def test_a_file_is_key_value_lines(tmp_path: Path) -> None:
+    file = written(
+        tmp_path, "# comment\n\n! too\n  brokerName = a-b \r\nnamesrvAddr=h:1;i:2\nlakeLocation=s3://b?x=y\n"
+    )
+    assert read_file(file) == {"brokerName": "a-b", "namesrvAddr": "h:1;i:2", "lakeLocation": "s3://b?x=y"}
+    assert load_config(file, {}, {})[0].lake.lake_location == "s3://b?x=y"
+
+
+def test_an_unknown_option_is_a_warning_that_names_the_nearest(tmp_path: Path) -> None:
+    config, warnings = load_config(written(tmp_path, "brokerNam=x\n"), {"qqqqqqqq": "1"}, {})
+    assert config.broker.broker_name == "broker-a"
+    assert warnings == [
+        "option brokerNam is unknown and has no effect; did you mean brokerName?",
+        "option qqqqqqqq is unknown and has no effect",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("listenPort", "70000", "option listenPort=70000: .*less than or equal to 65535"),
+        ("listenPort", "many", "option listenPort=many: .*valid integer"),
+        ("brokerName", "a b", "option brokerName=a b: .*match pattern"),
+        ("brokerId", "1", "option brokerId=1: "),
+        ("flushDiskType", "SOMETIMES", "option flushDiskType=SOMETIMES: .*'ASYNC_FLUSH' or 'SYNC_FLUSH'"),
+        ("autoCreateTopicEnable", "perhaps", "option autoCreateTopicEnable=perhaps: .*boolean"),
+        ("mappedFileSizeCommitLog", "4096", "option mappedFileSizeCommitLog=4096: .*65536"),
+        ("lakeLogLevel", "loud", "option lakeLogLevel=loud: "),
+    ],
+)
+def test_a_bad_value_names_option_value_and_what_is_wrong(name: str, value: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        load_config(None, {name: value}, {})
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"missing\.conf cannot be read"):
+        load_config(tmp_path / "missing.conf", {}, {})
+    path = tmp_path / "binary.conf"
+    path.write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(OptionError, match=r"binary\.conf cannot be read"):
+        load_config(path, {}, {})
+    with pytest.raises(OptionError, match=r"broker\.conf, line 2: 'flushDiskType' is no key=value"):
+        load_config(written(tmp_path, "brokerName=a\nflushDiskType\n"), {}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        pytest.param("brokerId", "0", marks=BROKER_ID),
+        ("autoCreateTopicEnable", "false"),
+        ("flushDiskType", "SYNC_FLUSH"),
+        ("lakePortFile", "/x"),
+    ],
+)
+def test_values_come_as_text(name: str, value: str) -> None:
+    config, warnings = load_config(None, {name: value}, {})
+    assert warnings == []
+    assert config.options()[name].lower() == value.lower()
+
+
+@BROKER_ID
+def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
+    config, _ = load_config(None, {"brokerIP1": "10.1.2.3", "lakeTokenFile": "/token"}, {})
+    shown = {name: value for name, value in config.options().items() if value}
+    text = "".join(f"{name}={value}\n" for name, value in shown.items())
+    again, warnings = load_config(written(tmp_path, text), {}, {})
+    assert warnings == []
+    assert again == config
+
+
+def test_every_option_has_one_name_and_a_description() -> None:
+    names = option_names()
+    assert len(names) == sum(len(options.model_fields) for options in GROUPS.values())
+    assert set(IMPORTANT) <= set(names)
+    assert all(field.description for options in GROUPS.values() for field in options.model_fields.values())
