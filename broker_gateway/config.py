@@ -65,7 +65,7 @@ class StoreOptions(_Group):
         default_factory=lambda: Path.home() / "store", description="folder of the store"
     )
     mapped_file_size_commit_log: int = Field(
-        1 << 30, ge=1 << 16, le=1 << 32, description="bytes of a segment; fixed when the store is made"
+        1 << 30, ge=1 << 20, le=1 << 32, description="bytes of a segment; fixed when the store is made"
     )
     flush_disk_type: FlushMode = Field(
         FlushMode.ASYNC_FLUSH, description="ASYNC_FLUSH or SYNC_FLUSH (the reply waits for the disk)"

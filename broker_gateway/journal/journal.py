@@ -24,9 +24,10 @@ from store.record import PendingRecord, encode_properties, tags_code
 VERSION = 1
 EVENTS_TAG = "events"
 SNAPSHOT_TAG = "snapshot"
-_EVENTS_A_RECORD = 8192
-_IN_FLIGHT_A_PART = 4096
+_EVENTS_A_RECORD = 1024
+_IN_FLIGHT_A_PART = 1024
 _PART_BYTES = 256 * 1024
+"""A record stays under 1 MiB, the least size of a segment, whatever names and ids are."""
 
 
 class Journal:
@@ -189,27 +190,29 @@ class Journal:
         )
 
     def _snapshot_parts(self) -> Iterable[pb.Batch]:
-        part = pb.Batch()
+        """The complete state in batches of about `_PART_BYTES`; at least one."""
+        part, size = pb.Batch(), 0
+        for piece in self._snapshot_pieces():
+            part.MergeFrom(piece)
+            size += piece.ByteSize()
+            if size >= _PART_BYTES:
+                yield part
+                part, size = pb.Batch(), 0
+        yield part
+
+    def _snapshot_pieces(self) -> Iterable[pb.Batch]:
         for topic in self._catalog.topics():
-            change = part.topics.add()
-            change.CopyFrom(_topic_change(topic))
+            change = _topic_change(topic)
             change.next_queue_offset.extend(
                 self._store.index.max_offset(topic.name, queue)
                 for queue in range(max(topic.read_queues, topic.write_queues))
             )
-            if len(part.topics) >= 512:
-                yield part
-                part = pb.Batch()
-        part.groups.extend(_group_change(group) for group in self._catalog.groups())
-        size = part.ByteSize()
+            yield pb.Batch(topics=[change])
+        for group in self._catalog.groups():
+            yield pb.Batch(groups=[_group_change(group)])
         for state in self._deliveries.queues():
             for queue in _queue_snapshots(state):
-                part.queues.append(queue)
-                size += queue.ByteSize()
-                if size >= _PART_BYTES:
-                    yield part
-                    part, size = pb.Batch(), 0
-        yield part
+                yield pb.Batch(queues=[queue])
 
 
 def _queue_snapshots(state: QueueDelivery) -> Iterable[pb.QueueChange]:

@@ -49,7 +49,7 @@ _ATTEMPTS_KEPT = 20_000
 
 @dataclass(slots=True, eq=False)
 class Poll:
-    """One ReceiveMessage call, and what it took."""
+    """One ReceiveMessage call, and what it took; `more` when the last look ended before the queue did."""
 
     group: Group
     topic: Topic
@@ -59,6 +59,7 @@ class Poll:
     auto_renew: bool
     client_id: str
     attempt_id: str
+    more: bool = False
     served: asyncio.Future[None] | None = None
     messages: list[pb.Message] = field(default_factory=list)
     taken: list[tuple[QueueDelivery, InFlight]] = field(default_factory=list)
@@ -105,7 +106,11 @@ class ReceiveService:
         wait_s = self._polling_s(request, context, request_timeout_ms)
         await self._journal.written()  # a topic or group that this call created
         try:
-            if not self._repeat(poll) and not self._take(poll):
+            taken = self._repeat(poll) or self._take(poll)
+            while not taken and poll.more:
+                await asyncio.sleep(0)  # others get their turn while a long stretch is looked through
+                taken = self._take(poll)
+            if not taken:
                 await self._wait(poll, wait_s)
             await self._journal.written()
         except BaseException:
@@ -228,6 +233,7 @@ class ReceiveService:
         now = now_ms()
         delivery_id = int.from_bytes(os.urandom(8), "big")
         size = 0
+        poll.more = False
         queues = poll.topic.read_queues
         first = next(self._turn)
         for step in range(queues):
@@ -318,7 +324,8 @@ class ReceiveService:
                     room -= took > 0
                 state.cursor = start + position + 1
             state.cursor = start + len(offsets)
-        self._wakeups.due(topic, state.key.group)  # more to look through: in the next turn
+        poll.more = True
+        self._wakeups.due(topic, state.key.group)  # if it waits already: in the next turn
         return size
 
     def _deliver(

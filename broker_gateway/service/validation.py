@@ -19,7 +19,7 @@ from broker_gateway.service.context import CallContext
 from broker_gateway.service.status import ServiceError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
-CLIENT_ID_MAX_LENGTH = 1024
+CLIENT_ID_MAX_LENGTH = 255
 
 
 def shown(text: str, limit: int = 80) -> str:
@@ -28,7 +28,7 @@ def shown(text: str, limit: int = 80) -> str:
 
 
 def client_id_of(context: CallContext) -> str:
-    """The caller's id; CLIENT_ID_REQUIRED without one, BAD_REQUEST beyond 1,024 characters."""
+    """The caller's id; CLIENT_ID_REQUIRED without one, BAD_REQUEST beyond 255 characters."""
     client_id = context.metadata.get("x-mq-client-id", "")
     if not client_id.strip():
         raise ServiceError(

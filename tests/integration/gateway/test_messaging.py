@@ -233,3 +233,12 @@ def test_what_comes_later_says_so(client: Client, method: str, request_: Any) ->
     status = (answer[0] if isinstance(answer, list) else answer).status
     assert status.code == pb.NOT_IMPLEMENTED
     assert method in status.message
+
+
+def test_a_filter_finds_its_message_behind_many_others(client: Client, name: str) -> None:
+    client.call("QueryRoute", rpc.QueryRouteRequest(topic=pb.Resource(name=name)))
+    for _ in range(20):
+        client.send(name, *[b"x"] * 1000, tag="common")
+    client.send(name, b"rare", tag="rare")
+    wanted = pb.FilterExpression(type=pb.TAG, expression="rare")
+    assert [m.body for m in receive_all(client, name, name, 1, filter=wanted)] == [b"rare"]
