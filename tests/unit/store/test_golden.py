@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from store.errors import StoreDamagedError
+from store.log_reader import LogReader
 from store.record import SYS_COMMIT, SYS_TRANSACTION_MASK, decode_record, java_hash
 from store.scan import Scan, scan, topic_codes
 
@@ -94,3 +96,52 @@ def test_index_entries_are_what_the_broker_wrote(store: Path, scanned: Scan) -> 
             theirs.add((key_hash, offset))
     assert ours == theirs
     assert len(ours) > 250
+
+
+def test_the_store_is_read_by_path(store: Path, scanned: Scan) -> None:
+    with pytest.raises(StoreDamagedError, match="give broker and log_id"):
+        LogReader(store)
+    reader = LogReader(store, broker="broker-a", log_id="golden")
+    end = reader.flushed_offset
+    assert (reader.min_offset, end) == (0, scanned.next_offset)
+    found = [
+        offset
+        for start, data, _ in reader.read_chunks(0, end, 4096)
+        for offset in scan(data, start).physical_offset.tolist()
+    ]
+    assert found == scanned.physical_offset.tolist()
+    reader.close()
+
+
+def test_every_record_decodes_to_what_the_scan_says(scanned: Scan) -> None:
+    data = scanned.buffer.data
+    for row in range(len(scanned)):
+        record = decode_record(data, int(scanned.physical_offset[row]), int(scanned.physical_offset[row]))
+        assert (
+            record.size,
+            record.queue_id,
+            record.queue_offset,
+            record.sys_flag,
+            record.reconsume_times,
+        ) == (
+            scanned.size[row],
+            scanned.queue_id[row],
+            scanned.queue_offset[row],
+            scanned.sys_flag[row],
+            scanned.reconsume_times[row],
+        )
+        assert (record.born_timestamp, record.store_timestamp, record.flag) == (
+            scanned.born_timestamp[row],
+            scanned.store_timestamp[row],
+            scanned.flag[row],
+        )
+
+
+def test_a_flipped_bit_in_any_body_is_found(scanned: Scan) -> None:
+    damaged = bytearray(scanned.buffer[: scanned.next_offset].tobytes())
+    rows = [row for row in range(len(scanned)) if scanned.body_length[row]]
+    for row in rows:
+        damaged[int(scanned.body_start[row])] ^= 0x80
+    found = scan(damaged, 0)
+    assert found.bad_offset.tolist() == [int(scanned.physical_offset[row]) for row in rows]
+    assert len(found) == len(scanned) - len(rows)
