@@ -1,0 +1,159 @@
+"""A start on any log: the index comes back as the appends left it, damage costs what it must and no more."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store import recovery
+from store.flush import encode_flushed
+from store.message_store import MessageStore
+from store.queue_index import LARGEST_GAP, QueueIndex
+from store.record import SYS_COMMIT, SYS_PREPARED, SYS_ROLLBACK, Host, PendingRecord
+
+SEGMENT = 1 << 16
+HOST = Host("127.0.0.1", 10911)
+BATCHES = st.lists(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b", "%DLQ%" + "g" * 150]),
+            st.integers(0, 2),
+            st.integers(0, 30_000),
+            st.sampled_from([0, 0, 0, SYS_PREPARED, SYS_COMMIT, SYS_ROLLBACK]),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def open_store(folder: Path) -> MessageStore:
+    return MessageStore.open(
+        folder, broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT, flush_interval_ms=60_000
+    )
+
+
+def fill(store: MessageStore, batches: list[list[tuple[str, int, int, int]]]) -> None:
+    for batch in batches:
+        store.append(
+            [
+                PendingRecord(topic, queue, b"x" * size, b"", 1, HOST.packed, flag)
+                for topic, queue, size, flag in batch
+            ]
+        )
+
+
+def contents(index: QueueIndex) -> tuple[list[int], dict[tuple[str, int], list[list[int]]]]:
+    return index.record_starts().tolist(), {
+        key: [column.tolist() for column in index.entries(*key, index.min_offset(*key), 1 << 20)]
+        for key in sorted(index.queues())
+    }
+
+
+@pytest.mark.parametrize("scan_bytes", [64 << 20, 5_000])
+def test_the_index_comes_back_as_it_was(scan_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "_SCAN_BYTES", scan_bytes)
+
+    @settings(max_examples=25, deadline=None)
+    @given(BATCHES)
+    def check(batches: list[list[tuple[str, int, int, int]]]) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            store = open_store(Path(name))
+            fill(store, batches)
+            before, end = contents(store.index), store.max_offset
+            store.close()
+            store = open_store(Path(name))
+            assert contents(store.index) == before
+            assert store.max_offset == end
+            assert not store.recovered.bad
+            assert store.recovered.cut_at is None
+            store.close()
+
+    check()
+
+
+@settings(max_examples=60, deadline=None)
+@given(BATCHES, st.floats(0, 1), st.floats(0, 1), st.binary(min_size=1, max_size=20))
+def test_damage_anywhere_keeps_every_other_flushed_record(
+    batches: list[list[tuple[str, int, int, int]]], where: float, flushed_at: float, piece: bytes
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        store = open_store(folder)
+        fill(store, batches)
+        starts, end = store.index.record_starts().tolist(), store.max_offset
+        store.close()
+        flushed = [*starts, end][int(flushed_at * len(starts))]
+        (folder / "flushed").write_bytes(encode_flushed(flushed))
+        at = int(where * (end - 1))
+        with (folder / "commitlog" / f"{at - at % SEGMENT:020d}").open("r+b") as file:
+            file.seek(at % SEGMENT)
+            file.write(piece[: SEGMENT - at % SEGMENT])
+        store = open_store(folder)
+        found = set(store.index.record_starts().tolist())
+        assert store.max_offset >= flushed
+        assert found <= set(starts)
+        for start, stop in zip(starts, [*starts[1:], end], strict=True):
+            touched = start < at + len(piece) and at < stop
+            if stop <= flushed and not touched:
+                assert start in found, "a whole record below the flushed offset is never lost"
+        again = store.append([PendingRecord("new", 0, b"", b"", 1, HOST.packed)])[0]
+        store.close()
+        store = open_store(folder)
+        assert set(store.index.record_starts().tolist()) == found | {again.physical_offset}
+        store.close()
+
+
+def test_a_gap_in_a_queue_reads_as_unreadable_entries() -> None:
+    index = QueueIndex()
+    index.put("t", 0, 5, 100, 10, 1, 0)
+    index.put("t", 0, 8, 200, 20, 2, 0)
+    offsets, sizes, codes = index.entries("t", 0, 5, 10)
+    assert sizes.tolist() == [10, 0, 0, 20]
+    assert (offsets[[0, 3]].tolist(), codes[[0, 3]].tolist()) == ([100, 200], [1, 2])
+    assert (index.min_offset("t", 0), index.max_offset("t", 0)) == (5, 9)
+    assert [len(column) for column in index.entries("t", 0, 4, 1)] == [0, 0, 0]
+    assert [len(column) for column in index.entries("t", 0, 9, 1)] == [0, 0, 0]
+
+
+def test_a_queue_that_begins_anew_counts_from_the_later_record() -> None:
+    index = QueueIndex()
+    for queue_offset in range(5):
+        index.put("t", 0, queue_offset, 100 * queue_offset, 10, 0, 0)
+    index.put("t", 0, 2, 900, 11, 0, 0)
+    assert index.entries("t", 0, 0, 9)[1].tolist() == [10, 10, 11]
+    index.put("t", 0, 3 + LARGEST_GAP + 1, 1000, 12, 0, 0)
+    assert index.min_offset("t", 0) == 3 + LARGEST_GAP + 1
+    assert index.entries("t", 0, index.min_offset("t", 0), 9)[1].tolist() == [12]
+
+
+def test_the_next_offset_can_be_raised_but_not_lowered() -> None:
+    index = QueueIndex()
+    index.raise_next("t", 0, 7)
+    assert index.max_offset("t", 0) == 7
+    index.raise_next("t", 0, 3)
+    assert index.max_offset("t", 0) == 7
+    index.put("t", 0, 7, 0, 10, 0, 0)
+    index.raise_next("t", 0, 10)
+    assert (index.min_offset("t", 0), index.max_offset("t", 0)) == (7, 10)
+    assert index.entries("t", 0, 7, 9)[1].tolist() == [10, 0, 0]
+    index.raise_next("t", 1, 0)
+    assert ("t", 1) not in index.queues()
+
+
+def test_starts_align_and_split() -> None:
+    index = QueueIndex()
+    for number in range(2000):
+        index.put("t", 0, number, 10 * number, 10, 0, 0)
+    assert index.is_record_start(10)
+    assert not index.is_record_start(11)
+    assert (index.align(11), index.align(19_990), index.align(19_991)) == (20, 19_990, None)
+    assert index.split(0, 20_000, 5_001) == [0, 5_000, 10_000, 15_000, 20_000]
+    assert index.split(100, 130, 1) == [100, 110, 120, 130]
+    assert index.split(50, 50, 10) == [50]
