@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 import heapq
 import itertools
+import logging
 import mmap
 import os
 import struct
@@ -29,6 +30,7 @@ FLUSHED_FILE = "flushed"
 _FLUSHED = struct.Struct(">QQ")
 assert _FLUSHED.size == 16
 _OFFSET = struct.Struct(">Q")
+log = logging.getLogger(__name__)
 REQUEST_INTERVAL_S = 0.02
 """A reader's wish to flush is granted no more often than this."""
 
@@ -144,7 +146,10 @@ class Flusher:
             while self._waiters and (self.error is not None or self._waiters[0][0] <= self.flushed_offset):
                 ready.append(heapq.heappop(self._waiters)[2])
         for callback in ready:
-            callback(self.error)
+            try:
+                callback(self.error)
+            except Exception:  # one caller's error must not end the flushing for all
+                log.exception("a callback of a flush failed")
 
 
 class _SideFile:

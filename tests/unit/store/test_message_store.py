@@ -267,3 +267,59 @@ def test_appending_nothing_is_nothing(tmp_path: Path) -> None:
     assert nothing == []
     store.close()
     store.close()
+
+
+def test_readers_on_other_threads_follow_over_rolls(tmp_path: Path) -> None:
+    store = open_store(tmp_path, flush_interval_ms=1)
+    problems: list[str] = []
+    counts: list[int] = []
+    stop = threading.Event()
+
+    def follow() -> None:
+        reader = LogReader(tmp_path)
+        offset = count = 0
+        try:
+            while True:
+                last = stop.is_set()
+                end = reader.flushed_offset
+                for start, data, following in reader.read_chunks(offset, end, 10_000):
+                    found = scan(data, start)
+                    if found.bad_reason:
+                        problems.append(f"{found.bad_reason} at {found.bad_offset.tolist()}")
+                    count += len(found)
+                    offset = following
+                if last and offset == end:
+                    break
+        except Exception as error:
+            problems.append(repr(error))
+        counts.append(count)
+        reader.close()
+
+    readers = [threading.Thread(target=follow) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for number in range(300):
+        store.append([pending(bytes([number % 256]) * (number * 37 % 5000)) for _ in range(2)])
+    flush(store)
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert problems == []
+    assert counts == [600, 600]
+    assert store.max_offset > 10 * SEGMENT
+    store.close()
+
+
+def test_a_waiter_that_fails_leaves_the_others_and_the_flushing_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(tmp_path)
+    store.append([pending()])
+    store.wait_flushed(store.max_offset, lambda error: [][0])
+    flush(store)
+    store.append([pending()])
+    flush(store)
+    assert store.flushed_offset == store.max_offset
+    store.close()
+    assert not (tmp_path / "abort").exists()
+    assert [record.message for record in caplog.records] == ["a callback of a flush failed"]
