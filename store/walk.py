@@ -417,7 +417,8 @@ def dictionary(data: Array, start: Array, length: Array) -> tuple[Array, Array]:
 def split(data: Array, base: int, start: int, most: int) -> tuple[Array, int]:
     """Positions of records at which to cut so that pieces hold about `most` bytes; blanks go with what is
     before them. Stops (second value) at what is no record."""
-    cuts = np.empty(len(data) // max(most, 1) + 2, dtype=np.int64)
+    # two neighbouring pieces hold more than `most`
+    cuts = np.empty(2 * len(data) // max(most, 1) + 2, dtype=np.int64)
     count = 0
     row = np.empty(COLUMNS, dtype=np.int64)
     at, begin = np.int64(start), np.int64(start)

@@ -81,7 +81,11 @@ def test_an_unknown_option_is_a_warning_that_names_the_nearest(tmp_path: Path) -
         ("brokerId", "1", "option brokerId=1: "),
         ("flushDiskType", "SOMETIMES", "option flushDiskType=SOMETIMES: .*'ASYNC_FLUSH' or 'SYNC_FLUSH'"),
         ("autoCreateTopicEnable", "perhaps", "option autoCreateTopicEnable=perhaps: .*boolean"),
-        ("mappedFileSizeCommitLog", "4096", "option mappedFileSizeCommitLog=4096: .*greater than or equal to"),
+        (
+            "mappedFileSizeCommitLog",
+            "4096",
+            "option mappedFileSizeCommitLog=4096: .*greater than or equal to",
+        ),
         ("lakeLogLevel", "loud", "option lakeLogLevel=loud: "),
     ],
 )
