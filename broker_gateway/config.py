@@ -46,7 +46,7 @@ class BrokerOptions(_Group):
 
     broker_name: str = Field("broker-a", pattern=_NAME, description="name of the broker")
     broker_cluster_name: str = Field("DefaultCluster", pattern=_NAME, description="name of its cluster")
-    broker_id: Literal[0] = Field(0, description="0, master; slaves are not built yet")
+    broker_id: int = Field(0, ge=0, le=0, description="0, master; slaves are not built yet")
     broker_ip1: str = Field(
         default_factory=default_ip, alias="brokerIP1", description="address in STOREHOST and routes"
     )

@@ -12,13 +12,13 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
-from structured_streaming.errors import LakeError
+from structured_streaming.errors import ForeignWriterError, LakeError
 from structured_streaming.jvm_output import jvm_output_to_file
 from structured_streaming.progress import BatchReport
 from structured_streaming.sink.base import Sink
@@ -29,6 +29,11 @@ from structured_streaming.tables import create_tables
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+
+RETRIES = 10
+"""Times that a failed query starts again without having committed anything in between."""
+LONGEST_WAIT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,31 +140,60 @@ def run_reput(
     master: str = "local[2]",
     sink: Sink | None = None,
 ) -> None:
-    """Runs the job until it is done (`once`) or a signal stops it. Raises LakeError."""
+    """Runs the job until it is done (`once`) or a signal stops it; a failed query starts again. Raises LakeError."""
     session = reput_session(master)
-    query, checkpoint = start_reput(session, options, on_batch, sink)
-    stopping = False
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        nonlocal stopping
-        stopping = True
-
+    stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+        signal.signal(number, lambda _number, _frame: stopping.set())
+    committed = 0
+
+    def counted(report: BatchReport) -> None:
+        nonlocal committed
+        committed += 1
+        on_batch(report)
+
+    failures, seen = 0, 0
     try:
-        while not stopping and not query.awaitTermination(1):
-            pass
-        query.stop()
-    except Exception as error:
-        raise LakeError(_cause(error)) from error
+        while True:
+            problem = _run_query(session, options, counted, sink, stopping)
+            if problem is None:
+                return
+            failures = failures + 1 if committed == seen else 1
+            seen = committed
+            if options.once or failures > RETRIES or ForeignWriterError.__name__ in problem:
+                raise LakeError(_cause(problem))
+            wait_s = min(2.0**failures, LONGEST_WAIT_S)
+            sys.stderr.write(f"lakebroker: {_cause(problem)}; the query starts again in {wait_s:g} s\n")
+            if stopping.wait(wait_s):
+                return
     finally:
-        shutil.rmtree(checkpoint, ignore_errors=True)
         session.stop()
 
 
-def _cause(error: Exception) -> str:
-    """The sentence of the error inside Spark's report of it."""
-    text = str(error)
+def _run_query(
+    session: SparkSession,
+    options: ReputOptions,
+    on_batch: Callable[[BatchReport], None],
+    sink: Sink | None,
+    stopping: threading.Event,
+) -> str | None:
+    """Runs the query until it ends or `stopping` is set; returns what it failed with, None for a good end."""
+    from pyspark.errors import StreamingQueryException
+
+    query, checkpoint = start_reput(session, options, on_batch, sink)
+    try:
+        while not stopping.is_set() and not query.awaitTermination(1):
+            pass
+        query.stop()
+    except StreamingQueryException as error:
+        return str(error)
+    finally:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+    return None
+
+
+def _cause(text: str) -> str:
+    """The sentence of our error inside Spark's report of it."""
     for line in reversed(text.splitlines()):
         if "structured_streaming.errors." in line:
             return line.split("Error: ", 1)[-1].strip()

@@ -67,11 +67,11 @@ class LakeProgress:
         self.offsets = {(row["broker"], row["log_id"]): row["end_offset_max"] for row in rows}
         self._tables = [DeltaTable(str(folder / table.name)) for table in DATA_TABLES]
 
-    def furthest(self, broker: str, log_id: str) -> int:
-        """Where the furthest table stands for a log: beyond the progress after a crash between commits; else -1."""
-        versions = [table.transaction_version(f"{broker}/{log_id}") for table in self._tables]
-        furthest = max((version for version in versions if version is not None), default=-1)
-        return furthest if furthest > self.offsets.get((broker, log_id), -1) else -1
+    def stops(self, broker: str, log_id: str) -> list[int]:
+        """Where tables stand beyond the progress of a log, ascending: a crash between commits left them ahead."""
+        progress = self.offsets.get((broker, log_id), -1)
+        versions = {table.transaction_version(f"{broker}/{log_id}") for table in self._tables}
+        return sorted(version for version in versions if version is not None and version > progress)
 
 
 class DeltaCommitSink:

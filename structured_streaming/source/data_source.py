@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 MAX_BYTES_PER_TRIGGER = 256 << 20
 PARTITION_BYTES = 16 << 20
 _IDLE_WAIT_MS = 250
+_UNREACHABLE_WAIT_S = 1.0
 Offsets = dict[str, dict[str, Any]]
 
 
@@ -187,12 +189,12 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
     """Micro-batches of the logs.
 
     With `lake`, the lake's progress says where to begin. Tables ahead of it (a crash between two of their
-    commits) are caught up with by a first batch that ends exactly where the furthest of them stands.
+    commits) are caught up with by first batches that end exactly where one of them stands.
     """
 
     def __init__(self, options: _Options) -> None:
         super().__init__(options)
-        self._fences: dict[tuple[str, str], int] = {}
+        self._stops: dict[tuple[str, str], list[int]] = {}
         self._until: dict[str, int] | None = None
         self._states: dict[str, tuple[str, LogState]] = {}
         self._progress: LakeProgress | None = None
@@ -237,7 +239,14 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
         """The lake's progress counts, not this."""
 
     def _latest(self, start: Offsets, limit: Any) -> Offsets:
-        states = self.states()
+        try:
+            states = self.states()
+        except SourceError as error:
+            if not start:
+                raise
+            sys.stderr.write(f"lakebroker: {error}; trying again\n")
+            time.sleep(_UNREACHABLE_WAIT_S)
+            return start
         if start and all(
             state.end <= start.get(broker, {}).get("offset", -1) for broker, (_, state) in states.items()
         ):
@@ -259,7 +268,7 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
                 else self._first(state)
             )
             end = min(state.end, (self._until or {}).get(broker, state.end))
-            fence = self._fence(state)
+            fence = self._fence(state, first)
             if first < fence:
                 end = fence
             elif self._fenced(start, states):
@@ -281,16 +290,16 @@ class LogStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailable
                 if known is not None and known["log_id"] == state.log_id
                 else self._first(state)
             )
-            if first < self._fence(state):
+            if first < self._fence(state, first):
                 return True
         return False
 
-    def _fence(self, state: LogState) -> int:
-        """Where the furthest table stands for a log when it is ahead of the lake's progress; else -1."""
+    def _fence(self, state: LogState, first: int) -> int:
+        """The next offset at which some table stands ahead of the lake's progress; -1 without one."""
         key = (state.broker, state.log_id)
-        if key not in self._fences:
-            self._fences[key] = self._progress.furthest(*key) if self._progress is not None else -1
-        return self._fences[key]
+        if key not in self._stops:
+            self._stops[key] = self._progress.stops(*key) if self._progress is not None else []
+        return next((stop for stop in self._stops[key] if stop > first), -1)
 
     def _first(self, state: LogState) -> int:
         """Where a log that no offset names yet begins."""

@@ -11,11 +11,6 @@ from broker_gateway.config import GROUPS, IMPORTANT, load_config, option_names, 
 from broker_gateway.errors import OptionError
 from store.flush import FlushMode
 
-BROKER_ID = pytest.mark.xfail(
-    strict=True,
-    reason="brokerId is Literal[0] and refuses the text 0, which RocketMQ's own broker.conf holds",
-)
-
 
 def written(folder: Path, text: str) -> Path:
     path = folder / "broker.conf"
@@ -108,7 +103,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        pytest.param("brokerId", "0", marks=BROKER_ID),
+        ("brokerId", "0"),
         ("autoCreateTopicEnable", "false"),
         ("flushDiskType", "SYNC_FLUSH"),
         ("lakePortFile", "/x"),
@@ -120,7 +115,6 @@ def test_values_come_as_text(name: str, value: str) -> None:
     assert config.options()[name].lower() == value.lower()
 
 
-@BROKER_ID
 def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
     config, _ = load_config(None, {"brokerIP1": "10.1.2.3", "lakeTokenFile": "/token"}, {})
     shown = {name: value for name, value in config.options().items() if value}
