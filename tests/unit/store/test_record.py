@@ -85,7 +85,7 @@ def test_every_field_comes_back(record: PendingRecord, store_host: Host, crc: bo
     assert found.size == len(data)
     assert (found.topic, found.queue_id, bytes(found.body)) == (record.topic, record.queue_id, record.body)
     assert (found.born_timestamp, found.born_host.packed) == (record.born_timestamp, record.born_host)
-    assert (found.store_timestamp, found.store_host) == (9, store_host)
+    assert (found.store_timestamp, found.store_host.packed) == (9, store_host.packed)
     assert (found.flag, found.reconsume_times) == (record.flag, record.reconsume_times)
     assert found.prepared_transaction_offset == record.prepared_transaction_offset
     assert (found.physical_offset, found.queue_offset) == (offset, 7)
