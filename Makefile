@@ -41,8 +41,8 @@ check: $(READY) ## Lint, format check, types
 interop: $(READY) ## Compare and talk with RocketMQ's official programs (fetched from their registries)
 	$(BIN)/python -m pytest tests/interop
 
-bench: $(JARS) ## Measure sending, receiving, the reput and its freshness
-	$(BIN)/python -m benchmarks.send_receive
+bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the reput (needs Go and Maven)
+	$(BIN)/python -m benchmarks.data_plane
 	$(BIN)/python -m benchmarks.reput
 
 evidence: $(JARS) ## The long versions of the crash tests

@@ -1,126 +1,208 @@
-"""Bulk rate and freshness of the reput; prints one line of JSON for each.
+"""Bulk rate of the reput beside the real broker's rebuild, and freshness; one line of JSON for each.
 
-`python -m benchmarks.reput [--records 500000] [--rate 100] [--seconds 30]`. CPU is that of the job and all its
-children. Freshness: from a message's store timestamp to the commit of the batch that holds it.
+`python -m benchmarks.reput [--records 1000000] [--rate 100] [--seconds 30]`. Both read the same log, and starting
+a JVM, Spark or a broker does not count: the reput's rate is that from its first batch's commit to the last one's,
+the real broker's that of the records beyond the first tenth, (records - tenth) / (time for all - time for a
+tenth). CPU likewise. Freshness: from a message's store timestamp to the commit of the batch that holds it.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.send_receive import percentile, send
-from demo.processes import ROOT, Gateway, Reput, command
+import numpy as np
+from deltalake import DeltaTable
+from rich.console import Console
+
+from benchmarks import load_generator
+from benchmarks.peer.rocketmq import RocketMQ
+from demo.processes import ROOT, Gateway, ProcessError, Reput, command
 from store.message_store import MessageStore
 from store.record import Host, PendingRecord, encode_properties
 
+console = Console(stderr=True)
+BATCH_BYTES = 64 << 20
+"""Of the log in one batch of the bulk runs: several batches, so that the first one's start can be left out."""
 
-def bulk(records: int, size: int) -> dict[str, Any]:
-    """A store written directly, then one `reput --once`."""
-    host = Host("127.0.0.1", 10911)
+
+class Spent(NamedTuple):
+    """Records, and the seconds of wall clock and CPU they took."""
+
+    records: int
+    wall_s: float
+    cpu_s: float
+
+    @property
+    def rate(self) -> float:
+        """Records per second."""
+        return self.records / self.wall_s
+
+
+def bulk(records: int, size: int, passes: int) -> dict[str, Any]:
+    """A log of `records`, through `reput --once` and into the real broker's indexes, alternating."""
     with tempfile.TemporaryDirectory(prefix="lakebroker-bench-") as name:
-        folder = Path(name)
-        store = MessageStore.open(
-            folder / "store", broker="b", cluster="c", store_host=host, segment_size=1 << 28
-        )
-        body = os.urandom(size)
-        for first in range(0, records, 1000):
-            store.append(
-                [
-                    PendingRecord(
-                        "bench",
-                        n % 8,
-                        body,
-                        encode_properties({"KEYS": f"k{n}", "UNIQ_KEY": f"{n:032X}"}),
-                        1_700_000_000_000,
-                        host.packed,
-                    )
-                    for n in range(first, min(first + 1000, records))
-                ]
+        few, many = Path(name, "few"), Path(name, "many")
+        for store, count in ((few, records // 10), (many, records)):
+            with console.status(f"writing {count:,} records of {size} B"):
+                write_store(store, count, size)
+        ours, theirs = [], []
+        for number in range(passes):
+            ours.append(reput_once(many))
+            console.print(f"pass {number}: lakebroker {ours[-1].rate:,.0f} records/s")
+            start, whole = real_rebuild(few, records // 10), real_rebuild(many, records)
+            theirs.append(
+                Spent(whole.records - start.records, whole.wall_s - start.wall_s, whole.cpu_s - start.cpu_s)
             )
-        store.close()
-        before, began = os.times(), time.monotonic()
-        arguments = command(
-            "reput", "--store", f"{folder}/store", "--lake", f"{folder}/lake", "--once", "--json"
+            console.print(f"pass {number}: rocketmq {theirs[-1].rate:,.0f} records/s")
+    mine = max(ours, key=lambda spent: spent.rate)
+    peer = max(theirs, key=lambda spent: spent.rate)
+    return {
+        "benchmark": "reput",
+        "records": records,
+        "bytes": size,
+        "records_per_s": round(mine.rate),
+        "cpu_s_per_million": round(mine.cpu_s / mine.records * 1e6, 2),
+        "rocketmq_records_per_s": round(peer.rate),
+        "rocketmq_cpu_s_per_million": round(peer.cpu_s / peer.records * 1e6, 2),
+        "ratio_of_rates": round(mine.rate / peer.rate, 3),
+    }
+
+
+def write_store(folder: Path, records: int, size: int) -> None:
+    """A closed store of `records` messages with a key and an id each, over 8 queues."""
+    host = Host("127.0.0.1", 10911)
+    store = MessageStore.open(folder, broker="b", cluster="c", store_host=host, segment_size=1 << 30)
+    body = os.urandom(size // 2).hex().encode()
+    for first in range(0, records, 1000):
+        store.append(
+            [
+                PendingRecord(
+                    "bench",
+                    n % 8,
+                    body,
+                    encode_properties({"KEYS": f"k{n}", "UNIQ_KEY": f"{n:032X}"}),
+                    1_700_000_000_000,
+                    host.packed,
+                )
+                for n in range(first, min(first + 1000, records))
+            ]
         )
-        done = subprocess.run(arguments, cwd=ROOT, check=True, capture_output=True, text=True)
-        wall, after = time.monotonic() - began, os.times()
-        batches = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        progress = _progress(folder / "lake")
-        spent = progress[-1] - progress[0] if len(progress) > 1 else wall
-        cpu = after.children_user + after.children_system - before.children_user - before.children_system
-        steady = sum(batch["records"] for batch in batches[1:])
-        return {
-            "benchmark": "reput",
-            "records": records,
-            "bytes": size,
-            "records_per_s_with_start": round(records / wall),
-            "records_per_s_after_first_batch": round(steady / spent) if steady else None,
-            "cpu_s_per_million_with_start": round(cpu / records * 1e6, 1),
-        }
+    store.close()
 
 
-def _progress(lake: Path) -> list[float]:
-    from deltalake import DeltaTable
+def reput_once(store: Path) -> Spent:
+    """`lakebroker reput --once` into a new lake: from the first batch's commit to the last one's."""
+    with (
+        tempfile.TemporaryDirectory(prefix="lakebroker-bench-") as folder,
+        Path(folder, "log").open("wb") as log,
+    ):
+        arguments = ["--store", str(store), "--lake", f"{folder}/lake", "--once", "--json"]
+        process = subprocess.Popen(
+            command("reput", *arguments, "--batch-bytes", str(BATCH_BYTES)),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        commits = []
+        with process.stdout:
+            for line in process.stdout:
+                batch = json.loads(line)
+                commits.append(Spent(batch["records"], time.monotonic(), cpu_s(session=process.pid)))
+        if process.wait() or len(commits) < 2:
+            raise ProcessError(f"the reput made {len(commits)} batches: {Path(log.name).read_text()[-2000:]}")
+        first, last = commits[0], commits[-1]
+        records = sum(commit.records for commit in commits[1:])
+        return Spent(records, last.wall_s - first.wall_s, last.cpu_s - first.cpu_s)
 
-    rows = DeltaTable(str(lake / "reput_progress")).to_pyarrow_table()["commit_timestamp"].to_pylist()
-    return sorted(row.timestamp() for row in rows)
+
+def cpu_s(pid: int | None = None, session: int | None = None) -> float:
+    """CPU seconds of a process, or of all living processes of a session (a job, its JVM and its workers)."""
+    ticks = 0
+    for stat in Path("/proc").glob(f"{pid or '[0-9]*'}/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        if session is None or int(fields[3]) == session:
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def real_rebuild(store: Path, records: int) -> Spent:
+    """The real broker's start over the log, which opens its port once ConsumeQueue and Index are built."""
+    with tempfile.TemporaryDirectory(prefix="lakebroker-bench-") as folder:
+        for part in ("consumequeue", "index", "config"):
+            shutil.rmtree(store / part, ignore_errors=True)
+        for part in ("checkpoint", "abort"):
+            (store / part).unlink(missing_ok=True)
+        peer = RocketMQ(
+            Path(folder),
+            {"bench": (8, "NORMAL")},
+            proxy=False,
+            storePathRootDir=str(store),
+            storePathCommitLog=str(store / "commitlog"),
+        )
+        with peer:
+            spent_s = cpu_s(peer.pid)
+            peer.terminate()
+        return Spent(records, peer.broker_start_s, spent_s)
 
 
 def freshness(rate: int, seconds: int) -> dict[str, Any]:
-    """A gateway and a continuous reput, a steady trickle of messages."""
+    """A gateway and a continuous reput, a steady trickle of messages; the first seconds are not counted."""
     with (
         tempfile.TemporaryDirectory(prefix="lakebroker-bench-") as name,
         Gateway(Path(name)) as gateway,
         Reput(Path(name) / "lake", Path(name) / "reput.log", "--brokers", gateway.address) as reput,
     ):
-        asyncio.run(send(gateway.address, 10, 1, 1024))
+        assert gateway.process is not None
+        pid = gateway.process.pid
+        load_generator.run("send", gateway.address, pid, count=10, senders=1, connections=1)
         while not reput.batches():
             time.sleep(0.2)
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            began = time.monotonic()
-            asyncio.run(send(gateway.address, rate // 4, 1, 1024))
-            time.sleep(max(0.0, 0.25 - (time.monotonic() - began)))
+        load_generator.run(
+            "send", gateway.address, pid, rate=rate, senders=4, connections=1, warm=5, seconds=seconds
+        )
+        counted_from_ms = int((time.time() - seconds) * 1000)
         time.sleep(5)
         reput.stop()
-        return {"benchmark": "freshness", "rate": rate, **_freshness(Path(name) / "lake")}
+        return {"benchmark": "freshness", "rate": rate, **_freshness(Path(name) / "lake", counted_from_ms)}
 
 
-def _freshness(lake: Path) -> dict[str, float]:
-    from deltalake import DeltaTable
-
-    progress = DeltaTable(str(lake / "reput_progress")).to_pyarrow_table().sort_by("end_offset").to_pylist()
-    messages = DeltaTable(str(lake / "messages")).to_pyarrow_table(
-        columns=["physical_offset", "store_timestamp"]
-    )
-    ages = []
-    for row in messages.to_pylist()[10:]:
-        batch = next(p for p in progress if p["end_offset"] > row["physical_offset"])
-        ages.append((batch["commit_timestamp"] - row["store_timestamp"]).total_seconds())
-    return {
-        "messages": len(ages),
-        "batches": len(progress),
-        "p50_s": percentile(ages, 0.5) / 1000,
-        "p95_s": percentile(ages, 0.95) / 1000,
-    }
+def _freshness(lake: Path, counted_from_ms: int) -> dict[str, float]:
+    progress = DeltaTable(str(lake / "reput_progress")).to_pyarrow_table().sort_by("end_offset")
+    ends = progress["end_offset"].to_numpy()
+    commits_us = progress["commit_timestamp"].cast("timestamp[us]").cast("int64").to_numpy()
+    columns = ["physical_offset", "store_timestamp"]
+    messages = DeltaTable(str(lake / "messages")).to_pyarrow_table(columns=columns)
+    offsets = messages["physical_offset"].to_numpy()
+    stored_us = messages["store_timestamp"].cast("timestamp[us]").cast("int64").to_numpy()
+    batch = np.searchsorted(ends, offsets, side="right")
+    ages = ((commits_us[batch] - stored_us) / 1e6)[stored_us >= counted_from_ms * 1000]
+    p50, p95 = np.percentile(ages, [50, 95])
+    return {"messages": len(ages), "batches": len(ends), "p50_s": round(p50, 2), "p95_s": round(p95, 2)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--records", type=int, default=500_000)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--rate", type=int, default=100)
     parser.add_argument("--seconds", type=int, default=30)
     chosen = parser.parse_args()
+    load_generator.program()
     for size in (100, 1024):
-        print(json.dumps(bulk(chosen.records, size)), flush=True)
+        print(json.dumps(bulk(chosen.records, size, chosen.passes)), flush=True)
     print(json.dumps(freshness(chosen.rate, chosen.seconds)), flush=True)
 
 

@@ -27,8 +27,10 @@ def command(*arguments: str) -> list[str]:
 class Gateway:
     """A gateway over the store in `folder`, on free ports of the loopback interface."""
 
-    def __init__(self, folder: Path, **options: str) -> None:
+    def __init__(self, folder: Path, *, transport: str = "grpcio", **options: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        self._transport = transport
         self.log = folder / "gateway.log"
         self._ports = folder / "ports.json"
         self._options = {
@@ -66,7 +68,12 @@ class Gateway:
         self._ports.unlink(missing_ok=True)
         settings = [part for name, value in self._options.items() for part in ("--set", f"{name}={value}")]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command("gateway", *settings), stdout=log, stderr=log, cwd=ROOT)
+            self.process = subprocess.Popen(
+                command("gateway", "--transport", self._transport, *settings),
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+            )
         deadline = time.monotonic() + START_S
         while not self._ports.exists():
             if self.process.poll() is not None or time.monotonic() > deadline:

@@ -40,6 +40,9 @@ def reput(
     store: Annotated[str, typer.Option(help="Folders of stores on this machine, divided by commas")] = "",
     once: Annotated[bool, typer.Option("--once", help="End when everything there is was read")] = False,
     trigger: Annotated[str, typer.Option(help="Time between batches; 0s: at once")] = "0s",
+    batch_bytes: Annotated[
+        int, typer.Option(help="Bytes of the logs that one batch reads at most", min=1 << 20)
+    ] = 256 << 20,
     token_file: Annotated[
         Path | None, typer.Option(envvar="LAKEBROKER_TOKEN_FILE", help="File with the gateways' token")
     ] = None,
@@ -75,6 +78,7 @@ def reput(
         token_file=str(token_file) if token_file else "",
         trigger=_trigger(trigger),
         once=once,
+        max_bytes=batch_bytes,
     )
     if not store and not brokers:
         fail("nothing to read: give --brokers HOST:PORT,… or --store FOLDER", 2)

@@ -1,0 +1,1 @@
+"""The real Apache RocketMQ, run beside lakebroker."""

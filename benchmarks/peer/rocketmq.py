@@ -1,0 +1,290 @@
+"""Starts the real Apache RocketMQ on free loopback ports: a name server, and a proxy with a broker in one JVM.
+
+The jars come from Maven Central into `.cache/`; a JDK 17 and Maven must be on the PATH. Every process is
+ended by its id.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from demo.processes import ROOT, ProcessError
+
+VERSION = "5.5.0"
+_CACHE = ROOT / ".cache" / f"rocketmq-{VERSION}"
+_START_S = 90.0
+_OPENED = [
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+]
+_NAME_SERVER = "org.apache.rocketmq.namesrv.NamesrvStartup"
+_BROKER = "org.apache.rocketmq.broker.BrokerStartup"
+_PROXY = "org.apache.rocketmq.proxy.ProxyStartup"
+_ADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
+
+
+def jars() -> Path:
+    """The folder of RocketMQ's jars, fetched at first use. Raises ProcessError without Java or Maven."""
+    for tool in ("java", "mvn"):
+        if shutil.which(tool) is None:
+            raise ProcessError(f"{tool} is not on the PATH; the real RocketMQ needs a JDK 17 and Maven")
+    folder = _CACHE / "lib"
+    if not (_CACHE / "complete").exists():
+        _CACHE.mkdir(parents=True, exist_ok=True)
+        fetched = subprocess.run(
+            [
+                *("mvn", "-q", "-B", "-f", str(Path(__file__).with_name("pom.xml"))),
+                *("dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if fetched.returncode:
+            raise ProcessError(f"Maven could not fetch RocketMQ {VERSION}: {fetched.stdout[-2000:]}")
+        (_CACHE / "complete").touch()
+    return folder
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nothing listens on, each with the one two below it free too."""
+    found: list[int] = []
+    while len(found) < count:
+        with socket.socket() as high, socket.socket() as low:
+            high.bind(("127.0.0.1", 0))
+            port = high.getsockname()[1]
+            try:
+                low.bind(("127.0.0.1", port - 2))  # the broker's fast port
+            except OSError:
+                continue
+        if not {port - 2, port - 1, port, port + 2} & set(found):
+            found.append(port)
+    return found
+
+
+class RocketMQ:
+    """A name server and a broker (behind a proxy, unless `proxy` is False) over the store in `folder`.
+
+    `topics` maps names to (queues, message type). `broker_options` are lines of `broker.conf`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        topics: Mapping[str, tuple[int, str]],
+        groups: Sequence[str] = (),
+        *,
+        proxy: bool = True,
+        heap: str = "2g",
+        **broker_options: str,
+    ) -> None:
+        self.folder = folder
+        self.store = Path(broker_options.get("storePathRootDir", folder / "store"))
+        self._topics = topics
+        self._groups = groups
+        self._proxy = proxy
+        self._heap = heap
+        self._options = broker_options
+        self.name_server_port, self.broker_port, self._ha_port, self.grpc_port, self._remoting_port = (
+            free_ports(5)
+        )
+        self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self.broker_start_s = 0.0
+        """From starting the broker's process to its open port, s."""
+
+    @property
+    def address(self) -> str:
+        """Where gRPC clients connect."""
+        return f"127.0.0.1:{self.grpc_port}"
+
+    @property
+    def pid(self) -> int:
+        """The process of the broker (and the proxy in it)."""
+        return self._processes[-1][1].pid
+
+    def __enter__(self) -> RocketMQ:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Returns when the ports are open. Raises ProcessError."""
+        self._configure()
+        self._run(
+            "namesrv",
+            "256m",
+            _NAME_SERVER,
+            "-c",
+            str(self.folder / "namesrv.conf"),
+            port=self.name_server_port,
+        )
+        name_server = f"127.0.0.1:{self.name_server_port}"
+        broker = str(self.folder / "broker.conf")
+        began = time.monotonic()
+        if self._proxy:
+            proxy = str(self.folder / "proxy.json")
+            self._run(
+                *(
+                    "proxy",
+                    self._heap,
+                    _PROXY,
+                    "-pm",
+                    "local",
+                    "-n",
+                    name_server,
+                    "-bc",
+                    broker,
+                    "-pc",
+                    proxy,
+                ),
+                port=self.grpc_port,
+            )
+        else:
+            self._run("broker", self._heap, _BROKER, "-n", name_server, "-c", broker, port=self.broker_port)
+        self.broker_start_s = time.monotonic() - began
+
+    def kill(self) -> None:
+        """SIGKILL for all of them."""
+        for _, process in reversed(self._processes):
+            process.kill()
+            process.wait()
+        self._processes.clear()
+
+    def terminate(self, timeout_s: float = 60.0) -> None:
+        """SIGTERM, the last started first; waits for each."""
+        for _, process in reversed(self._processes):
+            process.terminate()
+            process.wait(timeout_s)
+        self._processes.clear()
+
+    def mqadmin(self, *arguments: str) -> str:
+        """What `mqadmin` prints for a command, on the name server. Raises ProcessError when it fails."""
+        done = subprocess.run(
+            [*self._java("256m"), _ADMIN, *arguments, "-n", f"127.0.0.1:{self.name_server_port}"],
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ProcessError(f"mqadmin {' '.join(arguments)}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+        return done.stdout
+
+    def _run(self, name: str, heap: str, *command: str, port: int) -> None:
+        with (self.folder / f"{name}.out").open("ab") as out:
+            process = subprocess.Popen(
+                [*self._java(heap), *command], stdout=out, stderr=out, env=self._environment()
+            )
+        self._processes.append((name, process))
+        deadline = time.monotonic() + _START_S
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    return
+            if process.poll() is not None or time.monotonic() > deadline:
+                output = (self.folder / f"{name}.out").read_text(errors="replace")[-2000:]
+                raise ProcessError(f"RocketMQ's {name} did not open port {port}: {output}")
+            time.sleep(0.05)
+
+    def _java(self, heap: str) -> list[str]:
+        classes = f"{self.folder}:{jars()}/*"
+        sizes = [f"-Xms{heap}", f"-Xmx{heap}", "-XX:MaxDirectMemorySize=2g"]
+        return ["java", *_OPENED, *sizes, "-XX:+UseG1GC", f"-Duser.home={self.folder}", "-cp", classes]
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "ROCKETMQ_HOME": str(self.folder), "RMQ_PROXY_HOME": str(self.folder)}
+
+    def _configure(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "conf").mkdir(exist_ok=True)
+        name_server = f"127.0.0.1:{self.name_server_port}"
+        options = {
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": "broker-a",
+            "brokerId": "0",
+            "brokerIP1": "127.0.0.1",
+            "bindAddress": "127.0.0.1",
+            "namesrvAddr": name_server,
+            "listenPort": str(self.broker_port),
+            "haListenPort": str(self._ha_port),
+            "storePathRootDir": str(self.store),
+            "storePathCommitLog": str(self.store / "commitlog"),
+            "autoCreateTopicEnable": "false",
+            **self._options,
+        }
+        _write_properties(self.folder / "broker.conf", options)
+        _write_properties(
+            self.folder / "namesrv.conf",
+            {"listenPort": str(self.name_server_port), "bindAddress": "127.0.0.1"},
+        )
+        proxy = {
+            "rocketMQClusterName": "DefaultCluster",
+            "namesrvAddr": name_server,
+            "grpcServerPort": self.grpc_port,
+            "remotingListenPort": self._remoting_port,
+            "localServeAddr": "127.0.0.1",
+            "tlsTestModeEnable": True,
+            "useEndpointPortFromRequest": True,
+            "proxyMode": "LOCAL",
+        }
+        (self.folder / "proxy.json").write_text(json.dumps(proxy))
+        config = self.store / "config"
+        if config.exists():
+            return
+        config.mkdir(parents=True)
+        version = {"counter": 1, "stateVersion": 0, "timestamp": 1_700_000_000_000}
+        topics = {name: _topic(name, queues, kind) for name, (queues, kind) in self._topics.items()}
+        groups = {name: _group(name) for name in self._groups}
+        _write_json(config / "topics.json", {"dataVersion": version, "topicConfigTable": topics})
+        _write_json(
+            config / "subscriptionGroup.json", {"dataVersion": version, "subscriptionGroupTable": groups}
+        )
+
+
+def _topic(name: str, queues: int, message_type: str) -> dict[str, object]:
+    return {
+        "topicName": name,
+        "readQueueNums": queues,
+        "writeQueueNums": queues,
+        "perm": 6,
+        "order": False,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "attributes": {"message.type": message_type},
+    }
+
+
+def _group(name: str) -> dict[str, object]:
+    return {
+        "groupName": name,
+        "consumeEnable": True,
+        "consumeFromMinEnable": True,
+        "consumeBroadcastEnable": True,
+        "retryQueueNums": 1,
+        "retryMaxTimes": 16,
+        "brokerId": 0,
+        "whichBrokerWhenConsumeSlowly": 1,
+    }
+
+
+def _write_properties(path: Path, options: Mapping[str, str]) -> None:
+    path.write_text("".join(f"{name}={value}\n" for name, value in options.items()))
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value))
