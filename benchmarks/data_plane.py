@@ -95,7 +95,7 @@ def main() -> None:
     chosen = parser.parse_args()
     words = [word for word in chosen.cases.split(",") if word]
     asked = [case for case in cases(chosen.seconds) if not words or any(word in case.name for word in words)]
-    console = Console(stderr=True)
+    console = Console(stderr=True, width=140)
     load_generator.program()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lakebroker-bench-")))

@@ -1,6 +1,6 @@
 """Bulk rate of the reput beside the real broker's rebuild, and freshness; one line of JSON for each.
 
-`python -m benchmarks.reput [--records 1000000] [--rate 100] [--seconds 30]`. Both read the same log, and starting
+`python -m benchmarks.reput [--log-bytes N] [--rate 100] [--seconds 30]`. Both read the same log, and starting
 a JVM, Spark or a broker does not count: the reput's rate is that from its first batch's commit to the last one's,
 the real broker's that of the records beyond the first tenth, (records - tenth) / (time for all - time for a
 tenth). CPU likewise. Freshness: from a message's store timestamp to the commit of the batch that holds it.
@@ -29,8 +29,8 @@ from store.message_store import MessageStore
 from store.record import Host, PendingRecord, encode_properties
 
 console = Console(stderr=True)
-BATCH_BYTES = 64 << 20
-"""Of the log in one batch of the bulk runs: several batches, so that the first one's start can be left out."""
+_RECORD_BYTES = 230
+"""Of a record here, without its body."""
 
 
 class Spent(NamedTuple):
@@ -106,7 +106,7 @@ def reput_once(store: Path) -> Spent:
     ):
         arguments = ["--store", str(store), "--lake", f"{folder}/lake", "--once", "--json"]
         process = subprocess.Popen(
-            command("reput", *arguments, "--batch-bytes", str(BATCH_BYTES)),
+            command("reput", *arguments),
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -195,14 +195,14 @@ def _freshness(lake: Path, counted_from_ms: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--log-bytes", type=int, default=5 << 28, help="of the logs; a batch reads 256 MiB")
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--rate", type=int, default=100)
     parser.add_argument("--seconds", type=int, default=30)
     chosen = parser.parse_args()
     load_generator.program()
     for size in (100, 1024):
-        print(json.dumps(bulk(chosen.records, size, chosen.passes)), flush=True)
+        print(json.dumps(bulk(chosen.log_bytes // (size + _RECORD_BYTES), size, chosen.passes)), flush=True)
     print(json.dumps(freshness(chosen.rate, chosen.seconds)), flush=True)
 
 

@@ -88,6 +88,11 @@ class ProxyOptions(_Group):
     enable_message_body_empty_check: bool = Field(True, description="refuse empty bodies")
     grpc_client_consumer_min_long_polling_timeout_millis: int = Field(5000, ge=0, description="ms")
     grpc_client_consumer_max_long_polling_timeout_millis: int = Field(20_000, ge=100, description="ms")
+    tls_test_mode_enable: bool = Field(
+        False, description="take TLS too, with a certificate made for trials (transport http2)"
+    )
+    tls_cert_path: Path | None = Field(None, description="certificate chain, PEM: take TLS too")
+    tls_key_path: Path | None = Field(None, description="its private key, PEM")
     metrics_prom_exporter_port: int = Field(5557, ge=-1, le=65535, description="metrics; 0 free, -1 off")
     metrics_prom_exporter_host: str = Field("127.0.0.1", description="address of the metrics port")
 
@@ -101,6 +106,7 @@ class LakeOptions(_Group):
     lake_max_in_flight_per_queue: int = Field(100_000, ge=1, description="messages of a group on a queue")
     lake_max_waiting_receives: int = Field(50_000, ge=1, description="receives that wait at a time")
     lake_max_clients: int = Field(50_000, ge=1, description="clients known at a time")
+    lake_transport: Literal["http2", "grpcio"] = Field("http2", description="what serves the gRPC port")
     lake_port_file: Path | None = Field(None, description="file that is told the ports when the broker is up")
     lake_log_format: Literal["text", "json"] = Field("text", description="form of log lines")
     lake_log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level")

@@ -19,6 +19,7 @@ import contextlib
 import json
 import os
 import signal
+import ssl
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,12 +29,13 @@ import uvloop
 
 from broker_gateway.broker import Broker
 from broker_gateway.config import GatewayConfig
-from broker_gateway.errors import StartError
+from broker_gateway.errors import OptionError, StartError
 from broker_gateway.logs import configure_logs
 from broker_gateway.metrics import Metrics
 from broker_gateway.service.access import Access
 from broker_gateway.service.log import LogService
-from broker_gateway.transport.grpcio.server import GrpcioServer
+from broker_gateway.transport.certificates import server_context, trial_certificate
+from broker_gateway.transport.methods import Server
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_pb.lakebroker.log.v1 import log_pb2
@@ -121,11 +123,11 @@ def _open_store(config: GatewayConfig) -> MessageStore:
     return store
 
 
-def _bind(config: GatewayConfig, broker: Broker, log_service: LogService) -> GrpcioServer:
+def _bind(config: GatewayConfig, broker: Broker, log_service: LogService) -> Server:
     address, port = config.proxy.grpc_bind_address, config.proxy.grpc_server_port
     try:
-        server = GrpcioServer(address, port, config.broker.broker_ip1)
-    except RuntimeError as error:
+        server = _server(config, address, port)
+    except (OSError, RuntimeError) as error:
         raise StartError(
             f"port {port} of {address} cannot be opened ({error}); choose another grpcServerPort"
         ) from error
@@ -133,6 +135,34 @@ def _bind(config: GatewayConfig, broker: Broker, log_service: LogService) -> Grp
     server.bind(admin_pb2.DESCRIPTOR.services_by_name["AdminService"], broker.admin)
     server.bind(log_pb2.DESCRIPTOR.services_by_name["LogService"], log_service)
     return server
+
+
+def _server(config: GatewayConfig, address: str, port: int) -> Server:
+    """The transport that was chosen. Raises OptionError, OSError or RuntimeError."""
+    tls = _tls(config)
+    if config.lake.lake_transport == "grpcio":
+        if tls is not None:
+            raise OptionError("TLS needs the transport http2; set lakeTransport=http2 or leave TLS out")
+        from broker_gateway.transport.grpcio.server import GrpcioServer
+
+        return GrpcioServer(address, port, config.broker.broker_ip1)
+    from broker_gateway.transport.http2.server import Http2Server
+
+    return Http2Server(address, port, config.broker.broker_ip1, tls)
+
+
+def _tls(config: GatewayConfig) -> ssl.SSLContext | None:
+    certificate, key = config.proxy.tls_cert_path, config.proxy.tls_key_path
+    if (certificate is None) != (key is None):
+        missing = "tlsKeyPath" if key is None else "tlsCertPath"
+        raise OptionError(f"{missing} is missing; a certificate needs its key")
+    if certificate is not None and key is not None:
+        return server_context(certificate, key)
+    if not config.proxy.tls_test_mode_enable:
+        return None
+    folder = config.store.store_path_root_dir / "config"
+    log.warning("TLS with a certificate made for trials; clients cannot tell this broker from another")
+    return server_context(*trial_certificate(folder, config.broker.broker_ip1))
 
 
 def _serve_metrics(

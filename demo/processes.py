@@ -27,7 +27,7 @@ def command(*arguments: str) -> list[str]:
 class Gateway:
     """A gateway over the store in `folder`, on free ports of the loopback interface."""
 
-    def __init__(self, folder: Path, *, transport: str = "grpcio", **options: str) -> None:
+    def __init__(self, folder: Path, *, transport: str = "http2", **options: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._transport = transport

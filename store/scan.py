@@ -7,6 +7,7 @@ known magic code, lengths that add up, and its own position as PHYSICALOFFSET. L
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -233,14 +234,21 @@ def gather(buffer: Bytes, start: Longs, length: Longs) -> tuple[Longs, Bytes]:
     return offsets, walk.copy_slices(as_bytes(buffer), np.ascontiguousarray(start), offsets)
 
 
-def find_property(scan: Scan, name: bytes) -> tuple[Longs, Longs]:
-    """Start (-1: absent) and length of the value of a property in every record."""
-    return walk.find_property(
+def find_properties(scan: Scan, names: Sequence[bytes]) -> list[tuple[Longs, Longs]]:
+    """For each name: start (-1: absent) and length of the property's value in every record."""
+    starts, lengths = walk.find_properties(
         scan.buffer,
         np.ascontiguousarray(scan.properties_start),
         np.ascontiguousarray(scan.properties_length),
-        np.frombuffer(name, dtype=np.uint8),
+        np.frombuffer(b"".join(names), dtype=np.uint8),
+        np.cumsum([len(name) for name in names]),
     )
+    return list(zip(starts, lengths, strict=True))
+
+
+def find_property(scan: Scan, name: bytes) -> tuple[Longs, Longs]:
+    """Start (-1: absent) and length of the value of a property in every record."""
+    return find_properties(scan, [name])[0]
 
 
 def split_properties(scan: Scan) -> tuple[Longs, Longs, Longs, Longs, Longs]:

@@ -285,19 +285,50 @@ def copy_slices(data: Array, start: Array, offsets: Array) -> Array:
     """The bytes `start[i]` … of length `offsets[i + 1] - offsets[i]`, one slice behind the other."""
     out = np.empty(offsets[-1], dtype=np.uint8)
     for i in range(len(start)):
-        length = offsets[i + 1] - offsets[i]
-        if length > 0:
-            out[offsets[i] : offsets[i + 1]] = data[start[i] : start[i] + length]
+        first, length = offsets[i], offsets[i + 1] - offsets[i]
+        if length > 64:
+            out[first : first + length] = data[start[i] : start[i] + length]
+        else:  # cheaper than setting up a copy
+            for k in range(length):
+                out[first + k] = data[start[i] + k]
     return out
 
 
 @njit(cache=True)
-def find_property(data: Array, start: Array, length: Array, name: Array) -> tuple[Array, Array]:
-    """Start (-1: absent) and length of the property in every slice of properties."""
-    starts = np.empty(len(start), dtype=np.int64)
-    lengths = np.empty(len(start), dtype=np.int64)
+def find_properties(
+    data: Array, start: Array, length: Array, names: Array, ends: Array
+) -> tuple[Array, Array]:
+    """Start (-1: absent) and length of each named property in every slice of properties, one pass for all.
+
+    `names` holds the names one behind the other, `ends` where each ends. Rows are names, columns slices.
+    """
+    starts = np.full((len(ends), len(start)), -1, dtype=np.int64)
+    lengths = np.zeros((len(ends), len(start)), dtype=np.int64)
     for i in range(len(start)):
-        starts[i], lengths[i] = _value(data, start[i], length[i], name)
+        at, end = start[i], start[i] + length[i]
+        while at < end:
+            split = at
+            while split < end and data[split] != 1 and data[split] != 2:
+                split += 1
+            stop = split
+            while stop < end and data[stop] != 2:
+                stop += 1
+            if split < stop:
+                first = np.int64(0)
+                for k in range(len(ends)):
+                    size = ends[k] - first
+                    if size == split - at and starts[k, i] < 0:
+                        same = True
+                        for j in range(size):
+                            if data[at + j] != names[first + j]:
+                                same = False
+                                break
+                        if same:
+                            starts[k, i] = split + 1
+                            lengths[k, i] = stop - split - 1
+                            break
+                    first = ends[k]
+            at = stop + 1
     return starts, lengths
 
 

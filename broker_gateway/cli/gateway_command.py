@@ -34,7 +34,7 @@ def gateway(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="An option as name=value; may be repeated")
     ] = None,
-    transport: Annotated[str, typer.Option(help="grpcio")] = "grpcio",
+    transport: Annotated[str | None, typer.Option(help="http2 or grpcio (lakeTransport)")] = None,
 ) -> None:
     from broker_gateway.config import IMPORTANT, load_config
 
@@ -48,8 +48,8 @@ def gateway(
         overrides["namesrvAddr"] = namesrv
     if store is not None:
         overrides["storePathRootDir"] = str(store)
-    if transport != "grpcio":
-        fail(f"--transport {transport}: only grpcio is built yet", 253)
+    if transport is not None:
+        overrides["lakeTransport"] = transport
     try:
         config, warnings = load_config(config_file, overrides)
         if print_all or print_important:

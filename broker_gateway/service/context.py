@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CallContext:
     """`peer` is `ip:port` (`[ip]:port` for IPv6), `remaining_s` what is left of the deadline (None: no deadline)."""
 

@@ -9,24 +9,28 @@ from numpy.typing import NDArray
 from store.scan import Bytes, Longs, gather
 from structured_streaming.tables import TIMESTAMP
 
+MAX_BYTES = (1 << 31) - 1
+"""What the offsets of an Arrow array of 32 bits reach."""
 
-def binary(buffer: Bytes, start: Longs, length: Longs) -> pa.LargeBinaryArray:
-    """The slices as one array; a negative start is null."""
+
+def binary(buffer: Bytes, start: Longs, length: Longs) -> pa.BinaryArray:
+    """The slices as one array, less than 2 GiB of them; a negative start is null."""
     offsets, data = gather(buffer, start, length)
+    if len(data) > MAX_BYTES:
+        raise OverflowError(f"{len(data)} bytes in one array, at most {MAX_BYTES}; read smaller partitions")
     validity = None
     absent = start < 0
     if absent.any():
         validity = pa.py_buffer(np.packbits(~absent, bitorder="little").tobytes())
-    return pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(start), [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
-    )
+    buffers = [validity, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(start), buffers)
 
 
 def text(buffer: Bytes, start: Longs, length: Longs) -> pa.StringArray:
     """The slices as UTF-8 text; what is none has its bad bytes replaced. A negative start is null."""
     raw = binary(buffer, start, length)
     try:
-        return raw.cast(pa.large_string()).cast(pa.string())
+        return raw.cast(pa.string())
     except pa.ArrowInvalid:
         values = [None if value is None else value.decode("utf-8", "replace") for value in raw.to_pylist()]
         return pa.array(values, pa.string())
@@ -37,9 +41,9 @@ def timestamps(ms: NDArray[np.int64]) -> pa.TimestampArray:
     return pa.array(ms * 1000, pa.int64()).cast(TIMESTAMP)
 
 
-def constant(value: str, count: int) -> pa.Array:
+def constant(value: str, count: int) -> pa.DictionaryArray:
     """The same text `count` times."""
-    return pa.repeat(pa.scalar(value, pa.string()), count)
+    return pa.DictionaryArray.from_arrays(np.zeros(count, dtype=np.int32), pa.array([value], pa.string()))
 
 
 def hosts(buffer: Bytes, start: Longs, length: Longs) -> pa.Array:
@@ -51,4 +55,4 @@ def hosts(buffer: Bytes, start: Longs, length: Longs) -> pa.Array:
     for packed in encoded.dictionary.to_pylist():
         host = unpack_host(packed)
         names.append(f"[{host.ip}]:{host.port}" if ":" in host.ip else f"{host.ip}:{host.port}")
-    return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(names, pa.string())).cast(pa.string())
+    return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(names, pa.string()))

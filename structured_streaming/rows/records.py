@@ -1,4 +1,7 @@
-"""Rows of consume_queue, message_index, messages and quarantine from a scan."""
+"""Rows of consume_queue, message_index, messages and quarantine from a scan, each in its table's order.
+
+Rows are ordered before their values are gathered from the log, so that bodies are copied once.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store.record import SYS_COMMIT, SYS_COMPRESSED, SYS_ROLLBACK, SYS_TRANSACTION_MASK
-from store.scan import Longs, Scan, find_property, split_properties, split_words, topic_codes
+from store.scan import Longs, Scan, find_properties, split_properties, split_words, topic_codes
 from structured_streaming import tables
 from structured_streaming.rows.arrays import binary, constant, hosts, text, timestamps
 from structured_streaming.rows.bodies import decompressed
@@ -32,6 +35,16 @@ _SYSTEM_TOPICS = frozenset(
         "CHECKPOINT_TOPIC",
     ]
 )
+_FOUND = (
+    b"UNIQ_KEY",
+    b"KEYS",
+    b"TAGS",
+    b"__SHARDINGKEY",
+    b"TIMER_OUT_MS",
+    b"TIMER_DELIVER_MS",
+    b"LB_ORIGIN",
+)
+"""Properties that columns are made of."""
 
 
 class Records:
@@ -42,14 +55,25 @@ class Records:
         self.log_id = log_id
         self.scan = scan
         self.codes, self.topic_names = topic_codes(scan)
-        self.uniq_key = find_property(scan, b"UNIQ_KEY")
-        self.keys = find_property(scan, b"KEYS")
+        self.properties = dict(zip(_FOUND, find_properties(scan, _FOUND), strict=True))
+        order = sorted(range(len(self.topic_names)), key=self.topic_names.__getitem__)
+        self._ranks = np.empty(len(order), dtype=np.int32)
+        self._ranks[order] = np.arange(len(order))
 
     def topics(self, rows: NDArray[np.intp]) -> pa.Array:
         """Topics of some rows, as a dictionary array."""
         return pa.DictionaryArray.from_arrays(
             pa.array(self.codes[rows], pa.int32()), pa.array(self.topic_names, pa.string())
         )
+
+    def ranks(self, rows: NDArray[np.intp]) -> NDArray[np.int32]:
+        """The place of some rows' topics in the order of all topics of the scan."""
+        return self._ranks[self.codes[rows]]
+
+    def value(self, name: bytes, rows: NDArray[np.intp]) -> pa.StringArray:
+        """A property's value (null: absent) in some rows; `name` is one of those found once for all tables."""
+        starts, lengths = self.properties[name]
+        return text(self.scan.buffer, starts[rows], lengths[rows])
 
     def rows_of(self, wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
         """Which records have a topic that is wanted."""
@@ -76,6 +100,7 @@ def consume_queue(records: Records) -> pa.Table:
     scan = records.scan
     kind = scan.sys_flag & SYS_TRANSACTION_MASK
     rows = np.flatnonzero((kind == 0) | (kind == SYS_COMMIT))
+    rows = rows[np.lexsort((scan.queue_offset[rows], scan.queue_id[rows], records.ranks(rows)))]
     return _table(
         tables.CONSUME_QUEUE,
         records.place(rows)
@@ -92,10 +117,10 @@ def message_index(records: Records) -> tuple[pa.Table, pa.Table]:
     """Rows of UNIQ_KEY and rows of KEYS; rolled-back records and the journal have none."""
     scan = records.scan
     listed = (scan.sys_flag & SYS_TRANSACTION_MASK) != SYS_ROLLBACK
-    starts, lengths = records.uniq_key
+    starts, lengths = records.properties[b"UNIQ_KEY"]
     rows = np.flatnonzero(listed & (starts >= 0) & (lengths > 0))
     unique = _index_rows(records, rows, "UNIQ_KEY", starts[rows], lengths[rows])
-    starts, lengths = records.keys
+    starts, lengths = records.properties[b"KEYS"]
     rows = np.flatnonzero(listed & (starts >= 0) & (lengths > 0))
     offsets, word_start, word_length = split_words(scan.buffer, starts[rows], lengths[rows])
     repeated = np.repeat(rows, np.diff(offsets))
@@ -107,10 +132,10 @@ def messages(records: Records) -> pa.Table:
     """Every record but the journal's."""
     scan = records.scan
     rows = np.flatnonzero(~records.rows_of(lambda topic: topic == JOURNAL_TOPIC))
+    rows = rows[np.lexsort((scan.store_timestamp[rows], records.ranks(rows)))]
     some = _subset(scan, rows)
-    key_offsets, word_start, word_length = split_words(
-        scan.buffer, records.keys[0][rows], records.keys[1][rows]
-    )
+    starts, lengths = records.properties[b"KEYS"]
+    key_offsets, word_start, word_length = split_words(scan.buffer, starts[rows], lengths[rows])
     row_offsets, key_start, key_length, value_start, value_length = split_properties(some)
     properties = pa.MapArray.from_arrays(
         pa.array(row_offsets, pa.int32()),
@@ -120,8 +145,6 @@ def messages(records: Records) -> pa.Table:
     body, encoding = decompressed(
         binary(scan.buffer, some.body_start, some.body_length), some.sys_flag, SYS_COMPRESSED
     )
-    group = find_property(some, b"__SHARDINGKEY")
-    tag = find_property(some, b"TAGS")
     system = records.rows_of(_is_system)[rows]
     return _table(
         tables.MESSAGES,
@@ -130,11 +153,11 @@ def messages(records: Records) -> pa.Table:
         | {
             "size": pa.array(some.size, pa.int32()),
             "message_id": _message_ids(records, some, rows),
-            "tag": text(scan.buffer, *tag),
+            "tag": records.value(b"TAGS", rows),
             "keys": pa.ListArray.from_arrays(
                 pa.array(key_offsets, pa.int32()), text(scan.buffer, word_start, word_length)
             ),
-            "message_group": text(scan.buffer, *group),
+            "message_group": records.value(b"__SHARDINGKEY", rows),
             "properties": properties,
             "body": body,
             "body_encoding": encoding,
@@ -146,9 +169,9 @@ def messages(records: Records) -> pa.Table:
             "store_host": hosts(scan.buffer, some.store_host_start, some.store_host_length),
             "reconsume_times": pa.array(some.reconsume_times, pa.int32()),
             "prepared_transaction_offset": pa.array(some.prepared_transaction_offset),
-            "deliver_timestamp": _deliver_timestamps(some),
+            "deliver_timestamp": _deliver_timestamps(records, rows),
             "is_system": pa.array(system),
-            "origin": _origins(some),
+            "origin": _origins(records, rows),
         },
     )
 
@@ -197,13 +220,14 @@ def _subset(scan: Scan, rows: NDArray[np.intp]) -> Scan:
 
 
 def _index_rows(records: Records, rows: NDArray[np.intp], kind: str, start: Longs, length: Longs) -> pa.Table:
+    keys = text(records.scan.buffer, start, length)
+    by = pa.table({"topic": pa.array(records.ranks(rows)), "key": keys})
+    order = pc.sort_indices(by, [("topic", "ascending"), ("key", "ascending")])
+    rows = rows[order.to_numpy()]
     return _table(
         tables.MESSAGE_INDEX,
         records.place(rows)
-        | {
-            "key_type": constant(kind, len(rows)),
-            "key": text(records.scan.buffer, start, length),
-        }
+        | {"key_type": constant(kind, len(rows)), "key": keys.take(order)}
         | records.queue(rows)
         | {"store_timestamp": timestamps(records.scan.store_timestamp[rows])},
     )
@@ -217,7 +241,7 @@ def _distinct(rows: pa.Table) -> pa.Table:
 
 
 def _message_ids(records: Records, some: Scan, rows: NDArray[np.intp]) -> pa.Array:
-    ids = text(some.buffer, records.uniq_key[0][rows], records.uniq_key[1][rows])
+    ids = records.value(b"UNIQ_KEY", rows)
     if not ids.null_count:
         return ids
     from store.record import offset_msg_id
@@ -233,24 +257,24 @@ def _message_ids(records: Records, some: Scan, rows: NDArray[np.intp]) -> pa.Arr
     return pc.replace_with_mask(ids, pa.array(mask), pa.array(made, pa.string()))
 
 
-def _deliver_timestamps(some: Scan) -> pa.Array:
+def _deliver_timestamps(records: Records, rows: NDArray[np.intp]) -> pa.Array:
     for name in (b"TIMER_OUT_MS", b"TIMER_DELIVER_MS"):
-        start, length = find_property(some, name)
+        start, length = (values[rows] for values in records.properties[name])
         if (start >= 0).any():
-            digits = text(some.buffer, start, np.minimum(length, 18))
+            digits = text(records.scan.buffer, start, np.minimum(length, 18))
             valid = pc.match_substring_regex(digits, r"^\d{1,15}$")
             ms = pc.if_else(valid, digits, pa.scalar(None, pa.string())).cast(pa.int64())
             return pc.multiply(ms, 1000).cast(tables.TIMESTAMP)
-    return pa.nulls(len(some), tables.TIMESTAMP)
+    return pa.nulls(len(rows), tables.TIMESTAMP)
 
 
-def _origins(some: Scan) -> pa.Array:
-    start, length = find_property(some, b"LB_ORIGIN")
+def _origins(records: Records, rows: NDArray[np.intp]) -> pa.Array:
+    start = records.properties[b"LB_ORIGIN"][0][rows]
     moved = np.flatnonzero(start >= 0)
-    origins: list[dict[str, object] | None] = [None] * len(some)
-    for row, value in zip(
-        moved.tolist(), text(some.buffer, start[moved], length[moved]).to_pylist(), strict=True
-    ):
+    if not len(moved):
+        return pa.nulls(len(rows), tables.ORIGIN)
+    origins: list[dict[str, object] | None] = [None] * len(rows)
+    for row, value in zip(moved.tolist(), records.value(b"LB_ORIGIN", rows[moved]).to_pylist(), strict=True):
         origins[row] = _origin(value)
     return pa.array(origins, tables.ORIGIN)
 

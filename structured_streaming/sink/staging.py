@@ -64,25 +64,19 @@ def stage(
 ) -> Iterator[pa.RecordBatch]:
     """Writes the files of a range and yields its manifest."""
     folder = lake_folder(lake)
-    collected: dict[tuple[str, str], list[pa.Table]] = {}
-    records = 0
-    for offset, data in chunks:
-        found = Records(part.broker, part.log_id, scan(data, offset))
-        records += len(found.scan)
-        unique, named = message_index(found)
-        offsets, events, stats = journal_tables(found)
-        for table, kind, rows in (
-            ("consume_queue", "", consume_queue(found)),
-            ("message_index", "uniq", unique),
-            ("message_index", "keys", named),
-            ("messages", "", messages(found)),
-            ("consumer_offsets", "", offsets),
-            ("delivery_events", "", events),
-            ("broker_stats", "", stats),
-            ("quarantine", "", quarantine(found)),
-        ):
-            if rows.num_rows:
-                collected.setdefault((table, kind), []).append(rows)
+    found = Records(part.broker, part.log_id, scan(_joined(chunks), part.start))
+    unique, named = message_index(found)
+    offsets, events, stats = journal_tables(found)
+    staged = (
+        ("consume_queue", consume_queue(found)),
+        ("message_index", unique),
+        ("message_index", named),
+        ("messages", messages(found)),
+        ("consumer_offsets", _ordered("consumer_offsets", offsets)),
+        ("delivery_events", _ordered("delivery_events", events)),
+        ("broker_stats", _ordered("broker_stats", stats)),
+        ("quarantine", quarantine(found)),
+    )
     place = {
         "target": part.target,
         "broker": part.broker,
@@ -91,22 +85,32 @@ def stage(
         "end": part.end,
         "log_end": part.log_end,
     }
+    span = part.end - part.start
     manifest: list[dict[str, Any]] = [
-        {"table": "", "path": "", "size": part.end - part.start, "rows": records, "stats": "", **place}
+        {"table": "", "path": "", "size": span, "rows": len(found.scan), "stats": "", **place}
     ]
-    for (name, _), tables in collected.items():
-        path, size, rows, text = write_file(
-            folder, TABLES[name], pa.concat_tables(tables, promote_options="permissive")
-        )
-        manifest.append({"table": name, "path": path, "size": size, "rows": rows, "stats": text, **place})
+    for name, rows in staged:
+        if rows.num_rows:
+            path, size, count, text = write_file(folder, TABLES[name], rows)
+            manifest.append(
+                {"table": name, "path": path, "size": size, "rows": count, "stats": text, **place}
+            )
     yield pa.RecordBatch.from_pylist(manifest, MANIFEST)
 
 
+def _joined(chunks: Iterable[tuple[int, bytes | memoryview]]) -> bytes | memoryview:
+    """The bytes of a range: a partition, which the source keeps small."""
+    parts = [data for _, data in chunks]
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _ordered(name: str, rows: pa.Table) -> pa.Table:
+    keys = [(column, "ascending") for column in TABLES[name].order]
+    return rows.take(pc.sort_indices(rows, keys)) if rows.num_rows else rows
+
+
 def write_file(folder: Path, table: Table, rows: pa.Table) -> tuple[str, int, int, str]:
-    """Writes rows in the table's order; returns path (relative to the table), bytes, rows, statistics as JSON."""
-    rows = rows.cast(table.schema).combine_chunks()
-    if table.order:
-        rows = rows.take(pc.sort_indices(rows, [(name, "ascending") for name in table.order]))
+    """Writes rows as they are; returns path (relative to the table), bytes, rows, statistics as JSON."""
     name = f"part-{uuid.uuid4().hex}.zstd.parquet"
     path = folder / table.name / name
     names = set(rows.column_names)
@@ -118,6 +122,7 @@ def write_file(folder: Path, table: Table, rows: pa.Table) -> tuple[str, int, in
         use_dictionary=[column for column in _DICTIONARY if column in names],
         column_encoding={column: "DELTA_BINARY_PACKED" for column in _DELTA_PACKED if column in names},
         coerce_timestamps="us",
+        store_schema=False,  # Arrow's dictionaries are ours alone; readers see plain text
     )
     with path.open("rb") as file:
         os.fsync(file.fileno())
@@ -140,6 +145,8 @@ def statistics(rows: pa.Table) -> dict[str, Any]:
         nulls[name] = column.null_count
         if column.null_count == len(column) or pa.types.is_boolean(column.type):
             continue
+        if pa.types.is_dictionary(column.type):
+            column = column.unique().dictionary_decode()
         ends = pc.min_max(column)
         least[name] = _stated(ends["min"].as_py(), up=False)
         greatest[name] = _stated(ends["max"].as_py(), up=True)

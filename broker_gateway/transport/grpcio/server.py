@@ -1,25 +1,27 @@
-"""Binds services to grpcio by their protobuf descriptors and runs the server.
-
-A service has a method for each RPC of its descriptor: `async (request, context) -> response`, an async
-generator for a streamed response, and an async iterator of requests for a streamed request.
-"""
+"""Binds services to grpcio by their protobuf descriptors and runs the server. Plaintext only."""
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
-import structlog
-from google.protobuf import message_factory
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.descriptor import ServiceDescriptor
 
-from broker_gateway.service.context import CallContext, RpcError
+from broker_gateway.service.context import CallContext
+from broker_gateway.transport.methods import (
+    KEEPALIVE_S,
+    KEEPALIVE_TIMEOUT_S,
+    LEAST_PING_INTERVAL_S,
+    MESSAGE_LIMIT_BYTES,
+    METADATA_LIMIT_BYTES,
+    Method,
+    failure,
+    methods,
+    serialized,
+)
 
-log = structlog.get_logger(__name__)
-
-MESSAGES_LIMIT_BYTES = 64 << 20
 MAX_STREAMS = 100_000
 
 
@@ -29,16 +31,16 @@ class GrpcioServer:
     def __init__(self, host: str, port: int, advertised_host: str) -> None:
         self._server = grpc.aio.server(
             options=[
-                ("grpc.max_receive_message_length", MESSAGES_LIMIT_BYTES),
-                ("grpc.max_send_message_length", MESSAGES_LIMIT_BYTES),
+                ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
+                ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
                 ("grpc.max_concurrent_streams", MAX_STREAMS),
                 ("grpc.server.max_pending_requests", MAX_STREAMS),
                 ("grpc.server.max_pending_requests_hard_limit", 2 * MAX_STREAMS),
-                ("grpc.max_metadata_size", 32 << 10),
-                ("grpc.keepalive_time_ms", 60_000),
-                ("grpc.keepalive_timeout_ms", 20_000),
+                ("grpc.max_metadata_size", METADATA_LIMIT_BYTES),
+                ("grpc.keepalive_time_ms", int(KEEPALIVE_S * 1000)),
+                ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
                 ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+                ("grpc.http2.min_ping_interval_without_data_ms", int(LEAST_PING_INTERVAL_S * 1000)),
                 ("grpc.so_reuseport", 0),
             ]
         )
@@ -49,8 +51,8 @@ class GrpcioServer:
     def bind(self, service: ServiceDescriptor, implementation: object) -> None:
         """Serves every RPC of `service` by the method of that name."""
         handlers = {
-            method.name: self._handler(method, getattr(implementation, method.name))
-            for method in service.methods
+            method.path.rpartition("/")[2]: self._handler(method)
+            for method in methods(service, implementation)
         }
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(service.full_name, handlers),)
@@ -63,18 +65,18 @@ class GrpcioServer:
         """Takes no new calls; running ones get `grace_s` seconds, then they are cancelled."""
         await self._server.stop(grace_s)
 
-    def _handler(self, method: MethodDescriptor, call: Callable[..., Any]) -> grpc.RpcMethodHandler[Any, Any]:
-        request_type = message_factory.GetMessageClass(method.input_type)
+    def _handler(self, method: Method) -> grpc.RpcMethodHandler[Any, Any]:
         kind = {
             (False, False): (grpc.unary_unary_rpc_method_handler, self._unary),
             (False, True): (grpc.unary_stream_rpc_method_handler, self._stream),
+            (True, False): (grpc.stream_unary_rpc_method_handler, self._unary),
             (True, True): (grpc.stream_stream_rpc_method_handler, self._stream),
         }[method.client_streaming, method.server_streaming]
         make, wrap = kind
         return make(
-            wrap(call, method.full_name),
-            request_deserializer=request_type.FromString,
-            response_serializer=lambda response: response.SerializeToString(),
+            wrap(method),
+            request_deserializer=method.request_type.FromString,
+            response_serializer=serialized,
         )
 
     def _context(self, context: grpc.aio.ServicerContext[Any, Any]) -> CallContext:
@@ -93,37 +95,36 @@ class GrpcioServer:
             self.local_endpoint,
         )
 
-    def _unary(self, call: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def _unary(self, method: Method) -> Callable[..., Any]:
         async def handle(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             try:
-                return await call(request, self._context(context))
+                answer = method.call(request, self._context(context))
+                return await answer if inspect.isawaitable(answer) else answer
             except Exception as error:
-                await _abort(context, name, error)
+                await _abort(context, method, error)
 
         return handle
 
-    def _stream(self, call: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def _stream(self, method: Method) -> Callable[..., Any]:
         async def handle(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-            responses = call(request, self._context(context))
+            responses = method.call(request, self._context(context))
             try:
                 async for response in responses:
-                    yield response
-            except asyncio.CancelledError:
-                raise
+                    if isinstance(response, list):
+                        for each in response:
+                            yield each
+                    else:
+                        yield response
             except Exception as error:
-                await _abort(context, name, error)
+                await _abort(context, method, error)
             finally:
                 await responses.aclose()
 
         return handle
 
 
-async def _abort(context: grpc.aio.ServicerContext[Any, Any], name: str, error: Exception) -> None:
+async def _abort(context: grpc.aio.ServicerContext[Any, Any], method: Method, error: Exception) -> None:
     if isinstance(error, grpc.aio.AbortError):
         raise error
-    if isinstance(error, RpcError):
-        await context.abort(grpc.StatusCode[error.code], error.message)
-    log.error("call failed", call=name, exc_info=error)
-    await context.abort(
-        grpc.StatusCode.INTERNAL, "the gateway could not complete the call; its log says more"
-    )
+    code, message = failure(error, method.path)
+    await context.abort(grpc.StatusCode[code], message)

@@ -66,7 +66,6 @@ def test_sigterm_ends_waiting_calls_with_a_status(tmp_path: Path) -> None:
 def test_a_second_process_on_the_store_is_refused(tmp_path: Path) -> None:
     with Gateway(tmp_path) as gateway:
         second = Gateway(tmp_path / "second", storePathRootDir=str(gateway.store))
-        second.folder.mkdir()
         with pytest.raises(ProcessError, match="Lock failed, MQ already started"):
             second.start()
 

@@ -1,0 +1,510 @@
+"""One RPC on an HTTP/2 stream: from its headers to a call on a service, from the answer to trailers.
+
+| kind | runs as |
+|---|---|
+| unary, answered at once | part of the read that completed its request |
+| unary with an awaitable | a callback of the future, or a task around the coroutine |
+| the others | a task |
+
+A producer of responses waits while the peer does not take what is there; requests of a stream are released
+to the peer as they are consumed. What a peer may make a connection hold is bounded by `Requests`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from broker_gateway.service.context import CallContext, RpcError
+from broker_gateway.transport.http2 import engine
+from broker_gateway.transport.http2.framing import (
+    PREFIX_BYTES,
+    FramingError,
+    compressed_frame,
+    frame,
+    length_at,
+    percent_encoded,
+    timeout_s,
+    unpacked,
+)
+from broker_gateway.transport.methods import MESSAGE_LIMIT_BYTES, Method, Response, failure, serialized
+
+CONTENT_TYPE = "application/grpc"
+_HEADERS = engine.headers({"content-type": CONTENT_TYPE, "grpc-accept-encoding": "identity,gzip"})
+_GZIP_HEADERS = engine.headers(
+    {"content-type": CONTENT_TYPE, "grpc-encoding": "gzip", "grpc-accept-encoding": "identity,gzip"}
+)
+_OK = engine.headers({"grpc-status": "0"})
+_CODES: dict[str, int] = {code.name: code.value[0] for code in grpc.StatusCode}
+_QUEUED_REQUEST_BYTES = 1 << 20
+"""Of a stream of requests, parsed and not consumed; beyond it the peer is not told to send more."""
+
+
+class Metadata(Mapping[str, str]):
+    """The headers of a call as text, read when asked for."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: engine.Headers) -> None:
+        self._fields = fields
+
+    def __getitem__(self, key: str) -> str:
+        value: bytes = self._fields[key]
+        return value.decode("utf-8", "replace")
+
+    def get(self, key: str, default: Any = None) -> Any:
+        value = self._fields.get(key)
+        return default if value is None else value.decode("utf-8", "replace")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+
+class Requests:
+    """Bytes of requests that are not complete yet, of all connections; bounded."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.held = 0
+
+    def take(self, count: int) -> bool:
+        """Whether `count` more may be held."""
+        if self.held + count > self._limit:
+            return False
+        self.held += count
+        return True
+
+
+class Call:
+    """An engine's stream handler. `methods` are the RPCs by path; `active` are the calls of the server."""
+
+    __slots__ = (
+        "_active",
+        "_buffer",
+        "_compress",
+        "_connection",
+        "_context",
+        "_done",
+        "_encoding",
+        "_finish",
+        "_held",
+        "_local_endpoint",
+        "_loop",
+        "_method",
+        "_methods",
+        "_offset",
+        "_outgoing",
+        "_queue",
+        "_requests",
+        "_responded",
+        "_room",
+        "_task",
+        "_timer",
+        "stream_id",
+    )
+
+    def __init__(
+        self,
+        connection: engine.Connection,
+        methods: Mapping[str, Method],
+        requests: Requests,
+        active: set[Call],
+        local_endpoint: tuple[str, int],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.stream_id = 0
+        self._connection = connection
+        self._methods = methods
+        self._requests = requests
+        self._active = active
+        self._local_endpoint = local_endpoint
+        self._loop = loop
+        self._method: Method | None = None
+        self._context: CallContext | None = None
+        self._buffer: bytes | bytearray = b""
+        self._encoding = ""
+        self._compress = False
+        self._queue: _RequestQueue | None = None
+        self._task: asyncio.Future[Any] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._outgoing: deque[bytes] | None = None
+        self._offset = 0
+        self._finish: engine.Headers | None = None
+        self._room: asyncio.Future[None] | None = None
+        self._responded = False
+        self._done = False
+        self._held = 0
+
+    # ----- from the engine -----
+
+    def opened(self, method: str, path: str, fields: engine.Headers, ended: bool) -> None:
+        if method != "POST":
+            self._refuse(405)
+            return
+        content_type = fields.get("content-type", b"")
+        if not content_type.startswith(b"application/grpc") or content_type.startswith(
+            b"application/grpc-web"
+        ):
+            self._refuse(415)
+            return
+        try:
+            found = self._methods.get(path)
+            if found is None:
+                raise FramingError("UNIMPLEMENTED", f"unknown method {path[:200]}")
+            encoding = fields.get("grpc-encoding")
+            if encoding is not None:
+                self._encoding = encoding.decode("ascii", "replace")
+                if self._encoding not in ("identity", "gzip"):
+                    raise FramingError(
+                        "UNIMPLEMENTED",
+                        f"grpc-encoding {self._encoding[:40]!r} is not supported; use identity or gzip",
+                    )
+                self._compress = self._encoding == "gzip"
+            timeout = fields.get("grpc-timeout")
+            remaining = None if timeout is None else timeout_s(timeout.decode("ascii", "replace"))
+        except FramingError as error:
+            self.fail(error.code, error.message)
+            return
+        self._method = found
+        self._context = CallContext(Metadata(fields), self._connection.peer, remaining, self._local_endpoint)
+        if found.client_streaming:
+            self._queue = _RequestQueue(self)
+            self._start(self._queue)
+        if ended:
+            self.ended()
+
+    def data(self, payload: bytes) -> None:
+        if self._done:
+            self._connection.release(self.stream_id, len(payload))
+            return
+        if self._queue is not None:
+            self._buffer += payload
+            self._parse_stream(self._queue)
+            return
+        if not self._buffer:
+            self._buffer = payload
+        else:
+            if not isinstance(self._buffer, bytearray):
+                self._buffer = bytearray(self._buffer)
+            self._buffer += payload
+        size = len(payload)
+        if not self._requests.take(size):
+            self.fail("RESOURCE_EXHAUSTED", "too many bytes of incomplete requests are held; try again later")
+            return
+        self._held += size
+        self._connection.release(self.stream_id, size)
+        if len(self._buffer) > MESSAGE_LIMIT_BYTES + PREFIX_BYTES:
+            self.fail("RESOURCE_EXHAUSTED", f"a request of more than {MESSAGE_LIMIT_BYTES} bytes")
+
+    def ended(self) -> None:
+        if self._done or self._method is None:
+            return
+        if self._queue is not None:
+            if self._buffer:
+                self.fail("INTERNAL", "the stream of requests ends within a message")
+            else:
+                self._queue.end()
+            return
+        self._requests.held -= self._held
+        self._held = 0
+        buffer, self._buffer = self._buffer, b""
+        try:
+            if len(buffer) < PREFIX_BYTES:
+                raise FramingError("INTERNAL", "the call ends before its request")
+            length = length_at(buffer, 0, MESSAGE_LIMIT_BYTES)
+            if length != len(buffer) - PREFIX_BYTES:
+                raise FramingError(
+                    "INTERNAL", f"a request of {length} bytes, {len(buffer) - PREFIX_BYTES} were sent"
+                )
+            request = self._parsed(bytes(buffer[PREFIX_BYTES:]), bool(buffer[0]))
+        except FramingError as error:
+            self.fail(error.code, error.message)
+            return
+        self._start(request)
+
+    def writable(self) -> None:
+        if self._outgoing is not None and not self._done:
+            self._push()
+
+    def stopped(self) -> None:
+        """The peer went away: what is under way for it is cancelled."""
+        self._end()
+
+    # ----- from the server -----
+
+    def fail(self, code: str, message: str) -> None:
+        """Ends the call with a status."""
+        if self._done:
+            return
+        fields = {"grpc-status": str(_CODES[code])}
+        if message:
+            fields["grpc-message"] = percent_encoded(message)
+        try:
+            if not self._responded:
+                self._responded = True
+                self._connection.respond(
+                    self.stream_id, engine.headers({"content-type": CONTENT_TYPE, **fields}), True
+                )
+            elif self._outgoing:
+                self._finish = engine.headers(fields)  # behind what is still on its way
+                self._cancel()
+                return
+            else:
+                self._connection.trailers(self.stream_id, engine.headers(fields))
+        except engine.StreamGoneError:
+            pass  # nobody is there to be told
+        self._end()
+
+    # ----- inside -----
+
+    def _refuse(self, status: int) -> None:
+        with contextlib.suppress(engine.StreamGoneError):
+            self._connection.refuse(self.stream_id, status)
+        self._end()
+
+    def _parsed(self, payload: bytes, compressed: bool) -> Any:
+        assert self._method is not None
+        if compressed:
+            payload = unpacked(payload, self._encoding, MESSAGE_LIMIT_BYTES)
+        try:
+            return self._method.request_type.FromString(payload)
+        except DecodeError as error:
+            raise FramingError(
+                "INTERNAL", f"the request is no {self._method.request_type.__name__}"
+            ) from error
+
+    def _parse_stream(self, queue: _RequestQueue) -> None:
+        """Takes whole messages out of the buffer; their bytes are released when they are consumed."""
+        buffer = self._buffer
+        position = 0
+        try:
+            while len(buffer) - position >= PREFIX_BYTES:
+                length = length_at(buffer, position, MESSAGE_LIMIT_BYTES)
+                end = position + PREFIX_BYTES + length
+                if end > len(buffer):
+                    if length > engine.STREAM_WINDOW // 2 and position == 0:
+                        queue.release_early(len(buffer))  # else the window could not hold the message
+                    break
+                request = self._parsed(bytes(buffer[position + PREFIX_BYTES : end]), bool(buffer[position]))
+                queue.put(request, end - position)
+                position = end
+        except FramingError as error:
+            self.fail(error.code, error.message)
+            return
+        self._buffer = bytes(buffer[position:])
+
+    def _start(self, request: Any) -> None:
+        method, context = self._method, self._context
+        assert method is not None
+        assert context is not None
+        if method.server_streaming:
+            self._run(self._stream(method.call(request, context)))
+            return
+        try:
+            answer = method.call(request, context)
+        except Exception as error:
+            self.fail(*failure(error, method.path))
+            return
+        if not inspect.isawaitable(answer):
+            self._answer(answer)
+        elif isinstance(answer, asyncio.Future):
+            self._task = answer
+            self._active.add(self)
+            answer.add_done_callback(self._answered)
+        else:
+            self._run(self._unary(answer))
+
+    def _run(self, work: Any) -> None:
+        self._task = self._loop.create_task(work)
+        self._active.add(self)
+        assert self._context is not None
+        if self._context.remaining_s is not None:
+            self._timer = self._loop.call_later(
+                self._context.remaining_s, self.fail, "DEADLINE_EXCEEDED", "the call's deadline has passed"
+            )
+
+    async def _unary(self, answer: Any) -> None:
+        assert self._method is not None
+        try:
+            response = await answer
+        except Exception as error:
+            self.fail(*failure(error, self._method.path))
+            return
+        self._answer(response)
+
+    def _answered(self, answer: asyncio.Future[Any]) -> None:
+        assert self._method is not None
+        if self._done:
+            if not answer.cancelled():
+                answer.exception()  # the peer is gone, and so is who would have been told
+            return
+        if answer.cancelled():
+            self.fail("CANCELLED", "the call was cancelled")
+        elif (error := answer.exception()) is not None:
+            self.fail(*failure(error, self._method.path))
+        else:
+            self._answer(answer.result())
+
+    def _answer(self, response: Response) -> None:
+        """The one response of a call, and its end."""
+        if self._done:
+            return
+        try:
+            data = self._framed(response)
+            connection, stream_id = self._connection, self.stream_id
+            connection.respond(stream_id, _GZIP_HEADERS if self._compress else _HEADERS, False)
+            self._responded = True
+            sent = connection.send(stream_id, data, 0)
+            if sent < len(data):
+                self._outgoing, self._offset, self._finish = deque((data,)), sent, _OK
+                self._active.add(self)
+                return
+            connection.trailers(stream_id, _OK)
+        except engine.StreamGoneError:
+            pass
+        self._end()
+
+    async def _stream(self, responses: AsyncIterator[Any]) -> None:
+        assert self._method is not None
+        try:
+            try:
+                async for response in responses:
+                    await self._send(response)
+            finally:
+                await responses.aclose()  # type: ignore[attr-defined]
+        except engine.StreamGoneError:
+            self._end()
+        except Exception as error:
+            self.fail(*failure(error, self._method.path))
+        else:
+            self._complete()
+
+    async def _send(self, response: Response | list[Response]) -> None:
+        """Sends responses in one write; waits until the peer has taken all of them but what windows hold."""
+        if isinstance(response, list):
+            data = b"".join([self._framed(each) for each in response])
+        else:
+            data = self._framed(response)
+        if not self._responded:
+            self._responded = True
+            self._connection.respond(self.stream_id, _GZIP_HEADERS if self._compress else _HEADERS, False)
+        sent = self._connection.send(self.stream_id, data, 0)
+        if sent < len(data):
+            self._outgoing, self._offset = deque((data,)), sent
+            self._room = self._loop.create_future()
+            await self._room
+
+    def _complete(self) -> None:
+        if self._done:
+            return
+        try:
+            if not self._responded:
+                self._responded = True
+                self._connection.respond(self.stream_id, _HEADERS, False)
+            self._connection.trailers(self.stream_id, _OK)
+        except engine.StreamGoneError:
+            pass
+        self._end()
+
+    def _framed(self, response: Response) -> bytes:
+        data = serialized(response)
+        if len(data) > MESSAGE_LIMIT_BYTES:
+            raise RpcError(
+                "RESOURCE_EXHAUSTED",
+                f"a response of {len(data)} bytes, at most {MESSAGE_LIMIT_BYTES} are sent",
+            )
+        return compressed_frame(data) if self._compress else frame(data)
+
+    def _push(self) -> None:
+        """Goes on with what windows held back."""
+        outgoing = self._outgoing
+        assert outgoing is not None
+        try:
+            while outgoing:
+                self._offset = self._connection.send(self.stream_id, outgoing[0], self._offset)
+                if self._offset < len(outgoing[0]):
+                    return
+                outgoing.popleft()
+                self._offset = 0
+            self._outgoing = None
+            if self._finish is not None:
+                self._connection.trailers(self.stream_id, self._finish)
+                self._end()
+                return
+        except engine.StreamGoneError:
+            self._end()
+            return
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    def _cancel(self) -> None:
+        task = self._task
+        if task is not None and not task.done() and task is not asyncio.current_task(self._loop):
+            task.cancel()
+
+    def _end(self) -> None:
+        if self._done:
+            return
+        self._done = True
+        self._requests.held -= self._held
+        self._held = 0
+        self._buffer = b""
+        self._active.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if isinstance(self._task, asyncio.Task):
+            self._cancel()
+        self._outgoing = None
+        if self._queue is not None:
+            self._queue.end()
+
+
+class _RequestQueue(AsyncIterator[Any]):
+    """Requests of a streaming client in the order they came."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._ready: deque[tuple[Any, int]] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._ended = False
+        self._released_early = 0
+
+    def put(self, request: Any, size: int) -> None:
+        self._ready.append((request, size))
+        self._wake()
+
+    def release_early(self, buffered: int) -> None:
+        """Lets the peer send the rest of a message that is larger than the window."""
+        if buffered > self._released_early:
+            self._call._connection.release(self._call.stream_id, buffered - self._released_early)
+            self._released_early = buffered
+
+    def end(self) -> None:
+        self._ended = True
+        self._wake()
+
+    async def __anext__(self) -> Any:
+        while not self._ready:
+            if self._ended:
+                raise StopAsyncIteration
+            self._waiter = self._call._loop.create_future()
+            await self._waiter
+        request, size = self._ready.popleft()
+        early, self._released_early = min(self._released_early, size), 0
+        if size > early:
+            self._call._connection.release(self._call.stream_id, size - early)
+        return request
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,374 @@
+"""HTTP/2 by httpunk's connection state (h2 in Rust): the only file that knows the engine.
+
+A `Connection` is an asyncio protocol: bytes in, events on `StreamHandler`s, bytes out, all on the event loop and
+without a task. Everything queued in a turn leaves in one write. While the peer does not read, nothing more
+is read from it, so that what it makes the server hold is bounded by its open streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, cast
+
+from httpunk._httpunk import (
+    H2_FLAG_CAPACITY,
+    H2_FLAG_CONN_DONE,
+    H2_FLAG_STOP_ACCEPTING,
+    H2_HEADERS_OPENED,
+    H2_HEADERS_TRAILERS,
+    ConnectionClosedError,
+    H2Error,
+    H2FrameData,
+    H2FrameGoAway,
+    H2FrameHeaders,
+    H2FramePing,
+    H2FrameRstStream,
+    H2FrameSettings,
+    H2FrameStreamError,
+    H2FrameWindowUpdate,
+    H2ProtocolError,
+    H2StreamError,
+    H2Streams,
+    HeaderMap,
+    HTTPunkError,
+)
+
+STREAM_WINDOW = 1 << 20
+CONNECTION_WINDOW = 8 << 20
+MAX_FRAME_BYTES = 16 << 10
+"""The protocol's default: httpunk decodes all that was read before our settings count as acknowledged, so that
+a larger frame right behind the acknowledgement would be refused."""
+MAX_STREAMS = 20_000
+"""Of one connection at a time."""
+SEND_BUFFER_BYTES = 1 << 20
+"""Of one stream, framed and not yet written."""
+_PING = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00"
+_PING_PAYLOAD = b"lakebrkr"
+_PING_STRIKES = 10
+NO_ERROR, INTERNAL_ERROR, CANCEL, ENHANCE_YOUR_CALM = 0x0, 0x2, 0x8, 0xB
+
+Headers = HeaderMap
+
+
+def headers(fields: Mapping[str, str]) -> Headers:
+    """Header fields to send; values must be ASCII without control characters."""
+    return HeaderMap(list(fields.items()))
+
+
+class StreamHandler(Protocol):
+    """What a connection tells about one of its streams. `stream_id` is set before the first event."""
+
+    stream_id: int
+
+    def opened(self, method: str, path: str, fields: Headers, ended: bool) -> None: ...
+
+    def data(self, payload: bytes) -> None:
+        """A piece of the body; the handler calls `release` for it once it is consumed."""
+
+    def ended(self) -> None:
+        """The peer has sent all."""
+
+    def writable(self) -> None:
+        """There may be room to send again."""
+
+    def stopped(self) -> None:
+        """The peer reset the stream, or the connection is gone."""
+
+
+class StreamGoneError(Exception):
+    """The stream was reset, or its connection closed, before this could be sent."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection of a peer; `handler` makes the handler of a new stream.
+
+    `on_open` and `on_close` tell the server of it. `last_heard` is the time of the last bytes, monotonic s.
+    """
+
+    def __init__(
+        self,
+        handler: Callable[[Connection], StreamHandler],
+        on_open: Callable[[Connection], None],
+        on_close: Callable[[Connection], None],
+        *,
+        max_header_bytes: int,
+        least_ping_interval_s: float,
+    ) -> None:
+        self._handler = handler
+        self._on_open = on_open
+        self._on_close = on_close
+        self._least_ping_interval_s = least_ping_interval_s
+        self._state: Any = H2Streams(  # its stubs type handlers as object
+            "server",
+            initial_window_size=STREAM_WINDOW,
+            connection_window=CONNECTION_WINDOW,
+            max_frame_size=MAX_FRAME_BYTES,
+            max_header_list_size=max_header_bytes,
+            max_send_buf_size=SEND_BUFFER_BYTES,
+            max_concurrent_streams=MAX_STREAMS,
+            auto_date_header=False,
+        )
+        self._spare: StreamHandler | None = None
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._scheduled = False
+        self._paused = False
+        self._closing = False
+        self._draining = False
+        self._strikes = 0
+        self._last_ping = 0.0
+        self.peer = ""
+        self.opened_at = self.last_heard = time.monotonic()
+        self.pinged_at = 0.0
+        self.settled = False
+        """Whether the peer's first settings came."""
+
+    # ----- asyncio -----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        address = self._transport.get_extra_info("peername") or ("", 0)
+        self.peer = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
+        self._transport.set_write_buffer_limits(high=1 << 20)
+        self._state.begin()
+        self._flush()
+        self._on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.last_heard = time.monotonic()
+        self.pinged_at = 0.0
+        state = self._state
+        try:
+            for frame in state.receive(data):
+                try:
+                    self._dispatch(frame)
+                except H2StreamError as error:
+                    self._reset_stream(error)
+            flags = state.maybe_goaway_reply()
+            if flags:
+                self._after(flags)
+        except H2Error as error:
+            reason = error.args[0] if error.args and isinstance(error.args[0], int) else 1
+            self._turn_away(reason)
+            return
+        self._wake()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        for handler, _ in self._state.fail(ConnectionClosedError("connection closed")):
+            handler.stopped()
+        self._on_close(self)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if self._transport is not None and not self._closing:
+            self._transport.resume_reading()
+        self._flush()
+
+    # ----- for handlers -----
+
+    def respond(self, stream_id: int, fields: Headers, end: bool) -> None:
+        """Sends the headers of a response (status 200). Raises StreamGoneError."""
+        self._sent(self._state.send_response_head(stream_id, 200, fields, end))
+
+    def refuse(self, stream_id: int, status: int) -> None:
+        """Answers with a bare HTTP status. Raises StreamGoneError."""
+        self._sent(self._state.send_response_head(stream_id, status, None, True))
+
+    def send(self, stream_id: int, data: bytes, offset: int) -> int:
+        """Sends `data` from `offset` on as far as windows and buffer allow; returns where it stopped.
+
+        `writable` follows when there is room again. Raises StreamGoneError.
+        """
+        size = len(data)
+        while offset < size:
+            verdict = self._state.send_data(stream_id, data, offset, False)
+            self._sent(verdict)
+            if verdict.done:
+                return size
+            sent: int = verdict.sent
+            if not sent:
+                return offset
+            offset += sent
+        return offset
+
+    def trailers(self, stream_id: int, fields: Headers) -> None:
+        """Ends the response. Raises StreamGoneError."""
+        self._sent(self._state.send_trailers(stream_id, fields))
+
+    def reset(self, stream_id: int, reason: int) -> None:
+        """Ends the stream at once."""
+        self._after(self._state.reset_stream(stream_id, reason).flags)
+
+    def release(self, stream_id: int, count: int) -> None:
+        """Says that `count` bytes of the body were consumed: the peer may send as many more."""
+        self._after(self._state.release_capacity(stream_id, count))
+
+    # ----- for the server -----
+
+    @property
+    def streams(self) -> int:
+        """Open streams."""
+        return int(self._state.num_streams)
+
+    def ping(self) -> None:
+        """Asks the peer for a sign of life."""
+        if self._transport is not None and not self._paused:
+            self._flush()
+            self._transport.write(_PING + _PING_PAYLOAD)
+        self.pinged_at = time.monotonic()
+
+    def drain(self) -> None:
+        """Tells the peer to open no more streams; the connection closes when those that are open have ended."""
+        if not self._draining:
+            self._draining = True
+            self._after(self._state.begin_graceful_shutdown())
+
+    def close(self) -> None:
+        """Writes what is queued and closes."""
+        if self._transport is not None and not self._closing:
+            self._flush()
+            self._closing = True
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Closes at once."""
+        if self._transport is not None:
+            self._closing = True
+            self._transport.abort()
+
+    # ----- inside -----
+
+    def _dispatch(self, frame: Any) -> None:
+        state = self._state
+        kind = type(frame)
+        if kind is H2FrameHeaders:
+            handler = self._spare or self._handler(self)
+            self._spare = None
+            verdict = state.recv_headers(frame, handler)
+            if verdict.kind == H2_HEADERS_OPENED:
+                handler.stream_id = verdict.stream_id
+                state.accepted(verdict.stream_id)
+                handler.opened(frame.method or "", frame.path or "", frame.headers, verdict.eof)
+            else:
+                self._spare = handler
+                if verdict.kind == H2_HEADERS_TRAILERS:
+                    verdict.handle.ended()
+            if verdict.flags:
+                self._after(verdict.flags)
+        elif kind is H2FrameData:
+            verdict = state.recv_data(frame)
+            handler, payload = verdict.handle, verdict.payload
+            if handler is not None:
+                if payload is not None:
+                    if verdict.budgeted:
+                        state.release_data_frame(handler.stream_id, len(payload))
+                    handler.data(payload)
+                if verdict.eof:
+                    handler.ended()
+            if verdict.flags:
+                self._after(verdict.flags)
+        elif kind is H2FrameWindowUpdate:
+            for handler in state.recv_window_update(frame):
+                handler.writable()
+        elif kind is H2FrameSettings:
+            initial, waiting, flags = state.recv_settings(frame)
+            self.settled |= initial
+            for handler in waiting:
+                handler.writable()
+            self._after(flags)
+        elif kind is H2FramePing:
+            self._pinged(frame)
+        elif kind is H2FrameRstStream:
+            ended = state.recv_reset(frame)
+            if ended is not None:
+                handler, _, _, flags = ended
+                handler.stopped()
+                self._after(flags)
+        elif kind is H2FrameGoAway:
+            aborted, flags = state.recv_go_away(frame)
+            for handler, _ in aborted:
+                handler.stopped()
+            self._after(flags)
+        elif kind is H2FrameStreamError:
+            raise H2StreamError(frame.stream_id, frame.error_code, "library")
+
+    def _pinged(self, frame: H2FramePing) -> None:
+        if not frame.ack:
+            if self.last_heard - self._last_ping < self._least_ping_interval_s:
+                self._strikes += 1
+                if self._strikes > _PING_STRIKES:
+                    raise H2ProtocolError(ENHANCE_YOUR_CALM, "too_many_pings")
+            self._last_ping = self.last_heard
+        elif frame.data == _PING_PAYLOAD:
+            return
+        self._after(self._state.recv_ping(frame))
+
+    def _reset_stream(self, error: H2StreamError) -> None:
+        stream_id, reason, initiator = error.args
+        if initiator != "remote":
+            verdict = self._state.reset_on_error(stream_id, reason)
+            if verdict.handle is not None:
+                verdict.handle.stopped()
+            self._after(verdict.flags)
+
+    def _turn_away(self, reason: int) -> None:
+        """The peer broke the rules of the connection: say so and close."""
+        self._after(self._state.send_goaway(reason))
+        for handler, _ in self._state.fail(ConnectionClosedError("protocol error")):
+            handler.stopped()
+        self.close()
+
+    def _sent(self, verdict: Any) -> None:
+        if verdict.stopped is not None:
+            raise StreamGoneError
+        if flags := verdict.flags:
+            self._after(flags)
+        self._strikes = 0
+
+    def _after(self, flags: int) -> None:
+        if flags & H2_FLAG_CAPACITY:
+            handler = self._state.next_capacity_wake()
+            if handler is not None:
+                handler.writable()
+        if flags & (H2_FLAG_CONN_DONE | H2_FLAG_STOP_ACCEPTING):
+            self._draining = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Writes what is queued; streams that waited for room in the buffer go on."""
+        self._scheduled = False
+        while not self._paused and self._transport is not None and not self._closing:
+            pending, _ = self._state.take_pending()
+            if not pending:
+                pending.release()
+                break
+            data = bytes(pending)
+            pending.release()
+            self._transport.write(data)
+            for handler in self._state.credit_written():
+                handler.writable()
+        if self._draining and not self._paused and self._drained():
+            self.close()
+
+    def _drained(self) -> bool:
+        state = self._state
+        return bool(state.num_streams == 0 and (state.shutdown_final or state.is_closed()))
+
+
+__all__ = ["Connection", "HTTPunkError", "Headers", "StreamGoneError", "StreamHandler", "headers"]

@@ -1,0 +1,210 @@
+"""The port: accepts connections, tells TLS from plaintext by the first byte, keeps them alive, drains them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import time
+
+import structlog
+from google.protobuf.descriptor import ServiceDescriptor
+
+from broker_gateway.transport.http2.call import Call, Requests
+from broker_gateway.transport.http2.engine import Connection
+from broker_gateway.transport.methods import (
+    KEEPALIVE_S,
+    KEEPALIVE_TIMEOUT_S,
+    LEAST_PING_INTERVAL_S,
+    METADATA_LIMIT_BYTES,
+    Method,
+    methods,
+)
+
+log = structlog.get_logger(__name__)
+
+MAX_CONNECTIONS = 20_000
+HANDSHAKE_S = 10.0
+"""How long a connection may take until its first settings are here."""
+INCOMPLETE_REQUEST_BYTES = 512 << 20
+"""Of all requests that are on their way, of all connections."""
+_ACCEPTS_A_TURN = 64
+_LOOK_S = 2.0
+_CLOSE_S = 1.0
+"""For what is queued to leave."""
+_TLS_HANDSHAKE = 0x16
+
+
+class Http2Server:
+    """A gRPC server on one port. `local_endpoint` is what routes show when a client names no address.
+
+    With `tls` the port takes TLS as well as plaintext. Raises OSError when the port cannot be opened.
+    """
+
+    def __init__(self, host: str, port: int, advertised_host: str, tls: ssl.SSLContext | None = None) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family, backlog=4096)
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        self.local_endpoint = (advertised_host, self.port)
+        self._tls = tls
+        self._methods: dict[str, Method] = {}
+        self._requests = Requests(INCOMPLETE_REQUEST_BYTES)
+        self._calls: set[Call] = set()
+        self._connections: set[Connection] = set()
+        self._sniffing: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._opening: set[asyncio.Task[None]] = set()
+        self._keeper: asyncio.Task[None] | None = None
+        self._gone = asyncio.Event()
+
+    def bind(self, service: ServiceDescriptor, implementation: object) -> None:
+        """Serves every RPC of `service` by the method of that name."""
+        self._methods.update({method.path: method for method in methods(service, implementation)})
+
+    async def start(self) -> None:
+        """Takes connections."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._listener, self._accept)
+        self._keeper = asyncio.create_task(self._keep(), name="connections")
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no new connections or calls; running ones get `grace_s` seconds, then they are refused as retryable."""
+        self._close_listener()
+        for connection in list(self._connections):
+            connection.drain()
+        await self._all_closed(grace_s)
+        for call in list(self._calls):
+            call.fail("UNAVAILABLE", "the gateway is stopping; try another or try again")
+        for connection in list(self._connections):
+            connection.close()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        await self._all_closed(_CLOSE_S)
+        for connection in list(self._connections):
+            connection.abort()
+
+    async def _all_closed(self, limit_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                if self._opening:
+                    await asyncio.wait(self._opening)
+                while self._connections:
+                    self._gone.clear()
+                    await self._gone.wait()
+
+    # ----- connections -----
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTS_A_TURN):
+            try:
+                accepted, _address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # out of file descriptors: leave them in the backlog for a while
+                log.error("connections are not accepted", error=str(error))
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(self._listener)
+                loop.call_later(1.0, self._accept_again)
+                return
+            if len(self._connections) + len(self._sniffing) + len(self._opening) >= MAX_CONNECTIONS:
+                accepted.close()
+                continue
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is None:
+                self._open(accepted, None)
+            else:
+                self._sniff(accepted)
+
+    def _accept_again(self) -> None:
+        if self._listener.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
+    def _sniff(self, accepted: socket.socket) -> None:
+        """Waits for the first byte and leaves it where it is."""
+        loop = asyncio.get_running_loop()
+        self._sniffing[accepted] = loop.call_later(HANDSHAKE_S, self._drop_silent, accepted)
+        loop.add_reader(accepted, self._first_byte, accepted)
+
+    def _first_byte(self, accepted: socket.socket) -> None:
+        try:
+            first = accepted.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        self._sniffing.pop(accepted).cancel()
+        asyncio.get_running_loop().remove_reader(accepted)
+        if not first:
+            accepted.close()
+        else:
+            self._open(accepted, self._tls if first[0] == _TLS_HANDSHAKE else None)
+
+    def _drop_silent(self, accepted: socket.socket) -> None:
+        if self._sniffing.pop(accepted, None) is not None:
+            asyncio.get_running_loop().remove_reader(accepted)
+            accepted.close()
+
+    def _open(self, accepted: socket.socket, tls: ssl.SSLContext | None) -> None:
+        task = asyncio.create_task(self._opened(accepted, tls))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _opened(self, accepted: socket.socket, tls: ssl.SSLContext | None) -> None:
+        loop = asyncio.get_running_loop()
+        handshake_s = None if tls is None else HANDSHAKE_S
+        try:
+            await loop.connect_accepted_socket(
+                self._connection, accepted, ssl=tls, ssl_handshake_timeout=handshake_s
+            )
+        except (OSError, ssl.SSLError) as error:
+            accepted.close()
+            log.debug("connection not opened", error=str(error))
+
+    def _connection(self) -> Connection:
+        return Connection(
+            self._call,
+            self._connections.add,
+            self._closed,
+            max_header_bytes=METADATA_LIMIT_BYTES,
+            least_ping_interval_s=LEAST_PING_INTERVAL_S,
+        )
+
+    def _call(self, connection: Connection) -> Call:
+        return Call(
+            connection,
+            self._methods,
+            self._requests,
+            self._calls,
+            self.local_endpoint,
+            asyncio.get_running_loop(),
+        )
+
+    def _closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._gone.set()
+
+    def _close_listener(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._listener.fileno() >= 0:
+            loop.remove_reader(self._listener)
+            self._listener.close()
+        for accepted in list(self._sniffing):
+            self._sniffing[accepted].cancel()
+            self._drop_silent(accepted)
+
+    async def _keep(self) -> None:
+        """Closes connections that never spoke HTTP/2 or are dead; asks silent ones whether they live."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            now = time.monotonic()
+            for connection in list(self._connections):
+                if not connection.settled and now - connection.opened_at > HANDSHAKE_S:
+                    connection.abort()
+                elif connection.pinged_at:
+                    if now - connection.pinged_at > KEEPALIVE_TIMEOUT_S:
+                        connection.abort()
+                elif now - connection.last_heard > KEEPALIVE_S:
+                    connection.ping()

@@ -1,0 +1,91 @@
+"""What every transport does the same way: RPCs by path, and which gRPC status an exception becomes.
+
+A service has a method for each RPC of its descriptor, of one of these shapes:
+
+| RPC | method |
+|---|---|
+| unary | `(request, context) -> response`, or an awaitable of it |
+| server streaming | `(request, context) ->` async iterator of responses, or of lists of them |
+| client streaming | `async (requests, context) -> response` |
+| bidirectional | `(requests, context) ->` async iterator of responses |
+
+A response is a message, or its bytes where a service has them already. A list goes out in one write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+from google.protobuf import message_factory
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import Message
+
+from broker_gateway.service.context import RpcError
+
+log = structlog.get_logger(__name__)
+
+MESSAGE_LIMIT_BYTES = 64 << 20
+"""Of a request or a response."""
+METADATA_LIMIT_BYTES = 32 << 10
+"""Of all headers of a call."""
+KEEPALIVE_S = 60.0
+"""A connection that is silent for this long is asked for a sign of life."""
+KEEPALIVE_TIMEOUT_S = 20.0
+LEAST_PING_INTERVAL_S = 5.0
+"""Clients that ping more often, with nothing sent to them in between, are turned away."""
+
+Response = Message | bytes
+
+
+class Server(Protocol):
+    """A gRPC server on one port. `local_endpoint` is what routes show when a client names no address."""
+
+    port: int
+    local_endpoint: tuple[str, int]
+
+    def bind(self, service: ServiceDescriptor, implementation: object) -> None:
+        """Serves every RPC of `service` by the method of that name."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no new calls; running ones get `grace_s` seconds, then they are refused as retryable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One RPC: `path` is `/package.Service/Method`."""
+
+    path: str
+    request_type: type[Message]
+    client_streaming: bool
+    server_streaming: bool
+    call: Callable[..., Any]
+
+
+def methods(service: ServiceDescriptor, implementation: object) -> Iterable[Method]:
+    """The RPCs of a service with what answers them."""
+    for method in service.methods:
+        yield Method(
+            f"/{service.full_name}/{method.name}",
+            message_factory.GetMessageClass(method.input_type),
+            method.client_streaming,
+            method.server_streaming,
+            getattr(implementation, method.name),
+        )
+
+
+def serialized(response: Response) -> bytes:
+    """The bytes of a response."""
+    return response if isinstance(response, bytes) else response.SerializeToString()
+
+
+def failure(error: BaseException, path: str) -> tuple[str, str]:
+    """Name of the gRPC status and message for an exception that left a service; unexpected ones are logged."""
+    if isinstance(error, RpcError):
+        return error.code, error.message
+    log.error("call failed", call=path, exc_info=error)
+    return "INTERNAL", "the gateway could not complete the call; its log says more"
