@@ -102,6 +102,8 @@ def main() -> None:
         servers = []
         for transport in chosen.transports.split(","):
             options = {"flushDiskType": chosen.flush, "mappedFileSizeCommitLog": SEGMENT}
+            if transport == "http2":
+                options["tlsTestModeEnable"] = "true"
             gateway = stack.enter_context(Gateway(folder / transport, transport=transport, **options))
             assert gateway.process is not None
             servers.append(Server(f"lakebroker {transport}", gateway.address, gateway.process.pid))

@@ -58,10 +58,11 @@ class CommitLog:
         call is visible and the log is as before.
         """
         placed: list[Placed] = []
-        encoded: list[tuple[int, bytes, bytes | memoryview, bytes]] = []
-        blanks: list[tuple[int, int]] = []
+        runs: list[tuple[int, list[bytes | memoryview]]] = []
         offset = self.max_offset
         end = self._end_of(offset)
+        chunks: list[bytes | memoryview] = []
+        runs.append((offset, chunks))
         for record, queue_offset in zip(records, queue_offsets, strict=True):
             if len(record.body) > self._max_message_size:
                 raise RecordTooLargeError(
@@ -85,14 +86,16 @@ class CommitLog:
                         "(mappedFileSizeCommitLog)"
                     )
                 if offset < end:
-                    blanks.append((offset, end - offset))
+                    chunks.append(_BLANK.pack(end - offset, BLANK_MAGIC))
                 offset, end = end, end + self.segment_size
+                chunks = []
+                runs.append((offset, chunks))
             placed.append(Placed(offset, size))
-            encoded.append((offset, head, body, tail))
+            chunks += (head, body, tail)
             offset += size
         while not self.segments or self.segments[-1].end < offset:
             self._add_segment()
-        self._write(encoded, blanks)
+        self._write(runs)
         self.max_offset = offset
         return placed
 
@@ -126,31 +129,22 @@ class CommitLog:
         self.segments.append(Segment.create(self._folder, start, self.segment_size))
         self._starts.append(start)
 
-    def _write(
-        self,
-        encoded: Sequence[tuple[int, bytes, bytes | memoryview, bytes]],
-        blanks: Sequence[tuple[int, int]],
-    ) -> None:
-        writes: list[tuple[int, tuple[bytes | memoryview, ...]]] = [
-            (offset, (head, body, tail)) for offset, head, body, tail in encoded
-        ]
-        writes += [(offset, (_BLANK.pack(size, BLANK_MAGIC),)) for offset, size in blanks]
-        writes.sort(key=lambda write: write[0])
-        first, parts = writes[0]
-        for offset, chunks in writes[1:]:
-            self._put(offset, chunks)
-        self._put(first + 4, (parts[0][4:], *parts[1:]))
-        self._put(first, (parts[0][:4],))
+    def _write(self, runs: Sequence[tuple[int, Sequence[bytes | memoryview]]]) -> None:
+        """Writes runs of chunks; the first four bytes of the first run, a record's or a blank's size, last."""
+        first, chunks = next(run for run in runs if run[1])
+        for offset, others in runs:
+            if offset != first and others:
+                self._put(offset, others)
+        segment = self.segment_at(first)
+        position = first - segment.start
+        self._put(first + 4, (chunks[0][4:], *chunks[1:]))
+        segment.view[position : position + 4] = chunks[0][:4]
 
     def _put(self, offset: int, chunks: Sequence[bytes | memoryview]) -> None:
-        segment = self.segments[-1]
-        if offset < segment.start:
-            segment = self.segment_at(offset)
-        view, position = segment.view, offset - segment.start
-        for chunk in chunks:
-            end = position + len(chunk)
-            view[position:end] = chunk
-            position = end
+        segment = self.segment_at(offset)
+        position = offset - segment.start
+        data = b"".join(chunks)
+        segment.view[position : position + len(data)] = data
 
 
 __all__ = ["CommitLog", "Placed", "RecordError"]

@@ -112,15 +112,25 @@ class QueueIndex:
         self, topic: str, queue_id: int, queue_offset: int, offset: int, size: int, code: int, sys_flag: int
     ) -> None:
         """Adds the record that was just appended."""
-        self._add_starts(np.array((offset,), dtype=np.int64)) if self._records == len(
-            self._starts
-        ) else self._set_start(offset)
+        records = self._records
+        if records == len(self._starts):
+            self._add_starts(np.array((offset,), dtype=np.int64))
+        else:
+            self._starts[records] = offset
+            self._records = records + 1
         if (sys_flag & SYS_TRANSACTION_MASK) in (0, SYS_COMMIT):
             key = (topic, queue_id)
             entries = self._queues.get(key)
             if entries is None:
                 entries = self._queues[key] = _Entries(queue_offset)
-            entries.put(queue_offset, offset, size, code)
+            count = entries.count
+            if queue_offset == entries.base + count and count < len(entries.offsets):
+                entries.offsets[count] = offset
+                entries.sizes[count] = size
+                entries.codes[count] = code
+                entries.count = count + 1
+            else:
+                entries.put(queue_offset, offset, size, code)
 
     def add(self, scan: Scan) -> None:
         """Adds the records of a scan, in bulk; scans come in the order of the log."""
@@ -186,10 +196,6 @@ class QueueIndex:
             return
         for row in zip(positions.tolist(), offsets.tolist(), sizes.tolist(), tags.tolist(), strict=True):
             entries.put(*row)
-
-    def _set_start(self, offset: int) -> None:
-        self._starts[self._records] = offset
-        self._records += 1
 
     def _add_starts(self, offsets: Longs) -> None:
         count = self._records + len(offsets)

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -202,11 +202,15 @@ def encode_record(
     """
     magic, topic = encode_topic(pending.topic)
     body = pending.body
+    born_host = pending.born_host
     body_length = len(body)
     properties = pending.properties
-    if append_crc and properties and properties[-1] != 2:
-        properties += b"\x02"
-    property_bytes = len(properties) + (CRC_BYTES if append_crc else 0)
+    property_bytes = len(properties)
+    if append_crc:
+        if properties and properties[-1] != 2:
+            properties += b"\x02"
+            property_bytes += 1
+        property_bytes += CRC_BYTES
     if property_bytes > PROPERTIES_MAX_BYTES:
         raise RecordError(
             f"properties of {property_bytes} bytes, at most {PROPERTIES_MAX_BYTES} fit a record"
@@ -214,33 +218,37 @@ def encode_record(
     sys_flag = pending.sys_flag
     if len(store_host) > 8:
         sys_flag |= SYS_STORE_HOST_V6
-    if len(pending.born_host) > 8:
+    if len(born_host) > 8:
         sys_flag |= SYS_BORN_HOST_V6
-    size = FIXED_BYTES + len(pending.born_host) + len(store_host) + body_length + len(topic) + property_bytes
-    head = b"".join(
-        (
-            HEAD.pack(
-                size,
-                magic,
-                zlib_ng.crc32(body) & 0x7FFFFFFF,
-                pending.queue_id,
-                pending.flag,
-                queue_offset,
-                physical_offset,
-                sys_flag,
-                pending.born_timestamp,
-            ),
-            pending.born_host,
-            _LONG.pack(store_timestamp),
-            store_host,
-            MIDDLE.pack(pending.reconsume_times, pending.prepared_transaction_offset, body_length),
-        )
+    body_crc = zlib_ng.crc32(body)
+    head = _heads(len(born_host), len(store_host))(
+        FIXED_BYTES + len(born_host) + len(store_host) + body_length + len(topic) + property_bytes,
+        magic,
+        body_crc & 0x7FFFFFFF,
+        pending.queue_id,
+        pending.flag,
+        queue_offset,
+        physical_offset,
+        sys_flag,
+        pending.born_timestamp,
+        born_host,
+        store_timestamp,
+        store_host,
+        pending.reconsume_times,
+        pending.prepared_transaction_offset,
+        body_length,
     )
     tail = topic + property_bytes.to_bytes(2, "big") + properties
     if append_crc:
         crc = zlib_ng.crc32(tail, zlib_ng.crc32(body, zlib_ng.crc32(head))) & 0x7FFFFFFF
-        tail += _CRC_PREFIX + f"{crc:010d}".encode()[::-1] + b"\x02"
+        tail += b"%b%b\x02" % (_CRC_PREFIX, (b"%010d" % crc)[::-1])
     return head, body, tail
+
+
+@lru_cache(maxsize=4)
+def _heads(born_bytes: int, store_bytes: int) -> Callable[..., bytes]:
+    """Packs TOTALSIZE to BODYLENGTH for hosts of those sizes."""
+    return struct.Struct(f"{HEAD.format}{born_bytes}sq{store_bytes}s{MIDDLE.format[1:]}").pack
 
 
 def decode_record(

@@ -29,9 +29,17 @@ class MinuteStatistics:
         self._counters: dict[tuple[str, str], _Counters] = {}
 
     def count(
-        self, topic: str, group: str, messages: int, size: int, latency_s: float | None, failed: bool = False
+        self,
+        topic: str,
+        group: str,
+        messages: int,
+        size: int,
+        latency_s: float | None,
+        *,
+        calls: int = 1,
+        failed: bool = False,
     ) -> None:
-        """Adds one call: `size` in bytes, `latency_s` in seconds."""
+        """Adds calls: `size` in bytes, `latency_s` in seconds, what each of them took."""
         counters = self._counters.get((topic, group))
         if counters is None:
             counters = self._counters[(topic, group)] = _Counters()
@@ -42,7 +50,7 @@ class MinuteStatistics:
             counters.bytes += size
         if latency_s is not None:
             value = max(latency_s * 1000, _SMALLEST_MS)
-            counters.latency[math.ceil(math.log(value) / _LOG_BASE)] += 1
+            counters.latency[math.ceil(math.log(value) / _LOG_BASE)] += calls
 
     def roll(self, now_ms: int, *, closing: bool = False) -> list[pb.MinuteStats]:
         """The minute that ended, as journal messages; nothing while it runs (unless `closing`)."""

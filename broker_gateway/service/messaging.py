@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
@@ -54,12 +55,12 @@ class MessagingService:
             rpc.QueryAssignmentResponse, self._route.query_assignment, request, context
         )
 
-    async def SendMessage(
+    def SendMessage(
         self, request: rpc.SendMessageRequest, context: CallContext
-    ) -> rpc.SendMessageResponse:
+    ) -> rpc.SendMessageResponse | asyncio.Future[bytes]:
         try:
             client_id_of(context)
-            return await self._send.send(request, context)
+            return self._send.send(request, context)
         except Exception as error:
             return rpc.SendMessageResponse(status=_status("SendMessage", error))
 

@@ -1,7 +1,8 @@
 """SendMessage: from a request to records of the commit log.
 
-All messages of a call are checked before any is appended; they go to one queue of their topic, in order.
-With SYNC_FLUSH the reply waits for the group commit.
+All messages of a call are checked before any is appended; they go to one queue of their topic, in order. What
+the calls of one turn of the event loop bring is appended in one go. With SYNC_FLUSH the replies wait for the
+group commit.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import hashlib
 import ipaddress
 import itertools
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -23,22 +24,25 @@ from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.metadata.catalog import Topic
-from broker_gateway.metadata.names import RESERVED_PROPERTIES
+from broker_gateway.metadata.names import CONTROL_CHARACTER, RESERVED_PROPERTIES
 from broker_gateway.metrics import Metrics
+from broker_gateway.service import shortcuts
 from broker_gateway.service.context import CallContext
 from broker_gateway.service.resources import Resources
 from broker_gateway.service.route import topic_accepts
-from broker_gateway.service.status import OK, ServiceError, summary
+from broker_gateway.service.status import OK, ServiceError
 from broker_gateway.service.validation import check_key, check_tag, check_text, resource_name, shown
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
-from store.errors import RecordTooLargeError, StoreError, StoreReadOnlyError
+from store.errors import RecordError, RecordTooLargeError, StoreError, StoreReadOnlyError
 from store.message_store import Appended, FlushMode, MessageStore
 from store.record import SYS_BORN_HOST_V6, SYS_COMPRESSED, Host, PendingRecord, encode_properties, tags_code
 
 MAX_MESSAGES_A_CALL = 1024
 PROPERTIES_MAX_BYTES = 32_767
 _MESSAGE_ID_MAX_LENGTH = 255
+_TURN_BYTES = 8 << 20
+"""Of bodies; a turn that brings more is appended in several goes."""
 _LATER = {
     pb.FIFO: "FIFO",
     pb.DELAY: "delayed",
@@ -54,6 +58,18 @@ class _Limits:
     properties: int
     properties_bytes: int
     refuse_empty: bool
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call of the turn; `size` is the bytes of its bodies."""
+
+    answer: asyncio.Future[bytes]
+    topic: str
+    records: list[PendingRecord]
+    message_ids: list[str]
+    size: int
+    appended: list[Appended] = field(default_factory=list)
 
 
 class SendService:
@@ -76,6 +92,9 @@ class SendService:
         self._sync = config.store.flush_disk_type is FlushMode.SYNC_FLUSH
         self._sync_timeout_s = config.store.sync_flush_timeout / 1000
         self._next_queue = itertools.count()
+        self._turn: list[_Call] = []
+        self._turn_bytes = 0
+        self._turn_began = 0.0
         self._limits = _Limits(
             config.store.max_message_size,
             config.proxy.user_property_max_num,
@@ -83,9 +102,11 @@ class SendService:
             config.proxy.enable_message_body_empty_check,
         )
 
-    async def send(self, request: rpc.SendMessageRequest, context: CallContext) -> rpc.SendMessageResponse:
-        """Raises ServiceError when nothing of the call was appended."""
-        started = time.perf_counter()
+    def send(self, request: rpc.SendMessageRequest, context: CallContext) -> asyncio.Future[bytes]:
+        """The reply's bytes, once what came in this turn of the event loop was appended, all in one go.
+
+        Raises ServiceError when nothing of the call was taken.
+        """
         messages = request.messages
         if not messages:
             raise ServiceError(pb.MESSAGE_CORRUPTED, "no message to send; put at least one in the request")
@@ -96,69 +117,107 @@ class SendService:
             )
         topic = self._resources.topic(messages[0].topic)
         try:
-            records = self._records(topic, messages, context)
-            appended = self._append(topic, records)
+            records, message_ids = self._records(topic, messages, context)
         except ServiceError:
-            self._metrics.send_failed(topic.name)
-            self._minutes.count(topic.name, "", len(messages), 0, None, failed=True)
+            self._failed(topic.name, len(messages))
             raise
-        self._wakeups.arrived(topic.name)
-        status = await self._flushed(appended[-1]) if self._sync else OK
-        seconds = time.perf_counter() - started
-        size = sum(len(message.body) for message in messages)
-        self._metrics.sent(topic.name, len(messages), size, seconds)
-        self._minutes.count(topic.name, "", len(messages), size, seconds, failed=status is not OK)
-        entries = [
-            rpc.SendResultEntry(
-                status=status,
-                message_id=message.system_properties.message_id,
-                transaction_id=message.system_properties.message_id,
-                offset=result.queue_offset,
-            )
-            for message, result in zip(messages, appended, strict=True)
-        ]
-        return rpc.SendMessageResponse(status=summary(e.status for e in entries), entries=entries)
-
-    def _append(self, topic: Topic, records: list[PendingRecord]) -> list[Appended]:
-        try:
-            return self._store.append(records)
-        except RecordTooLargeError as error:
-            raise ServiceError(pb.MESSAGE_BODY_TOO_LARGE, str(error)) from error
-        except StoreReadOnlyError as error:
-            raise ServiceError(pb.INTERNAL_SERVER_ERROR, str(error)) from error
-        except (StoreError, OSError) as error:
-            raise ServiceError(
-                pb.INTERNAL_SERVER_ERROR, f"the message for {shown(topic.name)} was not stored: {error}"
-            ) from error
-
-    async def _flushed(self, last: Appended) -> pb.Status:
+        size = 0
+        for record in records:
+            size += len(record.body)
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[BaseException | None] = loop.create_future()
+        answer: asyncio.Future[bytes] = loop.create_future()
+        if not self._turn:
+            self._turn_began = time.perf_counter()
+            loop.call_soon(self._end_turn, self._turn)
+        self._turn.append(_Call(answer, topic.name, records, message_ids, size))
+        self._turn_bytes += size
+        if self._turn_bytes > _TURN_BYTES:
+            self._end_turn(self._turn)
+        return answer
 
-        def finish(error: BaseException | None) -> None:
-            if not done.done():
-                done.set_result(error)
+    def _end_turn(self, turn: list[_Call]) -> None:
+        """Appends what the calls of a turn brought and answers them."""
+        if turn is not self._turn or not turn:
+            return  # it grew so large that it was ended already
+        self._turn, self._turn_bytes = [], 0
+        stored = self._append(turn)
+        if not stored:
+            return
+        for name in {call.topic for call in stored}:
+            self._wakeups.arrived(name)
+        if self._sync:
+            self._answer_flushed(stored, self._turn_began)
+        else:
+            self._answer(stored, OK, time.perf_counter() - self._turn_began)
+
+    def _append(self, turn: list[_Call]) -> list[_Call]:
+        """Those calls whose messages are in the log; the others have their answer."""
+        records = turn[0].records if len(turn) == 1 else [each for call in turn for each in call.records]
+        try:
+            appended = self._store.append(records)
+        except (StoreError, OSError) as error:
+            if len(turn) > 1 and isinstance(error, (RecordTooLargeError, RecordError)):
+                return [stored for call in turn for stored in self._append([call])]
+            for call in turn:
+                self._failed(call.topic, len(call.records))
+                _resolve(call.answer, _refused(call.topic, error))
+            return []
+        position = 0
+        for call in turn:
+            call.appended = appended[position : position + len(call.records)]
+            position += len(call.records)
+        return turn
+
+    def _answer_flushed(self, stored: list[_Call], began: float) -> None:
+        """Answers when all of it is on disk, or with MASTER_PERSISTENCE_TIMEOUT."""
+        loop = asyncio.get_running_loop()
+
+        def finish(status: pb.Status) -> None:
+            timer.cancel()
+            if stored:
+                self._answer(stored, status, time.perf_counter() - began)
+                stored.clear()
 
         def from_flusher(error: BaseException | None) -> None:
-            loop.call_soon_threadsafe(finish, error)
+            status = OK
+            if error is not None:
+                status = pb.Status(
+                    code=pb.MASTER_PERSISTENCE_TIMEOUT, message=f"the log could not be flushed: {error}"
+                )
+            loop.call_soon_threadsafe(finish, status)
 
+        late = pb.Status(
+            code=pb.MASTER_PERSISTENCE_TIMEOUT,
+            message=f"not on disk after {self._sync_timeout_s:g} s (syncFlushTimeout); it may be later",
+        )
+        timer = loop.call_later(self._sync_timeout_s, finish, late)
+        last = stored[-1].appended[-1]
         self._store.wait_flushed(last.physical_offset + last.size, from_flusher)
-        try:
-            error = await asyncio.wait_for(done, self._sync_timeout_s)
-        except TimeoutError:
-            return pb.Status(
-                code=pb.MASTER_PERSISTENCE_TIMEOUT,
-                message=f"not on disk after {self._sync_timeout_s:g} s (syncFlushTimeout); it may be later",
-            )
-        if error is not None:
-            return pb.Status(
-                code=pb.MASTER_PERSISTENCE_TIMEOUT, message=f"the log could not be flushed: {error}"
-            )
-        return OK
+
+    def _answer(self, calls: list[_Call], status: pb.Status, seconds: float) -> None:
+        counted: dict[str, list[int]] = {}
+        for call in calls:
+            sums = counted.setdefault(call.topic, [0, 0, 0])
+            sums[0] += 1
+            sums[1] += len(call.appended)
+            sums[2] += call.size
+            offsets = [result.queue_offset for result in call.appended]
+            if status is OK:
+                _resolve(call.answer, shortcuts.sent(call.message_ids, offsets))
+            else:
+                _resolve(call.answer, send_response(status, call.message_ids, offsets).SerializeToString())
+        for topic, (count, messages, size) in counted.items():
+            self._metrics.sent(topic, count, messages, size, seconds)
+            self._minutes.count(topic, "", messages, size, seconds, calls=count, failed=status is not OK)
+
+    def _failed(self, topic: str, messages: int) -> None:
+        self._metrics.send_failed(topic)
+        self._minutes.count(topic, "", messages, 0, None, failed=True)
 
     def _records(
-        self, topic: Topic, messages: Iterable[pb.Message], context: CallContext
-    ) -> list[PendingRecord]:
+        self, topic: Topic, messages: Sequence[pb.Message], context: CallContext
+    ) -> tuple[list[PendingRecord], list[str]]:
+        """Records and message ids of a call's messages. Raises ServiceError."""
         if not topic.writable or not topic.write_queues:
             raise ServiceError(pb.FORBIDDEN, f"topic {shown(topic.name)} must not be written to")
         host = peer_host(context.peer)
@@ -166,36 +225,75 @@ class SendService:
         v6 = SYS_BORN_HOST_V6 if len(packed) > 8 else 0
         queue_id = next(self._next_queue) % topic.write_queues
         now = now_ms()
-        records = []
-        for message in messages:
-            if resource_name(message.topic) != topic.name:
+        limits = self._limits
+        records, message_ids = [], []
+        for position, message in enumerate(messages):
+            if position and resource_name(message.topic) != topic.name:
                 raise ServiceError(
                     pb.MESSAGE_CORRUPTED,
                     f"topics {shown(topic.name)} and {shown(resource_name(message.topic))} in one call; "
                     "send the messages of each topic in a call of their own",
                 )
             system = message.system_properties
-            check_message(message, topic, self._limits)
+            message_id, tag, body = system.message_id, system.tag, message.body
+            check_message(message, system, body, message_id, topic, limits)
             born = system.born_timestamp
-            gzip = system.body_encoding == pb.GZIP
+            seconds = born.seconds
             records.append(
                 PendingRecord(
-                    topic=topic.name,
-                    queue_id=queue_id,
-                    body=message.body,
-                    properties=_encoded_properties(message, self._limits, host),
-                    born_timestamp=born.seconds * 1000 + born.nanos // 1_000_000 if born.seconds > 0 else now,
-                    born_host=packed,
-                    sys_flag=v6 | (SYS_COMPRESSED if gzip else 0),
-                    tags_code=tags_code(system.tag) if system.tag else 0,
+                    topic.name,
+                    queue_id,
+                    body,
+                    encoded_properties(message, system, message_id, tag, limits, host),
+                    seconds * 1000 + born.nanos // 1_000_000 if seconds > 0 else now,
+                    packed,
+                    v6 | SYS_COMPRESSED if system.body_encoding == pb.GZIP else v6,
+                    tags_code=tags_code(tag) if tag else 0,
                 )
             )
-        return records
+            message_ids.append(message_id)
+        return records, message_ids
 
 
-def check_message(message: pb.Message, topic: Topic, limits: _Limits) -> None:
+def send_response(
+    status: pb.Status, message_ids: Iterable[str], offsets: Iterable[int]
+) -> rpc.SendMessageResponse:
+    """A reply whose entries all have the same status."""
+    return rpc.SendMessageResponse(
+        status=status,
+        entries=[
+            rpc.SendResultEntry(status=status, message_id=each, transaction_id=each, offset=offset)
+            for each, offset in zip(message_ids, offsets, strict=True)
+        ],
+    )
+
+
+def _refused(topic: str, error: Exception) -> bytes:
+    """The reply to a call whose messages the store did not take."""
+    if isinstance(error, RecordTooLargeError):
+        status = pb.Status(code=pb.MESSAGE_BODY_TOO_LARGE, message=str(error))
+    elif isinstance(error, StoreReadOnlyError):
+        status = pb.Status(code=pb.INTERNAL_SERVER_ERROR, message=str(error))
+    else:
+        text = f"the message for {shown(topic)} was not stored: {error}"
+        status = pb.Status(code=pb.INTERNAL_SERVER_ERROR, message=text)
+    return rpc.SendMessageResponse(status=status).SerializeToString()
+
+
+def _resolve(answer: asyncio.Future[bytes], reply: bytes) -> None:
+    if not answer.done():  # a caller that went away has cancelled it
+        answer.set_result(reply)
+
+
+def check_message(
+    message: pb.Message,
+    system: pb.SystemProperties,
+    body: bytes,
+    message_id: str,
+    topic: Topic,
+    limits: _Limits,
+) -> None:
     """Checks type, body, digest and message id; ServiceError says what is wrong."""
-    system = message.system_properties
     message_type = system.message_type
     if message_type in _LATER:
         raise ServiceError(
@@ -203,7 +301,7 @@ def check_message(message: pb.Message, topic: Topic, limits: _Limits) -> None:
         )
     if message_type not in (pb.NORMAL, pb.MESSAGE_TYPE_UNSPECIFIED):
         raise ServiceError(pb.BAD_REQUEST, f"message type {message_type} is unknown; send NORMAL messages")
-    if system.HasField("message_group") and system.message_group:
+    if system.message_group:
         raise ServiceError(
             pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a NORMAL message must not have a message group"
         )
@@ -211,12 +309,12 @@ def check_message(message: pb.Message, topic: Topic, limits: _Limits) -> None:
         raise ServiceError(
             pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a NORMAL message must not have a delivery timestamp"
         )
-    if not topic_accepts(topic, pb.NORMAL):
+    if topic.accept_message_types and not topic_accepts(topic, pb.NORMAL):
         raise ServiceError(
             pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             f"topic {shown(topic.name)} accepts {', '.join(topic.accept_message_types)}, not NORMAL messages",
         )
-    size = len(message.body)
+    size = len(body)
     if not size and limits.refuse_empty:
         raise ServiceError(pb.MESSAGE_BODY_EMPTY, "the message body is empty; put at least one byte in it")
     if size > limits.body:
@@ -228,16 +326,16 @@ def check_message(message: pb.Message, topic: Topic, limits: _Limits) -> None:
         raise ServiceError(
             pb.BAD_REQUEST, f"body encoding {system.body_encoding} is unknown; use IDENTITY or GZIP"
         )
-    if not system.message_id.strip():
+    if not message_id.strip():
         raise ServiceError(pb.ILLEGAL_MESSAGE_ID, "the message id is empty; a client makes it")
-    if len(system.message_id) > _MESSAGE_ID_MAX_LENGTH:
+    if len(message_id) > _MESSAGE_ID_MAX_LENGTH:
         raise ServiceError(
             pb.ILLEGAL_MESSAGE_ID,
-            f"the message id has {len(system.message_id)} characters, at most {_MESSAGE_ID_MAX_LENGTH} are taken",
+            f"the message id has {len(message_id)} characters, at most {_MESSAGE_ID_MAX_LENGTH} are taken",
         )
-    check_text(system.message_id, "message id", pb.ILLEGAL_MESSAGE_ID)
+    check_text(message_id, "message id", pb.ILLEGAL_MESSAGE_ID)
     if system.HasField("body_digest"):
-        _check_digest(system.body_digest, message.body)
+        _check_digest(system.body_digest, body)
 
 
 def _check_digest(digest: pb.Digest, body: bytes) -> None:
@@ -259,7 +357,48 @@ def _check_digest(digest: pb.Digest, body: bytes) -> None:
         )
 
 
-def _encoded_properties(message: pb.Message, limits: _Limits, host: Host) -> bytes:
+def encoded_properties(
+    message: pb.Message,
+    system: pb.SystemProperties,
+    message_id: str,
+    tag: str,
+    limits: _Limits,
+    host: Host,
+) -> bytes:
+    """A message's properties as a record holds them. Raises ServiceError.
+
+    The usual message is checked as a whole; whatever might be wrong goes through `checked_properties`.
+    """
+    user, born_host = message.user_properties, system.born_host
+    if system.keys or system.trace_context:
+        return checked_properties(message, limits, host)
+    texts = [message_id]
+    encoded = ""
+    if user:
+        pairs = list(user.items())
+        if len(pairs) > limits.properties or not RESERVED_PROPERTIES.isdisjoint(user):
+            return checked_properties(message, limits, host)
+        for key, value in pairs:
+            if not key:
+                return checked_properties(message, limits, host)
+            texts += (key, value)
+        encoded = "".join([f"{key}\x01{value}\x02" for key, value in pairs])
+    if tag:
+        if "|" in tag or not tag.strip():
+            return checked_properties(message, limits, host)
+        texts.append(tag)
+        encoded += f"TAGS\x01{tag}\x02"
+    encoded += f"UNIQ_KEY\x01{message_id}\x02"
+    if born_host and born_host != host.ip:
+        texts.append(born_host)
+        encoded += f"__BORNHOST\x01{born_host}\x02"
+    if CONTROL_CHARACTER.search("".join(texts)) or len(encoded) * 4 > limits.properties_bytes:
+        return checked_properties(message, limits, host)
+    return encoded.encode()
+
+
+def checked_properties(message: pb.Message, limits: _Limits, host: Host) -> bytes:
+    """The plain path of `encoded_properties`: every part checked by itself."""
     system = message.system_properties
     user = message.user_properties
     if len(user) > limits.properties:

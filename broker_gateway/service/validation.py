@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from google.protobuf.duration_pb2 import Duration
 
 from broker_gateway.metadata.names import (
@@ -49,8 +51,13 @@ def resource_name(resource: pb.Resource) -> str:
 
 def topic_of(resource: pb.Resource, cluster: str, broker: str) -> str:
     """A topic that clients may use; ILLEGAL_TOPIC otherwise."""
-    topic = resource_name(resource)
-    if not resource.name.strip():
+    return _topic(resource.resource_namespace, resource.name, cluster, broker)
+
+
+@lru_cache(maxsize=65536)
+def _topic(namespace: str, name: str, cluster: str, broker: str) -> str:
+    topic = f"{namespace}%{name}" if namespace else name
+    if not name.strip():
         raise ServiceError(pb.ILLEGAL_TOPIC, "the topic is empty; name one")
     limit = RETRY_TOPIC_MAX_LENGTH if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_MAX_LENGTH
     if len(topic) > limit:
@@ -68,8 +75,13 @@ def topic_of(resource: pb.Resource, cluster: str, broker: str) -> str:
 
 def group_of(resource: pb.Resource) -> str:
     """A consumer group that clients may use; ILLEGAL_CONSUMER_GROUP otherwise."""
-    group = resource_name(resource)
-    if not resource.name.strip():
+    return _group(resource.resource_namespace, resource.name)
+
+
+@lru_cache(maxsize=65536)
+def _group(namespace: str, name: str) -> str:
+    group = f"{namespace}%{name}" if namespace else name
+    if not name.strip():
         raise ServiceError(pb.ILLEGAL_CONSUMER_GROUP, "the consumer group is empty; name one")
     if len(group) > GROUP_MAX_LENGTH:
         raise ServiceError(
