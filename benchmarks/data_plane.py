@@ -28,6 +28,7 @@ from demo.processes import Gateway
 PROXY = "rocketmq proxy"
 ECHO = "go echo"
 SEGMENT = str(1 << 30)
+TOPICS = ("bench", "idle", "warm", "through-200", "through-2000")
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,10 @@ def cases(seconds: float) -> list[Case]:
     found.append(Case("send-1024-64-tls", "send", {"tls": True, **timed}))
     found.append(Case("send-1024-batches-of-32", "send", {"per_call": 32, "senders": 16, **timed}))
     found.append(Case("receive-1024", "receive", {"count": int(10_000 * seconds)}))
-    found.extend(Case(f"through-{rate}-a-second", "through", {"rate": rate, **timed}) for rate in (200, 2000))
+    found.extend(
+        Case(f"through-{rate}-a-second", "through", {"rate": rate, "topic": f"through-{rate}", **timed})
+        for rate in (200, 2000)
+    )
     found.append(
         Case("idle-5000-polls", "idle", {"polls": 5000, "topic": "idle", "seconds": min(seconds, 10.0)})
     )
@@ -79,7 +83,9 @@ def warm_up(server: Server, seconds: float) -> None:
     """Traffic of both kinds, so that a JVM has compiled what it will run."""
     for _ in range(2):
         load_generator.run("send", server.address, server.pid, seconds=seconds / 4, warm=0)
-        load_generator.run("through", server.address, server.pid, seconds=seconds / 4, senders=8, warm=0)
+        load_generator.run(
+            "through", server.address, server.pid, seconds=seconds / 4, senders=8, warm=0, topic="warm"
+        )
 
 
 def main() -> None:
@@ -109,7 +115,7 @@ def main() -> None:
             servers.append(Server(f"lakebroker {transport}", gateway.address, gateway.process.pid))
         peer = RocketMQ(
             folder / "peer",
-            {"bench": (8, "NORMAL"), "idle": (8, "NORMAL")},
+            {name: (8, "NORMAL") for name in TOPICS},
             ["bench-group"],
             flushDiskType=chosen.flush,
         )

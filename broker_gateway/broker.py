@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 import structlog
 
@@ -32,6 +33,7 @@ from broker_gateway.service.resources import Resources
 from broker_gateway.service.route import RouteService
 from broker_gateway.service.send import SendService
 from broker_gateway.service.settlement import SettlementService
+from broker_gateway.turn import Stage, Turn
 from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
@@ -51,9 +53,16 @@ class Broker:
         self.catalog = Catalog()
         self.deliveries = DeliveryTable(self._first_offset)
         self.clients = ClientRegistry(config.lake.lake_max_clients)
-        self.journal = Journal(store, self.catalog, self.deliveries, config.lake.lake_journal_snapshot_bytes)
+        self.turn = Turn()
+        self.journal = Journal(
+            store,
+            self.catalog,
+            self.deliveries,
+            config.lake.lake_journal_snapshot_bytes,
+            partial(self.turn.add, Stage.JOURNAL),
+        )
         self.minutes = MinuteStatistics()
-        self.wakeups: Wakeups[Poll] = Wakeups()
+        self.wakeups: Wakeups[Poll] = Wakeups(partial(self.turn.add, Stage.WAKE))
         resources = Resources(config, self.catalog)
         mover = DeadLetterMover(store, resources, self.journal, self.wakeups, metrics)
         self._redelivery = Redelivery(self.catalog, self.deliveries, self.clients, mover, self.wakeups)
@@ -71,7 +80,7 @@ class Broker:
         self._client = ClientService(config, self.catalog, resources, self.clients, self._redelivery)
         self.messaging = MessagingService(
             RouteService(config, resources),
-            SendService(config, store, resources, self.wakeups, metrics, self.minutes),
+            SendService(config, store, resources, self.wakeups, self.turn, metrics, self.minutes),
             self._receive,
             SettlementService(config, resources, self.deliveries, self.clients, self.journal, mover, metrics),
             self._client,

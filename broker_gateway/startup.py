@@ -36,6 +36,7 @@ from broker_gateway.service.access import Access
 from broker_gateway.service.log import LogService
 from broker_gateway.transport.certificates import server_context, trial_certificate
 from broker_gateway.transport.methods import Server
+from broker_gateway.turn import Turn
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_pb.lakebroker.log.v1 import log_pb2
@@ -126,7 +127,7 @@ def _open_store(config: GatewayConfig) -> MessageStore:
 def _bind(config: GatewayConfig, broker: Broker, log_service: LogService) -> Server:
     address, port = config.proxy.grpc_bind_address, config.proxy.grpc_server_port
     try:
-        server = _server(config, address, port)
+        server = _server(config, broker.turn, address, port)
     except (OSError, RuntimeError) as error:
         raise StartError(
             f"port {port} of {address} cannot be opened ({error}); choose another grpcServerPort"
@@ -137,7 +138,7 @@ def _bind(config: GatewayConfig, broker: Broker, log_service: LogService) -> Ser
     return server
 
 
-def _server(config: GatewayConfig, address: str, port: int) -> Server:
+def _server(config: GatewayConfig, turn: Turn, address: str, port: int) -> Server:
     """The transport that was chosen. Raises OptionError, OSError or RuntimeError."""
     tls = _tls(config)
     if config.lake.lake_transport == "grpcio":
@@ -148,7 +149,7 @@ def _server(config: GatewayConfig, address: str, port: int) -> Server:
         return GrpcioServer(address, port, config.broker.broker_ip1)
     from broker_gateway.transport.http2.server import Http2Server
 
-    return Http2Server(address, port, config.broker.broker_ip1, tls)
+    return Http2Server(address, port, config.broker.broker_ip1, turn, tls)
 
 
 def _tls(config: GatewayConfig) -> ssl.SSLContext | None:

@@ -73,6 +73,8 @@ FIXED_BYTES = HEAD.size + 8 + MIDDLE.size + 2
 CRC_BYTES = len(PROPERTY_CRC32) + 1 + 10 + 1
 _CRC_PREFIX = PROPERTY_CRC32.encode() + b"\x01"
 _LONG = struct.Struct(">q")
+_INT = struct.Struct(">i")
+_SHORT = struct.Struct(">H")
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,3 +316,75 @@ def decode_record(
         body,
         properties,
     )
+
+
+class RecordView:
+    """The fields that a delivery needs of a whole record in `view`, which is not checked beyond its lengths.
+
+    For records that the log's index names; `decode_record` checks. Raises RecordError.
+    """
+
+    __slots__ = (
+        "body",
+        "born_ip",
+        "born_timestamp",
+        "physical_offset",
+        "properties",
+        "queue_id",
+        "queue_offset",
+        "store_address",
+        "store_host_bytes",
+        "store_timestamp",
+        "sys_flag",
+        "topic",
+    )
+
+    def __init__(self, view: memoryview) -> None:
+        try:
+            (
+                size,
+                magic,
+                _,
+                self.queue_id,
+                _,
+                self.queue_offset,
+                self.physical_offset,
+                sys_flag,
+                self.born_timestamp,
+            ) = HEAD.unpack_from(view, 0)
+            at = HEAD.size
+            step = 20 if sys_flag & SYS_BORN_HOST_V6 else 8
+            self.born_ip = _host_texts(bytes(view[at : at + step]))[0]
+            at += step
+            (self.store_timestamp,) = _LONG.unpack_from(view, at)
+            at += 8
+            step = 20 if sys_flag & SYS_STORE_HOST_V6 else 8
+            self.store_host_bytes = bytes(view[at : at + step])
+            self.store_address = _host_texts(self.store_host_bytes)[1]
+            at += step + MIDDLE.size
+            (length,) = _INT.unpack_from(view, at - 4)
+            self.body = view[at : at + length]
+            at += length
+            if magic == MAGIC_V2:
+                (length,) = _SHORT.unpack_from(view, at)
+                at += 2
+            else:
+                length = view[at]
+                at += 1
+            self.topic = str(view[at : at + length], "utf-8")
+            at += length
+            (length,) = _SHORT.unpack_from(view, at)
+            self.properties = bytes(view[at + 2 : at + 2 + length])
+            self.sys_flag = sys_flag
+            whole = at + 2 + length == size == len(view)
+        except (struct.error, ValueError, IndexError, OSError) as error:
+            raise RecordError(f"no whole record of {len(view)} bytes: {error}") from error
+        if not whole or magic not in (MAGIC_V1, MAGIC_V2):
+            raise RecordError(f"no whole record of {len(view)} bytes (size {size}, magic {magic:#x})")
+
+
+@lru_cache(maxsize=8192)
+def _host_texts(packed: bytes) -> tuple[str, str]:
+    """Address, and `address:port`, of a packed host."""
+    host = unpack_host(packed)
+    return host.ip, f"{host.ip}:{host.port}"

@@ -1,13 +1,13 @@
 """Waiting receives, and who is served when something arrives.
 
 Waiters stand in line by topic and group. What makes a message available (an append, a due redelivery)
-names the topic or the group's line; the lines named in one turn of the event loop are served at its end,
-each until a waiter goes away with nothing. Work is O(waiters served).
+names the topic or the group's line; the lines named in one turn of the event loop are served in it, each until
+a waiter goes away with nothing. Work is O(waiters served). `schedule` is told when there is something to serve
+and calls `serve_named`.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
@@ -18,7 +18,8 @@ T = TypeVar("T")
 class Wakeups(Generic[T]):
     """Lines of waiters; `serve(waiter)` tries to satisfy one and says whether it did."""
 
-    def __init__(self) -> None:
+    def __init__(self, schedule: Callable[[Callable[[], None]], None]) -> None:
+        self._schedule = schedule
         self._lines: dict[str, dict[str, OrderedDict[int, T]]] = {}
         self._named: dict[tuple[str, str], None] = {}
         self._scheduled = False
@@ -54,19 +55,20 @@ class Wakeups(Generic[T]):
         self._named[(topic, group)] = None
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._serve_named)
+            self._schedule(self.serve_named)
 
     def all(self) -> Iterable[T]:
         """Every waiter."""
         return [w for groups in self._lines.values() for line in groups.values() for w in line.values()]
 
-    def _serve_named(self) -> None:
+    def serve_named(self) -> None:
+        """Serves the lines that were named."""
         self._scheduled = False
         named, self._named = self._named, {}
         for topic, group in named:
             while (line := self._lines.get(topic, {}).get(group)) is not None:
                 waiter = next(iter(line.values()))
-                if not self.serve(waiter):
-                    line.move_to_end(id(waiter))
-                    break
                 self.leave(topic, group, waiter)
+                if not self.serve(waiter):
+                    self.enter(topic, group, waiter)  # at the end of the line
+                    break

@@ -1,7 +1,7 @@
 """Writing the journal: everything that changed in one turn of the event loop becomes one record.
 
-Owns batching, snapshots and the futures of those who wait; what changes is said by the services. Runs on
-the event loop. Format: `proto/lakebroker/journal/v1/journal.proto`. A batch is appended at the end of the
+Owns batching, snapshots and the callbacks of those who wait; what changes is said by the services. Runs on
+the event loop; `schedule` runs what it is given at the end of the turn. Format: `proto/lakebroker/journal/v1/journal.proto`. A batch is appended at the end of the
 turn, or at once when it has grown past `_EVENTS_A_RECORD`; a complete snapshot follows every
 `snapshot_bytes` of log, in parts of about `_PART_BYTES`.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from broker_gateway.clock import now_ms
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
@@ -34,18 +34,24 @@ class Journal:
     """Collects changes and appends them to the journal topic."""
 
     def __init__(
-        self, store: MessageStore, catalog: Catalog, deliveries: DeliveryTable, snapshot_bytes: int
+        self,
+        store: MessageStore,
+        catalog: Catalog,
+        deliveries: DeliveryTable,
+        snapshot_bytes: int,
+        schedule: Callable[[Callable[[], None]], None],
     ) -> None:
         self._store = store
         self._catalog = catalog
         self._deliveries = deliveries
         self._snapshot_bytes = snapshot_bytes
+        self._schedule = schedule
         self._snapshot_at = 0
         self._batch = pb.Batch(version=VERSION)
         self._changes: dict[QueueKey, tuple[QueueDelivery, pb.QueueChange]] = {}
         self._pending = 0
         self._scheduled = False
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiting: list[Callable[[Exception | None], None]] = []
 
     def replayed_to(self, snapshot_offset: int) -> None:
         """Where the newest snapshot in the log stands, after a replay."""
@@ -95,13 +101,20 @@ class Journal:
         if added := len(self._batch.stats) - before:
             self._touched(added)
 
+    def after(self, callback: Callable[[Exception | None], None]) -> None:
+        """Calls `callback` when everything noted so far is in the log, or with what the append raised."""
+        if self._pending:
+            self._waiting.append(callback)
+        else:
+            callback(None)
+
     async def written(self) -> None:
         """Returns when everything noted so far is in the log; raises what the append raised."""
-        if not self._pending:
-            return
-        if self._waiter is None:
-            self._waiter = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._waiter)
+        done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self.after(lambda error: None if done.done() else done.set_result(error))
+        error = await done
+        if error is not None:
+            raise error
 
     def write(self) -> None:
         """Appends what is pending now; an error goes to those who wait and to the caller."""
@@ -109,7 +122,7 @@ class Journal:
             return
         batch, self._batch = self._batch, pb.Batch(version=VERSION)
         changes, self._changes = self._changes, {}
-        waiter, self._waiter = self._waiter, None
+        waiting, self._waiting = self._waiting, []
         self._pending = 0
         batch.timestamp_ms = now_ms()
         for state, change in changes.values():
@@ -122,15 +135,14 @@ class Journal:
         try:
             self._append([batch], EVENTS_TAG)
         except Exception as error:
-            if waiter is not None and not waiter.done():
-                waiter.set_exception(error)
-                waiter.exception()  # a waiter that left must not leave a warning behind
+            for callback in waiting:
+                callback(error)
             raise
         for state, change in changes.values():
             if change.has_committed:
                 state.journaled_committed = change.committed
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        for callback in waiting:
+            callback(None)
         if self._store.max_offset - self._snapshot_at >= self._snapshot_bytes:
             self.write_snapshot()
 
@@ -164,7 +176,7 @@ class Journal:
             self.write()
         elif not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._end_of_turn)
+            self._schedule(self._end_of_turn)
 
     def _end_of_turn(self) -> None:
         self._scheduled = False

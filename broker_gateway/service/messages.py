@@ -46,7 +46,7 @@ def to_message(
         message_id=message_id,
         body_digest=pb.Digest(type=pb.MD5, checksum=hashlib.md5(body).hexdigest().upper()),
         body_encoding=pb.GZIP if record.sys_flag & SYS_COMPRESSED else pb.IDENTITY,
-        message_type=_message_type(properties),
+        message_type=message_type(properties),
         born_timestamp=timestamp(record.born_timestamp),
         born_host=properties.get("__BORNHOST") or record.born_host.ip,
         store_timestamp=timestamp(record.store_timestamp),
@@ -80,7 +80,8 @@ def message_id_of(record: Record, properties: Mapping[str, str]) -> str:
     return properties.get("UNIQ_KEY") or offset_msg_id(record.store_host.packed, record.physical_offset)
 
 
-def _message_type(properties: Mapping[str, str]) -> pb.MessageType:
+def message_type(properties: Mapping[str, str]) -> pb.MessageType:
+    """The type that a record's properties stand for."""
     if properties.get("TRAN_MSG") == "true":
         return pb.TRANSACTION
     if any(name in properties for name in ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC")):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ from broker_gateway.journal.journal import Journal
 from broker_gateway.service.client import ClientService
 from broker_gateway.service.context import CallContext
 from broker_gateway.service.receive import ReceiveService
+from broker_gateway.service.reply import Reply
 from broker_gateway.service.route import RouteService
 from broker_gateway.service.send import SendService
 from broker_gateway.service.settlement import SettlementService
@@ -22,6 +22,8 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 
 log = structlog.get_logger(__name__)
 R = TypeVar("R")
+Answer = Reply[R | bytes]
+"""A response, or its bytes."""
 
 
 class MessagingService:
@@ -43,68 +45,65 @@ class MessagingService:
         self._client = client
         self._journal = journal
 
-    async def QueryRoute(
+    def QueryRoute(
         self, request: rpc.QueryRouteRequest, context: CallContext
-    ) -> rpc.QueryRouteResponse:
-        return await self._journaled(rpc.QueryRouteResponse, self._route.query_route, request, context)
+    ) -> Answer[rpc.QueryRouteResponse]:
+        return self._journaled(rpc.QueryRouteResponse, self._route.query_route, request, context)
 
-    async def QueryAssignment(
+    def QueryAssignment(
         self, request: rpc.QueryAssignmentRequest, context: CallContext
-    ) -> rpc.QueryAssignmentResponse:
-        return await self._journaled(
-            rpc.QueryAssignmentResponse, self._route.query_assignment, request, context
-        )
+    ) -> Answer[rpc.QueryAssignmentResponse]:
+        return self._journaled(rpc.QueryAssignmentResponse, self._route.query_assignment, request, context)
 
     def SendMessage(
         self, request: rpc.SendMessageRequest, context: CallContext
-    ) -> rpc.SendMessageResponse | asyncio.Future[bytes]:
+    ) -> rpc.SendMessageResponse | Reply[bytes]:
         try:
             client_id_of(context)
             return self._send.send(request, context)
         except Exception as error:
             return rpc.SendMessageResponse(status=_status("SendMessage", error))
 
-    async def ReceiveMessage(
+    def ReceiveMessage(
         self, request: rpc.ReceiveMessageRequest, context: CallContext
-    ) -> AsyncIterator[rpc.ReceiveMessageResponse]:
+    ) -> Reply[list[rpc.ReceiveMessageResponse | bytes]]:
         try:
             timeout_ms = self._client.request_timeout_ms(client_id_of(context))
-            async for response in self._receive.receive(request, context, timeout_ms):
-                yield response
+            return self._receive.receive(request, context, timeout_ms)
         except Exception as error:
-            yield rpc.ReceiveMessageResponse(status=_status("ReceiveMessage", error))
+            reply: Reply[list[rpc.ReceiveMessageResponse | bytes]] = Reply()
+            reply.set([rpc.ReceiveMessageResponse(status=_status("ReceiveMessage", error))])
+            return reply
 
-    async def AckMessage(
+    def AckMessage(
         self, request: rpc.AckMessageRequest, context: CallContext
-    ) -> rpc.AckMessageResponse:
-        return await self._journaled(rpc.AckMessageResponse, self._settlement.ack, request, context)
+    ) -> Answer[rpc.AckMessageResponse]:
+        return self._journaled(rpc.AckMessageResponse, self._settlement.ack, request, context)
 
-    async def ChangeInvisibleDuration(
+    def ChangeInvisibleDuration(
         self, request: rpc.ChangeInvisibleDurationRequest, context: CallContext
-    ) -> rpc.ChangeInvisibleDurationResponse:
-        return await self._journaled(
+    ) -> Answer[rpc.ChangeInvisibleDurationResponse]:
+        return self._journaled(
             rpc.ChangeInvisibleDurationResponse, self._settlement.change_invisible, request, context
         )
 
-    async def ForwardMessageToDeadLetterQueue(
+    def ForwardMessageToDeadLetterQueue(
         self, request: rpc.ForwardMessageToDeadLetterQueueRequest, context: CallContext
-    ) -> rpc.ForwardMessageToDeadLetterQueueResponse:
-        return await self._journaled(
+    ) -> Answer[rpc.ForwardMessageToDeadLetterQueueResponse]:
+        return self._journaled(
             rpc.ForwardMessageToDeadLetterQueueResponse,
             self._settlement.forward_to_dead_letters,
             request,
             context,
         )
 
-    async def Heartbeat(self, request: rpc.HeartbeatRequest, context: CallContext) -> rpc.HeartbeatResponse:
-        return await self._journaled(rpc.HeartbeatResponse, self._client.heartbeat, request, context)
+    def Heartbeat(self, request: rpc.HeartbeatRequest, context: CallContext) -> Answer[rpc.HeartbeatResponse]:
+        return self._journaled(rpc.HeartbeatResponse, self._client.heartbeat, request, context)
 
-    async def NotifyClientTermination(
+    def NotifyClientTermination(
         self, request: rpc.NotifyClientTerminationRequest, context: CallContext
-    ) -> rpc.NotifyClientTerminationResponse:
-        return await self._journaled(
-            rpc.NotifyClientTerminationResponse, self._client.terminated, request, context
-        )
+    ) -> Answer[rpc.NotifyClientTerminationResponse]:
+        return self._journaled(rpc.NotifyClientTerminationResponse, self._client.terminated, request, context)
 
     async def Telemetry(
         self, requests: AsyncIterator[rpc.TelemetryCommand], context: CallContext
@@ -150,26 +149,35 @@ class MessagingService:
             status=_later("SyncLiteSubscription", "use a push or simple consumer")
         )
 
-    async def _journaled(
+    def _journaled(
         self,
         response: Callable[..., R],
-        call: Callable[[Any, CallContext], R],
+        call: Callable[[Any, CallContext], R | bytes],
         request: Any,
         context: CallContext,
-    ) -> R:
+    ) -> Answer[R]:
         """Answers a call after what it changed is in the journal."""
+        answer: R | bytes
         try:
             client_id_of(context)
             answer = call(request, context)
-            await self._journal.written()
-            return answer
         except Exception as error:
-            return response(status=_status(type(request).__name__, error))
+            answer = response(status=_status(type(request).__name__, error))
+        reply: Answer[R] = Reply()
+
+        def written(error: Exception | None) -> None:
+            if error is None:
+                reply.set(answer)
+            else:
+                reply.set(response(status=_status(type(request).__name__, error)))
+
+        self._journal.after(written)
+        return reply
 
 
 def _status(call: str, error: Exception) -> pb.Status:
     if not isinstance(error, ServiceError):
-        log.exception("call failed", call=call)
+        log.error("call failed", call=call, exc_info=error)
     return status_of(error)
 
 

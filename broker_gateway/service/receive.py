@@ -10,8 +10,10 @@ import asyncio
 import itertools
 import os
 from collections import OrderedDict
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from functools import partial
+
+import structlog
 
 from broker_gateway.clock import now_ms
 from broker_gateway.config import GatewayConfig
@@ -24,17 +26,22 @@ from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.metadata.catalog import Group, Topic
 from broker_gateway.metrics import Metrics
+from broker_gateway.service import shortcuts
 from broker_gateway.service.context import CallContext
-from broker_gateway.service.messages import message_id_of, timestamp, to_message
 from broker_gateway.service.redelivery import RENEWED_MS, Redelivery
+from broker_gateway.service.reply import Reply
 from broker_gateway.service.resources import Resources
-from broker_gateway.service.status import OK, ServiceError
+from broker_gateway.service.shortcuts import StoredMessage
+from broker_gateway.service.status import ServiceError, status_of
 from broker_gateway.service.validation import check_invisible_ms, client_id_of, duration_ms, shown
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
-from store.errors import StoreError
+from store.errors import RecordError, StoreError
 from store.message_store import MessageStore
+
+log = structlog.get_logger(__name__)
+Response = rpc.ReceiveMessageResponse | bytes
 
 MAX_BATCH = 32
 REPLY_BYTES = 16 << 20
@@ -45,11 +52,14 @@ _SLACK_S = 0.2
 """Part of a call's deadline left for the reply to travel."""
 _REQUEST_TIMEOUT_MS = 3000
 _ATTEMPTS_KEPT = 20_000
+_NOTHING = rpc.ReceiveMessageResponse(
+    status=pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
+).SerializeToString()
 
 
 @dataclass(slots=True, eq=False)
 class Poll:
-    """One ReceiveMessage call, and what it took; `more` when the last look ended before the queue did."""
+    """One ReceiveMessage call, and what it took (`messages` are responses' bytes); `more` when the last look ended before the queue did."""
 
     group: Group
     topic: Topic
@@ -60,8 +70,11 @@ class Poll:
     client_id: str
     attempt_id: str
     more: bool = False
-    served: asyncio.Future[None] | None = None
-    messages: list[pb.Message] = field(default_factory=list)
+    wait_s: float = 0.0
+    timer: asyncio.TimerHandle | None = None
+    body_bytes: int = 0
+    reply: Reply[list[Response]] = field(default_factory=Reply)
+    messages: list[bytes] = field(default_factory=list)
     taken: list[tuple[QueueDelivery, InFlight]] = field(default_factory=list)
 
 
@@ -98,44 +111,68 @@ class ReceiveService:
         self._closing = False
         wakeups.serve = self._serve
 
-    async def receive(
+    def receive(
         self, request: rpc.ReceiveMessageRequest, context: CallContext, request_timeout_ms: int | None
-    ) -> AsyncIterator[rpc.ReceiveMessageResponse]:
-        """Yields status, messages, delivery timestamp; raises ServiceError before the first of them."""
+    ) -> Reply[list[Response]]:
+        """Status, messages, delivery timestamp; raises ServiceError when the call cannot be served."""
         poll = self._poll(request, context)
-        wait_s = self._polling_s(request, context, request_timeout_ms)
-        await self._journal.written()  # a topic or group that this call created
-        try:
-            taken = self._repeat(poll) or self._take(poll)
-            while not taken and poll.more:
-                await asyncio.sleep(0)  # others get their turn while a long stretch is looked through
-                taken = self._take(poll)
-            if not taken:
-                await self._wait(poll, wait_s)
-            await self._journal.written()
-        except BaseException:
-            self._give_back(poll)
-            raise
-        if not poll.messages:
-            yield rpc.ReceiveMessageResponse(
-                status=pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
-            )
+        poll.wait_s = self._polling_s(request, context, request_timeout_ms)
+        poll.reply = Reply(partial(self._left, poll))
+        if self._repeat(poll):
+            self._journal.after(partial(self._finish, poll))
         else:
-            self._remember(poll)
-            size = sum(len(message.body) for message in poll.messages)
-            self._metrics.received(poll.topic.name, poll.group.name, len(poll.messages), size)
-            self._minutes.count(poll.topic.name, poll.group.name, len(poll.messages), size, None)
-            yield rpc.ReceiveMessageResponse(status=OK)
-            for message in poll.messages:
-                yield rpc.ReceiveMessageResponse(message=message)
-        yield rpc.ReceiveMessageResponse(delivery_timestamp=timestamp(now_ms()))
+            self._look(poll)
+        return poll.reply
+
+    def _look(self, poll: Poll) -> None:
+        """Takes what is there; goes on looking, or waits."""
+        if poll.reply.done:
+            return
+        if self._take(poll):
+            self._journal.after(partial(self._finish, poll))
+        elif poll.more:  # others get their turn while a long stretch is looked through
+            asyncio.get_running_loop().call_soon(self._look_again, poll)
+        else:
+            self._wait(poll)
+
+    def _look_again(self, poll: Poll) -> None:
+        try:
+            self._look(poll)
+        except Exception as error:
+            self._finish(poll, error)
+
+    def _finish(self, poll: Poll, error: Exception | None = None) -> None:
+        """Gives the reply, after what it holds is in the journal."""
+        if poll.timer is not None:
+            poll.timer.cancel()
+        if error is not None:
+            self._give_back(poll)
+            if not isinstance(error, ServiceError):
+                log.error("call failed", call="ReceiveMessage", exc_info=error)
+            poll.reply.set([rpc.ReceiveMessageResponse(status=status_of(error))])
+            return
+        if poll.reply.done:
+            return  # the caller went away, and what it took was given back
+        if not poll.messages:
+            poll.reply.set([_NOTHING, shortcuts.delivered_at(now_ms())])
+            return
+        self._remember(poll)
+        self._metrics.received(poll.topic.name, poll.group.name, len(poll.messages), poll.body_bytes)
+        self._minutes.count(poll.topic.name, poll.group.name, len(poll.messages), poll.body_bytes, None)
+        poll.reply.set([shortcuts.RECEIVE_OK, *poll.messages, shortcuts.delivered_at(now_ms())])
+
+    def _left(self, poll: Poll) -> None:
+        """The caller went away before it had its reply."""
+        if poll.timer is not None:
+            poll.timer.cancel()
+        self._wakeups.leave(poll.topic.name, poll.group.name, poll)
+        self._give_back(poll)
 
     def close(self) -> None:
         """Ends every waiting call with nothing; later ones do not wait."""
         self._closing = True
         for poll in self._wakeups.all():
-            if poll.served is not None and not poll.served.done():
-                poll.served.set_result(None)
+            self._expired(poll)
 
     def _poll(self, request: rpc.ReceiveMessageRequest, context: CallContext) -> Poll:
         client_id = client_id_of(context)
@@ -196,36 +233,34 @@ class ReceiveService:
             )
         return remaining - _SLACK_S
 
-    async def _wait(self, poll: Poll, wait_s: float) -> None:
-        if self._closing:
+    def _wait(self, poll: Poll) -> None:
+        if self._closing or poll.wait_s <= 0:
+            self._journal.after(partial(self._finish, poll))
             return
         if self._wakeups.waiting >= self._max_waiting:
             raise ServiceError(
                 pb.TOO_MANY_REQUESTS,
                 f"{self._max_waiting} receives wait already (lakeMaxWaitingReceives); try again later",
             )
-        poll.served = asyncio.get_running_loop().create_future()
-        topic, group = poll.topic.name, poll.group.name
-        self._wakeups.enter(topic, group, poll)
-        try:
-            async with asyncio.timeout(wait_s):
-                await poll.served
-        except TimeoutError:
-            return
-        finally:
-            self._wakeups.leave(topic, group, poll)
+        if poll.timer is None:
+            poll.timer = asyncio.get_running_loop().call_later(poll.wait_s, self._expired, poll)
+        self._wakeups.enter(poll.topic.name, poll.group.name, poll)
+
+    def _expired(self, poll: Poll) -> None:
+        """Nothing came while it waited."""
+        self._wakeups.leave(poll.topic.name, poll.group.name, poll)
+        self._journal.after(partial(self._finish, poll))
 
     def _serve(self, poll: Poll) -> bool:
-        served = poll.served
-        if served is None or served.done():
+        if poll.reply.done:
             return True
         try:
             if not self._take(poll):
                 return False
         except Exception as error:
-            served.set_exception(error)
+            self._finish(poll, error)
             return True
-        served.set_result(None)
+        self._journal.after(partial(self._finish, poll))
         return True
 
     def _take(self, poll: Poll) -> bool:
@@ -341,14 +376,13 @@ class ReceiveService:
     ) -> int:
         """Puts one message in flight and in the reply; returns its size, 0 when it was not for this poll."""
         try:
-            record = self._store.record(physical_offset, size)
-        except StoreError:
+            stored = StoredMessage(self._store.read(physical_offset, size))
+        except (StoreError, RecordError):
             self._skip(state, InFlight(queue_offset, attempt, now, delivery_id, "", poll.client_id))
             return 0
-        properties = record.properties_map()
-        if attempt == 1 and not poll.tags.matches(properties.get("TAGS")):
+        if attempt == 1 and not poll.tags.matches(stored.properties.get("TAGS")):
             return 0
-        message_id = message_id_of(record, properties)
+        message_id = stored.message_id
         flying = InFlight(
             queue_offset,
             attempt,
@@ -356,21 +390,15 @@ class ReceiveService:
             delivery_id,
             message_id,
             poll.client_id,
-            auto_renew=poll.auto_renew,
-            delivered_ms=now,
+            poll.auto_renew,
+            False,
+            now,
         )
         state.deliver(flying)
         poll.taken.append((state, flying))
-        poll.messages.append(
-            to_message(
-                record,
-                properties,
-                message_id,
-                handle=encode_handle(state.key.queue_id, queue_offset, delivery_id),
-                attempt=attempt,
-                invisible_ms=poll.invisible_ms,
-            )
-        )
+        handle = encode_handle(state.key.queue_id, queue_offset, delivery_id)
+        poll.messages.append(stored.received(handle, attempt, poll.invisible_ms))
+        poll.body_bytes += stored.body_length
         return max(size, 1)
 
     def _skip(self, state: QueueDelivery, message: InFlight) -> None:
@@ -394,18 +422,12 @@ class ReceiveService:
             )
             if not len(offsets) or not sizes[0]:
                 continue
-            record = self._store.record(int(offsets[0]), int(sizes[0]))
+            stored = StoredMessage(self._store.read(int(offsets[0]), int(sizes[0])))
             poll.taken.append((state, message))
-            poll.messages.append(
-                to_message(
-                    record,
-                    record.properties_map(),
-                    message.message_id,
-                    handle=encode_handle(state.key.queue_id, message.queue_offset, message.delivery_id),
-                    attempt=message.attempt,
-                    invisible_ms=message.invisible_until_ms - now,
-                )
-            )
+            handle = encode_handle(state.key.queue_id, message.queue_offset, message.delivery_id)
+            left_ms = message.invisible_until_ms - now
+            poll.messages.append(stored.received(handle, message.attempt, left_ms))
+            poll.body_bytes += stored.body_length
         return bool(poll.messages)
 
     def _remember(self, poll: Poll) -> None:

@@ -14,7 +14,7 @@ import itertools
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from zlib_ng import zlib_ng
@@ -28,10 +28,12 @@ from broker_gateway.metadata.names import CONTROL_CHARACTER, RESERVED_PROPERTIES
 from broker_gateway.metrics import Metrics
 from broker_gateway.service import shortcuts
 from broker_gateway.service.context import CallContext
+from broker_gateway.service.reply import Reply
 from broker_gateway.service.resources import Resources
 from broker_gateway.service.route import topic_accepts
 from broker_gateway.service.status import OK, ServiceError
 from broker_gateway.service.validation import check_key, check_tag, check_text, resource_name, shown
+from broker_gateway.turn import Stage, Turn
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from store.errors import RecordError, RecordTooLargeError, StoreError, StoreReadOnlyError
@@ -64,7 +66,7 @@ class _Limits:
 class _Call:
     """A call of the turn; `size` is the bytes of its bodies."""
 
-    answer: asyncio.Future[bytes]
+    answer: Reply[bytes]
     topic: str
     records: list[PendingRecord]
     message_ids: list[str]
@@ -81,12 +83,14 @@ class SendService:
         store: MessageStore,
         resources: Resources,
         wakeups: Wakeups[Any],
+        turn: Turn,
         metrics: Metrics,
         minutes: MinuteStatistics,
     ) -> None:
         self._store = store
         self._resources = resources
         self._wakeups = wakeups
+        self._ends = turn
         self._metrics = metrics
         self._minutes = minutes
         self._sync = config.store.flush_disk_type is FlushMode.SYNC_FLUSH
@@ -102,7 +106,7 @@ class SendService:
             config.proxy.enable_message_body_empty_check,
         )
 
-    def send(self, request: rpc.SendMessageRequest, context: CallContext) -> asyncio.Future[bytes]:
+    def send(self, request: rpc.SendMessageRequest, context: CallContext) -> Reply[bytes]:
         """The reply's bytes, once what came in this turn of the event loop was appended, all in one go.
 
         Raises ServiceError when nothing of the call was taken.
@@ -124,11 +128,10 @@ class SendService:
         size = 0
         for record in records:
             size += len(record.body)
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[bytes] = loop.create_future()
+        answer: Reply[bytes] = Reply()
         if not self._turn:
             self._turn_began = time.perf_counter()
-            loop.call_soon(self._end_turn, self._turn)
+            self._ends.add(Stage.APPEND, partial(self._end_turn, self._turn))
         self._turn.append(_Call(answer, topic.name, records, message_ids, size))
         self._turn_bytes += size
         if self._turn_bytes > _TURN_BYTES:
@@ -160,7 +163,7 @@ class SendService:
                 return [stored for call in turn for stored in self._append([call])]
             for call in turn:
                 self._failed(call.topic, len(call.records))
-                _resolve(call.answer, _refused(call.topic, error))
+                call.answer.set(_refused(call.topic, error))
             return []
         position = 0
         for call in turn:
@@ -203,9 +206,9 @@ class SendService:
             sums[2] += call.size
             offsets = [result.queue_offset for result in call.appended]
             if status is OK:
-                _resolve(call.answer, shortcuts.sent(call.message_ids, offsets))
+                call.answer.set(shortcuts.sent(call.message_ids, offsets))
             else:
-                _resolve(call.answer, send_response(status, call.message_ids, offsets).SerializeToString())
+                call.answer.set(send_response(status, call.message_ids, offsets).SerializeToString())
         for topic, (count, messages, size) in counted.items():
             self._metrics.sent(topic, count, messages, size, seconds)
             self._minutes.count(topic, "", messages, size, seconds, calls=count, failed=status is not OK)
@@ -278,11 +281,6 @@ def _refused(topic: str, error: Exception) -> bytes:
         text = f"the message for {shown(topic)} was not stored: {error}"
         status = pb.Status(code=pb.INTERNAL_SERVER_ERROR, message=text)
     return rpc.SendMessageResponse(status=status).SerializeToString()
-
-
-def _resolve(answer: asyncio.Future[bytes], reply: bytes) -> None:
-    if not answer.done():  # a caller that went away has cancelled it
-        answer.set_result(reply)
 
 
 def check_message(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 
 from broker_gateway.clients import ClientRegistry
 from broker_gateway.clock import now_ms
@@ -12,6 +13,7 @@ from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, Queu
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metrics import Metrics
+from broker_gateway.service import shortcuts
 from broker_gateway.service.context import CallContext
 from broker_gateway.service.dead_letters import DeadLetterMover
 from broker_gateway.service.resources import Resources
@@ -45,7 +47,7 @@ class SettlementService:
         self._metrics = metrics
         self._max_invisible_ms = config.proxy.max_invisible_time_mills
 
-    def ack(self, request: rpc.AckMessageRequest, context: CallContext) -> rpc.AckMessageResponse:
+    def ack(self, request: rpc.AckMessageRequest, context: CallContext) -> rpc.AckMessageResponse | bytes:
         """Answers every entry with a status of its own."""
         client_id = client_id_of(context)
         topic = self._resources.topic(request.topic).name
@@ -60,24 +62,21 @@ class SettlementService:
                 f"{len(request.entries)} entries in one call, at most {MAX_ACKS_A_CALL} are taken",
             )
         acked: dict[QueueKey, tuple[QueueDelivery, list[InFlight]]] = {}
-        entries = []
-        for entry in request.entries:
-            status = OK
+        refused: dict[int, pb.Status] = {}
+        for number, entry in enumerate(request.entries):
             try:
                 state, message = self._find(group, topic, entry.receipt_handle)
-                state.settle(message.queue_offset, message.delivery_id)
-                acked.setdefault(state.key, (state, []))[1].append(message)
             except ServiceError as error:
-                status = error.status
-            entries.append(
-                rpc.AckMessageResultEntry(
-                    message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
-                )
-            )
+                refused[number] = error.status
+                continue
+            state.settle(message.queue_offset, message.delivery_id)
+            acked.setdefault(state.key, (state, []))[1].append(message)
         for state, messages in acked.values():
             self._journal.events(state, events.ACKED, messages, client_id=client_id)
             self._metrics.acked(topic, group, len(messages))
-        return rpc.AckMessageResponse(status=summary(e.status for e in entries), entries=entries)
+        if not refused:
+            return shortcuts.acked(request.entries)
+        return ack_response(request.entries, refused)
 
     def change_invisible(
         self, request: rpc.ChangeInvisibleDurationRequest, context: CallContext
@@ -158,3 +157,16 @@ class SettlementService:
                 f"receipt handle {shown(text)} is expired: the invisible duration is over",
             )
         return state, message
+
+
+def ack_response(
+    entries: Sequence[rpc.AckMessageEntry], refused: Mapping[int, pb.Status]
+) -> rpc.AckMessageResponse:
+    """A reply to `entries`: OK but where `refused` has a status for the position."""
+    results = [
+        rpc.AckMessageResultEntry(
+            message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=refused.get(number, OK)
+        )
+        for number, entry in enumerate(entries)
+    ]
+    return rpc.AckMessageResponse(status=summary(each.status for each in results), entries=results)

@@ -6,9 +6,16 @@ test_shortcuts.py` holds the plain path it is compared with.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 
+from broker_gateway.metadata.names import RESERVED_PROPERTIES
+from broker_gateway.service.messages import message_id_of, message_type, timestamp, to_message, to_resource
 from broker_gateway.service.status import OK
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from store.record import SYS_COMPRESSED, RecordView, decode_properties, decode_record, offset_msg_id
 
 _OK_BYTES = OK.SerializeToString()
 
@@ -40,3 +47,140 @@ def sent(message_ids: Sequence[str], queue_offsets: Sequence[int]) -> bytes:
             entry += b"\x20" + varint(offset)
         parts += (b"\x12", varint(len(entry)), entry)
     return b"".join(parts)
+
+
+RECEIVE_OK = rpc.ReceiveMessageResponse(status=OK).SerializeToString()
+
+
+def delivered_at(ms: int) -> bytes:
+    """A ReceiveMessageResponse with the delivery timestamp, ms since the epoch."""
+    return b"\x1a" + _timestamp(ms)
+
+
+@lru_cache(maxsize=4096)
+def _timestamp(ms: int) -> bytes:
+    """A timestamp with its length; ms of 0 or more."""
+    return _sized(timestamp(ms).SerializeToString())
+
+
+@lru_cache(maxsize=8192)
+def _duration(ms: int) -> bytes:
+    duration = pb.SystemProperties().invisible_duration
+    duration.FromMilliseconds(ms)
+    return _sized(duration.SerializeToString())
+
+
+@lru_cache(maxsize=8192)
+def _topic_field(topic: str) -> bytes:
+    return b"\x0a" + _sized(to_resource(topic).SerializeToString())
+
+
+def _sized(value: bytes) -> bytes:
+    return varint(len(value)) + value
+
+
+def _text(value: str) -> bytes:
+    encoded = value.encode()
+    return varint(len(encoded)) + encoded
+
+
+class StoredMessage:
+    """A record of the log on its way to a consumer; `data` is the whole record.
+
+    Raises RecordError when it is none.
+    """
+
+    __slots__ = ("_data", "_view", "body_length", "message_id", "properties")
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        view = self._view = RecordView(data)
+        self.properties = decode_properties(view.properties)
+        self.body_length = len(view.body)
+        self.message_id = self.properties.get("UNIQ_KEY") or offset_msg_id(
+            view.store_host_bytes, view.physical_offset
+        )
+
+    def received(self, handle: str, attempt: int, invisible_ms: int) -> bytes:
+        """The ReceiveMessageResponse with this message, as `plain` gives it."""
+        view, properties = self._view, self.properties
+        if view.born_timestamp < 0 or view.queue_id < 0 or attempt < 0 or invisible_ms < 0:
+            return self.plain(handle, attempt, invisible_ms)  # negative numbers are written differently
+        body = bytes(view.body)
+        user = [(key, value) for key, value in properties.items() if key not in RESERVED_PROPERTIES]
+        system = bytearray()
+        if (tag := properties.get("TAGS")) is not None:
+            system += b"\x0a" + _text(tag)
+        if keys := properties.get("KEYS"):
+            for key in keys.split(" "):
+                if key:
+                    system += b"\x12" + _text(key)
+        digest = hashlib.md5(body, usedforsecurity=False).hexdigest().upper().encode()
+        queue_id = view.queue_id
+        born_host = properties.get("__BORNHOST") or view.born_ip
+        system += (
+            b"\x1a%b\x22\x24\x08\x02\x12\x20%b\x28%b\x30%b\x3a%b%b\x4a%b\x52%b\x62\x1c%b%b\x70%b\x7a%b\x80\x01%b"
+            % (
+                _text(self.message_id),
+                digest,
+                b"\x02" if view.sys_flag & SYS_COMPRESSED else b"\x01",
+                varint(message_type(properties)),
+                _timestamp(view.born_timestamp),
+                b"\x42" + _text(born_host) if born_host else b"",
+                _timestamp(view.store_timestamp),
+                _text(view.store_address),
+                handle.encode(),
+                b"\x68" + varint(queue_id) if queue_id else b"",
+                varint(view.queue_offset),
+                _duration(invisible_ms),
+                varint(attempt),
+            )
+        )
+        if (group := properties.get("__SHARDINGKEY")) is not None:
+            system += b"\x8a\x01" + _text(group)
+        if (trace := properties.get("TRACE_CONTEXT")) is not None:
+            system += b"\x92\x01" + _text(trace)
+        origin_topic, origin_id = properties.get("DLQ_ORIGIN_TOPIC"), properties.get("DLQ_ORIGIN_MESSAGE_ID")
+        if origin_topic is not None and origin_id is not None:
+            origin = pb.DeadLetterQueue(topic=origin_topic, message_id=origin_id)
+            system += b"\xa2\x01" + _sized(origin.SerializeToString())
+        parts = [_topic_field(view.topic)]
+        for key, value in user:
+            entry = b"\x0a%b\x12%b" % (_text(key), _text(value))
+            parts += (b"\x12", varint(len(entry)), entry)
+        parts += (b"\x1a", varint(len(system)), bytes(system))
+        if body:
+            parts += (b"\x22", varint(len(body)), body)
+        message = b"".join(parts)
+        return b"\x12%b%b" % (varint(len(message)), message)
+
+    def plain(self, handle: str, attempt: int, invisible_ms: int) -> bytes:
+        """The same by way of messages: slower, and the shortcut's oracle."""
+        record = decode_record(self._data, verify=False)
+        properties = record.properties_map()
+        message = to_message(
+            record,
+            properties,
+            message_id_of(record, properties),
+            handle=handle,
+            attempt=attempt,
+            invisible_ms=invisible_ms,
+        )
+        return rpc.ReceiveMessageResponse(message=message).SerializeToString()
+
+
+def acked(entries: Sequence[rpc.AckMessageEntry]) -> bytes:
+    """An AckMessageResponse whose entries are all OK."""
+    parts = [_OK_FIELD]
+    for each in entries:
+        message_id, handle = each.message_id, each.receipt_handle
+        entry = b"%b\x12%b\x1a%b" % (
+            b"\x0a" + _text(message_id) if message_id else b"",
+            _text(handle),
+            _OK_SIZED,
+        )
+        parts += (b"\x12", varint(len(entry)), entry)
+    return b"".join(parts)
+
+
+_OK_SIZED = _sized(_OK_BYTES)

@@ -4,8 +4,8 @@ A service has a method for each RPC of its descriptor, of one of these shapes:
 
 | RPC | method |
 |---|---|
-| unary | `(request, context) -> response`, or an awaitable of it |
-| server streaming | `(request, context) ->` async iterator of responses, or of lists of them |
+| unary | `(request, context) -> response`, or a `Reply` or coroutine of it |
+| server streaming | `(request, context) ->` async iterator of responses or of lists of them, or a `Reply` of all |
 | client streaming | `async (requests, context) -> response` |
 | bidirectional | `(requests, context) ->` async iterator of responses |
 

@@ -10,6 +10,7 @@ import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
 from broker_gateway.service.context import CallContext
+from broker_gateway.service.reply import Reply
 from broker_gateway.transport.methods import (
     KEEPALIVE_S,
     KEEPALIVE_TIMEOUT_S,
@@ -108,6 +109,10 @@ class GrpcioServer:
     def _stream(self, method: Method) -> Callable[..., Any]:
         async def handle(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
             responses = method.call(request, self._context(context))
+            if isinstance(responses, Reply):
+                for each in await responses:
+                    yield each
+                return
             try:
                 async for response in responses:
                     if isinstance(response, list):

@@ -3,7 +3,7 @@
 | kind | runs as |
 |---|---|
 | unary, answered at once | part of the read that completed its request |
-| unary with an awaitable | a callback of the future, or a task around the coroutine |
+| a `Reply` | a callback of it |
 | the others | a task |
 
 A producer of responses waits while the peer does not take what is there; requests of a stream are released
@@ -16,13 +16,14 @@ import asyncio
 import contextlib
 import inspect
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from broker_gateway.service.context import CallContext, RpcError
+from broker_gateway.service.reply import Reply
 from broker_gateway.transport.http2 import engine
 from broker_gateway.transport.http2.framing import (
     PREFIX_BYTES,
@@ -105,6 +106,7 @@ class Call:
         "_offset",
         "_outgoing",
         "_queue",
+        "_reply",
         "_requests",
         "_responded",
         "_room",
@@ -135,7 +137,8 @@ class Call:
         self._encoding = ""
         self._compress = False
         self._queue: _RequestQueue | None = None
-        self._task: asyncio.Future[Any] | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._reply: Reply[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._outgoing: deque[bytes] | None = None
         self._offset = 0
@@ -307,26 +310,36 @@ class Call:
         method, context = self._method, self._context
         assert method is not None
         assert context is not None
-        if method.server_streaming:
-            self._run(self._stream(method.call(request, context)))
-            return
         try:
             answer = method.call(request, context)
         except Exception as error:
             self.fail(*failure(error, method.path))
             return
-        if not inspect.isawaitable(answer):
-            self._answer(answer)
-        elif isinstance(answer, asyncio.Future):
-            self._task = answer
-            self._active.add(self)
-            answer.add_done_callback(self._answered)
-        else:
+        if isinstance(answer, Reply):
+            self._wait_for(answer, method.server_streaming)
+        elif method.server_streaming:
+            self._run(self._stream(answer))
+        elif inspect.isawaitable(answer):
             self._run(self._unary(answer))
+        else:
+            self._answer((answer,))
+
+    def _wait_for(self, reply: Reply[Any], many: bool) -> None:
+        reply.when_set(self._answer if many else self._answer_one)
+        if not self._done and not reply.done:
+            self._reply = reply
+            self._active.add(self)
+            self._arm()
+
+    def _answer_one(self, response: Response) -> None:
+        self._answer((response,))
 
     def _run(self, work: Any) -> None:
         self._task = self._loop.create_task(work)
         self._active.add(self)
+        self._arm()
+
+    def _arm(self) -> None:
         assert self._context is not None
         if self._context.remaining_s is not None:
             self._timer = self._loop.call_later(
@@ -340,27 +353,14 @@ class Call:
         except Exception as error:
             self.fail(*failure(error, self._method.path))
             return
-        self._answer(response)
+        self._answer((response,))
 
-    def _answered(self, answer: asyncio.Future[Any]) -> None:
-        assert self._method is not None
-        if self._done:
-            if not answer.cancelled():
-                answer.exception()  # the peer is gone, and so is who would have been told
-            return
-        if answer.cancelled():
-            self.fail("CANCELLED", "the call was cancelled")
-        elif (error := answer.exception()) is not None:
-            self.fail(*failure(error, self._method.path))
-        else:
-            self._answer(answer.result())
-
-    def _answer(self, response: Response) -> None:
-        """The one response of a call, and its end."""
+    def _answer(self, responses: Sequence[Response]) -> None:
+        """All responses of a call, and its end."""
         if self._done:
             return
         try:
-            data = self._framed(response)
+            data = b"".join([self._framed(each) for each in responses])
             connection, stream_id = self._connection, self.stream_id
             connection.respond(stream_id, _GZIP_HEADERS if self._compress else _HEADERS, False)
             self._responded = True
@@ -372,6 +372,9 @@ class Call:
             connection.trailers(stream_id, _OK)
         except engine.StreamGoneError:
             pass
+        except RpcError as error:
+            self.fail(error.code, error.message)
+            return
         self._end()
 
     async def _stream(self, responses: AsyncIterator[Any]) -> None:
@@ -448,6 +451,8 @@ class Call:
             self._room.set_result(None)
 
     def _cancel(self) -> None:
+        if self._reply is not None:
+            self._reply.cancel()
         task = self._task
         if task is not None and not task.done() and task is not asyncio.current_task(self._loop):
             task.cancel()
@@ -462,8 +467,7 @@ class Call:
         self._active.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        if isinstance(self._task, asyncio.Task):
-            self._cancel()
+        self._cancel()
         self._outgoing = None
         if self._queue is not None:
             self._queue.end()

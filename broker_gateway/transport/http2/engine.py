@@ -35,6 +35,8 @@ from httpunk._httpunk import (
     HTTPunkError,
 )
 
+from broker_gateway.turn import Stage, Turn
+
 STREAM_WINDOW = 1 << 20
 CONNECTION_WINDOW = 8 << 20
 MAX_FRAME_BYTES = 16 << 10
@@ -89,6 +91,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(
         self,
+        turn: Turn,
         handler: Callable[[Connection], StreamHandler],
         on_open: Callable[[Connection], None],
         on_close: Callable[[Connection], None],
@@ -96,6 +99,7 @@ class Connection(asyncio.Protocol):
         max_header_bytes: int,
         least_ping_interval_s: float,
     ) -> None:
+        self._turn = turn
         self._handler = handler
         self._on_open = on_open
         self._on_close = on_close
@@ -112,7 +116,6 @@ class Connection(asyncio.Protocol):
         )
         self._spare: StreamHandler | None = None
         self._transport: asyncio.Transport | None = None
-        self._loop = asyncio.get_running_loop()
         self._scheduled = False
         self._paused = False
         self._closing = False
@@ -348,7 +351,7 @@ class Connection(asyncio.Protocol):
     def _wake(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._flush)
+            self._turn.add(Stage.WRITE, self._flush)
 
     def _flush(self) -> None:
         """Writes what is queued; streams that waited for room in the buffer go on."""

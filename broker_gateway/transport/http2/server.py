@@ -21,6 +21,7 @@ from broker_gateway.transport.methods import (
     Method,
     methods,
 )
+from broker_gateway.turn import Turn
 
 log = structlog.get_logger(__name__)
 
@@ -42,12 +43,15 @@ class Http2Server:
     With `tls` the port takes TLS as well as plaintext. Raises OSError when the port cannot be opened.
     """
 
-    def __init__(self, host: str, port: int, advertised_host: str, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, host: str, port: int, advertised_host: str, turn: Turn, tls: ssl.SSLContext | None = None
+    ) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=4096)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self.local_endpoint = (advertised_host, self.port)
+        self._turn = turn
         self._tls = tls
         self._methods: dict[str, Method] = {}
         self._requests = Requests(INCOMPLETE_REQUEST_BYTES)
@@ -165,6 +169,7 @@ class Http2Server:
 
     def _connection(self) -> Connection:
         return Connection(
+            self._turn,
             self._call,
             self._connections.add,
             self._closed,

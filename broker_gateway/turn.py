@@ -1,0 +1,57 @@
+"""The end of a turn of the event loop: what its reads brought is done together, stage by stage.
+
+| stage | does |
+|---|---|
+| APPEND | messages that came in go into the log, in one go |
+| WAKE | receives that waited for them are served |
+| JOURNAL | what changed is journaled, in one record; replies that waited for it are given |
+| WRITE | every connection writes what was queued for it |
+
+One callback of the event loop runs them all, so that a message can be sent, received and answered in one turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+
+class Stage(enum.IntEnum):
+    """In the order they run."""
+
+    APPEND = 0
+    WAKE = 1
+    JOURNAL = 2
+    WRITE = 3
+
+
+class Turn:
+    """Work for the end of the turn; runs on the event loop it is first used on."""
+
+    def __init__(self) -> None:
+        self._work: tuple[list[Callable[[], None]], ...] = tuple([] for _ in Stage)
+        self._scheduled = False
+
+    def add(self, stage: Stage, work: Callable[[], None]) -> None:
+        """Runs `work` in that stage of this turn, or of the next one."""
+        self._work[stage].append(work)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        stages = self._work
+        while waiting := next((stage for stage in stages if stage), None):
+            some = waiting.copy()
+            waiting.clear()
+            for work in some:
+                try:
+                    work()
+                except Exception:
+                    log.exception("work at the end of a turn failed")
+        self._scheduled = False

@@ -1,0 +1,144 @@
+"""Replies written as bytes are those of the plain path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from broker_gateway.service import shortcuts
+from broker_gateway.service.send import (
+    _Limits,
+    checked_properties,
+    encoded_properties,
+    send_response,
+)
+from broker_gateway.service.settlement import ack_response
+from broker_gateway.service.shortcuts import StoredMessage
+from broker_gateway.service.status import OK, ServiceError
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from store.errors import RecordError
+from store.record import Host, PendingRecord, encode_properties, encode_record
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=12)
+NAMES = st.text("abc%-_", min_size=1, max_size=150)
+KNOWN = st.sampled_from(
+    "UNIQ_KEY TAGS KEYS __SHARDINGKEY TRACE_CONTEXT __BORNHOST TRAN_MSG DELAY DLQ_ORIGIN_TOPIC "
+    "DLQ_ORIGIN_MESSAGE_ID TIMER_DELIVER_MS WAIT".split()
+)
+LONG = st.integers(0, (1 << 62) - 1)
+MS = st.integers(0, 253_402_300_799_999)
+LIMITS = _Limits(1 << 20, 8, 4096, True)
+
+
+@given(st.lists(st.tuples(TEXT, LONG), max_size=4))
+def test_sent(entries: list[tuple[str, int]]) -> None:
+    ids, offsets = [each for each, _ in entries], [offset for _, offset in entries]
+    plain = send_response(OK, ids, offsets)
+    found = rpc.SendMessageResponse.FromString(shortcuts.sent(ids, offsets))
+    assert found == plain
+    if all(ids):  # an empty id is none that a send takes
+        assert shortcuts.sent(ids, offsets) == plain.SerializeToString()
+
+
+@given(st.lists(st.tuples(TEXT, TEXT.filter(bool)), min_size=1, max_size=4))
+def test_acked(entries: list[tuple[str, str]]) -> None:
+    asked = [rpc.AckMessageEntry(message_id=one, receipt_handle=other) for one, other in entries]
+    assert shortcuts.acked(asked) == ack_response(asked, {}).SerializeToString()
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    topic=NAMES,
+    body=st.binary(max_size=300),
+    known=st.dictionaries(KNOWN, TEXT, max_size=6),
+    user=st.dictionaries(TEXT.filter(bool), TEXT, max_size=1),
+    born=MS,
+    stored=MS,
+    queue=st.tuples(st.integers(0, 1 << 20), LONG),
+    flag=st.sampled_from([0, 1]),
+    ipv6=st.booleans(),
+    delivery=st.tuples(st.integers(0, 1 << 20), st.integers(0, 43_200_000)),
+)
+@example("t", b"", {}, {}, 0, 0, (0, 0), 0, False, (1, 0))
+@example("%DLQ%g", b"x", {"TAGS": ""}, {}, 1, 1, (0, 0), 0, True, (1, 10_000))
+def test_received(
+    topic: str,
+    body: bytes,
+    known: dict[str, str],
+    user: dict[str, str],
+    born: int,
+    stored: int,
+    queue: tuple[int, int],
+    flag: int,
+    ipv6: bool,
+    delivery: tuple[int, int],
+) -> None:
+    host = Host("2001:db8::1" if ipv6 else "10.0.0.1", 10911)
+    pending = PendingRecord(
+        topic, queue[0], body, encode_properties(known | user), born, host.packed, sys_flag=flag
+    )
+    data = b"".join(
+        encode_record(
+            pending,
+            queue_offset=queue[1],
+            physical_offset=77,
+            store_timestamp=stored,
+            store_host=host.packed,
+            append_crc=True,
+        )
+    )
+    message = StoredMessage(memoryview(data))
+    handle = "h" * 28
+    plain = message.plain(handle, *delivery)
+    assert rpc.ReceiveMessageResponse.FromString(message.received(handle, *delivery)) == (
+        rpc.ReceiveMessageResponse.FromString(plain)
+    )
+    assert message.received(handle, *delivery) == plain
+
+
+def test_what_is_no_record_is_refused() -> None:
+    host = Host("10.0.0.1", 1).packed
+    data = b"".join(
+        encode_record(
+            PendingRecord("t", 0, b"body", b"", 1, host),
+            queue_offset=0,
+            physical_offset=0,
+            store_timestamp=1,
+            store_host=host,
+            append_crc=True,
+        )
+    )
+    for cut in range(len(data)):
+        with pytest.raises(RecordError):
+            StoredMessage(memoryview(data[:cut]))
+
+
+@given(
+    user=st.dictionaries(TEXT | st.sampled_from(["KEYS", "a\x07"]), TEXT | st.just("\x02"), max_size=10),
+    tag=TEXT | st.sampled_from(["", "a|b", " ", "\x01"]),
+    keys=st.lists(TEXT, max_size=2),
+    born_host=st.sampled_from(["", "10.0.0.1", "elsewhere", "\x02"]),
+    message_id=TEXT.filter(bool),
+)
+def test_properties_of_a_send(
+    user: dict[str, str], tag: str, keys: list[str], born_host: str, message_id: str
+) -> None:
+    message = pb.Message(
+        user_properties=user,
+        system_properties=pb.SystemProperties(tag=tag, keys=keys, born_host=born_host, message_id=message_id),
+    )
+    host = Host("10.0.0.1", 5)
+
+    def attempt(encode: Any) -> bytes | tuple[int, str]:
+        try:
+            return bytes(encode())
+        except ServiceError as error:
+            return error.code, error.message
+
+    system = message.system_properties
+    fast = attempt(lambda: encoded_properties(message, system, message_id, tag, LIMITS, host))
+    assert fast == attempt(lambda: checked_properties(message, LIMITS, host))
