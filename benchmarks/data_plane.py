@@ -115,7 +115,7 @@ def main() -> None:
             servers.append(Server(f"lakebroker {transport}", gateway.address, gateway.process.pid))
         peer = RocketMQ(
             folder / "peer",
-            {name: (8, "NORMAL") for name in TOPICS},
+            dict.fromkeys(TOPICS, (8, "NORMAL")),
             ["bench-group"],
             flushDiskType=chosen.flush,
         )

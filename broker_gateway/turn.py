@@ -46,7 +46,12 @@ class Turn:
 
     def _run(self) -> None:
         stages = self._work
-        while waiting := next((stage for stage in stages if stage), None):
+        stage = 0
+        while stage < len(stages):
+            waiting = stages[stage]
+            if not waiting:
+                stage += 1
+                continue
             some = waiting.copy()
             waiting.clear()
             for work in some:
@@ -54,4 +59,5 @@ class Turn:
                     work()
                 except Exception:
                     log.exception("work at the end of a turn failed")
+            stage = 0  # what it brought may belong to an earlier stage
         self._scheduled = False

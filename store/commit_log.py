@@ -58,28 +58,19 @@ class CommitLog:
         call is visible and the log is as before.
         """
         placed: list[Placed] = []
-        runs: list[tuple[int, list[bytes | memoryview]]] = []
         offset = self.max_offset
         end = self._end_of(offset)
         chunks: list[bytes | memoryview] = []
-        runs.append((offset, chunks))
+        runs = [(offset, chunks)]
+        limit, host, crc = self._max_message_size, self._store_host, self._append_crc
         for record, queue_offset in zip(records, queue_offsets, strict=True):
-            if len(record.body) > self._max_message_size:
+            if len(record.body) > limit:
                 raise RecordTooLargeError(
-                    f"body of {len(record.body)} bytes, at most {self._max_message_size} (maxMessageSize) are taken"
+                    f"body of {len(record.body)} bytes, at most {limit} (maxMessageSize) are taken"
                 )
-            for _ in range(2):
-                head, body, tail = encode_record(
-                    record,
-                    queue_offset=queue_offset,
-                    physical_offset=offset,
-                    store_timestamp=store_timestamp,
-                    store_host=self._store_host,
-                    append_crc=self._append_crc,
-                )
-                size = len(head) + len(body) + len(tail)
-                if offset + size + BLANK_BYTES <= end:
-                    break
+            encoded = encode_record(record, queue_offset, offset, store_timestamp, host, crc)
+            size = len(encoded[0]) + len(encoded[1]) + len(encoded[2])
+            if offset + size + BLANK_BYTES > end:
                 if size + BLANK_BYTES > self.segment_size:
                     raise RecordTooLargeError(
                         f"record of {size} bytes does not fit a segment of {self.segment_size} "
@@ -90,12 +81,15 @@ class CommitLog:
                 offset, end = end, end + self.segment_size
                 chunks = []
                 runs.append((offset, chunks))
+                encoded = encode_record(record, queue_offset, offset, store_timestamp, host, crc)
             placed.append(Placed(offset, size))
-            chunks += (head, body, tail)
+            chunks += encoded
             offset += size
         while not self.segments or self.segments[-1].end < offset:
             self._add_segment()
-        self._write(runs)
+        runs = [run for run in runs if run[1]]
+        for first, others in reversed(runs):  # the foremost last, and its size at the very end
+            self._put(first, others, hold_size=first == runs[0][0])
         self.max_offset = offset
         return placed
 
@@ -120,8 +114,12 @@ class CommitLog:
 
     def _end_of(self, offset: int) -> int:
         """The end of the segment that takes the record at `offset`."""
-        if self.segments and offset < self.segments[-1].end:
-            return self.segment_at(offset).end  # not always the last: the disk may have been full behind it
+        if self.segments:
+            last = self.segments[-1]
+            if last.start <= offset < last.start + last.size:
+                return last.start + last.size
+            if offset < last.start:
+                return self.segment_at(offset).end  # the disk was full when a batch had rolled twice
         return offset + self.segment_size
 
     def _add_segment(self) -> None:
@@ -129,22 +127,19 @@ class CommitLog:
         self.segments.append(Segment.create(self._folder, start, self.segment_size))
         self._starts.append(start)
 
-    def _write(self, runs: Sequence[tuple[int, Sequence[bytes | memoryview]]]) -> None:
-        """Writes runs of chunks; the first four bytes of the first run, a record's or a blank's size, last."""
-        first, chunks = next(run for run in runs if run[1])
-        for offset, others in runs:
-            if offset != first and others:
-                self._put(offset, others)
-        segment = self.segment_at(first)
-        position = first - segment.start
-        self._put(first + 4, (chunks[0][4:], *chunks[1:]))
-        segment.view[position : position + 4] = chunks[0][:4]
-
-    def _put(self, offset: int, chunks: Sequence[bytes | memoryview]) -> None:
-        segment = self.segment_at(offset)
-        position = offset - segment.start
+    def _put(self, offset: int, chunks: Sequence[bytes | memoryview], hold_size: bool) -> None:
+        """Writes chunks one behind the other; with `hold_size` the first four bytes after all others."""
+        segment = self.segments[-1]
+        if offset < segment.start:
+            segment = self.segment_at(offset)
+        view, position = segment.view, offset - segment.start
         data = b"".join(chunks)
-        segment.view[position : position + len(data)] = data
+        end = position + len(data)
+        if hold_size:
+            view[position + 4 : end] = memoryview(data)[4:]
+            view[position : position + 4] = data[:4]
+        else:
+            view[position:end] = data
 
 
 __all__ = ["CommitLog", "Placed", "RecordError"]

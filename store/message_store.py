@@ -156,17 +156,20 @@ class MessageStore:
             return []
         now = time.time_ns() // 1_000_000
         index = self.index
-        following: dict[tuple[str, int], int] = {}
-        queue_offsets = []
-        for record in records:
-            key = (record.topic, record.queue_id)
-            offset = following.get(key)
-            if offset is None:
-                offset = index.max_offset(record.topic, record.queue_id)
-            following[key] = offset + 1
-            queue_offsets.append(offset)
-        placed = self._log.append(records, queue_offsets, now)
+        if len(records) == 1:
+            queue_offsets = [index.max_offset(records[0].topic, records[0].queue_id)]
+        else:
+            following: dict[tuple[str, int], int] = {}
+            queue_offsets = []
+            for record in records:
+                key = (record.topic, record.queue_id)
+                next_offset = following.get(key)
+                if next_offset is None:
+                    next_offset = index.max_offset(record.topic, record.queue_id)
+                following[key] = next_offset + 1
+                queue_offsets.append(next_offset)
         appended = []
+        placed = self._log.append(records, queue_offsets, now)
         for record, queue_offset, (offset, size) in zip(records, queue_offsets, placed, strict=True):
             index.put(
                 record.topic, record.queue_id, queue_offset, offset, size, record.tags_code, record.sys_flag

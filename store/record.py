@@ -191,7 +191,6 @@ def encode_topic(topic: str) -> tuple[int, bytes]:
 
 def encode_record(
     pending: PendingRecord,
-    *,
     queue_offset: int,
     physical_offset: int,
     store_timestamp: int,

@@ -43,6 +43,8 @@ from store.record import SYS_BORN_HOST_V6, SYS_COMPRESSED, Host, PendingRecord, 
 MAX_MESSAGES_A_CALL = 1024
 PROPERTIES_MAX_BYTES = 32_767
 _MESSAGE_ID_MAX_LENGTH = 255
+_NORMAL, _GZIP = pb.NORMAL, pb.GZIP
+_ENCODINGS = frozenset((pb.ENCODING_UNSPECIFIED, pb.IDENTITY, pb.GZIP))
 _TURN_BYTES = 8 << 20
 """Of bodies; a turn that brings more is appended in several goes."""
 _LATER = {
@@ -230,7 +232,8 @@ class SendService:
         now = now_ms()
         limits = self._limits
         records, message_ids = [], []
-        for position, message in enumerate(messages):
+        for position in range(len(messages)):
+            message = messages[position]
             if position and resource_name(message.topic) != topic.name:
                 raise ServiceError(
                     pb.MESSAGE_CORRUPTED,
@@ -239,7 +242,8 @@ class SendService:
                 )
             system = message.system_properties
             message_id, tag, body = system.message_id, system.tag, message.body
-            check_message(message, system, body, message_id, topic, limits)
+            encoding = system.body_encoding
+            check_message(message, system, body, message_id, encoding, topic, limits)
             born = system.born_timestamp
             seconds = born.seconds
             records.append(
@@ -250,8 +254,11 @@ class SendService:
                     encoded_properties(message, system, message_id, tag, limits, host),
                     seconds * 1000 + born.nanos // 1_000_000 if seconds > 0 else now,
                     packed,
-                    v6 | SYS_COMPRESSED if system.body_encoding == pb.GZIP else v6,
-                    tags_code=tags_code(tag) if tag else 0,
+                    v6 | SYS_COMPRESSED if encoding == _GZIP else v6,
+                    0,
+                    0,
+                    0,
+                    tags_code(tag) if tag else 0,
                 )
             )
             message_ids.append(message_id)
@@ -283,22 +290,28 @@ def _refused(topic: str, error: Exception) -> bytes:
     return rpc.SendMessageResponse(status=status).SerializeToString()
 
 
+def _check_type(message_type: pb.MessageType) -> None:
+    if message_type in _LATER:
+        raise ServiceError(
+            pb.NOT_IMPLEMENTED, f"{_LATER[message_type]} messages are not implemented yet; send NORMAL ones"
+        )
+    if message_type != pb.MESSAGE_TYPE_UNSPECIFIED:
+        raise ServiceError(pb.BAD_REQUEST, f"message type {message_type} is unknown; send NORMAL messages")
+
+
 def check_message(
     message: pb.Message,
     system: pb.SystemProperties,
     body: bytes,
     message_id: str,
+    encoding: pb.Encoding,
     topic: Topic,
     limits: _Limits,
 ) -> None:
     """Checks type, body, digest and message id; ServiceError says what is wrong."""
     message_type = system.message_type
-    if message_type in _LATER:
-        raise ServiceError(
-            pb.NOT_IMPLEMENTED, f"{_LATER[message_type]} messages are not implemented yet; send NORMAL ones"
-        )
-    if message_type not in (pb.NORMAL, pb.MESSAGE_TYPE_UNSPECIFIED):
-        raise ServiceError(pb.BAD_REQUEST, f"message type {message_type} is unknown; send NORMAL messages")
+    if message_type != _NORMAL:
+        _check_type(message_type)
     if system.message_group:
         raise ServiceError(
             pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a NORMAL message must not have a message group"
@@ -320,10 +333,8 @@ def check_message(
             pb.MESSAGE_BODY_TOO_LARGE,
             f"the message body has {size} bytes, at most {limits.body} (maxMessageSize) are taken",
         )
-    if system.body_encoding not in (pb.ENCODING_UNSPECIFIED, pb.IDENTITY, pb.GZIP):
-        raise ServiceError(
-            pb.BAD_REQUEST, f"body encoding {system.body_encoding} is unknown; use IDENTITY or GZIP"
-        )
+    if encoding not in _ENCODINGS:
+        raise ServiceError(pb.BAD_REQUEST, f"body encoding {encoding} is unknown; use IDENTITY or GZIP")
     if not message_id.strip():
         raise ServiceError(pb.ILLEGAL_MESSAGE_ID, "the message id is empty; a client makes it")
     if len(message_id) > _MESSAGE_ID_MAX_LENGTH:

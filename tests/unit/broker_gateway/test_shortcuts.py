@@ -26,8 +26,20 @@ from store.record import Host, PendingRecord, encode_properties, encode_record
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=12)
 NAMES = st.text("abc%-_", min_size=1, max_size=150)
 KNOWN = st.sampled_from(
-    "UNIQ_KEY TAGS KEYS __SHARDINGKEY TRACE_CONTEXT __BORNHOST TRAN_MSG DELAY DLQ_ORIGIN_TOPIC "
-    "DLQ_ORIGIN_MESSAGE_ID TIMER_DELIVER_MS WAIT".split()
+    [
+        "UNIQ_KEY",
+        "TAGS",
+        "KEYS",
+        "__SHARDINGKEY",
+        "TRACE_CONTEXT",
+        "__BORNHOST",
+        "TRAN_MSG",
+        "DELAY",
+        "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID",
+        "TIMER_DELIVER_MS",
+        "WAIT",
+    ]
 )
 LONG = st.integers(0, (1 << 62) - 1)
 MS = st.integers(0, 253_402_300_799_999)
