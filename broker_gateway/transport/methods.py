@@ -14,6 +14,7 @@ A response is a message, or its bytes where a service has them already. A list g
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -57,24 +58,27 @@ class Server(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One RPC: `path` is `/package.Service/Method`."""
+    """One RPC: `path` is `/package.Service/Method`; `coroutine` says that the call gives one."""
 
     path: str
     request_type: type[Message]
     client_streaming: bool
     server_streaming: bool
     call: Callable[..., Any]
+    coroutine: bool
 
 
 def methods(service: ServiceDescriptor, implementation: object) -> Iterable[Method]:
     """The RPCs of a service with what answers them."""
     for method in service.methods:
+        call = getattr(implementation, method.name)
         yield Method(
             f"/{service.full_name}/{method.name}",
             message_factory.GetMessageClass(method.input_type),
             method.client_streaming,
             method.server_streaming,
-            getattr(implementation, method.name),
+            call,
+            inspect.iscoroutinefunction(call),
         )
 
 

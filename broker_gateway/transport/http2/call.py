@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
@@ -310,6 +309,9 @@ class Call:
         method, context = self._method, self._context
         assert method is not None
         assert context is not None
+        if method.coroutine:
+            self._run(self._unary(method, request, context))
+            return
         try:
             answer = method.call(request, context)
         except Exception as error:
@@ -319,8 +321,6 @@ class Call:
             self._wait_for(answer, method.server_streaming)
         elif method.server_streaming:
             self._run(self._stream(answer))
-        elif inspect.isawaitable(answer):
-            self._run(self._unary(answer))
         else:
             self._answer((answer,))
 
@@ -346,12 +346,11 @@ class Call:
                 self._context.remaining_s, self.fail, "DEADLINE_EXCEEDED", "the call's deadline has passed"
             )
 
-    async def _unary(self, answer: Any) -> None:
-        assert self._method is not None
+    async def _unary(self, method: Method, request: Any, context: CallContext) -> None:
         try:
-            response = await answer
+            response = await method.call(request, context)
         except Exception as error:
-            self.fail(*failure(error, self._method.path))
+            self.fail(*failure(error, method.path))
             return
         self._answer((response,))
 

@@ -49,7 +49,7 @@ SEND_BUFFER_BYTES = 1 << 20
 _PING = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00"
 _PING_PAYLOAD = b"lakebrkr"
 _PING_STRIKES = 10
-NO_ERROR, INTERNAL_ERROR, CANCEL, ENHANCE_YOUR_CALM = 0x0, 0x2, 0x8, 0xB
+PROTOCOL_ERROR, ENHANCE_YOUR_CALM = 0x1, 0xB
 
 Headers = HeaderMap
 
@@ -239,10 +239,8 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Writes what is queued and closes."""
-        if self._transport is not None and not self._closing:
-            self._flush()
-            self._closing = True
-            self._transport.close()
+        self._write_pending()
+        self._shut()
 
     def abort(self) -> None:
         """Closes at once."""
@@ -260,6 +258,8 @@ class Connection(asyncio.Protocol):
             self._spare = None
             verdict = state.recv_headers(frame, handler)
             if verdict.kind == H2_HEADERS_OPENED:
+                if not frame.path or frame.method is None or frame.scheme is None or frame.status is not None:
+                    raise H2StreamError(verdict.stream_id, PROTOCOL_ERROR, "library")
                 handler.stream_id = verdict.stream_id
                 state.accepted(verdict.stream_id)
                 handler.opened(frame.method or "", frame.path or "", frame.headers, verdict.eof)
@@ -354,8 +354,14 @@ class Connection(asyncio.Protocol):
             self._turn.add(Stage.WRITE, self._flush)
 
     def _flush(self) -> None:
-        """Writes what is queued; streams that waited for room in the buffer go on."""
+        """The end of a turn: writes what is queued, closes what has drained."""
         self._scheduled = False
+        self._write_pending()
+        if self._draining and not self._paused and self._drained():
+            self._shut()
+
+    def _write_pending(self) -> None:
+        """Writes what is queued; streams that waited for room in the buffer go on."""
         while not self._paused and self._transport is not None and not self._closing:
             pending, _ = self._state.take_pending()
             if not pending:
@@ -366,8 +372,11 @@ class Connection(asyncio.Protocol):
             self._transport.write(data)
             for handler in self._state.credit_written():
                 handler.writable()
-        if self._draining and not self._paused and self._drained():
-            self.close()
+
+    def _shut(self) -> None:
+        if self._transport is not None and not self._closing:
+            self._closing = True
+            self._transport.close()
 
     def _drained(self) -> bool:
         state = self._state
