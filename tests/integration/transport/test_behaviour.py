@@ -216,7 +216,10 @@ def test_nothing_hangs_when_it_stops_under_load(served: Served, channel: grpc.Ch
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive()
-    assert set(outcomes) <= {None, grpc.StatusCode.UNAVAILABLE}
+    allowed = {None, grpc.StatusCode.UNAVAILABLE}
+    if served.transport == "grpcio":
+        allowed.add(grpc.StatusCode.CANCELLED)  # what grpcio answers to calls it has taken and not begun
+    assert set(outcomes) <= allowed
     assert None in outcomes
 
 
