@@ -21,6 +21,7 @@ from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.journal.replay import Replayed, replay
 from broker_gateway.metadata.catalog import Catalog, Group
+from broker_gateway.metadata.peers import Peers
 from broker_gateway.metrics import MAX_SERIES, Metrics
 from broker_gateway.service.access import Access
 from broker_gateway.service.admin import AdminService
@@ -38,6 +39,7 @@ from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
 _LOOK_S = 0.1
+_PEERS_S = 0.2
 _HOUSEKEEPING_S = 10.0
 _MEMORY_RATIO = 0.4
 """Of physical memory (`accessMessageInMemoryMaxRatio`): a queue wholly within it is read from its start."""
@@ -62,6 +64,7 @@ class Broker:
             partial(self.turn.add, Stage.JOURNAL),
         )
         self.minutes = MinuteStatistics()
+        self.peers = Peers(config.lake.lake_peers_file, config.broker.broker_name)
         self.wakeups: Wakeups[Poll] = Wakeups(partial(self.turn.add, Stage.WAKE))
         resources = Resources(config, self.catalog)
         mover = DeadLetterMover(store, resources, self.journal, self.wakeups, metrics)
@@ -79,24 +82,26 @@ class Broker:
         )
         self._client = ClientService(config, self.catalog, resources, self.clients, self._redelivery)
         self.messaging = MessagingService(
-            RouteService(config, resources),
+            RouteService(config, resources, self.peers),
             SendService(config, store, resources, self.wakeups, self.turn, metrics, self.minutes),
             self._receive,
             SettlementService(config, resources, self.deliveries, self.clients, self.journal, mover, metrics),
             self._client,
             self.journal,
         )
-        self.admin = AdminService(config, self.catalog, self.journal, access)
+        self.admin = AdminService(config, self.catalog, self.journal, access, self.peers)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> Replayed:
         """Replays the journal and begins the scheduled work."""
+        self.peers.refresh()
         replayed = replay(self._store, self.catalog, self.deliveries)
         self.journal.replayed_to(replayed.snapshot_offset)
         self.catalog.on_topic = self.journal.topic
         self.catalog.on_group = self._group_changed
         self._tasks = [
             asyncio.create_task(self._repeat(_LOOK_S, self._look_after_due), name="redelivery"),
+            asyncio.create_task(self._repeat(_PEERS_S, self._look_for_peers), name="peers"),
             asyncio.create_task(self._repeat(_HOUSEKEEPING_S, self._housekeep), name="housekeeping"),
         ]
         return replayed
@@ -150,6 +155,9 @@ class Broker:
 
     async def _look_after_due(self) -> None:
         self._redelivery.sweep_due()
+
+    async def _look_for_peers(self) -> None:
+        self.peers.refresh()
 
     async def _housekeep(self) -> None:
         for session in self.clients.expire():

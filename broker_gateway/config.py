@@ -108,6 +108,9 @@ class LakeOptions(_Group):
     lake_max_clients: int = Field(50_000, ge=1, description="clients known at a time")
     lake_transport: Literal["http2", "grpcio"] = Field("http2", description="what serves the gRPC port")
     lake_port_file: Path | None = Field(None, description="file that is told the ports when the broker is up")
+    lake_peers_file: Path | None = Field(
+        None, description="file with the other brokers of this host; kept by --processes"
+    )
     lake_log_format: Literal["text", "json"] = Field("text", description="form of log lines")
     lake_log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,8 @@ Examples:
   lakebroker gateway --store /var/lib/lakebroker
 
   lakebroker gateway -c broker.conf --set grpcServerPort=8081 --set flushDiskType=SYNC_FLUSH
+
+  lakebroker gateway --store /var/lib/lakebroker --processes 4
 """
 
 
@@ -34,6 +37,9 @@ def gateway(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="An option as name=value; may be repeated")
     ] = None,
+    processes: Annotated[
+        int, typer.Option(min=1, max=64, help="Brokers on this host, each with its own store and port")
+    ] = 1,
     transport: Annotated[str | None, typer.Option(help="http2 or grpcio (lakeTransport)")] = None,
 ) -> None:
     from broker_gateway.config import IMPORTANT, load_config
@@ -57,8 +63,20 @@ def gateway(
                 if print_all or name in IMPORTANT:
                     typer.echo(f"{name}={value}")
             return
+        if processes > 1:
+            from broker_gateway.supervisor import supervise
+
+            raise typer.Exit(supervise(config, _arguments(config_file, overrides), processes))
         from broker_gateway.startup import run
 
         run(config, warnings)
     except StartError as error:
         fail(str(error), error.exit_code)
+
+
+def _arguments(config_file: Path | None, overrides: Mapping[str, str]) -> list[str]:
+    """The command's arguments as each of several brokers is given them."""
+    arguments = ["-c", str(config_file)] if config_file is not None else []
+    for name, value in overrides.items():
+        arguments += ["--set", f"{name}={value}"]
+    return arguments

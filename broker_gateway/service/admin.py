@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from google.protobuf.message import Message
+
 from broker_gateway.clock import now_ms
 from broker_gateway.config import GatewayConfig
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, CatalogFullError, Group, Topic
 from broker_gateway.metadata.names import DLQ_PREFIX, RETRY_PREFIX
+from broker_gateway.metadata.peers import Peers
 from broker_gateway.service.access import Access
 from broker_gateway.service.context import CallContext, RpcError
 from broker_gateway.service.status import ServiceError
@@ -15,13 +18,22 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 
 RETRY_MAX_TIMES_LIMIT = 1000
+_SERVICE = pb.DESCRIPTOR.services_by_name["AdminService"].full_name
+_TOLD = "x-lakebroker-told"
+"""Metadata of a call that one broker of a host makes at another."""
+_PEER_S = 10.0
 _TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY")
 
 
 class AdminService:
     """Creates, changes and lists topics and groups; errors are gRPC statuses."""
 
-    def __init__(self, config: GatewayConfig, catalog: Catalog, journal: Journal, access: Access) -> None:
+    def __init__(
+        self, config: GatewayConfig, catalog: Catalog, journal: Journal, access: Access, peers: Peers
+    ) -> None:
+        self._peers = peers
+        bound = config.proxy.grpc_bind_address
+        self._peer_host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(bound, bound)
         self._catalog = catalog
         self._journal = journal
         self._access = access
@@ -57,6 +69,7 @@ class AdminService:
         except CatalogFullError as error:
             raise RpcError("RESOURCE_EXHAUSTED", str(error)) from error
         await self._journal.written()
+        await self._tell_peers("PutTopic", request, context)
         return pb.PutTopicResponse(topic=_topic(topic), created=created)
 
     async def ListTopics(self, request: pb.ListTopicsRequest, context: CallContext) -> pb.ListTopicsResponse:
@@ -87,12 +100,37 @@ class AdminService:
         except CatalogFullError as error:
             raise RpcError("RESOURCE_EXHAUSTED", str(error)) from error
         await self._journal.written()
+        await self._tell_peers("PutGroup", request, context)
         return pb.PutGroupResponse(group=_group(group), created=created)
 
     async def ListGroups(self, request: pb.ListGroupsRequest, context: CallContext) -> pb.ListGroupsResponse:
         self._access.check(context)
         groups = sorted(self._catalog.groups(), key=lambda group: group.name)
         return pb.ListGroupsResponse(groups=[_group(group) for group in groups])
+
+    async def _tell_peers(self, method: str, request: Message, context: CallContext) -> None:
+        """Does the same at the other brokers of this host, which share topics and groups."""
+        if not self._peers.all or context.metadata.get(_TOLD):
+            return
+        import grpc
+
+        metadata = [(_TOLD, "1")]
+        if (token := context.metadata.get("authorization")) is not None:
+            metadata.append(("authorization", token))
+        for peer in self._peers.all:
+            async with grpc.aio.insecure_channel(f"{self._peer_host}:{peer.grpc_port}") as channel:
+                call = channel.unary_unary(
+                    f"/{_SERVICE}/{method}",
+                    request_serializer=type(request).SerializeToString,
+                    response_deserializer=bytes,
+                )
+                try:
+                    await call(request, metadata=metadata, timeout=_PEER_S)
+                except grpc.RpcError as error:
+                    raise RpcError(
+                        "UNAVAILABLE",
+                        f"done here, not at {peer.name} ({error.details() or error.code()}); try again",
+                    ) from error
 
 
 def _topic(topic: Topic) -> pb.Topic:

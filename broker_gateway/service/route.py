@@ -6,6 +6,7 @@ import ipaddress
 
 from broker_gateway.config import GatewayConfig
 from broker_gateway.metadata.catalog import Topic
+from broker_gateway.metadata.peers import Peers
 from broker_gateway.service.context import CallContext
 from broker_gateway.service.resources import Resources
 from broker_gateway.service.status import OK, ServiceError
@@ -18,16 +19,16 @@ _ALL_TYPES = (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION)
 
 
 class RouteService:
-    """Answers routes of this broker."""
+    """Answers routes of this broker and its peers."""
 
-    def __init__(self, config: GatewayConfig, resources: Resources) -> None:
+    def __init__(self, config: GatewayConfig, resources: Resources, peers: Peers) -> None:
         self._broker_name = config.broker.broker_name
         self._resources = resources
+        self._peers = peers
 
     def query_route(self, request: rpc.QueryRouteRequest, context: CallContext) -> rpc.QueryRouteResponse:
         """A queue of the reply is one that can be read, written or both, as the permission says."""
         topic = self._resources.topic(request.topic)
-        broker = self._broker(request.endpoints, context)
         types: list[pb.MessageType | str] = list(topic.accept_message_types) or list(_ALL_TYPES)
         queues = []
         for queue_id in range(max(topic.read_queues, topic.write_queues)):
@@ -35,24 +36,26 @@ class RouteService:
                 topic.readable and queue_id < topic.read_queues,
                 topic.writable and queue_id < topic.write_queues,
             )
-            queues.append(
-                pb.MessageQueue(
-                    topic=request.topic,
-                    id=queue_id,
-                    permission=permission,
-                    broker=broker,
-                    accept_message_types=types,
-                )
+            queues.append((queue_id, permission))
+        message_queues = [
+            pb.MessageQueue(
+                topic=request.topic,
+                id=queue_id,
+                permission=permission,
+                broker=broker,
+                accept_message_types=types,
             )
-        return rpc.QueryRouteResponse(status=OK, message_queues=queues)
+            for broker in self._brokers(request.endpoints, context)
+            for queue_id, permission in queues
+        ]
+        return rpc.QueryRouteResponse(status=OK, message_queues=message_queues)
 
     def query_assignment(
         self, request: rpc.QueryAssignmentRequest, context: CallContext
     ) -> rpc.QueryAssignmentResponse:
-        """One queue with id -1 (any) for an ordinary group, every queue for a FIFO group."""
+        """Of each broker, one queue with id -1 (any) for an ordinary group, every queue for a FIFO group."""
         topic = self._resources.topic(request.topic)
         group = self._resources.group(request.group)
-        broker = self._broker(request.endpoints, context)
         if not topic.readable or not topic.read_queues:
             raise ServiceError(pb.FORBIDDEN, f"topic {shown(topic.name)} has no readable queue")
         ids = range(topic.read_queues) if group.fifo else [ANY_QUEUE]
@@ -65,12 +68,14 @@ class RouteService:
                         topic=request.topic, id=queue_id, permission=permission, broker=broker
                     )
                 )
+                for broker in self._brokers(request.endpoints, context)
                 for queue_id in ids
             ],
         )
 
-    def _broker(self, endpoints: pb.Endpoints, context: CallContext) -> pb.Broker:
-        """This broker at the address by which the client came, since that one is known to reach it."""
+    def _brokers(self, endpoints: pb.Endpoints, context: CallContext) -> list[pb.Broker]:
+        """This broker at the address by which the client came, since that one is known to reach it; its peers
+        at the same host."""
         for address in endpoints.addresses:
             if not address.host or not 0 < address.port < 65536:
                 raise ServiceError(
@@ -80,7 +85,14 @@ class RouteService:
         if len(endpoints.addresses) != 1:
             host, port = context.local_endpoint
             endpoints = pb.Endpoints(scheme=_scheme(host), addresses=[pb.Address(host=host, port=port)])
-        return pb.Broker(name=self._broker_name, id=0, endpoints=endpoints)
+        host = endpoints.addresses[0].host
+        found = [pb.Broker(name=self._broker_name, id=0, endpoints=endpoints)]
+        for peer in self._peers.all:
+            there = pb.Endpoints(
+                scheme=endpoints.scheme, addresses=[pb.Address(host=host, port=peer.grpc_port)]
+            )
+            found.append(pb.Broker(name=peer.name, id=0, endpoints=there))
+        return found
 
 
 def topic_accepts(topic: Topic, message_type: pb.MessageType) -> bool:

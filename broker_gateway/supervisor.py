@@ -1,0 +1,176 @@
+"""Several share-nothing brokers on one host: starts them, restarts the dead, tells them of each other.
+
+Each has its own name (`broker-a-0`), store (a folder of that name in `storePathRootDir`) and ports (the n-th: the
+configured ones plus n, remoting plus 10 n; 0 stays 0). A broker that ends before it ever served is not started
+again: its configuration is wrong, and everything stops with its exit status.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from broker_gateway.config import GatewayConfig
+from broker_gateway.errors import OptionError
+from broker_gateway.logs import configure_logs
+
+log = structlog.get_logger(__name__)
+
+MAX_PROCESSES = 64
+PEERS_FILE = "peers.json"
+_LOOK_S = 0.1
+_FIRST_WAIT_S = 0.5
+_LONGEST_WAIT_S = 30.0
+_STABLE_S = 60.0
+_PORT_STEP = {"grpcServerPort": 1, "metricsPromExporterPort": 1, "listenPort": 10}
+
+
+@dataclass(slots=True)
+class _Child:
+    name: str
+    command: list[str]
+    port_file: Path
+    process: subprocess.Popen[bytes] | None = None
+    ports: dict[str, Any] = field(default_factory=dict)
+    served: bool = False
+    started_at: float = 0.0
+    start_at: float = 0.0
+    wait_s: float = _FIRST_WAIT_S
+
+
+def child_options(config: GatewayConfig, number: int, folder: Path) -> dict[str, str]:
+    """What the n-th broker is given beside the options of all."""
+    options = config.options()
+    name = f"{config.broker.broker_name}-{number}"
+    given = {
+        "brokerName": name,
+        "storePathRootDir": str(config.store.store_path_root_dir / name),
+        "lakePortFile": str(folder / f"{name}.json"),
+        "lakePeersFile": str(folder / PEERS_FILE),
+    }
+    for option, step in _PORT_STEP.items():
+        port = int(options[option])
+        if port > 0:
+            if port + step * number > 65535:
+                raise OptionError(f"{option}={port} leaves no room for {number + 1} processes")
+            given[option] = str(port + step * number)
+    return given
+
+
+def supervise(config: GatewayConfig, arguments: list[str], processes: int) -> int:
+    """Runs the brokers until a signal stops them; returns the exit status. `arguments` are those of the command."""
+    configure_logs(config.lake.lake_log_format, config.lake.lake_log_level)
+    folder = config.store.store_path_root_dir / "processes"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PEERS_FILE).unlink(missing_ok=True)
+    children = []
+    for number in range(processes):
+        options = child_options(config, number, folder)
+        settings = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
+        command = [sys.executable, "-m", "broker_gateway.cli.main", "gateway", *arguments, *settings]
+        children.append(_Child(options["brokerName"], command, Path(options["lakePortFile"])))
+    return _Supervisor(children, folder / PEERS_FILE, config.lake.lake_port_file).run()
+
+
+class _Supervisor:
+    def __init__(self, children: list[_Child], peers_file: Path, port_file: Path | None) -> None:
+        self._children = children
+        self._peers_file = peers_file
+        self._port_file = port_file
+        self._stopping = False
+        self._announced: list[dict[str, Any]] = []
+
+    def run(self) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        status = 0
+        try:
+            while not self._stopping:
+                for child in self._children:
+                    failed = self._look_after(child)
+                    if failed is not None:
+                        log.error(
+                            "a broker could not start; all are stopped", broker=child.name, status=failed
+                        )
+                        status = failed
+                        self._stopping = True
+                self._announce()
+                time.sleep(_LOOK_S)
+        finally:
+            status = self._end() or status
+        return status
+
+    def _stop(self, _number: int, _frame: object) -> None:
+        self._stopping = True
+
+    def _look_after(self, child: _Child) -> int | None:
+        """Starts or restarts a broker; the exit status of one that never served."""
+        now = time.monotonic()
+        if child.process is None:
+            if now >= child.start_at:
+                child.port_file.unlink(missing_ok=True)
+                child.ports = {}
+                child.process = subprocess.Popen(child.command)
+                child.started_at = now
+            return None
+        ended = child.process.poll()
+        if ended is None:
+            if not child.ports and child.port_file.exists():
+                child.ports = json.loads(child.port_file.read_text())
+                child.served = True
+            elif child.ports and now - child.started_at > _STABLE_S:
+                child.wait_s = _FIRST_WAIT_S
+            return None
+        if not child.served:
+            return ended if ended > 0 else 1
+        log.error("a broker died; it is started again", broker=child.name, status=ended, wait_s=child.wait_s)
+        child.process, child.ports = None, {}
+        child.start_at = now + child.wait_s
+        child.wait_s = min(child.wait_s * 2, _LONGEST_WAIT_S)
+        return None
+
+    def _announce(self) -> None:
+        """Tells the brokers, and whoever asked with `lakePortFile`, which of them serve where."""
+        serving = [
+            {
+                "name": child.name,
+                "grpc": child.ports["grpc"],
+                "metrics": child.ports["metrics"],
+                "pid": child.ports["pid"],
+            }
+            for child in self._children
+            if child.ports
+        ]
+        if serving == self._announced:
+            return
+        self._announced = serving
+        _write(self._peers_file, json.dumps(serving))
+        if self._port_file is not None and len(serving) == len(self._children):
+            _write(self._port_file, json.dumps({"processes": serving}))
+
+    def _end(self) -> int:
+        """SIGTERM to all, and their worst exit status."""
+        running = [child.process for child in self._children if child.process is not None]
+        for process in running:
+            if process.poll() is None:
+                process.terminate()
+        statuses = [process.wait() for process in running]
+        if self._port_file is not None:
+            self._port_file.unlink(missing_ok=True)
+        self._peers_file.unlink(missing_ok=True)
+        return max((status for status in statuses if status > 0), default=0)
+
+
+def _write(path: Path, text: str) -> None:
+    staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    staged.write_text(text)
+    staged.rename(path)

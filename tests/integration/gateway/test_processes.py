@@ -1,0 +1,147 @@
+"""`lakebroker gateway --processes N`: brokers that know of each other under one supervisor."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from demo.official_client import OfficialClient
+from demo.processes import ROOT, command
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+
+from .conftest import Client
+
+
+class Host:
+    """Two brokers under a supervisor."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ports = folder / "ports.json"
+        self.log = folder / "log"
+        settings = {
+            "storePathRootDir": str(folder / "stores"),
+            "grpcServerPort": "0",
+            "grpcBindAddress": "127.0.0.1",
+            "brokerIP1": "127.0.0.1",
+            "metricsPromExporterPort": "0",
+            "mappedFileSizeCommitLog": str(16 << 20),
+            "lakePortFile": str(self.ports),
+        }
+        given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command("gateway", "--processes", "2", *given), stdout=log, stderr=log, cwd=ROOT
+            )
+        wait_for(self.ports.exists, 60)
+
+    def brokers(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.ports.read_text())["processes"]
+        return found
+
+
+def wait_for(condition: Callable[[], Any], limit_s: float = 30.0) -> Any:
+    deadline = time.monotonic() + limit_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    started = Host(tmp_path)
+    yield started
+    if started.process.poll() is None:
+        started.process.terminate()
+        started.process.wait(30)
+
+
+def routes(port: int, topic: str) -> dict[str, tuple[int, int]]:
+    """Broker name to (port, queues), of a route."""
+    client = Client(f"127.0.0.1:{port}")
+    answer = client.call("QueryRoute", rpc.QueryRouteRequest(topic=pb.Resource(name=topic)))
+    client.channel.close()
+    found: dict[str, tuple[int, int]] = {}
+    for queue in answer.message_queues:
+        name = queue.broker.name
+        found[name] = (queue.broker.endpoints.addresses[0].port, found.get(name, (0, 0))[1] + 1)
+    return found
+
+
+def test_brokers_know_of_each_other_and_a_dead_one_comes_back(host: Host) -> None:
+    first, second = host.brokers()
+    assert (first["name"], second["name"]) == ("broker-a-0", "broker-a-1")
+    both = {first["name"]: (first["grpc"], 8), second["name"]: (second["grpc"], 8)}
+    wait_for(lambda: routes(first["grpc"], "t") == both and routes(second["grpc"], "t") == both)
+
+    at_second = Client(f"127.0.0.1:{second['grpc']}")
+    assert at_second.send("t", b"kept").status.code == pb.OK
+    at_second.channel.close()
+    os.kill(second["pid"], signal.SIGKILL)
+    wait_for(lambda: routes(first["grpc"], "t") == {first["name"]: (first["grpc"], 8)})
+    returned = wait_for(
+        lambda: (
+            {each["name"]: each for each in host.brokers()}.get("broker-a-1", second)["pid"] != second["pid"]
+            and host.brokers()[1]
+        )
+    )
+    wait_for(lambda: len(routes(first["grpc"], "t")) == 2)
+    again = Client(f"127.0.0.1:{returned['grpc']}")
+    code, messages = again.receive("t", "g")
+    assert (code, [message.body for message in messages]) == (pb.OK, [b"kept"])
+    again.channel.close()
+
+    host.process.terminate()
+    assert host.process.wait(30) == 0
+    assert not host.ports.exists()
+    for broker in (first, returned):
+        assert not Path(f"/proc/{broker['pid']}").exists()
+
+
+def test_an_official_client_uses_both(host: Host) -> None:
+    ports = {each["grpc"] for each in host.brokers()}
+    first = min(ports)
+    created = subprocess.run(
+        command("topic", "create", "shared", "--queues", "2", "--gateway", f"127.0.0.1:{first}"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert created.returncode == 0, created.stderr
+    assert all({queues for _, queues in routes(port, "shared").values()} == {2} for port in ports)
+    with OfficialClient() as official:
+        official.call("producer", endpoints=f"127.0.0.1:{first}", topics=["shared"])
+        official.call("send", topic="shared", bodies=[f"m{number}" for number in range(40)])
+        official.call(
+            "push", endpoints=f"127.0.0.1:{first}", group="g", topics={"shared": "*"}, fail={}, threads=2
+        )
+        wait_for(lambda: len(official.call("consumed")["messages"]) >= 40)
+    sent = {}
+    for port in ports:
+        client = Client(f"127.0.0.1:{port}")
+        sent[port] = len(client.receive("shared", "other", batch=32)[1])
+        client.channel.close()
+    assert all(sent.values()), f"one broker got everything: {sent}"
+
+
+def test_a_broker_that_cannot_start_stops_all(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command("gateway", "--processes", "2", "--store", str(tmp_path), "--set", "tlsCertPath=/nowhere"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 253
+    assert "tlsKeyPath is missing" in done.stderr + done.stdout
