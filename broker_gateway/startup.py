@@ -26,6 +26,9 @@ from pathlib import Path
 
 import structlog
 import uvloop
+from google.protobuf.descriptor import ServiceDescriptor
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 
 from broker_gateway.broker import Broker
 from broker_gateway.config import GatewayConfig
@@ -33,7 +36,9 @@ from broker_gateway.errors import OptionError, StartError
 from broker_gateway.logs import configure_logs
 from broker_gateway.metrics import Metrics
 from broker_gateway.service.access import Access
+from broker_gateway.service.health import HealthService
 from broker_gateway.service.log import LogService
+from broker_gateway.service.reflection import ReflectionService
 from broker_gateway.transport.certificates import server_context, trial_certificate
 from broker_gateway.transport.methods import Server
 from broker_gateway.turn import Turn
@@ -72,13 +77,14 @@ async def _serve(config: GatewayConfig) -> None:
         replayed = await broker.start()
         undo.push_async_callback(broker.stop)
         log.info("journal replayed", snapshot_offset=replayed.snapshot_offset, records=replayed.records)
-        server = _bind(config, broker, LogService(store, access))
+        server, health = _bind(config, broker, LogService(store, access))
         await server.start()
         undo.push_async_callback(server.stop, config.proxy.grpc_shutdown_time_seconds)
         metrics_port = _serve_metrics(config, broker, store, undo)
         _announce(config, server.port, metrics_port, undo)
         await stopped.wait()
         log.info("stopping", broker=config.broker.broker_name)
+        health.stopping()
         undo.push_async_callback(broker.drain)  # first of all, beside the server's grace
     log.info("stopped", broker=config.broker.broker_name)
 
@@ -124,7 +130,7 @@ def _open_store(config: GatewayConfig) -> MessageStore:
     return store
 
 
-def _bind(config: GatewayConfig, broker: Broker, log_service: LogService) -> Server:
+def _bind(config: GatewayConfig, broker: Broker, log_service: LogService) -> tuple[Server, HealthService]:
     address, port = config.proxy.grpc_bind_address, config.proxy.grpc_server_port
     try:
         server = _server(config, broker.turn, address, port)
@@ -132,10 +138,19 @@ def _bind(config: GatewayConfig, broker: Broker, log_service: LogService) -> Ser
         raise StartError(
             f"port {port} of {address} cannot be opened ({error}); choose another grpcServerPort"
         ) from error
-    server.bind(service_pb2.DESCRIPTOR.services_by_name["MessagingService"], broker.messaging)
-    server.bind(admin_pb2.DESCRIPTOR.services_by_name["AdminService"], broker.admin)
-    server.bind(log_pb2.DESCRIPTOR.services_by_name["LogService"], log_service)
-    return server
+    services: dict[ServiceDescriptor, object] = {
+        service_pb2.DESCRIPTOR.services_by_name["MessagingService"]: broker.messaging,
+        admin_pb2.DESCRIPTOR.services_by_name["AdminService"]: broker.admin,
+        log_pb2.DESCRIPTOR.services_by_name["LogService"]: log_service,
+    }
+    names = [descriptor.full_name for descriptor in services]
+    health = HealthService(names)
+    services[health_pb2.DESCRIPTOR.services_by_name["Health"]] = health
+    described = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
+    services[described] = ReflectionService([*names, "grpc.health.v1.Health", described.full_name])
+    for descriptor, implementation in services.items():
+        server.bind(descriptor, implementation)
+    return server, health
 
 
 def _server(config: GatewayConfig, turn: Turn, address: str, port: int) -> Server:

@@ -13,6 +13,9 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import descriptor_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from demo.processes import ROOT, Gateway, ProcessError, command
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
@@ -172,3 +175,40 @@ def test_unknown_methods_and_garbage_do_no_harm(gateway: Gateway, client: Client
     with pytest.raises(grpc.RpcError):
         split(negative, timeout=5)
     assert client.send(name, b"still here").status.code == pb.OK
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpcio"])
+def test_health_and_reflection(tmp_path: Path, transport: str) -> None:
+    with Gateway(tmp_path, transport=transport) as gateway, grpc.insecure_channel(gateway.address) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        serving = health_pb2.HealthCheckResponse.SERVING
+        for name in ("", "apache.rocketmq.v2.MessagingService"):
+            assert health.Check(health_pb2.HealthCheckRequest(service=name), timeout=10).status == serving
+        with pytest.raises(grpc.RpcError, match="none of the gateway's"):
+            health.Check(health_pb2.HealthCheckRequest(service="nothing"), timeout=10)
+        listed = health.List(health_pb2.HealthListRequest(), timeout=10).statuses
+        assert {each.status for each in listed.values()} == {serving}
+        watch = health.Watch(health_pb2.HealthCheckRequest(), timeout=30)
+        assert next(watch).status == serving
+
+        reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+        symbol = "apache.rocketmq.v2.MessagingService"
+        asked = [
+            reflection_pb2.ServerReflectionRequest(list_services=""),
+            reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol),
+            reflection_pb2.ServerReflectionRequest(file_containing_symbol="no.Such"),
+        ]
+        services, found, missing = reflection.ServerReflectionInfo(iter(asked), timeout=10)
+        assert symbol in [each.name for each in services.list_services_response.service]
+        files = [
+            descriptor_pb2.FileDescriptorProto.FromString(each)
+            for each in found.file_descriptor_response.file_descriptor_proto
+        ]
+        assert {each for file in files for each in file.dependency} <= {file.name for file in files}
+        assert "MessagingService" in [service.name for file in files for service in file.service]
+        assert missing.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+
+        assert gateway.process is not None
+        gateway.process.terminate()
+        assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert gateway.process.wait(30) == 0
