@@ -1,0 +1,32 @@
+// Sends, receives and acks with the official Node client, plaintext as it is by default.
+const { Producer, SimpleConsumer } = require('rocketmq-client-nodejs');
+
+async function main([endpoints, , topic, count]) {
+  const sent = new Map();
+  const producer = new Producer({ endpoints });
+  await producer.startup();
+  for (let n = 0; n < Number(count); n++) {
+    const body = `body ${n}`;
+    const receipt = await producer.send({ topic, tag: `t${n % 2}`, keys: [`key-${n}`], body: Buffer.from(body) });
+    sent.set(receipt.messageId, body);
+  }
+  await producer.shutdown();
+  const received = new Map();
+  const consumer = new SimpleConsumer({
+    consumerGroup: `${topic}-simple`, endpoints, subscriptions: new Map().set(topic, '*'), awaitDuration: 5000,
+  });
+  await consumer.startup();
+  for (let tries = 0; tries < 20 && received.size < sent.size; tries++) {
+    for (const message of await consumer.receive(16, 30000)) {
+      received.set(message.messageId, message.body.toString());
+      await consumer.ack(message);
+    }
+  }
+  await consumer.shutdown();
+  for (const [id, body] of sent) {
+    if (received.get(id) !== body) throw new Error(`message ${id}: sent ${body}, received ${received.get(id)}`);
+  }
+  console.log(`OK ${received.size}`);
+}
+
+main(process.argv.slice(2)).then(() => process.exit(0), (error) => { console.error(error); process.exit(1); });

@@ -1,0 +1,47 @@
+"""Unmodified official clients in Java, Node and Go against the gateway, on both transports, plaintext and TLS."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from demo.processes import Gateway
+from tests.interop.official_clients import LANGUAGES
+
+COUNT = 40
+
+
+@pytest.mark.parametrize(
+    ("language", "transport", "security"),
+    [
+        ("java", "http2", "tls"),
+        ("java", "http2", "plain"),
+        ("java", "grpcio", "plain"),
+        ("node", "http2", "plain"),
+        ("node", "grpcio", "plain"),
+        ("go", "http2", "tls"),
+        ("go", "http2", "plain"),
+        ("go", "grpcio", "plain"),
+    ],
+)
+def test_send_receive_ack(tmp_path: Path, language: str, transport: str, security: str) -> None:
+    command = LANGUAGES[language]()
+    options = {"tlsTestModeEnable": "true"} if security == "tls" else {}
+    with Gateway(tmp_path / "gateway", transport=transport, **options) as gateway:
+        done = subprocess.run(
+            [*command, gateway.address, security, "interop", str(COUNT)],
+            env={**os.environ, "HOME": str(tmp_path), "GODEBUG": ""},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+        assert done.returncode == 0, (
+            f"{done.stdout[-1500:]}\n{done.stderr[-3000:]}\n{gateway.log.read_text()[-3000:]}"
+        )
+        assert done.stdout.strip().splitlines()[-1] == f"OK {COUNT}"
+        assert "call failed" not in gateway.log.read_text()
