@@ -1,0 +1,232 @@
+"""What clients may do to the gateway's connections: memory stays bounded, others are served, nothing is doubled.
+
+With LAKEBROKER_EVIDENCE=1 the numbers are those of `EVIDENCE`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import socket
+import struct
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from demo.processes import Gateway
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from store.log_reader import LogReader
+from store.record import decode_properties
+from store.scan import scan
+from tests.integration.transport.raw_peer import (
+    DATA,
+    END_STREAM,
+    HEADERS,
+    PREFACE,
+    SETTINGS,
+    WINDOW_UPDATE,
+    RawPeer,
+    frame,
+    setting,
+)
+
+SERVICE = "/apache.rocketmq.v2.MessagingService/"
+METADATA = (("x-mq-client-id", "load"),)
+EVIDENCE = {"calls": 1_000_000, "cancelled": 200_000, "connections": 10_000}
+SHORT = {"calls": 20_000, "cancelled": 5_000, "connections": 500}
+NUMBERS = EVIDENCE if os.environ.get("LAKEBROKER_EVIDENCE") else SHORT
+GROWTH_MB = 150
+pytestmark = pytest.mark.timeout(3600)
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Gateway]:
+    with Gateway(tmp_path, mappedFileSizeCommitLog=str(256 << 20)) as started:
+        yield started
+
+
+def rss_anon_mb(gateway: Gateway) -> float:
+    assert gateway.process is not None
+    for line in Path(f"/proc/{gateway.process.pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError("no RssAnon")
+
+
+def message(body: bytes, message_id: str = "") -> rpc.SendMessageRequest:
+    system = pb.SystemProperties(message_id=message_id or uuid.uuid4().hex, message_type=pb.NORMAL)
+    return rpc.SendMessageRequest(
+        messages=[pb.Message(topic=pb.Resource(name="load"), body=body, system_properties=system)]
+    )
+
+
+def poll(wait_s: int) -> rpc.ReceiveMessageRequest:
+    request = rpc.ReceiveMessageRequest(
+        group=pb.Resource(name="load"),
+        message_queue=pb.MessageQueue(topic=pb.Resource(name="load"), id=-1),
+        batch_size=4,
+    )
+    request.invisible_duration.FromSeconds(10)
+    request.long_polling_timeout.FromSeconds(wait_s)
+    return request
+
+
+def sender(channel: Any) -> Any:
+    return channel.unary_unary(
+        SERVICE + "SendMessage",
+        request_serializer=rpc.SendMessageRequest.SerializeToString,
+        response_deserializer=rpc.SendMessageResponse.FromString,
+    )
+
+
+def stored_ids(gateway: Gateway) -> Counter[str]:
+    """How often each message id stands in the log, after a clean stop."""
+    assert gateway.terminate() == 0
+    reader = LogReader(gateway.store)
+    found: Counter[str] = Counter()
+    for start, data, _ in reader.read_chunks(reader.min_offset, reader.flushed_offset, 16 << 20):
+        columns = scan(data, start)
+        assert not columns.bad_reason
+        for begin, length in zip(columns.properties_start, columns.properties_length, strict=True):
+            properties = decode_properties(columns.buffer[begin : begin + length].tobytes())
+            if "UNIQ_KEY" in properties:
+                found[properties["UNIQ_KEY"]] += 1
+    reader.close()
+    return found
+
+
+def test_many_calls_on_one_connection(gateway: Gateway) -> None:
+    async def run() -> None:
+        async with grpc.aio.insecure_channel(gateway.address) as channel:
+            send = sender(channel)
+            left = NUMBERS["calls"]
+
+            async def worker() -> None:
+                nonlocal left
+                while left > 0:
+                    left -= 1
+                    answer = await send(message(b"x"), metadata=METADATA, timeout=60)
+                    assert answer.status.code == pb.OK
+
+            await asyncio.gather(*(worker() for _ in range(64)))
+
+    before = rss_anon_mb(gateway)
+    asyncio.run(run())
+    index_mb = NUMBERS["calls"] * 28 / (1 << 20)  # a queue entry and a start for each record
+    assert rss_anon_mb(gateway) - before < GROWTH_MB + 2.5 * index_mb
+
+
+def test_calls_cancelled_at_random_points(gateway: Gateway) -> None:
+    """Sends and polls, cancelled before, while and after they are answered."""
+    answered: set[str] = set()
+    rng = random.Random(4)
+
+    async def run() -> None:
+        async with grpc.aio.insecure_channel(gateway.address) as channel:
+            send = sender(channel)
+            receive = channel.unary_stream(
+                SERVICE + "ReceiveMessage",
+                request_serializer=rpc.ReceiveMessageRequest.SerializeToString,
+                response_deserializer=rpc.ReceiveMessageResponse.FromString,
+            )
+            left = NUMBERS["cancelled"]
+
+            async def worker() -> None:
+                nonlocal left
+                while left > 0:
+                    left -= 1
+                    if rng.random() < 0.5:
+                        message_id = uuid.uuid4().hex
+                        call = send(message(b"y" * rng.choice((10, 30_000)), message_id), metadata=METADATA)
+                        waiting = asyncio.ensure_future(_result(call))
+                    else:
+                        message_id = ""
+                        call = receive(poll(5), metadata=METADATA)
+                        waiting = asyncio.ensure_future(_drained(call))
+                    await asyncio.sleep(rng.choice((0, 0, 0.001, 0.01)))
+                    call.cancel()
+                    if await waiting and message_id:
+                        answered.add(message_id)
+
+            await asyncio.gather(*(worker() for _ in range(200)))
+            assert (await send(message(b"last"), metadata=METADATA, timeout=10)).status.code == pb.OK
+
+    before = rss_anon_mb(gateway)
+    asyncio.run(run())
+    assert rss_anon_mb(gateway) - before < GROWTH_MB
+    found = stored_ids(gateway)
+    assert max(found.values()) == 1
+    assert answered <= found.keys()
+
+
+async def _result(call: Any) -> bool:
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
+        return bool((await call).status.code == pb.OK)
+    return False
+
+
+async def _drained(call: Any) -> bool:
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
+        async for _ in call:
+            pass
+    return False
+
+
+def test_connections_opened_and_dropped(gateway: Gateway) -> None:
+    """Silent ones, half a preface, half a request: dropped at any point, or left open."""
+    starts = [
+        b"",
+        PREFACE[:10],
+        PREFACE,
+        PREFACE + frame(SETTINGS, 0, 0),
+        PREFACE + frame(SETTINGS, 0, 0) + frame(HEADERS, 0, 1, b"\x82"),
+        b"\x16\x03\x01\x02\x00",
+        b"GET / HTTP/1.1\r\n\r\n",
+    ]
+    host, _, port = gateway.address.rpartition(":")
+    before = rss_anon_mb(gateway)
+    kept: list[socket.socket] = []
+    for number in range(NUMBERS["connections"]):
+        connection = socket.create_connection((host, int(port)), 10)
+        connection.sendall(starts[number % len(starts)])
+        if number % 20 == 0 and len(kept) < 500:
+            kept.append(connection)
+        elif number % 3 == 0:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()  # with a reset
+        else:
+            connection.close()
+    with grpc.insecure_channel(gateway.address) as channel:
+        assert sender(channel)(message(b"z"), metadata=METADATA, timeout=10).status.code == pb.OK
+    assert rss_anon_mb(gateway) - before < GROWTH_MB
+    for connection in kept:
+        connection.close()
+
+
+def test_replies_of_4_mib_through_tiny_windows(gateway: Gateway) -> None:
+    body = os.urandom(4 << 20)
+    with grpc.insecure_channel(gateway.address) as channel:
+        for _ in range(2):
+            assert sender(channel)(message(body), metadata=METADATA, timeout=30).status.code == pb.OK
+    with RawPeer(gateway.address, setting(4, 100)) as peer:
+        request = poll(1).SerializeToString()
+        peer.send(peer.request(1, SERVICE + "ReceiveMessage", request, ("x-mq-client-id", "tiny")))
+        received = b""
+        while True:
+            found = peer.until(lambda each: each.kind in (DATA, HEADERS), 30)
+            if found.kind == DATA:
+                received += found.payload
+                if found.payload:
+                    more = struct.pack(">I", min(4096, len(found.payload) * 2))
+                    peer.send(frame(WINDOW_UPDATE, 0, 1, more) + frame(WINDOW_UPDATE, 0, 0, more))
+            if found.flags & END_STREAM:
+                break
+    assert received.count(body) == 2
