@@ -30,6 +30,9 @@ class Stage(enum.IntEnum):
     WRITE = 3
 
 
+_LAST = max(Stage)
+
+
 class Turn:
     """Work for the end of the turn; runs on the event loop it is first used on."""
 
@@ -47,7 +50,7 @@ class Turn:
     def _run(self) -> None:
         stages = self._work
         stage = 0
-        while stage < len(stages):
+        while stage <= _LAST:
             waiting = stages[stage]
             if not waiting:
                 stage += 1

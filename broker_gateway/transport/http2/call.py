@@ -43,8 +43,8 @@ _GZIP_HEADERS = engine.headers(
 )
 _OK = engine.headers({"grpc-status": "0"})
 _CODES: dict[str, int] = {code.name: code.value[0] for code in grpc.StatusCode}
-_QUEUED_REQUEST_BYTES = 1 << 20
-"""Of a stream of requests, parsed and not consumed; beyond it the peer is not told to send more."""
+_ONE_PIECE = 8 << 10
+"""Bytes of a response that is certainly within all limits."""
 
 
 class Metadata(Mapping[str, str]):
@@ -173,7 +173,7 @@ class Call:
                     )
                 self._compress = self._encoding == "gzip"
             timeout = fields.get("grpc-timeout")
-            remaining = None if timeout is None else timeout_s(timeout.decode("ascii", "replace"))
+            remaining = None if timeout is None else timeout_s(timeout)
         except FramingError as error:
             self.fail(error.code, error.message)
             return
@@ -185,28 +185,23 @@ class Call:
         if ended:
             self.ended()
 
-    def data(self, payload: bytes) -> None:
+    def data(self, payload: bytes, last: bool) -> None:
         if self._done:
-            self._connection.release(self.stream_id, len(payload))
-            return
-        if self._queue is not None:
+            if not last:
+                self._connection.release(self.stream_id, len(payload))
+        elif self._queue is not None:
             self._buffer += payload
             self._parse_stream(self._queue)
-            return
-        if not self._buffer:
-            self._buffer = payload
+            if last:
+                self.ended()
+        elif last and not self._buffer:
+            self._parse_whole(payload)
         else:
-            if not isinstance(self._buffer, bytearray):
-                self._buffer = bytearray(self._buffer)
-            self._buffer += payload
-        size = len(payload)
-        if not self._requests.take(size):
-            self.fail("RESOURCE_EXHAUSTED", "too many bytes of incomplete requests are held; try again later")
-            return
-        self._held += size
-        self._connection.release(self.stream_id, size)
-        if len(self._buffer) > MESSAGE_LIMIT_BYTES + PREFIX_BYTES:
-            self.fail("RESOURCE_EXHAUSTED", f"a request of more than {MESSAGE_LIMIT_BYTES} bytes")
+            self._collect(payload)
+            if last:
+                self.ended()
+            else:
+                self._connection.release(self.stream_id, len(payload))
 
     def ended(self) -> None:
         if self._done or self._method is None:
@@ -220,6 +215,23 @@ class Call:
         self._requests.held -= self._held
         self._held = 0
         buffer, self._buffer = self._buffer, b""
+        self._parse_whole(buffer)
+
+    def _collect(self, payload: bytes) -> None:
+        """Keeps a piece of a request that came in several."""
+        if not isinstance(self._buffer, bytearray):
+            self._buffer = bytearray(self._buffer)
+        self._buffer += payload
+        size = len(payload)
+        if not self._requests.take(size):
+            self.fail("RESOURCE_EXHAUSTED", "too many bytes of incomplete requests are held; try again later")
+            return
+        self._held += size
+        if len(self._buffer) > MESSAGE_LIMIT_BYTES + PREFIX_BYTES:
+            self.fail("RESOURCE_EXHAUSTED", f"a request of more than {MESSAGE_LIMIT_BYTES} bytes")
+
+    def _parse_whole(self, buffer: bytes | bytearray) -> None:
+        """The one request of a call, complete."""
         try:
             if len(buffer) < PREFIX_BYTES:
                 raise FramingError("INTERNAL", "the call ends before its request")
@@ -325,14 +337,28 @@ class Call:
             self._answer((answer,))
 
     def _wait_for(self, reply: Reply[Any], many: bool) -> None:
+        """A service that gives a `Reply` bounds its time itself, so no timer is set."""
         reply.when_set(self._answer if many else self._answer_one)
         if not self._done and not reply.done:
             self._reply = reply
             self._active.add(self)
-            self._arm()
 
     def _answer_one(self, response: Response) -> None:
-        self._answer((response,))
+        if self._compress or not isinstance(response, bytes) or len(response) > _ONE_PIECE:
+            self._answer((response,))
+            return
+        if self._done:
+            return
+        try:
+            data = b"\x00" + len(response).to_bytes(4, "big") + response
+            sent = self._connection.reply(self.stream_id, _HEADERS, data, _OK)
+        except engine.StreamGoneError:
+            sent = len(data)
+        self._responded = True
+        if sent < len(data):
+            self._outgoing, self._offset, self._finish = deque((data,)), sent, _OK
+            return
+        self._end()
 
     def _run(self, work: Any) -> None:
         self._task = self._loop.create_task(work)
@@ -360,15 +386,13 @@ class Call:
             return
         try:
             data = b"".join([self._framed(each) for each in responses])
-            connection, stream_id = self._connection, self.stream_id
-            connection.respond(stream_id, _GZIP_HEADERS if self._compress else _HEADERS, False)
+            head = _GZIP_HEADERS if self._compress else _HEADERS
+            sent = self._connection.reply(self.stream_id, head, data, _OK)
             self._responded = True
-            sent = connection.send(stream_id, data, 0)
             if sent < len(data):
                 self._outgoing, self._offset, self._finish = deque((data,)), sent, _OK
                 self._active.add(self)
                 return
-            connection.trailers(stream_id, _OK)
         except engine.StreamGoneError:
             pass
         except RpcError as error:
@@ -470,6 +494,12 @@ class Call:
         self._outgoing = None
         if self._queue is not None:
             self._queue.end()
+
+
+def _is_grpc(content_type: bytes) -> bool:
+    return content_type.startswith(b"application/grpc") and not content_type.startswith(
+        b"application/grpc-web"
+    )
 
 
 class _RequestQueue(AsyncIterator[Any]):

@@ -16,6 +16,7 @@ from httpunk._httpunk import (
     H2_FLAG_CAPACITY,
     H2_FLAG_CONN_DONE,
     H2_FLAG_STOP_ACCEPTING,
+    H2_FLAG_WAKE,
     H2_HEADERS_OPENED,
     H2_HEADERS_TRAILERS,
     ConnectionClosedError,
@@ -66,11 +67,11 @@ class StreamHandler(Protocol):
 
     def opened(self, method: str, path: str, fields: Headers, ended: bool) -> None: ...
 
-    def data(self, payload: bytes) -> None:
-        """A piece of the body; the handler calls `release` for it once it is consumed."""
+    def data(self, payload: bytes, last: bool) -> None:
+        """A piece of the body; unless it is the last, the handler calls `release` once it is consumed."""
 
     def ended(self) -> None:
-        """The peer has sent all."""
+        """The peer has sent all, without a last piece."""
 
     def writable(self) -> None:
         """There may be room to send again."""
@@ -188,6 +189,32 @@ class Connection(asyncio.Protocol):
         """Answers with a bare HTTP status. Raises StreamGoneError."""
         self._sent(self._state.send_response_head(stream_id, status, None, True))
 
+    def reply(self, stream_id: int, fields: Headers, data: bytes, trailers: Headers) -> int:
+        """A whole response at once; returns how much of `data` was sent, the trailers too if it was all.
+
+        Raises StreamGoneError.
+        """
+        state = self._state
+        verdict = state.send_response_head(stream_id, 200, fields, False)
+        if verdict.stopped is not None:
+            raise StreamGoneError
+        sent: int = 0
+        if data:
+            verdict = state.send_data(stream_id, data, 0, False)
+            if verdict.stopped is not None:
+                raise StreamGoneError
+            if not verdict.done:
+                self._after(verdict.flags)
+                return self.send(stream_id, data, verdict.sent)
+            sent = len(data)
+        verdict = state.send_trailers(stream_id, trailers)
+        if verdict.flags & ~H2_FLAG_WAKE:
+            self._after(verdict.flags)
+        elif not self._scheduled:
+            self._wake()
+        self._strikes = 0
+        return sent
+
     def send(self, stream_id: int, data: bytes, offset: int) -> int:
         """Sends `data` from `offset` on as far as windows and buffer allow; returns where it stopped.
 
@@ -273,12 +300,13 @@ class Connection(asyncio.Protocol):
             verdict = state.recv_data(frame)
             handler, payload = verdict.handle, verdict.payload
             if handler is not None:
-                if payload is not None:
+                if payload is None:
+                    if verdict.eof:
+                        handler.ended()
+                else:
                     if verdict.budgeted:
                         state.release_data_frame(handler.stream_id, len(payload))
-                    handler.data(payload)
-                if verdict.eof:
-                    handler.ended()
+                    handler.data(payload, verdict.eof)
             if verdict.flags:
                 self._after(verdict.flags)
         elif kind is H2FrameWindowUpdate:

@@ -6,13 +6,11 @@ Source: gRPC's "gRPC over HTTP2" specification.
 from __future__ import annotations
 
 import gzip
-import re
 import urllib.parse
 import zlib
 
 PREFIX_BYTES = 5
-_UNITS_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-_TIMEOUT = re.compile(r"(\d{1,8})([HMSmun])")
+_UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _GZIP_WBITS = 31
 
 
@@ -64,12 +62,13 @@ def unpacked(payload: bytes, encoding: str, limit: int) -> bytes:
     return plain
 
 
-def timeout_s(text: str) -> float:
+def timeout_s(text: bytes) -> float:
     """`grpc-timeout` in seconds. Raises FramingError."""
-    matched = _TIMEOUT.fullmatch(text)
-    if matched is None:
-        raise FramingError("INTERNAL", f"malformed grpc-timeout {text[:20]!r}")
-    return int(matched[1]) * _UNITS_S[matched[2]]
+    digits = text[:-1]
+    unit = _UNITS_S.get(text[-1:])
+    if unit is None or not digits.isdigit() or len(digits) > 8:
+        raise FramingError("INTERNAL", f"malformed grpc-timeout {text[:20].decode('ascii', 'replace')!r}")
+    return int(digits) * unit
 
 
 def percent_encoded(message: str) -> str:

@@ -13,6 +13,7 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from .conftest import SERVICE, Served
+from .raw_peer import DATA, RawPeer
 
 IDENTITY = {
     "request_serializer": BytesValue.SerializeToString,
@@ -146,10 +147,9 @@ def test_cancellation_reaches_the_service(served: Served, channel: grpc.Channel,
 
 
 def test_a_client_that_vanishes(served: Served) -> None:
-    channel = grpc.insecure_channel(served.address)
-    call = channel.unary_stream(SERVICE + "Down", **IDENTITY)(value(b"W"))
-    assert next(call).value == b"first"
-    channel.close()
+    with RawPeer(served.address) as peer:
+        peer.send(peer.request(1, SERVICE + "Down", value(b"W").SerializeToString()))
+        assert b"first" in peer.until(lambda each: each.kind == DATA).payload
     wait_for(lambda: served.echo.cancelled == 1)
 
 
