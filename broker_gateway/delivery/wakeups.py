@@ -68,7 +68,7 @@ class Wakeups(Generic[T]):
         for topic, group in named:
             while (line := self._lines.get(topic, {}).get(group)) is not None:
                 waiter = next(iter(line.values()))
-                self.leave(topic, group, waiter)
                 if not self.serve(waiter):
-                    self.enter(topic, group, waiter)  # at the end of the line
+                    line.move_to_end(id(waiter))
                     break
+                self.leave(topic, group, waiter)

@@ -87,7 +87,7 @@ class StreamGoneError(Exception):
 class Connection(asyncio.Protocol):
     """One connection of a peer; `handler` makes the handler of a new stream.
 
-    `on_open` and `on_close` tell the server of it. `last_heard` is the time of the last bytes, monotonic s.
+    `on_open` and `on_close` tell the server of it, `on_tls` that it spoke TLS where none is taken. `last_heard` is the time of the last bytes, monotonic s.
     """
 
     def __init__(
@@ -96,6 +96,7 @@ class Connection(asyncio.Protocol):
         handler: Callable[[Connection], StreamHandler],
         on_open: Callable[[Connection], None],
         on_close: Callable[[Connection], None],
+        on_tls: Callable[[Connection], None],
         *,
         max_header_bytes: int,
         least_ping_interval_s: float,
@@ -104,6 +105,8 @@ class Connection(asyncio.Protocol):
         self._handler = handler
         self._on_open = on_open
         self._on_close = on_close
+        self._on_tls = on_tls
+        self._first = b""
         self._least_ping_interval_s = least_ping_interval_s
         self._state: Any = H2Streams(  # its stubs type handlers as object
             "server",
@@ -143,6 +146,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.last_heard = time.monotonic()
         self.pinged_at = 0.0
+        if not self.settled and not self._first:
+            self._first = data[:1]
         state = self._state
         try:
             for frame in state.receive(data):
@@ -355,6 +360,8 @@ class Connection(asyncio.Protocol):
 
     def _turn_away(self, reason: int) -> None:
         """The peer broke the rules of the connection: say so and close."""
+        if not self.settled and self._first == b"\x16":
+            self._on_tls(self)
         self._after(self._state.send_goaway(reason))
         for handler, _ in self._state.fail(ConnectionClosedError("protocol error")):
             handler.stopped()

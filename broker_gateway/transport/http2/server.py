@@ -32,6 +32,7 @@ INCOMPLETE_REQUEST_BYTES = 512 << 20
 """Of all requests that are on their way, of all connections."""
 _ACCEPTS_A_TURN = 64
 _LOOK_S = 2.0
+_WARN_EVERY_S = 60.0
 _CLOSE_S = 1.0
 """For what is queued to leave."""
 _TLS_HANDSHAKE = 0x16
@@ -61,6 +62,7 @@ class Http2Server:
         self._opening: set[asyncio.Task[None]] = set()
         self._keeper: asyncio.Task[None] | None = None
         self._gone = asyncio.Event()
+        self._tls_warned = float("-inf")
 
     def bind(self, service: ServiceDescriptor, implementation: object) -> None:
         """Serves every RPC of `service` by the method of that name."""
@@ -173,6 +175,7 @@ class Http2Server:
             self._call,
             self._connections.add,
             self._closed,
+            self._spoke_tls,
             max_header_bytes=METADATA_LIMIT_BYTES,
             least_ping_interval_s=LEAST_PING_INTERVAL_S,
         )
@@ -190,6 +193,16 @@ class Http2Server:
     def _closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self._gone.set()
+
+    def _spoke_tls(self, connection: Connection) -> None:
+        now = time.monotonic()
+        if now - self._tls_warned > _WARN_EVERY_S:
+            self._tls_warned = now
+            log.warning(
+                "a client wants TLS, this port takes plaintext only; give tlsCertPath and tlsKeyPath, "
+                "set tlsTestModeEnable=true for a trial, or switch TLS off in the client",
+                peer=connection.peer,
+            )
 
     def _close_listener(self) -> None:
         loop = asyncio.get_running_loop()
