@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from demo.processes import Gateway
-from tests.interop.official_clients import LANGUAGES
+from tests.interop.foreign_clients import OFFICIAL
 
 COUNT = 40
 
@@ -28,7 +28,7 @@ COUNT = 40
     ],
 )
 def test_send_receive_ack(tmp_path: Path, language: str, transport: str, security: str) -> None:
-    command = LANGUAGES[language]()
+    command = OFFICIAL[language]()
     options = {"tlsTestModeEnable": "true"} if security == "tls" else {}
     with Gateway(tmp_path / "gateway", transport=transport, **options) as gateway:
         done = subprocess.run(

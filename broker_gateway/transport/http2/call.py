@@ -357,6 +357,7 @@ class Call:
         self._responded = True
         if sent < len(data):
             self._outgoing, self._offset, self._finish = deque((data,)), sent, _OK
+            self._active.add(self)
             return
         self._end()
 

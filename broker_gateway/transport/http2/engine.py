@@ -208,10 +208,12 @@ class Connection(asyncio.Protocol):
             verdict = state.send_data(stream_id, data, 0, False)
             if verdict.stopped is not None:
                 raise StreamGoneError
+            sent = len(data)
             if not verdict.done:
                 self._after(verdict.flags)
-                return self.send(stream_id, data, verdict.sent)
-            sent = len(data)
+                reached = self.send(stream_id, data, verdict.sent)
+                if reached < sent:
+                    return reached
         verdict = state.send_trailers(stream_id, trailers)
         if verdict.flags & ~H2_FLAG_WAKE:
             self._after(verdict.flags)

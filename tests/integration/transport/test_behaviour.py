@@ -12,7 +12,7 @@ import grpc
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from .conftest import SERVICE, Served
+from .echo_service import SERVICE, Served
 from .raw_peer import DATA, RawPeer
 
 IDENTITY = {

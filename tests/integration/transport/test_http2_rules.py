@@ -9,7 +9,7 @@ import grpc
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from .conftest import SERVICE, Served
+from .echo_service import SERVICE, Served
 from .raw_peer import (
     ACK,
     CONTINUATION,
@@ -241,6 +241,22 @@ def test_ping_is_answered_and_unknown_frames_are_passed_over(http2: Served) -> N
         )
         answer = peer.until(lambda each: each.kind == PING)
         assert (answer.flags, answer.payload) == (ACK, b"12345678")
+
+
+@pytest.mark.parametrize("method", ["Unary", "Later", "Coroutine"])
+@pytest.mark.parametrize("size", [16_374, 16_375, 16_379, 16_384, 32_768, 60_000])
+def test_a_reply_in_frames_no_larger_than_the_default(http2: Served, method: str, size: int) -> None:
+    data = message(b"f" * size)
+    with RawPeer(http2.address) as peer:
+        for stream in (1, 3):
+            peer.send(peer.request(stream, SERVICE + method, None))
+            framed = b"\0" + struct.pack(">I", len(data)) + data
+            for start in range(0, len(framed), 16_384):
+                last = END_STREAM if start + 16_384 >= len(framed) else 0
+                peer.send(frame(DATA, last, stream, framed[start : start + 16_384]))
+            fields, body = peer.answer(stream, 5)
+            assert (fields["grpc-status"], body[5:]) == ("0", data)
+            peer.send(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", len(body))))
 
 
 def test_a_reply_through_windows_of_one_byte(http2: Served) -> None:

@@ -1,6 +1,7 @@
-"""The official clients of other languages, fetched from their registries and built at first use.
+"""Clients of other languages, fetched from their registries and built at first use.
 
-`clients/<language>/` holds a program that sends, receives and acks, and prints `OK <messages>`.
+`clients/<language>/` holds a program on the official RocketMQ client that sends, receives and acks, and prints
+`OK <messages>`; `clients/grpc-<language>/` one on plain gRPC that goes through the behaviour suite.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ def _run(*command: str, folder: Path | None = None) -> None:
         raise ProcessError(f"{' '.join(command)}: {done.stdout[-1500:]}{done.stderr[-1500:]}")
 
 
-def java() -> list[str]:
-    """The command that runs the Java program."""
+def java(name: str, program: str) -> list[str]:
+    """The command that runs a Java program."""
     _need("java", "mvn")
-    jars = _CACHE / "java"
+    jars = _CACHE / name
     if not (jars / "complete").exists():
         copy = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}", "-DincludeScope=runtime"]
-        _run("mvn", "-q", "-B", "-f", str(_PROGRAMS / "java" / "pom.xml"), *copy)
+        _run("mvn", "-q", "-B", "-f", str(_PROGRAMS / name / "pom.xml"), *copy)
         (jars / "complete").touch()
     home = _CACHE / "home"
-    return ["java", f"-Duser.home={home}", "-cp", f"{jars}/*", str(_PROGRAMS / "java" / "Client.java")]
+    return ["java", f"-Duser.home={home}", "-cp", f"{jars}/*", str(_PROGRAMS / name / program)]
 
 
 def node() -> list[str]:
@@ -55,12 +56,21 @@ def node() -> list[str]:
     return ["node", str(folder / "client.js")]
 
 
-def go() -> list[str]:
-    """The command that runs the Go program."""
+def go(name: str) -> list[str]:
+    """The command that runs a Go program."""
     _need("go")
     _CACHE.mkdir(parents=True, exist_ok=True)
-    _run("go", "build", "-o", str(_CACHE / "go-client"), ".", folder=_PROGRAMS / "go")
-    return [str(_CACHE / "go-client")]
+    built = str(_CACHE / f"{name}-client")
+    _run("go", "build", "-o", built, ".", folder=_PROGRAMS / name)
+    return [built]
 
 
-LANGUAGES: dict[str, Callable[[], list[str]]] = {"java": java, "node": node, "go": go}
+OFFICIAL: dict[str, Callable[[], list[str]]] = {
+    "java": lambda: java("java", "Client.java"),
+    "node": node,
+    "go": lambda: go("go"),
+}
+PLAIN: dict[str, Callable[[], list[str]]] = {
+    "grpc-java": lambda: java("grpc-java", "Behaviour.java"),
+    "grpc-go": lambda: go("grpc-go"),
+}
