@@ -88,6 +88,10 @@ class QueueDelivery:
         message.invisible_until_ms = until_ms
         self._push(message)
 
+    def quiet(self, now_ms: int) -> bool:
+        """Whether certainly no message in flight is due or ready; cheaper than to look."""
+        return not self._ready and (not self._due or self._due[0][0] > now_ms)
+
     def next_due_ms(self) -> int | None:
         """When the first message in flight is due, ms since the epoch."""
         due = self._due

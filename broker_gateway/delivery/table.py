@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 
@@ -13,6 +13,7 @@ class DeliveryTable:
 
     def __init__(self, first_offset: Callable[[str, int], int]) -> None:
         self._queues: dict[QueueKey, QueueDelivery] = {}
+        self._topics: dict[tuple[str, str], dict[int, QueueDelivery]] = {}
         self._first_offset = first_offset
         self._due: list[tuple[int, QueueKey]] = []
         self._scheduled: dict[QueueKey, int] = {}
@@ -21,7 +22,7 @@ class DeliveryTable:
         """The state of `key`, made at first use."""
         state = self._queues.get(key)
         if state is None:
-            state = self._queues[key] = QueueDelivery(key, self._first_offset(key.topic, key.queue_id))
+            state = self._add(key, self._first_offset(key.topic, key.queue_id))
         return state
 
     def known(self, key: QueueKey) -> QueueDelivery | None:
@@ -32,12 +33,21 @@ class DeliveryTable:
         """The state of `key` while replaying, with the cursor the journal says."""
         state = self._queues.get(key)
         if state is None:
-            state = self._queues[key] = QueueDelivery(key, cursor)
+            state = self._add(key, cursor)
         state.cursor = cursor
         return state
 
     def queues(self) -> Iterable[QueueDelivery]:
         return self._queues.values()
+
+    def of_topic(self, group: str, topic: str) -> Mapping[int, QueueDelivery]:
+        """The states that `group` has on `topic`, by queue id; grows as they are made."""
+        return self._topics.setdefault((group, topic), {})
+
+    def _add(self, key: QueueKey, cursor: int) -> QueueDelivery:
+        state = self._queues[key] = QueueDelivery(key, cursor)
+        self._topics.setdefault((key.group, key.topic), {})[key.queue_id] = state
+        return state
 
     def schedule(self, state: QueueDelivery) -> None:
         """Remembers when `state` has something due; call it after every change of its messages."""

@@ -266,16 +266,20 @@ class ReceiveService:
     def _take(self, poll: Poll) -> bool:
         """Takes up to a batch of messages from the topic's queues, beginning with another one each time."""
         now = now_ms()
-        delivery_id = int.from_bytes(os.urandom(8), "big")
-        size = 0
+        delivery_id = size = 0
         poll.more = False
-        queues = poll.topic.read_queues
+        group, topic, queues = poll.group.name, poll.topic.name, poll.topic.read_queues
+        states = self._deliveries.of_topic(group, topic)
+        next_offset = self._store.index.max_offset
         first = next(self._turn)
         for step in range(queues):
-            key = QueueKey(poll.group.name, poll.topic.name, (first + step) % queues)
-            new = self._deliveries.known(key) is None
-            state = self._deliveries.queue(key)
-            cursor = -1 if new else state.cursor
+            queue_id = (first + step) % queues
+            known = states.get(queue_id)
+            if known is not None and known.cursor >= next_offset(topic, queue_id) and known.quiet(now):
+                continue
+            state = known or self._deliveries.queue(QueueKey(group, topic, queue_id))
+            cursor = -1 if known is None else state.cursor
+            delivery_id = delivery_id or int.from_bytes(os.urandom(8), "big")
             self._redelivery.sweep(state, now)
             count = len(poll.taken)
             size = self._take_ready(poll, state, now, delivery_id, size)
