@@ -65,7 +65,7 @@ class Broker:
         )
         self.minutes = MinuteStatistics()
         self.peers = Peers(config.lake.lake_peers_file, config.broker.broker_name)
-        self.wakeups: Wakeups[Poll] = Wakeups(partial(self.turn.add, Stage.WAKE))
+        self.wakeups: Wakeups[Poll] = Wakeups(partial(self.turn.add, Stage.WAKE), self.deliveries.offer)
         resources = Resources(config, self.catalog)
         mover = DeadLetterMover(store, resources, self.journal, self.wakeups, metrics)
         self._redelivery = Redelivery(self.catalog, self.deliveries, self.clients, mover, self.wakeups)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 
@@ -13,7 +13,7 @@ class DeliveryTable:
 
     def __init__(self, first_offset: Callable[[str, int], int]) -> None:
         self._queues: dict[QueueKey, QueueDelivery] = {}
-        self._topics: dict[tuple[str, str], dict[int, QueueDelivery]] = {}
+        self._offers: dict[str, dict[str, set[int]]] = {}
         self._first_offset = first_offset
         self._due: list[tuple[int, QueueKey]] = []
         self._scheduled: dict[QueueKey, int] = {}
@@ -22,7 +22,7 @@ class DeliveryTable:
         """The state of `key`, made at first use."""
         state = self._queues.get(key)
         if state is None:
-            state = self._add(key, self._first_offset(key.topic, key.queue_id))
+            state = self._queues[key] = QueueDelivery(key, self._first_offset(key.topic, key.queue_id))
         return state
 
     def known(self, key: QueueKey) -> QueueDelivery | None:
@@ -33,21 +33,28 @@ class DeliveryTable:
         """The state of `key` while replaying, with the cursor the journal says."""
         state = self._queues.get(key)
         if state is None:
-            state = self._add(key, cursor)
+            state = self._queues[key] = QueueDelivery(key, cursor)
         state.cursor = cursor
         return state
 
     def queues(self) -> Iterable[QueueDelivery]:
         return self._queues.values()
 
-    def of_topic(self, group: str, topic: str) -> Mapping[int, QueueDelivery]:
-        """The states that `group` has on `topic`, by queue id; grows as they are made."""
-        return self._topics.setdefault((group, topic), {})
+    def offer(self, topic: str, queue_id: int) -> None:
+        """A message was appended to a queue: every group may find something there."""
+        for offered in self._offers.get(topic, _NOBODY).values():
+            offered.add(queue_id)
 
-    def _add(self, key: QueueKey, cursor: int) -> QueueDelivery:
-        state = self._queues[key] = QueueDelivery(key, cursor)
-        self._topics.setdefault((key.group, key.topic), {})[key.queue_id] = state
-        return state
+    def offered(self, group: str, topic: str, queues: int) -> set[int]:
+        """The ids of the topic's queues where `group` may find something, of `queues` at the first use.
+
+        Who has looked and found nothing, nor anything due, takes the id out.
+        """
+        groups = self._offers.setdefault(topic, {})
+        offered = groups.get(group)
+        if offered is None:
+            offered = groups[group] = set(range(queues))
+        return offered
 
     def schedule(self, state: QueueDelivery) -> None:
         """Remembers when `state` has something due; call it after every change of its messages."""
@@ -74,5 +81,9 @@ class DeliveryTable:
         while (due := self.next_due_ms()) is not None and due <= now_ms:
             _, key = heapq.heappop(self._due)
             del self._scheduled[key]
+            self._offers.get(key.topic, _NOBODY).get(key.group, set()).add(key.queue_id)
             found.append(self._queues[key])
         return found
+
+
+_NOBODY: dict[str, set[int]] = {}

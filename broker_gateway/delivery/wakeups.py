@@ -16,10 +16,16 @@ T = TypeVar("T")
 
 
 class Wakeups(Generic[T]):
-    """Lines of waiters; `serve(waiter)` tries to satisfy one and says whether it did."""
+    """Lines of waiters; `serve(waiter)` tries to satisfy one and says whether it did.
 
-    def __init__(self, schedule: Callable[[Callable[[], None]], None]) -> None:
+    `offer(topic, queue_id)` is told of every queue that got a message, waiters or not.
+    """
+
+    def __init__(
+        self, schedule: Callable[[Callable[[], None]], None], offer: Callable[[str, int], None]
+    ) -> None:
         self._schedule = schedule
+        self._offer = offer
         self._lines: dict[str, dict[str, OrderedDict[int, T]]] = {}
         self._named: dict[tuple[str, str], None] = {}
         self._scheduled = False
@@ -43,8 +49,10 @@ class Wakeups(Generic[T]):
             if not groups:
                 del self._lines[topic]
 
-    def arrived(self, topic: str) -> None:
-        """A message was appended to `topic`: every group that waits there gets a look."""
+    def arrived(self, topic: str, queue_ids: Iterable[int]) -> None:
+        """Messages were appended to these queues of `topic`: every group that waits there gets a look."""
+        for queue_id in queue_ids:
+            self._offer(topic, queue_id)
         for group in self._lines.get(topic, ()):
             self.due(topic, group)
 

@@ -24,6 +24,8 @@ from store.record import PendingRecord, encode_properties, tags_code
 VERSION = 1
 EVENTS_TAG = "events"
 SNAPSHOT_TAG = "snapshot"
+_TAGS = {tag: (tags_code(tag), encode_properties({"TAGS": tag})) for tag in (EVENTS_TAG, SNAPSHOT_TAG)}
+"""Tags code and properties of the journal's records."""
 _EVENTS_A_RECORD = 1024
 _IN_FLIGHT_A_PART = 1024
 _PART_BYTES = 256 * 1024
@@ -183,8 +185,7 @@ class Journal:
         self.write()
 
     def _append(self, batches: Sequence[pb.Batch], tag: str) -> None:
-        code = tags_code(tag)
-        properties = encode_properties({"TAGS": tag})
+        code, properties = _TAGS[tag]
         host = self._store.store_host.packed
         self._store.append(
             [

@@ -21,6 +21,8 @@ from store.message_store import MessageStore
 from store.record import PendingRecord, encode_properties, tags_code
 
 log = structlog.get_logger(__name__)
+_QUEUE = 0
+"""The queue of dead letters."""
 RETRY_MOVE_MS = 10_000
 """When a copy could not be stored (full disk, say), the message is looked at again after this time."""
 
@@ -64,7 +66,7 @@ class DeadLetterMover:
             return False
         self._settle(state, message, events.DEAD_LETTERED, client_id)
         self._metrics.dead_lettered(topic, group, 1)
-        self._wakeups.arrived(dead_letter_topic(group))
+        self._wakeups.arrived(dead_letter_topic(group), (_QUEUE,))
         return True
 
     def _append_copy(
@@ -84,7 +86,7 @@ class DeadLetterMover:
             [
                 PendingRecord(
                     topic=target.name,
-                    queue_id=0,
+                    queue_id=_QUEUE,
                     body=record.body,
                     properties=encode_properties(properties),
                     born_timestamp=record.born_timestamp,

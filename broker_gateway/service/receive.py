@@ -268,16 +268,21 @@ class ReceiveService:
         now = now_ms()
         delivery_id = size = 0
         poll.more = False
+        due = self._deliveries.next_due_ms()
+        if due is not None and due <= now:
+            self._redelivery.sweep_due()
         group, topic, queues = poll.group.name, poll.topic.name, poll.topic.read_queues
-        states = self._deliveries.of_topic(group, topic)
-        next_offset = self._store.index.max_offset
+        offered = self._deliveries.offered(group, topic, queues)
+        if not offered:
+            return False
+        order = [queue_id for queue_id in offered if queue_id < queues]
         first = next(self._turn)
-        for step in range(queues):
-            queue_id = (first + step) % queues
-            known = states.get(queue_id)
-            if known is not None and known.cursor >= next_offset(topic, queue_id) and known.quiet(now):
-                continue
-            state = known or self._deliveries.queue(QueueKey(group, topic, queue_id))
+        for step in range(len(order)):
+            queue_id = order[(first + step) % len(order)]
+            key = QueueKey(group, topic, queue_id)
+            known = self._deliveries.known(key)
+            state = known or self._deliveries.queue(key)
+            delivery_id = delivery_id or int.from_bytes(os.urandom(8), "big")
             cursor = -1 if known is None else state.cursor
             delivery_id = delivery_id or int.from_bytes(os.urandom(8), "big")
             self._redelivery.sweep(state, now)
@@ -298,6 +303,8 @@ class ReceiveService:
                 self._deliveries.schedule(state)
             elif state.cursor != cursor:
                 self._journal.moved(state)
+            if state.cursor >= self._store.index.max_offset(topic, queue_id) and state.quiet(now):
+                offered.discard(queue_id)
             if len(poll.taken) >= poll.batch_size or size >= REPLY_BYTES:
                 break
         return bool(poll.taken)

@@ -148,8 +148,11 @@ class SendService:
         stored = self._append(turn)
         if not stored:
             return
-        for name in {call.topic for call in stored}:
-            self._wakeups.arrived(name)
+        arrived: dict[str, set[int]] = {}
+        for call in stored:
+            arrived.setdefault(call.topic, set()).update([record.queue_id for record in call.records])
+        for topic, queue_ids in arrived.items():
+            self._wakeups.arrived(topic, queue_ids)
         if self._sync:
             self._answer_flushed(stored, self._turn_began)
         else:
