@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from store import walk
 from store.errors import OffsetOutOfRangeError, StoreDamagedError
 from store.flush import FLUSHED_FILE, read_flushed
 from store.recovery import COMMIT_LOG_FOLDER, load_identity
@@ -49,6 +48,8 @@ class LogReader:
 
     def split(self, start: int, end: int, max_bytes: int) -> list[int]:
         """Boundaries of record-aligned ranges of about `max_bytes`, the first `start`, the last `end`."""
+        from store import walk  # compiled: loaded by who scans
+
         cuts = [start]
         while cuts[-1] < end:
             begin = cuts[-1]

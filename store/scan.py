@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 from zlib_ng import zlib_ng
 
-from store import walk
+from store import row
 from store.record import CRC_BYTES
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
 Mode = Literal["range", "tail"]
 REASONS = {
-    walk.BAD_HEADER: "no record here: magic code, lengths or physical offset do not check out",
-    walk.TORN: "the record is longer than the range",
-    walk.ZERO: "zeros where a record should be",
+    row.BAD_HEADER: "no record here: magic code, lengths or physical offset do not check out",
+    row.TORN: "the record is longer than the range",
+    row.ZERO: "zeros where a record should be",
 }
 BAD_CRC = "the CRC does not match"
 _CHUNK = 32_768
@@ -53,47 +53,47 @@ class Scan:
 
     @property
     def physical_offset(self) -> Longs:
-        return self.rows[:, walk.POSITION] + self.base_offset
+        return self.rows[:, row.POSITION] + self.base_offset
 
     @property
     def size(self) -> Longs:
-        return self.rows[:, walk.SIZE]
+        return self.rows[:, row.SIZE]
 
     @property
     def queue_id(self) -> Longs:
-        return self.rows[:, walk.QUEUE_ID]
+        return self.rows[:, row.QUEUE_ID]
 
     @property
     def flag(self) -> Longs:
-        return self.rows[:, walk.FLAG]
+        return self.rows[:, row.FLAG]
 
     @property
     def queue_offset(self) -> Longs:
-        return self.rows[:, walk.QUEUE_OFFSET]
+        return self.rows[:, row.QUEUE_OFFSET]
 
     @property
     def sys_flag(self) -> Longs:
-        return self.rows[:, walk.SYS_FLAG]
+        return self.rows[:, row.SYS_FLAG]
 
     @property
     def born_timestamp(self) -> Longs:
-        return self.rows[:, walk.BORN_TIMESTAMP]
+        return self.rows[:, row.BORN_TIMESTAMP]
 
     @property
     def store_timestamp(self) -> Longs:
-        return self.rows[:, walk.STORE_TIMESTAMP]
+        return self.rows[:, row.STORE_TIMESTAMP]
 
     @property
     def reconsume_times(self) -> Longs:
-        return self.rows[:, walk.RECONSUME_TIMES]
+        return self.rows[:, row.RECONSUME_TIMES]
 
     @property
     def prepared_transaction_offset(self) -> Longs:
-        return self.rows[:, walk.PREPARED_OFFSET]
+        return self.rows[:, row.PREPARED_OFFSET]
 
     @property
     def born_host_start(self) -> Longs:
-        return self.rows[:, walk.BORN_HOST_START]
+        return self.rows[:, row.BORN_HOST_START]
 
     @property
     def born_host_length(self) -> Longs:
@@ -101,7 +101,7 @@ class Scan:
 
     @property
     def store_host_start(self) -> Longs:
-        return self.rows[:, walk.STORE_HOST_START]
+        return self.rows[:, row.STORE_HOST_START]
 
     @property
     def store_host_length(self) -> Longs:
@@ -109,31 +109,31 @@ class Scan:
 
     @property
     def body_start(self) -> Longs:
-        return self.rows[:, walk.BODY_START]
+        return self.rows[:, row.BODY_START]
 
     @property
     def body_length(self) -> Longs:
-        return self.rows[:, walk.BODY_LENGTH]
+        return self.rows[:, row.BODY_LENGTH]
 
     @property
     def topic_start(self) -> Longs:
-        return self.rows[:, walk.TOPIC_START]
+        return self.rows[:, row.TOPIC_START]
 
     @property
     def topic_length(self) -> Longs:
-        return self.rows[:, walk.TOPIC_LENGTH]
+        return self.rows[:, row.TOPIC_LENGTH]
 
     @property
     def properties_start(self) -> Longs:
-        return self.rows[:, walk.PROPERTIES_START]
+        return self.rows[:, row.PROPERTIES_START]
 
     @property
     def properties_length(self) -> Longs:
-        return self.rows[:, walk.PROPERTIES_LENGTH]
+        return self.rows[:, row.PROPERTIES_LENGTH]
 
     @property
     def tags_code(self) -> Longs:
-        return self.rows[:, walk.TAGS_CODE]
+        return self.rows[:, row.TAGS_CODE]
 
 
 def as_bytes(buffer: bytes | bytearray | memoryview | Bytes) -> Bytes:
@@ -153,6 +153,8 @@ def scan(
     Mode "range": every byte should belong to a record; whatever does not becomes a quarantine row, up to the
     end. Mode "tail": the first thing that does not check out ends the walk.
     """
+    from store import walk  # compiled: loaded by who scans
+
     data = as_bytes(buffer)
     blocks: list[Longs] = []
     bad: list[tuple[int, int, str]] = []
@@ -164,12 +166,12 @@ def scan(
             rows, stopped, why = _verified(data, base_offset, rows, stopped, why, mode, bad)
         blocks.append(rows)
         position = stopped
-        if why == walk.FULL:
+        if why == row.FULL:
             continue
-        if why == walk.END:
+        if why == row.END:
             break
         if mode == "tail" or why == _STOP:
-            ended = {walk.ZERO: "zero", walk.TORN: "torn"}.get(why, "bad")
+            ended = {row.ZERO: "zero", row.TORN: "torn"}.get(why, "bad")
             break
         found = walk.resynchronise(data, base_offset, position + 1)
         end = found if found >= 0 else len(data)
@@ -179,12 +181,12 @@ def scan(
     return Scan(
         data,
         base_offset,
-        np.concatenate(blocks) if blocks else np.empty((0, walk.COLUMNS), dtype=np.int64),
+        np.concatenate(blocks) if blocks else np.empty((0, row.COLUMNS), dtype=np.int64),
         base_offset + position,
         ended,  # type: ignore[arg-type]
-        np.array([row[0] for row in bad], dtype=np.int64) + base_offset,
-        np.array([row[1] for row in bad], dtype=np.int64),
-        [row[2] for row in bad],
+        np.array([each[0] for each in bad], dtype=np.int64) + base_offset,
+        np.array([each[1] for each in bad], dtype=np.int64),
+        [each[2] for each in bad],
     )
 
 
@@ -201,33 +203,37 @@ def _verified(
     bad: list[tuple[int, int, str]],
 ) -> tuple[Longs, int, int]:
     """Rows whose CRC matches; others are quarantined, or end the walk (mode "tail", or a size that lies)."""
-    whole = rows[:, walk.CRC_EXPECTED] >= 0
-    starts = np.where(whole, rows[:, walk.POSITION], rows[:, walk.BODY_START])
+    from store import walk  # compiled: loaded by who scans
+
+    whole = rows[:, row.CRC_EXPECTED] >= 0
+    starts = np.where(whole, rows[:, row.POSITION], rows[:, row.BODY_START])
     ends = np.where(
         whole,
-        rows[:, walk.POSITION] + rows[:, walk.SIZE] - CRC_BYTES,
-        rows[:, walk.BODY_START] + rows[:, walk.BODY_LENGTH],
+        rows[:, row.POSITION] + rows[:, row.SIZE] - CRC_BYTES,
+        rows[:, row.BODY_START] + rows[:, row.BODY_LENGTH],
     )
     view = data.data
     slices = map(view.__getitem__, map(slice, starts.tolist(), ends.tolist()))
     actual = np.fromiter(map(zlib_ng.crc32, slices), dtype=np.int64, count=len(rows)) & 0x7FFFFFFF
-    wrong = actual != np.where(whole, rows[:, walk.CRC_EXPECTED], rows[:, walk.BODY_CRC])
+    wrong = actual != np.where(whole, rows[:, row.CRC_EXPECTED], rows[:, row.BODY_CRC])
     if not wrong.any():
         return rows, stopped, why
     for index in np.flatnonzero(wrong).tolist():
-        position, size = int(rows[index, walk.POSITION]), int(rows[index, walk.SIZE])
+        position, size = int(rows[index, row.POSITION]), int(rows[index, row.SIZE])
         if mode == "tail":
             return rows[:index][~wrong[:index]], position, _STOP
         inner = walk.resynchronise(data[: position + size], base_offset, position + 1)
         if inner >= 0:
             bad.append((position, inner - position, BAD_CRC))
-            return rows[:index][~wrong[:index]], inner, walk.FULL
+            return rows[:index][~wrong[:index]], inner, row.FULL
         bad.append((position, size, BAD_CRC))
     return rows[~wrong], stopped, why
 
 
 def gather(buffer: Bytes, start: Longs, length: Longs) -> tuple[Longs, Bytes]:
     """The slices one behind the other: offsets (n + 1) and bytes, as Arrow wants them. Negative starts: empty."""
+    from store import walk  # compiled: loaded by who scans
+
     lengths = np.where(start < 0, 0, length)
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -236,6 +242,8 @@ def gather(buffer: Bytes, start: Longs, length: Longs) -> tuple[Longs, Bytes]:
 
 def find_properties(scan: Scan, names: Sequence[bytes]) -> list[tuple[Longs, Longs]]:
     """For each name: start (-1: absent) and length of the property's value in every record."""
+    from store import walk  # compiled: loaded by who scans
+
     starts, lengths = walk.find_properties(
         scan.buffer,
         np.ascontiguousarray(scan.properties_start),
@@ -253,6 +261,8 @@ def find_property(scan: Scan, name: bytes) -> tuple[Longs, Longs]:
 
 def split_properties(scan: Scan) -> tuple[Longs, Longs, Longs, Longs, Longs]:
     """All properties: row offsets (n + 1), then start and length of each key and each value."""
+    from store import walk  # compiled: loaded by who scans
+
     return walk.split_properties(
         scan.buffer,
         np.ascontiguousarray(scan.properties_start),
@@ -264,6 +274,8 @@ def split_words(
     buffer: Bytes, start: Longs, length: Longs, separator: int = 0x20
 ) -> tuple[Longs, Longs, Longs]:
     """Non-empty words of each slice: row offsets (n + 1), start and length of each word. Negative starts: none."""
+    from store import walk  # compiled: loaded by who scans
+
     return walk.split_words(
         as_bytes(buffer), np.ascontiguousarray(start), np.ascontiguousarray(length), separator
     )
@@ -271,13 +283,15 @@ def split_words(
 
 def topic_codes(scan: Scan) -> tuple[NDArray[np.int32], list[str]]:
     """Topics as a dictionary: a code for each record and the names, in order of appearance."""
+    from store import walk  # compiled: loaded by who scans
+
     codes, firsts = walk.dictionary(
         scan.buffer, np.ascontiguousarray(scan.topic_start), np.ascontiguousarray(scan.topic_length)
     )
     names = [
-        bytes(scan.buffer[scan.topic_start[row] : scan.topic_start[row] + scan.topic_length[row]]).decode(
+        bytes(scan.buffer[scan.topic_start[each] : scan.topic_start[each] + scan.topic_length[each]]).decode(
             "utf-8", "replace"
         )
-        for row in firsts.tolist()
+        for each in firsts.tolist()
     ]
     return codes, names

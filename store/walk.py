@@ -1,6 +1,6 @@
 """The compiled part of the scan (numba). Arrays in, arrays out; nothing is read outside of the buffer.
 
-`walk` fills one row of `COLUMNS` 64-bit integers for each record; the constants name the columns.
+`walk` fills one row of `COLUMNS` 64-bit integers for each record (`store/row.py`).
 """
 
 from __future__ import annotations
@@ -11,32 +11,38 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-(
-    POSITION,
-    SIZE,
+from store.row import (
+    BAD_HEADER,
+    BLANK,
     BODY_CRC,
-    QUEUE_ID,
-    FLAG,
-    QUEUE_OFFSET,
-    SYS_FLAG,
-    BORN_TIMESTAMP,
-    BORN_HOST_START,
-    STORE_TIMESTAMP,
-    STORE_HOST_START,
-    RECONSUME_TIMES,
-    PREPARED_OFFSET,
-    BODY_START,
     BODY_LENGTH,
-    TOPIC_START,
-    TOPIC_LENGTH,
-    PROPERTIES_START,
-    PROPERTIES_LENGTH,
-    TAGS_CODE,
-    CRC_EXPECTED,
+    BODY_START,
+    BORN_HOST_START,
+    BORN_TIMESTAMP,
     COLUMNS,
-) = range(22)
+    CRC_EXPECTED,
+    END,
+    FLAG,
+    FULL,
+    GOOD,
+    POSITION,
+    PREPARED_OFFSET,
+    PROPERTIES_LENGTH,
+    PROPERTIES_START,
+    QUEUE_ID,
+    QUEUE_OFFSET,
+    RECONSUME_TIMES,
+    SIZE,
+    STORE_HOST_START,
+    STORE_TIMESTAMP,
+    SYS_FLAG,
+    TAGS_CODE,
+    TOPIC_LENGTH,
+    TOPIC_START,
+    TORN,
+    ZERO,
+)
 
-END, FULL, ZERO, TORN, BAD_HEADER, GOOD, BLANK = range(7)
 _MAGIC_V1 = 0xDAA320A7
 _MAGIC_V2 = 0xDAA320AB
 _BLANK_MAGIC = 0xCBD43194

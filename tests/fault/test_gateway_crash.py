@@ -1,4 +1,4 @@
-"""SIGKILL of the gateway under load: nothing that was answered is lost, nothing acknowledged comes back.
+"""SIGKILL and SIGTERM of the gateway under load: nothing answered is lost, nothing acknowledged comes back.
 
 `make evidence` runs many rounds, `make test` a few.
 """
@@ -29,6 +29,8 @@ class Load:
         self.round = round_
         self.sent: dict[str, bytes] = {}
         self.acked: set[str] = set()
+        self.ends: list[grpc.StatusCode] = []
+        """How each thread's last call ended."""
         self.lock = threading.Lock()
 
     def send(self, sender: int) -> None:
@@ -37,7 +39,8 @@ class Load:
             body = f"{self.round}/{sender}/{number} ".encode() * 20
             try:
                 answer = client.send("crash", body)
-            except grpc.RpcError:
+            except grpc.RpcError as error:
+                self.ends.append(error.code())
                 return
             if answer.status.code == pb.OK:
                 with self.lock:
@@ -51,7 +54,8 @@ class Load:
                 if not messages:
                     continue
                 answer = client.ack("crash", "g", *messages)
-            except grpc.RpcError:
+            except grpc.RpcError as error:
+                self.ends.append(error.code())
                 return
             with self.lock:
                 self.acked |= {e.message_id for e in answer.entries if e.status.code == pb.OK}
@@ -82,17 +86,48 @@ def test_sigkill_under_load(tmp_path: Path, mode: str) -> None:
             sent |= load.sent
             acked |= load.acked
             gateway.start()
-        client = Client(gateway.address)
-        found: dict[str, bytes] = {}
-        quiet_since = time.monotonic()
-        while time.monotonic() - quiet_since < 3:  # longer than any message stays invisible
-            messages = client.receive("crash", "g")[1]
-            if messages:
-                quiet_since = time.monotonic()
-            found |= {m.system_properties.message_id: m.body for m in messages}
+        found = everything(Client(gateway.address))
         assert len(sent) > 20 * ROUNDS
         assert not acked & set(found), "acknowledged messages came back"
         lost = set(sent) - set(found) - acked
         assert not lost, f"{len(lost)} of {len(sent)} answered messages are gone"
         assert not [i for i, body in found.items() if i in sent and sent[i] != body]
         assert gateway.terminate() == 0
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpcio"])
+@pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_sigterm_under_load(tmp_path: Path, mode: str, transport: str) -> None:
+    with Gateway(tmp_path, transport=transport, **OPTIONS, flushDiskType=mode) as gateway:
+        load = Load(gateway.address, 0)
+        threads = [threading.Thread(target=load.send, args=(n,)) for n in range(6)]
+        threads += [threading.Thread(target=load.consume, args=(n,)) for n in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(1.5)
+        assert gateway.terminate() == 0
+        for thread in threads:
+            thread.join(15)
+            assert not thread.is_alive(), "a call hangs"
+        allowed = {grpc.StatusCode.UNAVAILABLE}
+        if transport == "grpcio":
+            allowed.add(grpc.StatusCode.CANCELLED)  # what grpcio answers to calls it has taken and not begun
+        assert len(load.ends) == len(threads) and set(load.ends) <= allowed
+        assert len(load.sent) > 50
+        gateway.start()
+        found = everything(Client(gateway.address))
+        assert not load.acked & set(found), "acknowledged messages came back"
+        assert set(load.sent) <= set(found) | load.acked
+        assert not [i for i, body in found.items() if i in load.sent and load.sent[i] != body]
+
+
+def everything(client: Client) -> dict[str, bytes]:
+    """Every message that the group has not acknowledged, by id."""
+    found: dict[str, bytes] = {}
+    quiet_since = time.monotonic()
+    while time.monotonic() - quiet_since < 3:  # longer than any message stays invisible
+        messages = client.receive("crash", "g")[1]
+        if messages:
+            quiet_since = time.monotonic()
+        found |= {m.system_properties.message_id: m.body for m in messages}
+    return found
