@@ -103,6 +103,11 @@ class LakeOptions(_Group):
     lake_location: str = Field("", description="folder or URL of the Delta tables; empty: none")
     lake_token_file: Path | None = Field(None, description="file with the token for Log and Admin services")
     lake_journal_snapshot_bytes: int = Field(64 << 20, ge=1 << 16, description="log between two snapshots")
+    lake_queue_index_max_bytes: int = Field(
+        256 << 20,
+        ge=1 << 20,
+        description="memory for queue entries of the local log; older ones are in files",
+    )
     lake_max_in_flight_per_queue: int = Field(100_000, ge=1, description="messages of a group on a queue")
     lake_max_waiting_receives: int = Field(50_000, ge=1, description="receives that wait at a time")
     lake_max_clients: int = Field(50_000, ge=1, description="clients known at a time")

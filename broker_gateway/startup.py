@@ -112,6 +112,7 @@ def _open_store(config: GatewayConfig) -> MessageStore:
             flush=options.flush_disk_type,
             flush_interval_ms=options.flush_interval_commit_log,
             max_message_size=options.max_message_size,
+            index_max_bytes=config.lake.lake_queue_index_max_bytes,
             progress=progress,
         )
     except (StoreError, OSError) as error:
@@ -120,11 +121,14 @@ def _open_store(config: GatewayConfig) -> MessageStore:
     log.info(
         "log recovered",
         records=report.records,
+        scanned_mib=report.bytes_scanned >> 20,
         seconds=round(report.seconds, 3),
         clean=report.clean,
         cut_at=report.cut_at,
         end=store.max_offset,
     )
+    for reason in report.unusable:
+        log.warning("a file of the queue index was made anew", file=reason)
     for offset, length, reason in report.bad:
         log.error("damage in the log; kept for quarantine", offset=offset, length=length, reason=reason)
     return store

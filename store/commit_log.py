@@ -5,9 +5,9 @@ from __future__ import annotations
 import bisect
 import struct
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
+from store.allocate import Allocator
 from store.errors import OffsetOutOfRangeError, RecordError, RecordTooLargeError
 from store.record import BLANK_BYTES, BLANK_MAGIC, PendingRecord, encode_record
 from store.segment import Segment
@@ -27,7 +27,7 @@ class CommitLog:
 
     def __init__(
         self,
-        folder: Path,
+        allocator: Allocator,
         segments: list[Segment],
         max_offset: int,
         *,
@@ -36,7 +36,8 @@ class CommitLog:
         max_message_size: int,
         append_crc: bool,
     ) -> None:
-        self._folder = folder
+        self._allocator = allocator
+        self._prepare_at = -1
         self.segments = segments
         self._starts = [segment.start for segment in segments]
         self.max_offset = max_offset
@@ -91,6 +92,8 @@ class CommitLog:
         for first, others in reversed(runs):  # the foremost last, and its size at the very end
             self._put(first, others, hold_size=first == runs[0][0])
         self.max_offset = offset
+        if offset > self._prepare_at:
+            self._prepare()
         return placed
 
     def read(self, offset: int, size: int) -> memoryview:
@@ -124,8 +127,16 @@ class CommitLog:
 
     def _add_segment(self) -> None:
         start = self.segments[-1].end if self.segments else self.max_offset
-        self.segments.append(Segment.create(self._folder, start, self.segment_size))
+        self.segments.append(self._allocator.take(start))
         self._starts.append(start)
+
+    def _prepare(self) -> None:
+        """Has the next segment made when the newest is half full."""
+        newest = self.segments[-1]
+        self._prepare_at = newest.start + newest.size // 2
+        if self.max_offset > self._prepare_at:
+            self._allocator.prepare(newest.end)
+            self._prepare_at = newest.end
 
     def _put(self, offset: int, chunks: Sequence[bytes | memoryview], hold_size: bool) -> None:
         """Writes chunks one behind the other; with `hold_size` the first four bytes after all others."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from store.errors import OffsetOutOfRangeError, StoreDamagedError
 from store.flush import FLUSHED_FILE, read_flushed
-from store.recovery import COMMIT_LOG_FOLDER, load_identity
+from store.recovery import commit_log_folders, load_identity
 from store.scan import as_bytes, scan
 from store.segment import Segment, list_segments
 
@@ -28,6 +28,7 @@ class LogReader:
         self.broker = broker or (identity.broker if identity else "")
         self.log_id = log_id or (identity.log_id if identity else "")
         self.cluster = identity.cluster if identity else "DefaultCluster"
+        self._folders = commit_log_folders(root, identity)
         self._published = identity is not None
 
     @property
@@ -74,7 +75,7 @@ class LogReader:
         self._open.clear()
 
     def _found(self) -> list[tuple[int, Path]]:
-        return list_segments(self._root / COMMIT_LOG_FOLDER)
+        return sorted(each for folder in self._folders for each in list_segments(folder))
 
     def _segment(self, offset: int) -> Segment:
         for segment in self._open.values():

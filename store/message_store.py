@@ -5,27 +5,34 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from store.allocate import Allocator
 from store.commit_log import CommitLog
 from store.errors import OffsetOutOfRangeError, StoreDamagedError, StoreReadOnlyError
 from store.flush import FLUSHED_FILE, Flusher, FlushMode, read_flushed
-from store.queue_index import QueueIndex
-from store.record import Host, PendingRecord, Record, decode_record
+from store.index_writer import IndexWriter
+from store.queue_index import RUN_BYTES, QueueIndex
+from store.record import SYS_COMMIT, SYS_TRANSACTION_MASK, Host, PendingRecord, Record, decode_record
 from store.recovery import (
     ABORT_FILE,
     COMMIT_LOG_FOLDER,
+    INDEX_FOLDER,
     Identity,
     RecoveryReport,
+    commit_log_folders,
     load_identity,
     lock_store,
     make_identity,
+    open_runs,
     open_segments,
     recover,
+    write_identity,
 )
 from store.scan import Scan, scan
-from store.segment import sync_folder
+from store.segment import list_segments, sync_folder
 
 __all__ = ["Appended", "FlushMode", "MessageStore"]
 
@@ -48,7 +55,9 @@ class MessageStore:
         identity: Identity,
         store_host: Host,
         log: CommitLog,
+        allocator: Allocator,
         index: QueueIndex,
+        writer: IndexWriter,
         flusher: Flusher,
         recovered: RecoveryReport,
         lock_fd: int,
@@ -59,6 +68,8 @@ class MessageStore:
         self.index = index
         self.recovered = recovered
         self._log = log
+        self._allocator = allocator
+        self._writer = writer
         self._flusher = flusher
         self._lock_fd = lock_fd
         self._closed = False
@@ -71,20 +82,23 @@ class MessageStore:
         broker: str,
         cluster: str,
         store_host: Host,
+        commit_log_paths: Sequence[Path] = (),
         segment_size: int = 1 << 30,
         flush: FlushMode = FlushMode.ASYNC_FLUSH,
         flush_interval_ms: int = 500,
         max_message_size: int = 4 << 20,
         append_crc: bool = True,
+        index_max_bytes: int = 256 << 20,
+        index_run_bytes: int = RUN_BYTES,
         progress: Callable[[int, int], None] | None = None,
     ) -> MessageStore:
         """Opens or makes the store in `root`. Sizes in bytes.
 
-        `flush` only documents the mode: who wants SYNC_FLUSH waits with `wait_flushed`.
+        `commit_log_paths`: where segments go, in turn; none: `commitlog`. `flush` only documents the mode: who wants SYNC_FLUSH waits with `wait_flushed`. See `QueueIndex` for
+        the last two.
         Raises StoreLockedError, StoreDamagedError, OSError.
         """
-        folder = root / COMMIT_LOG_FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
+        root.mkdir(parents=True, exist_ok=True)
         lock_fd = lock_store(root)
         try:
             identity = load_identity(root) or make_identity(root, broker, cluster, segment_size)
@@ -97,12 +111,16 @@ class MessageStore:
             report = RecoveryReport(clean=not (root / ABORT_FILE).exists())
             (root / ABORT_FILE).write_text(str(os.getpid()))
             sync_folder(root)
-            index = QueueIndex()
-            segments = open_segments(folder, segment_size)
+            index = QueueIndex(segment_size, index_run_bytes, index_max_bytes)
+            writer = IndexWriter(root / INDEX_FOLDER, identity.log_id, index)
+            new, every = _folders(root, identity, commit_log_paths)
+            allocator = Allocator(new, segment_size)
+            segments = open_segments(every, segment_size)
+            runs = open_runs(root / INDEX_FOLDER, segments, identity.log_id, report)
             flushed = read_flushed(root / FLUSHED_FILE) or 0
-            end = recover(segments, flushed, index, report, progress)
+            end = recover(segments, runs, flushed, index, report, progress)
             log = CommitLog(
-                folder,
+                allocator,
                 segments,
                 end,
                 segment_size=segment_size,
@@ -113,10 +131,11 @@ class MessageStore:
             for segment in segments:
                 segment.sync()  # what the scan accepted counts as flushed from here on
             flusher = Flusher(log, root / FLUSHED_FILE, flush_interval_ms, end)
+            writer.start(flusher)
         except BaseException:
             os.close(lock_fd)
             raise
-        return cls(root, identity, store_host, log, index, flusher, report, lock_fd)
+        return cls(root, identity, store_host, log, allocator, index, writer, flusher, report, lock_fd)
 
     @property
     def log_id(self) -> str:
@@ -166,7 +185,8 @@ class MessageStore:
                 next_offset = following.get(key)
                 if next_offset is None:
                     next_offset = index.max_offset(record.topic, record.queue_id)
-                following[key] = next_offset + 1
+                listed = (record.sys_flag & SYS_TRANSACTION_MASK) in (0, SYS_COMMIT)
+                following[key] = next_offset + listed
                 queue_offsets.append(next_offset)
         appended = []
         placed = self._log.append(records, queue_offsets, now)
@@ -228,9 +248,27 @@ class MessageStore:
             return
         self._closed = True
         try:
+            self._allocator.close()
             self._flusher.close()
+            self._writer.close()
             (self.root / ABORT_FILE).unlink(missing_ok=True)
         finally:
             for segment in self._log.segments:
                 segment.close()
             os.close(self._lock_fd)
+
+
+def _folders(root: Path, identity: Identity, wanted: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Where new segments go, and all folders with segments: those of before stay until theirs are deleted.
+
+    The latter are kept in the identity, for readers by path.
+    """
+    folders = [path.absolute() for path in wanted] or [root / COMMIT_LOG_FOLDER]
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    before = [each for each in commit_log_folders(root, identity) if each not in folders]
+    every = folders + [each for each in before if list_segments(each)]
+    known = () if every == [root / COMMIT_LOG_FOLDER] else tuple(str(folder) for folder in every)
+    if known != identity.commit_log_folders:
+        write_identity(root, replace(identity, commit_log_folders=known))
+    return folders, every

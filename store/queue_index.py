@@ -1,211 +1,293 @@
 """Queue entries of the local log: for each queue the (offset, size, tags code) of every record, by queue offset.
 
-What the consume queue is to the original, in memory; rebuilt from the scan at start. Records prepared or
-rolled back have no entry. Also keeps where every record of the log begins. One writer, the same thread as
-the readers.
+What the consume queue is to the original. The log is cut into runs (`store/index_run.py`): the newest grows in
+memory, the older ones are files, so that memory and the time to start do not grow with the log. Records
+prepared or rolled back have no entry. Also knows where every record of the log begins. One writer, the
+same thread as the readers of entries; `replace` may be called by another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from store.index_run import LARGEST_GAP, Entries, FileRun, Ints, Key, LiveRun, Longs, Run
 from store.record import SYS_COMMIT, SYS_TRANSACTION_MASK
-from store.scan import Longs, Scan, topic_codes
+from store.scan import Scan, topic_codes
 
-Ints = NDArray[np.int32]
-LARGEST_GAP = 1 << 20
-"""A queue whose offsets jump further ahead starts anew behind the jump."""
-
-
-class _Entries:
-    """Entries of one queue from `base` on; a size of 0 stands for a record that cannot be read."""
-
-    __slots__ = ("base", "codes", "count", "offsets", "sizes")
-
-    def __init__(self, base: int) -> None:
-        self.base = base
-        self.count = 0
-        self.offsets: Longs = np.zeros(16, dtype=np.int64)
-        self.sizes: Ints = np.zeros(16, dtype=np.int32)
-        self.codes: Longs = np.zeros(16, dtype=np.int64)
-
-    def reserve(self, count: int) -> None:
-        if count <= len(self.offsets):
-            return
-        room = max(count, 2 * len(self.offsets))
-        for name in ("offsets", "sizes", "codes"):
-            old = getattr(self, name)
-            new = np.zeros(room, dtype=old.dtype)
-            new[: self.count] = old[: self.count]
-            setattr(self, name, new)
-
-    def put(self, queue_offset: int, offset: int, size: int, code: int) -> None:
-        position = queue_offset - self.base
-        if self.count == 0 or position < self.count or position > self.count + LARGEST_GAP:
-            if self.count and position >= 0 and position < self.count:
-                self.count = position  # the queue was made again at lower offsets: the later record counts
-            else:
-                self.base, self.count, position = queue_offset, 0, 0
-        self.reserve(position + 1)
-        if position > self.count:
-            self.offsets[self.count : position] = offset
-            self.sizes[self.count : position] = 0
-            self.codes[self.count : position] = 0
-        self.offsets[position] = offset
-        self.sizes[position] = size
-        self.codes[position] = code
-        self.count = position + 1
+RUN_BYTES = 256 << 20
+"""Of log that a run covers, about; what a start after a crash scans at most."""
+_ENTRY_BYTES = 28
+"""Of memory that a record costs."""
 
 
 class QueueIndex:
-    """Entries by (topic, queue id), and the starts of all records."""
+    """Entries by (topic, queue id), and the starts of all records.
 
-    def __init__(self) -> None:
-        self._queues: dict[tuple[str, int], _Entries] = {}
-        self._starts: Longs = np.empty(1024, dtype=np.int64)
-        self._records = 0
+    A run ends at a segment's end, after `run_bytes` of log, or when it takes half of `max_bytes` of memory;
+    `on_run(run, next_offsets)` is told of it and may `replace` the run by its file.
+    """
+
+    def __init__(
+        self, segment_size: int = 1 << 30, run_bytes: int = RUN_BYTES, max_bytes: int = 256 << 20
+    ) -> None:
+        self._segment_size = segment_size
+        self._run_bytes = run_bytes
+        self._run_records = max(max_bytes // 2 // _ENTRY_BYTES, 1024)
+        self._next: dict[Key, int] = {}
+        self._first: dict[Key, int] = {}
+        self._older: list[Run] = []
+        self._live = LiveRun(0)
+        self._cut_at = 0
+        self._lock = threading.Lock()
+        self.on_run: Callable[[LiveRun, Mapping[Key, int]], None] = lambda run, next_offsets: None
+        self._begin(0)
 
     def __len__(self) -> int:
-        return self._records
+        """Number of records."""
+        return sum(len(run) for run in self._older) + len(self._live)
 
-    def queues(self) -> Iterable[tuple[str, int]]:
+    # ----- queues -----
+
+    def queues(self) -> Iterable[Key]:
         """Every (topic, queue id) that has, or had, an entry."""
-        return list(self._queues)
+        return list(self._next)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        entries = self._queues.get((topic, queue_id))
-        return entries.base if entries is not None else 0
+        """The first queue offset that the local log holds; the next one when it holds none."""
+        key = (topic, queue_id)
+        first = self._first.get(key)
+        if first is None:
+            first = self._first[key] = self._lowest(key)
+        return first
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset that the next record gets."""
-        entries = self._queues.get((topic, queue_id))
-        return entries.base + entries.count if entries is not None else 0
+        return self._next.get((topic, queue_id), 0)
 
     next_queue_offset = max_offset
 
     def raise_next(self, topic: str, queue_id: int, queue_offset: int) -> None:
         """Makes sure that the next record gets at least `queue_offset`."""
-        entries = self._queues.get((topic, queue_id))
-        if entries is None:
-            if queue_offset > 0:
-                self._queues[(topic, queue_id)] = _Entries(queue_offset)
-        elif entries.base + entries.count < queue_offset:
-            if entries.count == 0:
-                entries.base = queue_offset
-            else:
-                last = int(entries.offsets[entries.count - 1])
-                entries.put(queue_offset - 1, last, 0, 0)
+        key = (topic, queue_id)
+        if queue_offset > self._next.get(key, 0):
+            self._next[key] = queue_offset
+            self._first.pop(key, None)
 
-    def entries(self, topic: str, queue_id: int, start: int, count: int) -> tuple[Longs, Ints, Longs]:
-        """Physical offsets, sizes (0: cannot be read) and tags codes from queue offset `start` on."""
-        entries = self._queues.get((topic, queue_id))
-        if entries is None or start < entries.base:
-            return _NO_LONGS, _NO_INTS, _NO_LONGS
-        low = start - entries.base
-        high = min(low + count, entries.count)
-        return entries.offsets[low:high], entries.sizes[low:high], entries.codes[low:high]
+    def entries(self, topic: str, queue_id: int, start: int, count: int) -> Entries:
+        """Entries from queue offset `start` on; a size of 0 where none can be read."""
+        key = (topic, queue_id)
+        queue = self._live.queues.get(key)
+        if queue is not None and start >= queue.base:
+            low = start - queue.base
+            high = len(queue.rows)
+            if low + count <= high or self._next[key] == queue.base + high:
+                return self._live.entries(key, low, min(low + count, high))
+        if start < self.min_offset(topic, queue_id):
+            return _NOTHING
+        parts: list[Entries] = []
+        end = min(start + count, self._next.get(key, 0))
+        while start < end:
+            found = self._part(key, start, end)
+            parts.append(found)
+            start += len(found.offsets)
+        if len(parts) == 1:
+            return parts[0]
+        if not parts:
+            return _NOTHING
+        return Entries(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+    # ----- records -----
+
+    def is_record_start(self, offset: int) -> bool:
+        return self._floor(offset) == offset
+
+    def align(self, offset: int) -> int | None:
+        """The first record at or behind `offset`; None when there is none."""
+        return self._above(offset - 1)
+
+    def split(self, start: int, end: int, max_bytes: int) -> list[int]:
+        """Boundaries of record-aligned ranges of about `max_bytes`; the first is `start`, the last `end`."""
+        cuts = [start]
+        while cuts[-1] + max_bytes < end:
+            cut = self._floor(cuts[-1] + max_bytes)
+            if cut is None or cut <= cuts[-1]:
+                cut = self._above(cuts[-1])
+            if cut is None or cut >= end:
+                break
+            cuts.append(cut)
+        return [*cuts, end] if end > start else [start]
+
+    def record_starts(self) -> Longs:
+        """Physical offsets of all records, ascending."""
+        return np.concatenate([run.starts() for run in self._runs()])
+
+    # ----- growing -----
 
     def put(
         self, topic: str, queue_id: int, queue_offset: int, offset: int, size: int, code: int, sys_flag: int
     ) -> None:
         """Adds the record that was just appended."""
-        records = self._records
-        if records == len(self._starts):
-            self._add_starts(np.array((offset,), dtype=np.int64))
-        else:
-            self._starts[records] = offset
-            self._records = records + 1
+        live = self._live
+        if offset >= self._cut_at or len(live) >= self._run_records:
+            live = self._cut(offset)
+        row = live.put(offset, size, code)
         if (sys_flag & SYS_TRANSACTION_MASK) in (0, SYS_COMMIT):
             key = (topic, queue_id)
-            entries = self._queues.get(key)
-            if entries is None:
-                entries = self._queues[key] = _Entries(queue_offset)
-            count = entries.count
-            if queue_offset == entries.base + count and count < len(entries.offsets):
-                entries.offsets[count] = offset
-                entries.sizes[count] = size
-                entries.codes[count] = code
-                entries.count = count + 1
-            else:
-                entries.put(queue_offset, offset, size, code)
+            if not live.entry(key, queue_offset, row):
+                live = self._cut(offset, last=row)
+                live.entry(key, queue_offset, live.put(offset, size, code))
+            if key not in self._next or queue_offset < self._first.get(key, 0):
+                self._first.pop(key, None)
+            self._next[key] = queue_offset + 1
 
     def add(self, scan: Scan) -> None:
-        """Adds the records of a scan, in bulk; scans come in the order of the log."""
+        """Adds the records of a scan, in bulk; scans come in the order of the log, each within one segment."""
         if not len(scan):
             return
-        offsets = scan.physical_offset
-        self._add_starts(offsets)
+        offsets, codes = scan.physical_offset, scan.tags_code
+        live = self._live
+        if offsets[0] >= self._cut_at or len(live) >= self._run_records:
+            live = self._cut(int(offsets[0]))
+        row = live.extend(offsets, scan.size, codes)
         kinds = scan.sys_flag & SYS_TRANSACTION_MASK
         listed = np.flatnonzero((kinds == 0) | (kinds == SYS_COMMIT))
         if not len(listed):
             return
-        codes, names = topic_codes(scan)
-        topics, queues = codes[listed], scan.queue_id[listed]
+        numbers, names = topic_codes(scan)
+        topics, queues = numbers[listed], scan.queue_id[listed]
         order = np.lexsort((listed, queues, topics))
         topics, queues, rows = topics[order], queues[order], listed[order]
         cuts = np.flatnonzero((np.diff(topics) != 0) | (np.diff(queues) != 0)) + 1
-        sizes, tags, positions = scan.size, scan.tags_code, scan.queue_offset
+        positions = scan.queue_offset
         for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(rows)], strict=True):
             some = rows[begin:end]
             key = (names[topics[begin]], int(queues[begin]))
-            self._extend(key, positions[some], offsets[some], sizes[some], tags[some])
+            if not live.entries_in_bulk(key, positions[some], some + row):
+                for position, number in zip(positions[some].tolist(), (some + row).tolist(), strict=True):
+                    if not live.entry(key, position, number):
+                        del live.queues[key]  # the log jumps: what is before cannot be read by queue offset
+                        live.entry(key, position, number)
+            self._next[key] = int(positions[some[-1]]) + 1
+            self._first.pop(key, None)
 
-    def is_record_start(self, offset: int) -> bool:
-        position = np.searchsorted(self._starts[: self._records], offset)
-        return bool(position < self._records and self._starts[position] == offset)
+    # ----- runs -----
 
-    def align(self, offset: int) -> int | None:
-        """The first record at or behind `offset`; None when there is none."""
-        position = np.searchsorted(self._starts[: self._records], offset)
-        return int(self._starts[position]) if position < self._records else None
+    def load(self, run: FileRun) -> None:
+        """Takes the next run of the log from its file."""
+        self._end_live(run.start)
+        self._older.append(run)
+        for key, following in run.next_offsets():
+            self._next[key] = following
+        self._first.clear()
+        self._begin(run.end)
 
-    def split(self, start: int, end: int, max_bytes: int) -> list[int]:
-        """Boundaries of record-aligned ranges of about `max_bytes`; the first is `start`, the last `end`."""
-        starts = self._starts[: self._records]
-        cuts = [start]
-        while cuts[-1] + max_bytes < end:
-            position = int(np.searchsorted(starts, cuts[-1] + max_bytes, side="right")) - 1
-            if position < 0 or starts[position] <= cuts[-1]:
-                position = int(np.searchsorted(starts, cuts[-1], side="right"))
-            if position >= self._records or starts[position] >= end:
-                break
-            cuts.append(int(starts[position]))
-        return [*cuts, end] if end > start else [start]
+    def grow(self) -> None:
+        """Goes on with the newest run, if it has a file and is not complete."""
+        if self._older and not len(self._live) and isinstance(self._older[-1], FileRun):
+            run = self._older[-1]
+            if run.end < self._bound(run.start) and len(run) < self._run_records // 2:
+                self._older.pop()
+                self._live = run.live()
+                self._cut_at = self._bound(run.start)
 
-    def record_starts(self) -> Longs:
-        """Physical offsets of all records, ascending."""
-        return self._starts[: self._records]
+    def live_run(self) -> tuple[LiveRun, Mapping[Key, int]]:
+        """The newest run as it is, for a clean stop."""
+        return self._live, self._next
 
-    def _extend(
-        self, key: tuple[str, int], positions: Longs, offsets: Longs, sizes: Longs, tags: Longs
-    ) -> None:
-        entries = self._queues.get(key)
-        if entries is None:
-            entries = self._queues[key] = _Entries(int(positions[0]))
-        first = entries.base + entries.count
-        if positions[0] == first and (len(positions) == 1 or (np.diff(positions) == 1).all()):
-            count = entries.count + len(positions)
-            entries.reserve(count)
-            entries.offsets[entries.count : count] = offsets
-            entries.sizes[entries.count : count] = sizes
-            entries.codes[entries.count : count] = tags
-            entries.count = count
+    def replace(self, run: LiveRun, written: FileRun) -> None:
+        """Reads an older run from its file from here on."""
+        with self._lock:
+            for number, each in enumerate(self._older):
+                if each is run:
+                    self._older[number] = written
+
+    def drop_below(self, offset: int) -> list[FileRun]:
+        """Forgets runs that end at or below a physical offset; those that have files."""
+        with self._lock:
+            gone = [run for run in self._older if run.end <= offset]
+            self._older = [run for run in self._older if run.end > offset]
+        self._first.clear()
+        return [run for run in gone if isinstance(run, FileRun)]
+
+    def _cut(self, offset: int, last: int | None = None) -> LiveRun:
+        """Ends the live run before the record at `offset`; that of row `last` goes into the next one."""
+        if last is not None:
+            self._live.drop(last)
+        self._end_live(offset)
+        self._begin(offset)
+        return self._live
+
+    def _end_live(self, offset: int) -> None:
+        run = self._live
+        if not len(run):
             return
-        for row in zip(positions.tolist(), offsets.tolist(), sizes.tolist(), tags.tolist(), strict=True):
-            entries.put(*row)
+        run.end = offset
+        with self._lock:
+            self._older = [*self._older, run]
+        self.on_run(run, dict(self._next))
 
-    def _add_starts(self, offsets: Longs) -> None:
-        count = self._records + len(offsets)
-        if count > len(self._starts):
-            grown = np.empty(max(count, 2 * len(self._starts)), dtype=np.int64)
-            grown[: self._records] = self._starts[: self._records]
-            self._starts = grown
-        self._starts[self._records : count] = offsets
-        self._records = count
+    def _begin(self, offset: int) -> None:
+        self._live = LiveRun(offset)
+        self._cut_at = self._bound(offset)
+
+    def _bound(self, offset: int) -> int:
+        segment_end = offset - offset % self._segment_size + self._segment_size
+        return min(segment_end, offset + self._run_bytes)
+
+    def _runs(self) -> Sequence[Run]:
+        return [*self._older, self._live]
+
+    def _part(self, key: Key, start: int, end: int) -> Entries:
+        """Entries from `start` on, from one run; unreadable ones up to where the next run has some."""
+        gap_end = end
+        for run in reversed(self._runs()):
+            found = run.find(key)
+            if found is None:
+                continue
+            base, count = found
+            if start < base:
+                gap_end = min(gap_end, base)
+            elif start < base + count:
+                return run.entries(key, start - base, min(gap_end - base, count))
+            else:
+                break
+        empty = np.zeros(gap_end - start, dtype=np.int64)
+        return Entries(empty, empty.astype(np.int32), empty)
+
+    def _lowest(self, key: Key) -> int:
+        lowest = self._next.get(key, 0)
+        for run in reversed(self._runs()):
+            found = run.find(key)
+            if found is not None:  # a higher one is of before the queue was made again
+                lowest = min(lowest, found[0])
+        return lowest
+
+    def _floor(self, offset: int) -> int | None:
+        runs = self._runs()
+        number = bisect_right([run.start for run in runs], offset) - 1
+        while number >= 0:
+            found = runs[number].floor(offset)
+            if found is not None:
+                return found
+            number -= 1
+        return None
+
+    def _above(self, offset: int) -> int | None:
+        runs = self._runs()
+        number = max(bisect_right([run.start for run in runs], offset) - 1, 0)
+        for run in runs[number:]:
+            found = run.above(offset)
+            if found is not None:
+                return found
+        return None
 
 
 _NO_LONGS: Longs = np.empty(0, dtype=np.int64)
 _NO_INTS: Ints = np.empty(0, dtype=np.int32)
+_NOTHING = Entries(_NO_LONGS, _NO_INTS, _NO_LONGS)
+
+__all__ = ["LARGEST_GAP", "RUN_BYTES", "QueueIndex"]

@@ -1,8 +1,8 @@
 """Starting on a store directory: lock, identity, abort file, and the scan that finds the end of the log.
 
-Above the published flushed offset the log is cut at the first thing that does not check out and the rest
-zeroed; below it damage is reported and kept. Checkpoints and snapshots of the queue index belong here when
-they come: `recover` then begins at the newest instead of the first segment.
+What the files of the queue index cover is not scanned again, so that a start takes as long as the log behind
+the newest of them. Above the published flushed offset the log is cut at the first thing that does not check out
+and the rest zeroed; below it damage is reported and kept.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from store.errors import StoreDamagedError, StoreLockedError
+from store.errors import RecordError, StoreDamagedError, StoreLockedError
+from store.index_run import FileRun, list_runs
 from store.queue_index import QueueIndex
+from store.record import decode_record
 from store.scan import scan
 from store.segment import Segment, list_segments, sync_folder
 
@@ -26,6 +28,7 @@ LOCK_FILE = "lock"
 ABORT_FILE = "abort"
 IDENTITY_FILE = "lakebroker.json"
 COMMIT_LOG_FOLDER = "commitlog"
+INDEX_FOLDER = "lakeindex"
 _SCAN_BYTES = 64 << 20
 
 
@@ -38,11 +41,14 @@ class Identity:
     cluster: str
     segment_size: int
     created_ms: int
+    commit_log_folders: tuple[str, ...] = ()
+    """Where the log is when not in `commitlog`."""
 
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What the start found. `bad` rows: physical offset, length, reason."""
+    """What the start found. `bad` rows: physical offset, length, reason; `unusable` are files of the index
+    that were made anew, and why."""
 
     records: int = 0
     bytes_scanned: int = 0
@@ -50,6 +56,7 @@ class RecoveryReport:
     clean: bool = True
     cut_at: int | None = None
     bad: list[tuple[int, int, str]] = field(default_factory=list)
+    unusable: list[str] = field(default_factory=list)
 
 
 def lock_store(root: Path) -> int:
@@ -79,6 +86,7 @@ def load_identity(root: Path) -> Identity | None:
             str(data["cluster"]),
             int(data["segment_size"]),
             int(data["created_ms"]),
+            tuple(str(each) for each in data.get("commit_log_folders", ())),
         )
     except FileNotFoundError:
         return None
@@ -87,24 +95,36 @@ def load_identity(root: Path) -> Identity | None:
 
 
 def make_identity(root: Path, broker: str, cluster: str, segment_size: int) -> Identity:
-    """Writes a new identity, whole or not at all."""
+    """Writes a new identity."""
     identity = Identity(uuid.uuid4().hex, broker, cluster, segment_size, time.time_ns() // 1_000_000)
+    write_identity(root, identity)
+    return identity
+
+
+def write_identity(root: Path, identity: Identity) -> None:
+    """Writes the identity, whole or not at all."""
     staged = root / (IDENTITY_FILE + ".tmp")
     with staged.open("w") as file:
-        json.dump({name: getattr(identity, name) for name in Identity.__slots__}, file)
+        json.dump(asdict(identity), file)
         file.flush()
         os.fsync(file.fileno())
     staged.rename(root / IDENTITY_FILE)
     sync_folder(root)
-    return identity
 
 
-def open_segments(folder: Path, segment_size: int) -> list[Segment]:
-    """Every segment of the log; raises StoreDamagedError for a gap or a file of another size.
+def commit_log_folders(root: Path, identity: Identity | None) -> list[Path]:
+    """Where the segments of the store are."""
+    if identity is None or not identity.commit_log_folders:
+        return [root / COMMIT_LOG_FOLDER]
+    return [Path(each) for each in identity.commit_log_folders]
+
+
+def open_segments(folders: Sequence[Path], segment_size: int) -> list[Segment]:
+    """Every segment of the log, in whichever of the folders it is; raises StoreDamagedError for a gap or a file of another size.
 
     A last file that a crash left before it had its size is removed: nothing in it was ever answered.
     """
-    found = list_segments(folder)
+    found = sorted(each for folder in folders for each in list_segments(folder))
     if found and found[-1][1].stat().st_size < segment_size:
         found.pop()[1].unlink()
     for (start, path), (following, _) in itertools.pairwise(found):
@@ -116,38 +136,89 @@ def open_segments(folder: Path, segment_size: int) -> list[Segment]:
     return [Segment(path, start, segment_size, writable=True) for start, path in found]
 
 
+def open_runs(folder: Path, segments: list[Segment], log_id: str, report: RecoveryReport) -> list[FileRun]:
+    """Files of the queue index that fit the log, ascending, none overlapping another; others are removed."""
+    runs: list[FileRun] = []
+    for path in list_runs(folder):
+        try:
+            run = FileRun(path)
+            _check_run(run, segments, log_id, runs[-1].end if runs else 0)
+        except (StoreDamagedError, RecordError) as error:
+            report.unusable.append(f"{path.name}: {error}")
+            path.unlink()
+            continue
+        runs.append(run)
+    return runs
+
+
+def _check_run(run: FileRun, segments: list[Segment], log_id: str, least: int) -> None:
+    """Raises StoreDamagedError or RecordError unless the run is of this log and its last record is there."""
+    if run.log_id != log_id:
+        raise StoreDamagedError("of another log")
+    if not segments or run.start < max(segments[0].start, least) or run.end > segments[-1].end:
+        raise StoreDamagedError("outside of the log")
+    last = run.floor(run.end - 1)
+    if last is None:
+        return
+    segment = segments[(last - segments[0].start) // segments[0].size]
+    position = last - segment.start
+    decode_record(segment.view[position : min(run.end - segment.start, segment.size)], 0, last)
+
+
 def recover(
     segments: list[Segment],
+    runs: list[FileRun],
     flushed_offset: int,
     index: QueueIndex,
     report: RecoveryReport,
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Scans the log into `index` and returns its end; see the module for what is cut and what is kept.
+    """Fills `index` from `runs` and by scanning what they do not cover; returns the end of the log.
 
-    `progress(done, total)` in bytes.
+    See the module for what is cut and what is kept. `progress(done, total)` in bytes of the log to scan.
     """
     started = time.monotonic()
-    total = sum(segment.size for segment in segments)
-    done = 0
     end = segments[0].start if segments else 0
-    for number, segment in enumerate(segments):
-        end = _recover_segment(segment, flushed_offset, index, report)
-        done += segment.size
+    if runs:
+        flushed_offset = max(flushed_offset, runs[-1].end)  # written behind a flush
+    total = (segments[-1].end - end if segments else 0) - sum(run.end - run.start for run in runs)
+
+    def scanned(count: int) -> None:
+        report.bytes_scanned += count
         if progress is not None:
-            progress(done, total)
+            progress(report.bytes_scanned, total)
+
+    for run in runs:
+        for segment in segments:
+            if segment.end > end and segment.start < run.start:
+                stop = min(segment.end, run.start)
+                _scan_flushed(segment, max(end, segment.start), stop, index, report, scanned)
+        index.load(run)
+        end = run.end
+    index.grow()
+    for number, segment in enumerate(segments):
+        if segment.end <= end:
+            continue
+        begin = max(end, segment.start)
+        end = _scan_last(segment, begin, flushed_offset, index, report, scanned)
         if end < segment.end:
             _drop_behind(segments, number, end, report)
             break
     report.records = len(index)
-    report.bytes_scanned = total
     report.seconds = time.monotonic() - started
     return end
 
 
-def _recover_segment(segment: Segment, flushed: int, index: QueueIndex, report: RecoveryReport) -> int:
-    position = 0
-    sure = min(max(flushed - segment.start, 0), segment.size)
+def _scan_flushed(
+    segment: Segment,
+    begin: int,
+    end: int,
+    index: QueueIndex,
+    report: RecoveryReport,
+    scanned: Callable[[int], None],
+) -> None:
+    """Adds what is between two physical offsets, which is known to be on disk; damage is reported."""
+    position, sure = begin - segment.start, end - segment.start
     while position < sure:
         stop = min(position + _SCAN_BYTES, sure)
         found = scan(
@@ -163,16 +234,29 @@ def _recover_segment(segment: Segment, flushed: int, index: QueueIndex, report: 
         report.bad.extend(
             zip(found.bad_offset.tolist(), found.bad_length.tolist(), found.bad_reason, strict=True)
         )
+        scanned(stop - position)
         position = stop
-    if sure == segment.size:
+
+
+def _scan_last(
+    segment: Segment,
+    begin: int,
+    flushed: int,
+    index: QueueIndex,
+    report: RecoveryReport,
+    scanned: Callable[[int], None],
+) -> int:
+    """Adds what is behind `begin`; up to `flushed` as `_scan_flushed`, then to the first thing that is not whole."""
+    sure = min(max(flushed, begin), segment.end)
+    _scan_flushed(segment, begin, sure, index, report, scanned)
+    if sure == segment.end:
         return segment.end
-    found = scan(segment.view[sure:], segment.start + sure, mode="tail")
+    found = scan(segment.view[sure - segment.start :], sure, mode="tail")
     index.add(found)
+    scanned(segment.end - sure)
     if found.ended in ("torn", "bad"):
         report.cut_at = found.next_offset
-    if found.ended == "end":
-        return segment.end
-    return found.next_offset
+    return segment.end if found.ended == "end" else found.next_offset
 
 
 def _drop_behind(segments: list[Segment], number: int, end: int, report: RecoveryReport) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -133,8 +134,9 @@ def test_prepared_and_rolled_back_records_get_no_queue_entry(tmp_path: Path) -> 
 
 
 def crashed(folder: Path, flushed: int) -> None:
-    """Leaves the store as a power cut would: `abort` stands, and only `flushed` was published."""
+    """Leaves the store as a power cut would: `abort` stands, only `flushed` was published, no index was written."""
     (folder / "abort").write_text("1")
+    shutil.rmtree(folder / "lakeindex")
     (folder / "flushed").write_bytes(encode_flushed(flushed))
 
 

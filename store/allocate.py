@@ -1,0 +1,59 @@
+"""Making segments: over several folders in turn, the next one ahead of need, so that a roll does not wait."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from store.segment import Segment
+
+log = logging.getLogger(__name__)
+
+
+class Allocator:
+    """Makes the files of the commit log. `folders` are those of storePathCommitLog, used in turn."""
+
+    def __init__(self, folders: Sequence[Path], segment_size: int) -> None:
+        self._folders = folders
+        self._size = segment_size
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="allocate")
+        self._start = -1
+        self._next: Future[Segment] | None = None
+
+    def prepare(self, start: int) -> None:
+        """Begins to make the segment at `start`, if none is being made."""
+        if self._next is None:
+            self._start = start
+            self._next = self._thread.submit(self._create, start)
+
+    def take(self, start: int) -> Segment:
+        """The segment at `start`, new. Raises OSError when there is no room for it."""
+        prepared, self._next = self._next, None
+        if prepared is not None:
+            try:
+                segment = prepared.result()
+            except OSError as error:
+                log.warning("segment %d could not be made ahead: %s", self._start, error)
+            else:
+                if segment.start == start:
+                    return segment
+                _remove(segment)
+        return self._create(start)
+
+    def close(self) -> None:
+        """Removes what was made ahead and not taken."""
+        prepared, self._next = self._next, None
+        if prepared is not None and prepared.exception() is None:
+            _remove(prepared.result())
+        self._thread.shutdown(wait=True)
+
+    def _create(self, start: int) -> Segment:
+        folder = self._folders[start // self._size % len(self._folders)]
+        return Segment.create(folder, start, self._size)
+
+
+def _remove(segment: Segment) -> None:
+    segment.close()
+    segment.path.unlink()

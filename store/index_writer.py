@@ -1,0 +1,62 @@
+"""Writes the runs of the queue index to files, each once its records are on disk."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from store.flush import Flusher
+from store.index_run import Key, LiveRun
+from store.queue_index import QueueIndex
+
+log = logging.getLogger(__name__)
+
+
+class IndexWriter:
+    """One thread that writes what `index` hands over. A run that cannot be written stays in memory, and the
+    next start scans that part of the log."""
+
+    def __init__(self, folder: Path, log_id: str, index: QueueIndex) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob("*.tmp"):
+            left.unlink()
+        self._folder = folder
+        self._log_id = log_id
+        self._index = index
+        self._flusher: Flusher | None = None
+        self._early: list[tuple[LiveRun, Mapping[Key, int]]] = []
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="index")
+        index.on_run = self._cut
+
+    def start(self, flusher: Flusher) -> None:
+        """Begins writing; runs that the recovery made come first."""
+        self._flusher = flusher
+        for run, next_offsets in self._early:
+            self._cut(run, next_offsets)
+        self._early.clear()
+
+    def close(self) -> None:
+        """Writes the newest run too, so that the next start scans nothing. The log must be flushed."""
+        self._thread.shutdown(wait=True)
+        run, next_offsets = self._index.live_run()
+        if len(run):
+            self._write(run, next_offsets)
+
+    def _cut(self, run: LiveRun, next_offsets: Mapping[Key, int]) -> None:
+        if self._flusher is None:
+            self._early.append((run, next_offsets))
+            return
+
+        def flushed(error: BaseException | None) -> None:
+            if error is None:
+                self._thread.submit(self._write, run, next_offsets)
+
+        self._flusher.wait(run.end, flushed)
+
+    def _write(self, run: LiveRun, next_offsets: Mapping[Key, int]) -> None:
+        try:
+            self._index.replace(run, run.write(self._folder, self._log_id, next_offsets))
+        except OSError as error:
+            log.error("the queue index of offset %d could not be written: %s", run.start, error)

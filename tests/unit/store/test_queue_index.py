@@ -1,0 +1,205 @@
+"""The queue index against a plain model, in memory and through its files."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store.errors import StoreDamagedError
+from store.index_run import LARGEST_GAP, FileRun, key_hash, list_runs
+from store.message_store import MessageStore
+from store.queue_index import QueueIndex
+from store.record import Host, PendingRecord
+
+SEGMENT = 1 << 20
+HOST = Host("127.0.0.1", 10911)
+
+
+class Model:
+    """What the index must say: entries by queue and offset."""
+
+    def __init__(self) -> None:
+        self.queues: dict[tuple[str, int], dict[int, tuple[int, int, int]]] = {}
+        self.next: dict[tuple[str, int], int] = {}
+        self.starts: list[int] = []
+
+    def put(self, key: tuple[str, int], queue_offset: int, offset: int, size: int, code: int) -> None:
+        self.queues.setdefault(key, {})[queue_offset] = (offset, size, code)
+        self.next[key] = queue_offset + 1
+        self.starts.append(offset)
+
+
+def same(index: QueueIndex, model: Model) -> None:
+    assert index.record_starts().tolist() == model.starts
+    assert len(index) == len(model.starts)
+    for key, entries in model.queues.items():
+        first, following = min(entries), model.next[key]
+        assert (index.min_offset(*key), index.max_offset(*key)) == (first, following)
+        wanted = [entries.get(offset, (None, 0, 0)) for offset in range(first, following)]
+        found = index.entries(*key, first, following - first)
+        assert found.sizes.tolist() == [each[1] for each in wanted]
+        for position, each in enumerate(wanted):
+            if each[1]:
+                assert (found.offsets[position], found.codes[position]) == (each[0], each[2])
+            if each[1] or position % 500 == 0:
+                one = index.entries(*key, first + position, 1)
+                assert one.sizes.tolist() == [each[1]]
+        assert len(index.entries(*key, following, 5).offsets) == 0
+    for start in model.starts[:20]:
+        assert index.is_record_start(start)
+        assert not index.is_record_start(start + 1)
+
+
+RECORDS = st.lists(
+    st.tuples(
+        st.sampled_from([("a", 0), ("a", 1), ("topic-ä", 0), ("z" * 200, 7)]),
+        st.sampled_from([0, 0, 0, 0, 0, 0, 0, 0, 1, 3, LARGEST_GAP + 2]),
+        st.integers(20, 3000),
+        st.integers(-(1 << 63), (1 << 63) - 1),
+    ),
+    max_size=120,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(RECORDS, st.integers(1, 100_000), st.booleans())
+def test_entries_through_runs_and_files(
+    records: list[tuple[tuple[str, int], int, int, int]], run_bytes: int, again: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        index, model = QueueIndex(SEGMENT, run_bytes), Model()
+        index.on_run = lambda run, following: index.replace(run, run.write(Path(name), "x" * 32, following))
+        offset = 0
+        for key, gap, size, code in records:
+            if model.next.get(key, 0) > 2 * LARGEST_GAP:
+                gap = min(gap, 3)
+            queue_offset = model.next.get(key, 0) + gap
+            index.put(*key, queue_offset, offset, size, code, 0)
+            model.put(key, queue_offset, offset, size, code)
+            offset += size
+        same(index, model)
+        run, following = index.live_run()
+        if len(run):
+            run.write(Path(name), "x" * 32, following)
+        loaded = QueueIndex(SEGMENT, run_bytes)
+        for path in list_runs(Path(name)):
+            loaded.load(FileRun(path))
+        same(loaded, model)
+        loaded.grow()
+        same(loaded, model)
+        if again:
+            loaded.put("a", 0, loaded.max_offset("a", 0), offset, 50, 1, 0)
+            model.put(("a", 0), model.next.get(("a", 0), 0), offset, 50, 1)
+            same(loaded, model)
+
+
+def test_a_queue_made_again_counts_from_the_later_record_across_runs(tmp_path: Path) -> None:
+    index = QueueIndex(SEGMENT, 100)
+    for number in range(5):
+        index.put("t", 0, number, number * 100, 100, number, 0)
+    index.put("t", 0, 2, 500, 100, 9, 0)
+    assert (index.min_offset("t", 0), index.max_offset("t", 0)) == (0, 3)
+    assert index.entries("t", 0, 0, 10).offsets.tolist() == [0, 100, 500]
+
+
+def test_offsets_raised_are_restored_from_the_newest_file(tmp_path: Path) -> None:
+    index = QueueIndex(SEGMENT)
+    index.put("t", 0, 0, 0, 100, 0, 0)
+    index.raise_next("t", 0, 5)
+    index.raise_next("other", 3, 8)
+    run, following = index.live_run()
+    loaded = QueueIndex(SEGMENT)
+    loaded.load(run.write(tmp_path, "x" * 32, following))
+    assert (loaded.max_offset("t", 0), loaded.max_offset("other", 3)) == (5, 8)
+    assert (loaded.min_offset("t", 0), loaded.min_offset("other", 3)) == (0, 8)
+    assert loaded.entries("t", 0, 0, 9).sizes.tolist() == [100, 0, 0, 0, 0]
+
+
+def test_retention_drops_whole_runs(tmp_path: Path) -> None:
+    index = QueueIndex(SEGMENT, 1000)
+    index.on_run = lambda run, following: index.replace(run, run.write(tmp_path, "x" * 32, following))
+    for number in range(100):
+        index.put("t", number % 2, number // 2, number * 100, 100, 0, 0)
+    gone = index.drop_below(5000)
+    assert [run.start for run in gone] == [0, 1000, 2000, 3000, 4000]
+    assert (index.min_offset("t", 0), index.max_offset("t", 0)) == (25, 50)
+    assert len(index.entries("t", 0, 0, 5).offsets) == 0
+    assert index.entries("t", 0, 25, 2).offsets.tolist() == [5000, 5200]
+    assert index.record_starts()[0] == 5000
+
+
+@pytest.mark.parametrize("at", [0, 9, 20, 60, 97, 130, 200, -1])
+def test_a_damaged_file_is_refused_not_believed(tmp_path: Path, at: int) -> None:
+    index = QueueIndex(SEGMENT)
+    for number in range(50):
+        index.put("topic", number % 3, number // 3, number * 100, 100, 0, 0)
+    run, following = index.live_run()
+    path = run.write(tmp_path, "x" * 32, following).path
+    data = bytearray(path.read_bytes())
+    if at < 0:
+        del data[-9:]
+    else:
+        data[at] ^= 0x55
+    path.write_bytes(data)
+    with pytest.raises(StoreDamagedError):
+        FileRun(path)
+
+
+def test_hashes_do_not_change() -> None:
+    assert key_hash(("topic", 3)) == key_hash(("topic", 3)) != key_hash(("topic", 4))
+
+
+def open_store(root: Path, **options: int) -> MessageStore:
+    return MessageStore.open(
+        root, broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT, flush_interval_ms=5, **options
+    )
+
+
+def pending(number: int) -> PendingRecord:
+    return PendingRecord(f"t{number % 5}", number % 3, b"x" * 500, b"", 1, HOST.packed)
+
+
+def test_a_start_scans_only_what_the_files_do_not_cover(tmp_path: Path) -> None:
+    store = open_store(tmp_path, index_run_bytes=100_000)
+    for number in range(8000):
+        store.append([pending(number)])
+    starts, end = store.index.record_starts().tolist(), store.max_offset
+    store.close()
+    store = open_store(tmp_path, index_run_bytes=100_000)
+    assert store.recovered.bytes_scanned < SEGMENT, "a clean stop leaves nothing but the empty tail"
+    assert store.recovered.records == 8000
+    assert (store.index.record_starts().tolist(), store.max_offset) == (starts, end)
+    store.append([pending(8000)])
+    store.close()
+    # a missing file, a foreign one and a damaged one are made anew
+    runs = list_runs(tmp_path / "lakeindex")
+    runs[3].unlink()
+    runs[5].write_bytes(b"nothing")
+    (tmp_path / "lakeindex" / f"{7:020d}").write_bytes(runs[0].read_bytes())
+    store = open_store(tmp_path, index_run_bytes=100_000)
+    assert len(store.recovered.unusable) == 2
+    assert len(store.index) == 8001
+    assert store.index.record_starts().tolist()[:-1] == starts
+    store.close()
+    store = open_store(tmp_path, index_run_bytes=100_000)
+    assert not store.recovered.unusable
+    assert store.recovered.bytes_scanned < SEGMENT
+    store.close()
+
+
+def test_a_file_whose_last_record_is_not_in_the_log_is_not_believed(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    placed = [store.append([pending(number)])[0] for number in range(100)]
+    store.close()
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:  # as after another broker cut the log
+        file.seek(placed[50].physical_offset)
+        file.write(bytes(SEGMENT - placed[50].physical_offset))
+    (tmp_path / "flushed").unlink()
+    store = open_store(tmp_path)
+    assert store.max_offset == placed[50].physical_offset
+    assert len(store.index) == 50
+    store.close()
