@@ -118,7 +118,7 @@ def main() -> None:
             dict.fromkeys(TOPICS, (8, "NORMAL")),
             ["bench-group"],
             flushDiskType=chosen.flush,
-            popPollingSize="8192",  # its default of 1,024 polls of a queue refuses the idle case
+            popPollingSize="100000",  # its default of 1,024 polls of a queue refuses the idle case
         )
         stack.enter_context(peer)
         servers.append(Server(PROXY, peer.address, peer.pid))
