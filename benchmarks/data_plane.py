@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument(
         "--cases", default="", help="only cases whose name holds one of these words, with commas"
     )
-    parser.add_argument("--transports", default="grpcio")
+    parser.add_argument("--transports", default="http2,grpcio", help="of the gateways to measure")
     parser.add_argument("--flush", default="ASYNC_FLUSH", choices=["ASYNC_FLUSH", "SYNC_FLUSH"])
     chosen = parser.parse_args()
     words = [word for word in chosen.cases.split(",") if word]
@@ -118,6 +118,7 @@ def main() -> None:
             dict.fromkeys(TOPICS, (8, "NORMAL")),
             ["bench-group"],
             flushDiskType=chosen.flush,
+            popPollingSize="100000",  # its default of 1,024 polls of a queue refuses the idle case
         )
         stack.enter_context(peer)
         servers.append(Server(PROXY, peer.address, peer.pid))

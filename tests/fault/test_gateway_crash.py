@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -16,9 +16,10 @@ import pytest
 
 from demo.processes import Gateway
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from tests.fault.conftest import EVIDENCE
 from tests.integration.gateway.conftest import OPTIONS, Client
 
-ROUNDS = 60 if os.environ.get("LAKEBROKER_EVIDENCE") else 3
+ROUNDS = 200 if EVIDENCE else 5
 
 
 class Load:
@@ -61,8 +62,11 @@ class Load:
                 self.acked |= {e.message_id for e in answer.entries if e.status.code == pb.OK}
 
 
+@pytest.mark.timeout(7200 if EVIDENCE else 300)
 @pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_sigkill_under_load(tmp_path: Path, mode: str) -> None:
+def test_sigkill_under_load(
+    tmp_path: Path, mode: str, record_property: Callable[[str, object], None]
+) -> None:
     rng = random.Random(7)
     sent: dict[str, bytes] = {}
     acked: set[str] = set()
@@ -87,6 +91,9 @@ def test_sigkill_under_load(tmp_path: Path, mode: str) -> None:
             acked |= load.acked
             gateway.start()
         found = everything(Client(gateway.address))
+        record_property("rounds", ROUNDS)
+        record_property("answered", len(sent))
+        record_property("acknowledged", len(acked))
         assert len(sent) > 20 * ROUNDS
         assert not acked & set(found), "acknowledged messages came back"
         lost = set(sent) - set(found) - acked
@@ -112,7 +119,8 @@ def test_sigterm_under_load(tmp_path: Path, mode: str, transport: str) -> None:
         allowed = {grpc.StatusCode.UNAVAILABLE}
         if transport == "grpcio":
             allowed.add(grpc.StatusCode.CANCELLED)  # what grpcio answers to calls it has taken and not begun
-        assert len(load.ends) == len(threads) and set(load.ends) <= allowed
+        assert len(load.ends) == len(threads)
+        assert set(load.ends) <= allowed
         assert len(load.sent) > 50
         gateway.start()
         found = everything(Client(gateway.address))

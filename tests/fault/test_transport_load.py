@@ -1,6 +1,6 @@
 """What clients may do to the gateway's connections: memory stays bounded, others are served, nothing is doubled.
 
-With LAKEBROKER_EVIDENCE=1 the numbers are those of `EVIDENCE`.
+With LAKEBROKER_EVIDENCE=1 the numbers are those of `LONG`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 import struct
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from store.log_reader import LogReader
 from store.record import decode_properties
 from store.scan import scan
+from tests.fault.conftest import EVIDENCE
 from tests.integration.transport.raw_peer import (
     DATA,
     END_STREAM,
@@ -40,9 +41,9 @@ from tests.integration.transport.raw_peer import (
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 METADATA = (("x-mq-client-id", "load"),)
-EVIDENCE = {"calls": 1_000_000, "cancelled": 200_000, "connections": 10_000}
+LONG = {"calls": 1_000_000, "cancelled": 200_000, "connections": 10_000}
 SHORT = {"calls": 20_000, "cancelled": 5_000, "connections": 500}
-NUMBERS = EVIDENCE if os.environ.get("LAKEBROKER_EVIDENCE") else SHORT
+NUMBERS = LONG if EVIDENCE else SHORT
 GROWTH_MB = 150
 pytestmark = pytest.mark.timeout(3600)
 
@@ -103,7 +104,10 @@ def stored_ids(gateway: Gateway) -> Counter[str]:
     return found
 
 
-def test_many_calls_on_one_connection(gateway: Gateway) -> None:
+Note = Callable[[str, object], None]
+
+
+def test_many_calls_on_one_connection(gateway: Gateway, record_property: Note) -> None:
     async def run() -> None:
         async with grpc.aio.insecure_channel(gateway.address) as channel:
             send = sender(channel)
@@ -120,11 +124,14 @@ def test_many_calls_on_one_connection(gateway: Gateway) -> None:
 
     before = rss_anon_mb(gateway)
     asyncio.run(run())
+    grown = rss_anon_mb(gateway) - before
+    record_property("calls", NUMBERS["calls"])
+    record_property("grown_mb", round(grown, 1))
     index_mb = NUMBERS["calls"] * 28 / (1 << 20)  # a queue entry and a start for each record
-    assert rss_anon_mb(gateway) - before < GROWTH_MB + 2.5 * index_mb
+    assert grown < GROWTH_MB + 2.5 * index_mb
 
 
-def test_calls_cancelled_at_random_points(gateway: Gateway) -> None:
+def test_calls_cancelled_at_random_points(gateway: Gateway, record_property: Note) -> None:
     """Sends and polls, cancelled before, while and after they are answered."""
     answered: set[str] = set()
     rng = random.Random(4)
@@ -161,8 +168,13 @@ def test_calls_cancelled_at_random_points(gateway: Gateway) -> None:
 
     before = rss_anon_mb(gateway)
     asyncio.run(run())
-    assert rss_anon_mb(gateway) - before < GROWTH_MB
+    grown = rss_anon_mb(gateway) - before
     found = stored_ids(gateway)
+    record_property("cancelled", NUMBERS["cancelled"])
+    record_property("answered_all_the_same", len(answered))
+    record_property("stored", len(found))
+    record_property("grown_mb", round(grown, 1))
+    assert grown < GROWTH_MB
     assert max(found.values()) == 1
     assert answered <= found.keys()
 
@@ -180,7 +192,7 @@ async def _drained(call: Any) -> bool:
     return False
 
 
-def test_connections_opened_and_dropped(gateway: Gateway) -> None:
+def test_connections_opened_and_dropped(gateway: Gateway, record_property: Note) -> None:
     """Silent ones, half a preface, half a request: dropped at any point, or left open."""
     starts = [
         b"",
@@ -206,7 +218,10 @@ def test_connections_opened_and_dropped(gateway: Gateway) -> None:
             connection.close()
     with grpc.insecure_channel(gateway.address) as channel:
         assert sender(channel)(message(b"z"), metadata=METADATA, timeout=10).status.code == pb.OK
-    assert rss_anon_mb(gateway) - before < GROWTH_MB
+    grown = rss_anon_mb(gateway) - before
+    record_property("connections", NUMBERS["connections"])
+    record_property("grown_mb", round(grown, 1))
+    assert grown < GROWTH_MB
     for connection in kept:
         connection.close()
 
