@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -70,7 +71,7 @@ async def _serve(config: GatewayConfig) -> None:
         loop.add_signal_handler(number, _stop, stopped)
     async with contextlib.AsyncExitStack() as undo:
         access = Access(config.lake.lake_token_file)
-        store = _open_store(config)
+        store = await asyncio.to_thread(_open_store, config)  # a scan must not hold up signals
         undo.callback(store.close)
         metrics = Metrics(config.broker.broker_cluster_name, config.broker.broker_name)
         broker = Broker(config, store, metrics, access)
@@ -81,12 +82,20 @@ async def _serve(config: GatewayConfig) -> None:
         await server.start()
         undo.push_async_callback(server.stop, config.proxy.grpc_shutdown_time_seconds)
         metrics_port = _serve_metrics(config, broker, store, undo)
+        _tune_collector()
         _announce(config, server.port, metrics_port, undo)
         await stopped.wait()
         log.info("stopping", broker=config.broker.broker_name)
         health.stopping()
         undo.push_async_callback(broker.drain)  # first of all, beside the server's grace
     log.info("stopped", broker=config.broker.broker_name)
+
+
+def _tune_collector() -> None:
+    """Calls leave hardly any cycles: looking for them every 700 objects costs 6 % of a send."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
 
 
 def _stop(stopped: asyncio.Event) -> None:
