@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from store.allocate import Allocator
+from store.checkpoint import Checkpoint
 from store.commit_log import CommitLog
 from store.errors import OffsetOutOfRangeError, StoreDamagedError, StoreReadOnlyError
 from store.flush import FLUSHED_FILE, Flusher, FlushMode, read_flushed
@@ -59,6 +60,7 @@ class MessageStore:
         index: QueueIndex,
         writer: IndexWriter,
         flusher: Flusher,
+        checkpoint: Checkpoint,
         recovered: RecoveryReport,
         lock_fd: int,
     ) -> None:
@@ -71,8 +73,11 @@ class MessageStore:
         self._allocator = allocator
         self._writer = writer
         self._flusher = flusher
+        self._checkpoint = checkpoint
         self._lock_fd = lock_fd
+        self._last_timestamp = 0
         self._closed = False
+        flusher.on_flushed = lambda offset: checkpoint.flushed(self._last_timestamp, offset)
 
     @classmethod
     def open(
@@ -132,10 +137,13 @@ class MessageStore:
                 segment.sync()  # what the scan accepted counts as flushed from here on
             flusher = Flusher(log, root / FLUSHED_FILE, flush_interval_ms, end)
             writer.start(flusher)
+            checkpoint = Checkpoint(root)
         except BaseException:
             os.close(lock_fd)
             raise
-        return cls(root, identity, store_host, log, allocator, index, writer, flusher, report, lock_fd)
+        return cls(
+            root, identity, store_host, log, allocator, index, writer, flusher, checkpoint, report, lock_fd
+        )
 
     @property
     def log_id(self) -> str:
@@ -190,6 +198,7 @@ class MessageStore:
                 queue_offsets.append(next_offset)
         appended = []
         placed = self._log.append(records, queue_offsets, now)
+        self._last_timestamp = now
         for record, queue_offset, (offset, size) in zip(records, queue_offsets, placed, strict=True):
             index.put(
                 record.topic, record.queue_id, queue_offset, offset, size, record.tags_code, record.sys_flag
@@ -251,6 +260,7 @@ class MessageStore:
             self._allocator.close()
             self._flusher.close()
             self._writer.close()
+            self._checkpoint.close()
             (self.root / ABORT_FILE).unlink(missing_ok=True)
         finally:
             for segment in self._log.segments:
