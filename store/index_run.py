@@ -57,6 +57,8 @@ _DIRECTORY = np.dtype(
     ]
 )
 _HOLE = 0xFFFFFFFF
+_FEW = 8
+"""Entries that are faster one by one than as arrays."""
 
 
 class Entries(NamedTuple):
@@ -163,6 +165,13 @@ class LiveRun:
     def entries(self, key: Key, low: int, high: int) -> Entries:
         """Entries by position in the queue, [low, high)."""
         some = self.queues[key].rows[low:high]
+        if len(some) <= _FEW and _HOLE not in some:
+            offsets, sizes, codes = self._offsets, self._sizes, self._codes
+            return Entries(
+                np.array([offsets[row] for row in some], dtype=np.int64),
+                np.array([sizes[row] for row in some], dtype=np.int32),
+                np.array([codes[row] for row in some], dtype=np.int64),
+            )
         rows = np.frombuffer(some, dtype=np.uint32) if some else np.empty(0, dtype=np.uint32)
         if _HOLE in some:
             held = np.flatnonzero(rows != _HOLE)
