@@ -64,6 +64,9 @@ class StoreOptions(_Group):
     store_path_root_dir: Path = Field(
         default_factory=lambda: Path.home() / "store", description="folder of the store"
     )
+    store_path_commit_log: str = Field(
+        "", description="folders of the log, divided by commas, used in turn; empty: commitlog in the store"
+    )
     mapped_file_size_commit_log: int = Field(
         1 << 30, ge=1 << 20, le=1 << 32, description="bytes of a segment; fixed when the store is made"
     )

@@ -117,6 +117,9 @@ def _open_store(config: GatewayConfig) -> MessageStore:
             broker=config.broker.broker_name,
             cluster=config.broker.broker_cluster_name,
             store_host=Host(config.broker.broker_ip1, config.broker.listen_port),
+            commit_log_paths=[
+                Path(each.strip()) for each in options.store_path_commit_log.split(",") if each.strip()
+            ],
             segment_size=options.mapped_file_size_commit_log,
             flush=options.flush_disk_type,
             flush_interval_ms=options.flush_interval_commit_log,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import struct
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -325,3 +327,49 @@ def test_a_waiter_that_fails_leaves_the_others_and_the_flushing_alone(
     store.close()
     assert not (tmp_path / "abort").exists()
     assert [record.message for record in caplog.records] == ["a callback of a flush failed"]
+
+
+def test_a_log_over_several_folders(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "two")]
+    store = open_store(tmp_path / "store", commit_log_paths=folders)
+    placed = [store.append([pending(bytes([n]) * 40_000)])[0] for n in range(5)]
+    store.close()
+    assert [sorted(path.name for path in each.iterdir()) for each in folders] == [
+        [f"{n * SEGMENT:020d}" for n in numbers] for numbers in ((0, 2, 4), (1, 3))
+    ]
+    reader = LogReader(tmp_path / "store")
+    found = [offset for offset, _, _ in reader.read_chunks(0, reader.flushed_offset, SEGMENT)]
+    assert found == [each.physical_offset for each in placed]
+    reader.close()
+    # a folder that is no longer wanted stays in the list while it holds segments
+    store = open_store(tmp_path / "store", commit_log_paths=[tmp_path / "three"])
+    assert scanned_offsets(store) == found
+    store.append([pending(b"x" * 40_000)])
+    store.close()
+    assert [path.name for path in (tmp_path / "three").iterdir()] == [f"{5 * SEGMENT:020d}"]
+    store = open_store(tmp_path / "store", commit_log_paths=[tmp_path / "three"])
+    assert len(scanned_offsets(store)) == 6
+    store.close()
+
+
+def test_the_next_segment_is_made_ahead_and_removed_when_not_used(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.append([pending(b"x" * 40_000)])
+    ahead = tmp_path / "commitlog" / f"{SEGMENT:020d}"
+    for _ in range(500):
+        if ahead.exists() and ahead.stat().st_size:
+            break
+        time.sleep(0.01)
+    assert ahead.stat().st_size == SEGMENT
+    store.close()
+    assert not ahead.exists()
+
+
+def test_the_checkpoint_is_kept_for_a_real_broker(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    last = store.append([pending()])[0]
+    flush(store)
+    store.close()
+    times = struct.unpack(">5q", (tmp_path / "checkpoint").read_bytes()[:40])
+    assert times == (last.store_timestamp, 0, 0, last.size, last.size)
+    assert (tmp_path / "checkpoint").stat().st_size == 4096
