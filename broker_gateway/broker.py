@@ -20,9 +20,11 @@ from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.journal.replay import Replayed, replay
+from broker_gateway.lake import Lake
 from broker_gateway.metadata.catalog import Catalog, Group
 from broker_gateway.metadata.peers import Peers
 from broker_gateway.metrics import MAX_SERIES, Metrics
+from broker_gateway.retention import Retention, rules_of
 from broker_gateway.service.access import Access
 from broker_gateway.service.admin import AdminService
 from broker_gateway.service.client import ClientService
@@ -89,6 +91,14 @@ class Broker:
             self._client,
             self.journal,
         )
+        location = config.lake.lake_location
+        self.retention = Retention(
+            store,
+            self.journal,
+            rules_of(config.store),
+            Lake(location) if location else None,
+            config.lake.lake_force_delete,
+        )
         self.admin = AdminService(config, self.catalog, self.journal, access, self.peers)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -103,6 +113,10 @@ class Broker:
             asyncio.create_task(self._repeat(_LOOK_S, self._look_after_due), name="redelivery"),
             asyncio.create_task(self._repeat(_PEERS_S, self._look_for_peers), name="peers"),
             asyncio.create_task(self._repeat(_HOUSEKEEPING_S, self._housekeep), name="housekeeping"),
+            asyncio.create_task(
+                self._repeat(self._config.store.clean_resource_interval / 1000, self._retain),
+                name="retention",
+            ),
         ]
         return replayed
 
@@ -158,6 +172,9 @@ class Broker:
 
     async def _look_for_peers(self) -> None:
         self.peers.refresh()
+
+    async def _retain(self) -> None:
+        await self.retention.look()
 
     async def _housekeep(self) -> None:
         for session in self.clients.expire():

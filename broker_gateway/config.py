@@ -75,6 +75,20 @@ class StoreOptions(_Group):
     )
     flush_interval_commit_log: int = Field(500, ge=1, le=60_000, description="ms between flushes")
     sync_flush_timeout: int = Field(5000, ge=10, le=600_000, description="ms a send waits for the disk")
+    file_reserved_time: int = Field(72, ge=0, le=1_000_000, description="hours that a segment stays")
+    delete_when: str = Field(
+        "04", pattern=r"^([01]?\d|2[0-3])(;([01]?\d|2[0-3]))*$", description="hours of deletion, 04;16"
+    )
+    disk_max_used_space_ratio: int = Field(
+        75, ge=10, le=95, description="% of the disk: expired segments go at any hour"
+    )
+    disk_space_clean_forcibly_ratio: int = Field(
+        85, ge=30, le=99, description="%: the oldest segments go at once"
+    )
+    disk_space_warning_level_ratio: int = Field(90, ge=35, le=99, description="%: sends are refused")
+    clean_file_forcibly_enable: bool = Field(True, description="delete segments that are not expired")
+    delete_file_batch_max: int = Field(10, ge=1, le=1000, description="segments deleted in one look")
+    clean_resource_interval: int = Field(10_000, ge=100, le=3_600_000, description="ms between looks")
     max_message_size: int = Field(4 << 20, ge=1, le=64 << 20, description="bytes of a body")
 
 
@@ -104,6 +118,9 @@ class LakeOptions(_Group):
     """What RocketMQ has no name for."""
 
     lake_location: str = Field("", description="folder or URL of the Delta tables; empty: none")
+    lake_force_delete: bool = Field(
+        False, description="delete segments that the lake does not have before refusing sends"
+    )
     lake_token_file: Path | None = Field(None, description="file with the token for Log and Admin services")
     lake_journal_snapshot_bytes: int = Field(64 << 20, ge=1 << 16, description="log between two snapshots")
     lake_queue_index_max_bytes: int = Field(

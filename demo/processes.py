@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,8 +28,12 @@ def command(*arguments: str) -> list[str]:
 class Gateway:
     """A gateway over the store in `folder`, on free ports of the loopback interface."""
 
-    def __init__(self, folder: Path, *, transport: str = "http2", **options: str) -> None:
+    def __init__(
+        self, folder: Path, *, transport: str = "http2", wrapper: Sequence[str] = (), **options: str
+    ) -> None:
+        """`wrapper` goes before the command, such as one that enters a namespace."""
         folder.mkdir(parents=True, exist_ok=True)
+        self._wrapper = wrapper
         self.folder = folder
         self._transport = transport
         self.log = folder / "gateway.log"
@@ -69,7 +74,7 @@ class Gateway:
         settings = [part for name, value in self._options.items() for part in ("--set", f"{name}={value}")]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                command("gateway", "--transport", self._transport, *settings),
+                [*self._wrapper, *command("gateway", "--transport", self._transport, *settings)],
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,

@@ -16,15 +16,25 @@ class Allocator:
     """Makes the files of the commit log. `folders` are those of storePathCommitLog, used in turn."""
 
     def __init__(self, folders: Sequence[Path], segment_size: int) -> None:
-        self._folders = folders
+        self.folders = folders
         self._size = segment_size
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="allocate")
         self._start = -1
         self._next: Future[Segment] | None = None
+        self.full: frozenset[Path] = frozenset()
+        """Folders that get no new segment while another one may."""
+
+    @property
+    def error(self) -> OSError | None:
+        """Why the next segment could not be made ahead."""
+        if self._next is None or not self._next.done():
+            return None
+        error = self._next.exception()
+        return error if isinstance(error, OSError) else None
 
     def prepare(self, start: int) -> None:
-        """Begins to make the segment at `start`, if none is being made."""
-        if self._next is None:
+        """Begins to make the segment at `start`, if none is being made; a failure is tried again."""
+        if self._next is None or self.error is not None:
             self._start = start
             self._next = self._thread.submit(self._create, start)
 
@@ -50,7 +60,8 @@ class Allocator:
         self._thread.shutdown(wait=True)
 
     def _create(self, start: int) -> Segment:
-        folder = self._folders[start // self._size % len(self._folders)]
+        folders = [folder for folder in self.folders if folder not in self.full] or self.folders
+        folder = folders[start // self._size % len(folders)]
         return Segment.create(folder, start, self._size)
 
 

@@ -115,6 +115,18 @@ class CommitLog:
             )
         return self.segments[position]
 
+    def take_out(self, count: int) -> list[Segment]:
+        """Forgets the first segments and gives them; views of them stay good."""
+        gone = self.segments[:count]
+        self.segments = self.segments[count:]
+        self._starts = self._starts[count:]
+        return gone
+
+    def prepare(self) -> None:
+        """Tries again to make the next segment ahead, if that failed."""
+        if self._allocator.error is not None:
+            self._allocator.prepare(self.segments[-1].end)
+
     def _end_of(self, offset: int) -> int:
         """The end of the segment that takes the record at `offset`."""
         if self.segments:

@@ -42,7 +42,7 @@ class IndexWriter:
         self._thread.shutdown(wait=True)
         run, next_offsets = self._index.live_run()
         if len(run):
-            self._write(run, next_offsets)
+            self._write(run, next_offsets, last=True)
 
     def _cut(self, run: LiveRun, next_offsets: Mapping[Key, int]) -> None:
         if self._flusher is None:
@@ -55,8 +55,10 @@ class IndexWriter:
 
         self._flusher.wait(run.end, flushed)
 
-    def _write(self, run: LiveRun, next_offsets: Mapping[Key, int]) -> None:
+    def _write(self, run: LiveRun, next_offsets: Mapping[Key, int], last: bool = False) -> None:
         try:
-            self._index.replace(run, run.write(self._folder, self._log_id, next_offsets))
+            written = run.write(self._folder, self._log_id, next_offsets)
+            if not last and not self._index.replace(run, written):
+                written.path.unlink()
         except OSError as error:
             log.error("the queue index of offset %d could not be written: %s", run.start, error)

@@ -14,6 +14,7 @@ from store.checkpoint import Checkpoint
 from store.commit_log import CommitLog
 from store.errors import OffsetOutOfRangeError, StoreDamagedError, StoreReadOnlyError
 from store.flush import FLUSHED_FILE, Flusher, FlushMode, read_flushed
+from store.index_run import FileRun
 from store.index_writer import IndexWriter
 from store.queue_index import RUN_BYTES, QueueIndex
 from store.record import SYS_COMMIT, SYS_TRANSACTION_MASK, Host, PendingRecord, Record, decode_record
@@ -32,10 +33,11 @@ from store.recovery import (
     recover,
     write_identity,
 )
+from store.retention import Candidate, Rules, choose, least_full, refusal
 from store.scan import Scan, scan
-from store.segment import list_segments, sync_folder
+from store.segment import Segment, list_segments, sync_folder
 
-__all__ = ["Appended", "FlushMode", "MessageStore"]
+__all__ = ["Appended", "FlushMode", "MessageStore", "Removed"]
 
 
 class Appended(NamedTuple):
@@ -45,6 +47,22 @@ class Appended(NamedTuple):
     size: int
     queue_offset: int
     store_timestamp: int
+
+
+class Removed(NamedTuple):
+    """What retention took out of the log: segments, ascending, and files of the index."""
+
+    segments: list[Segment]
+    runs: list[FileRun]
+
+    def dispose(self) -> None:
+        """Deletes the files, oldest first, so that a crash leaves no hole; may be done on another thread."""
+        for run in self.runs:
+            run.path.unlink(missing_ok=True)
+        for segment in self.segments:
+            segment.close()
+            segment.path.unlink(missing_ok=True)
+            sync_folder(segment.path.parent)
 
 
 class MessageStore:
@@ -77,6 +95,7 @@ class MessageStore:
         self._lock_fd = lock_fd
         self._last_timestamp = 0
         self._closed = False
+        self._disk_refusal: str | None = None
         flusher.on_flushed = lambda offset: checkpoint.flushed(self._last_timestamp, offset)
 
     @classmethod
@@ -205,6 +224,49 @@ class MessageStore:
             )
             appended.append(Appended(offset, size, queue_offset, now))
         return appended
+
+    @property
+    def refusal(self) -> str | None:
+        """Why messages of clients should be refused; None when they should not. The journal still has room."""
+        if self._disk_refusal is not None:
+            return self._disk_refusal
+        error = self._allocator.error
+        if error is None:
+            return None
+        return (
+            f"the next segment of the log in {self._allocator.folders[0]} cannot be made ({error}): make room"
+        )
+
+    def retain(self, rules: Rules, hour: int, keep_from: int, *, by_hand: bool = False) -> Removed:
+        """Looks at the disks, sets `refusal`, and takes out segments that may go; `dispose` of what it gives.
+
+        `hour` is the local one. Raises OSError when a disk cannot be looked at.
+        """
+        disks = [least_full([folder]) for folder in self._allocator.folders]
+        disk = min(disks, key=lambda each: each.used)
+        self._allocator.full = frozenset(each.folder for each in disks if each.used > rules.force)
+        self._disk_refusal = refusal(rules, disk)
+        self._log.prepare()
+        count = choose(rules, self._candidates(rules.at_a_time), disk.used, hour, keep_from, by_hand=by_hand)
+        if not count:
+            return Removed([], [])
+        segments = self._log.take_out(count)
+        return Removed(segments, self.index.drop_below(self.min_offset))
+
+    def expired(self, rules: Rules, hour: int, *, by_hand: bool = False) -> int:
+        """The physical offset up to which segments would go if nothing held them."""
+        disk = least_full(self._allocator.folders)
+        some = self._candidates(rules.at_a_time)
+        count = choose(rules, some, disk.used, hour, self.max_offset, by_hand=by_hand)
+        return some[count - 1].end if count else self.min_offset
+
+    def _candidates(self, most: int) -> list[Candidate]:
+        """The oldest segments, one more than may go at a time."""
+        now = time.time()
+        written = [each for each in self._log.segments if each.start < self.max_offset]
+        return [
+            Candidate(each.start, each.end, now - each.path.stat().st_mtime) for each in written[: most + 1]
+        ]
 
     def is_boundary(self, offset: int) -> bool:
         """Whether a range of the log may begin or end at `offset`."""

@@ -198,12 +198,14 @@ class QueueIndex:
         """The newest run as it is, for a clean stop."""
         return self._live, self._next
 
-    def replace(self, run: LiveRun, written: FileRun) -> None:
-        """Reads an older run from its file from here on."""
+    def replace(self, run: LiveRun, written: FileRun) -> bool:
+        """Reads an older run from its file from here on; False when it was dropped meanwhile."""
         with self._lock:
             for number, each in enumerate(self._older):
                 if each is run:
                     self._older[number] = written
+                    return True
+        return False
 
     def drop_below(self, offset: int) -> list[FileRun]:
         """Forgets runs that end at or below a physical offset; those that have files."""

@@ -49,6 +49,8 @@ class Journal:
         self._snapshot_bytes = snapshot_bytes
         self._schedule = schedule
         self._snapshot_at = 0
+        self._unflushed: list[tuple[int, int]] = []
+        self._needed_from = 0
         self._batch = pb.Batch(version=VERSION)
         self._changes: dict[QueueKey, tuple[QueueDelivery, pb.QueueChange]] = {}
         self._pending = 0
@@ -57,7 +59,13 @@ class Journal:
 
     def replayed_to(self, snapshot_offset: int) -> None:
         """Where the newest snapshot in the log stands, after a replay."""
-        self._snapshot_at = snapshot_offset
+        self._snapshot_at = self._needed_from = snapshot_offset
+
+    def needed_from(self) -> int:
+        """Where the newest complete snapshot that is on disk begins: a start reads nothing before it."""
+        while self._unflushed and self._unflushed[0][1] <= self._store.flushed_offset:
+            self._needed_from = self._unflushed.pop(0)[0]
+        return self._needed_from
 
     def events(
         self,
@@ -163,6 +171,7 @@ class Journal:
             part.snapshot.log_offset = offset
         self._append(parts, SNAPSHOT_TAG)
         self._snapshot_at = offset
+        self._unflushed.append((offset, self._store.max_offset))
 
     def _change(self, state: QueueDelivery) -> pb.QueueChange:
         known = self._changes.get(state.key)

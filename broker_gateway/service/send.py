@@ -121,6 +121,9 @@ class SendService:
                 pb.PAYLOAD_TOO_LARGE,
                 f"{len(messages)} messages in one call, at most {MAX_MESSAGES_A_CALL} are taken; send fewer",
             )
+        refusal = self._store.refusal
+        if refusal is not None:
+            raise ServiceError(pb.INTERNAL_SERVER_ERROR, refusal)
         topic = self._resources.topic(messages[0].topic)
         try:
             records, message_ids = self._records(topic, messages, context)

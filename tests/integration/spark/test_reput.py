@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,15 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 
+from demo.processes import ROOT, Gateway, command
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from store.log_reader import LogReader
 from structured_streaming.errors import ForeignWriterError, LakeError
 from structured_streaming.reput import ReputOptions, start_reput
 from structured_streaming.sink.delta_commit import DeltaCommitSink
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.sql import register
+from tests.integration.gateway.conftest import OPTIONS, Client
 from tests.integration.spark.conftest import Writer, rows
 from tests.lake_checks import assert_exact
 
@@ -142,3 +147,40 @@ def test_wrong_options_are_named(spark: SparkSession, tmp_path: Path) -> None:
         spark.read.format("lakebroker").load().collect()
     with pytest.raises(Exception, match=r"lakebroker\.json"):
         spark.read.format("lakebroker").option("store", str(tmp_path)).load().collect()
+
+
+def test_segments_go_once_the_lake_has_them(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    options = {
+        **OPTIONS,
+        "mappedFileSizeCommitLog": str(1 << 20),
+        "fileReservedTime": "0",
+        "deleteWhen": ";".join(str(hour) for hour in range(24)),
+        "cleanResourceInterval": "100",
+        "lakeLocation": str(lake),
+    }
+    with Gateway(tmp_path / "gateway", **options) as gateway:
+        client = Client(gateway.address)
+        for _ in range(40):
+            assert client.send("bulk", b"x" * 100_000).status.code == pb.OK
+
+        def first_segment() -> int:
+            return min(int(path.name) for path in (gateway.store / "commitlog").iterdir())
+
+        def reput() -> int:
+            arguments = command("reput", "--brokers", gateway.address, "--lake", str(lake), "--once")
+            done = subprocess.run(
+                arguments, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200
+            )
+            assert done.returncode == 0, done.stderr[-3000:]
+            return len([each for each in rows(lake, "messages")["topic"].to_pylist() if each == "bulk"])
+
+        assert first_segment() == 0
+        assert reput() == 40
+        deadline = time.monotonic() + 20
+        while first_segment() < 3 << 20:
+            assert time.monotonic() < deadline, gateway.log.read_text()[-2000:]
+            time.sleep(0.05)
+        assert client.send("bulk", b"later").status.code == pb.OK
+        assert reput() == 41
+        client.channel.close()

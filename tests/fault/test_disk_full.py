@@ -1,0 +1,142 @@
+"""A disk that fills up: sends are refused by name, receiving and acknowledging go on, and room makes it well."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from demo.processes import Gateway
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from tests.integration.gateway.conftest import OPTIONS, Client
+
+DISK = 24 << 20
+SEGMENT = 1 << 20
+BODY = b"x" * 50_000
+
+
+class SmallDisk:
+    """A tmpfs in a mount namespace of its own, kept by a process; `wrapper` enters it."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        script = f'mount -t tmpfs -o size={DISK} none "$1" && echo mounted && exec sleep infinity'
+        self._holder = subprocess.Popen(
+            ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", str(folder)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._holder.stdout is not None
+        assert self._holder.stdout.readline() == "mounted\n", "no user namespace, or no tmpfs in it"
+        enter = ["nsenter", f"--target={self._holder.pid}", "--user", "--mount", "--preserve-credentials"]
+        self.wrapper = [*enter, f"--wd={Path.cwd()}"]
+
+    def path(self, name: str) -> Path:
+        """A file on the disk, seen from outside."""
+        return Path(f"/proc/{self._holder.pid}/root{self.folder}") / name
+
+    def fill(self, leave: int = 0) -> None:
+        """Fills the disk with a file but for `leave` bytes."""
+        with self.path("ballast").open("ab", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(1 << 16))
+            except OSError:
+                file.truncate(max(0, file.tell() - leave))
+
+    def close(self) -> None:
+        self._holder.kill()
+        self._holder.wait()
+        assert self._holder.stdout is not None
+        self._holder.stdout.close()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    made = SmallDisk(tmp_path / "disk")
+    yield made
+    made.close()
+
+
+def broker(folder: Path, disk: SmallDisk, **options: str) -> Gateway:
+    return Gateway(
+        folder,
+        wrapper=disk.wrapper,
+        **OPTIONS,
+        storePathRootDir=str(disk.folder / "store"),
+        mappedFileSizeCommitLog=str(SEGMENT),
+        cleanFileForciblyEnable="false",
+        cleanResourceInterval="100",
+        **options,
+    )
+
+
+def send_until_refused(client: Client) -> tuple[list[str], str]:
+    """Ids of what was taken, and why the next was not."""
+    taken: list[str] = []
+    for _ in range(2000):
+        answer = client.send("t", BODY)
+        if answer.status.code != pb.OK:
+            assert answer.status.code == pb.INTERNAL_SERVER_ERROR
+            return taken, answer.status.message
+        taken.append(answer.entries[0].message_id)
+        time.sleep(0.005)
+    raise AssertionError("never refused")
+
+
+def take_all(client: Client) -> set[str]:
+    """Receives and acknowledges everything."""
+    seen: set[str] = set()
+    while messages := client.receive("t", "g", invisible_ms=60_000)[1]:
+        assert client.ack("t", "g", *messages).status.code == pb.OK
+        seen |= {m.system_properties.message_id for m in messages}
+    return seen
+
+
+def sends_again(client: Client) -> bool:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if client.send("t", BODY).status.code == pb.OK:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_a_disk_fuller_than_the_watermark(tmp_path: Path, disk: SmallDisk) -> None:
+    disk.path("ballast").write_bytes(bytes(12 << 20))
+    with broker(tmp_path / "gateway", disk) as gateway:
+        client = Client(gateway.address)
+        taken, why = send_until_refused(client)
+        assert "diskSpaceWarningLevelRatio" in why
+        assert str(disk.folder) in why
+        assert take_all(client) == set(taken)
+        assert client.send("t", BODY).status.code != pb.OK
+        disk.path("ballast").unlink()
+        assert sends_again(client)
+        client.channel.close()
+        assert gateway.terminate() == 0
+
+
+def test_no_room_at_all_and_a_start_without_it(tmp_path: Path, disk: SmallDisk) -> None:
+    with broker(tmp_path / "gateway", disk, diskSpaceWarningLevelRatio="99") as gateway:
+        client = Client(gateway.address)
+        first = [client.send("t", BODY).entries[0].message_id for _ in range(5)]
+        disk.fill()
+        taken, why = send_until_refused(client)
+        assert "make room" in why
+        assert take_all(client) == {*first, *taken}
+        client.channel.close()
+        gateway.kill()
+        gateway.start()
+        client = Client(gateway.address)
+        assert client.receive("t", "g")[1] == []
+        assert client.send("t", BODY).status.code != pb.OK
+        disk.path("ballast").unlink()
+        assert sends_again(client)
+        assert len(take_all(client)) == 1
+        client.channel.close()
+        assert gateway.terminate() == 0

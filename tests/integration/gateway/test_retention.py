@@ -1,0 +1,72 @@
+"""Old segments are deleted while the gateway runs, and nothing that is still needed goes with them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from demo.processes import Gateway
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from tests.integration.gateway.conftest import OPTIONS, Client
+
+SEGMENT = 1 << 20
+AT_ONCE = {
+    **OPTIONS,
+    "mappedFileSizeCommitLog": str(SEGMENT),
+    "fileReservedTime": "0",
+    "deleteWhen": ";".join(str(hour) for hour in range(24)),
+    "cleanResourceInterval": "100",
+}
+BODY = b"x" * 100_000
+
+
+def first_segment(gateway: Gateway) -> int:
+    return min(int(path.name) for path in (gateway.store / "commitlog").iterdir())
+
+
+def wait_for(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def drain(client: Client, topic: str, group: str) -> list[pb.Message]:
+    found: list[pb.Message] = []
+    while messages := client.receive(topic, group, invisible_ms=60_000)[1]:
+        found += messages
+    return found
+
+
+def test_segments_go_and_the_broker_starts_from_what_is_left(tmp_path: Path) -> None:
+    with Gateway(tmp_path, **AT_ONCE) as gateway:
+        client = Client(gateway.address)
+        client.send("t", b"first")
+        (first,) = drain(client, "t", "g")
+        client.ack("t", "g", first)
+        client.send("t", b"in flight")
+        (flying,) = drain(client, "t", "g")
+        for _ in range(60):
+            assert client.send("bulk", BODY).status.code == pb.OK
+        wait_for(lambda: first_segment(gateway) >= 4 * SEGMENT)
+        last = client.send("t", b"last").entries[0].message_id
+        client.channel.close()
+        gateway.kill()
+        gateway.start()
+        client = Client(gateway.address)
+        assert [m.system_properties.message_id for m in drain(client, "t", "g")] == [last]
+        assert client.ack("t", "g", flying).status.code == pb.OK, "delivery state outlives the message"
+        assert "sends are refused" not in gateway.log.read_text()
+        client.channel.close()
+
+
+def test_what_the_lake_does_not_have_stays(tmp_path: Path) -> None:
+    with Gateway(tmp_path, **AT_ONCE, lakeLocation=str(tmp_path / "lake")) as gateway:
+        client = Client(gateway.address)
+        for _ in range(40):
+            assert client.send("bulk", BODY).status.code == pb.OK
+        wait_for(lambda: "the lake has the log up to 0 only" in gateway.log.read_text())
+        time.sleep(0.5)
+        assert first_segment(gateway) == 0
+        client.channel.close()

@@ -1,0 +1,158 @@
+"""What may go and when sends are refused; segments taken out under readers; a start after that."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.errors import OffsetOutOfRangeError
+from store.log_reader import LogReader
+from store.message_store import MessageStore
+from store.record import Host, PendingRecord
+from store.retention import Candidate, Disk, Rules, choose, refusal
+
+SEGMENT = 1 << 16
+HOST = Host("127.0.0.1", 10911)
+OLD = [Candidate(n * 100, (n + 1) * 100, 80 * 3600 - n) for n in range(5)]
+YOUNG = [Candidate(n * 100, (n + 1) * 100, 3600 - n) for n in range(5)]
+ALL = 1 << 40
+
+
+@pytest.mark.parametrize(
+    ("segments", "used", "hour", "keep_from", "count"),
+    [
+        (OLD, 0.1, 4, ALL, 4),
+        (OLD, 0.1, 5, ALL, 0),
+        (OLD, 0.76, 5, ALL, 4),
+        (OLD, 0.1, 4, 200, 2),
+        (OLD, 0.1, 4, 199, 1),
+        (OLD, 0.99, 4, 0, 0),
+        (YOUNG, 0.80, 4, ALL, 0),
+        (YOUNG, 0.86, 5, ALL, 4),
+        (YOUNG, 0.86, 5, 300, 3),
+        (OLD[:2] + YOUNG[2:], 0.1, 4, ALL, 2),
+        (OLD[:1], 0.99, 4, ALL, 0),
+        ([], 0.99, 4, ALL, 0),
+    ],
+)
+def test_what_may_go(segments: list[Candidate], used: float, hour: int, keep_from: int, count: int) -> None:
+    assert choose(Rules(), segments, used, hour, keep_from) == count
+
+
+def test_by_hand_at_a_time_and_never_forcibly() -> None:
+    assert choose(Rules(), OLD, 0.1, 5, ALL, by_hand=True) == 4
+    assert choose(Rules(at_a_time=2), OLD, 0.1, 4, ALL) == 2
+    assert choose(Rules(forcibly=False), YOUNG, 0.99, 4, ALL) == 0
+
+
+def test_a_refusal_names_disk_fill_and_option() -> None:
+    assert refusal(Rules(), Disk(Path("/data"), 0.90)) is None
+    why = refusal(Rules(), Disk(Path("/data"), 0.934))
+    assert why is not None
+    assert "/data" in why
+    assert "93%" in why
+    assert "diskSpaceWarningLevelRatio" in why
+
+
+def open_store(folder: Path, **options: Any) -> MessageStore:
+    return MessageStore.open(
+        folder, broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT, flush_interval_ms=5, **options
+    )
+
+
+def fill(store: MessageStore, segments: int) -> list[int]:
+    starts = []
+    while store.max_offset < segments * SEGMENT:
+        record = PendingRecord("t", len(starts) % 2, b"x" * 10_000, b"", 1, HOST.packed)
+        starts.append(store.append([record])[0].physical_offset)
+    return starts
+
+
+def grow_old(folder: Path, *numbers: int) -> None:
+    for number in numbers:
+        os.utime(folder / "commitlog" / f"{number * SEGMENT:020d}", (1, 1))
+
+
+def test_segments_go_under_readers_and_a_start_begins_behind_them(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    starts = fill(store, 5)
+    grow_old(tmp_path, 0, 1)
+    view = store.read(starts[0], 100)
+    before = bytes(view)
+    chunks = store.read_chunks(0, store.max_offset, SEGMENT)
+    _, chunk, _ = next(chunks)
+    removed = store.retain(Rules(max_used=0.0, force=1.0, refuse=1.0), 0, store.max_offset)
+    removed.dispose()
+    assert store.min_offset == 2 * SEGMENT
+    assert bytes(view) == before
+    assert bytes(chunk[:100]) == before
+    with pytest.raises(OffsetOutOfRangeError):
+        store.read(starts[0], 100)
+    kept = [start for start in starts if start >= 2 * SEGMENT]
+    assert store.index.record_starts().tolist() == kept
+    first = {queue: store.index.min_offset("t", queue) for queue in (0, 1)}
+    assert sum(first.values()) == len(starts) - len(kept)
+    assert sorted(path.name for path in (tmp_path / "commitlog").iterdir())[0] == f"{2 * SEGMENT:020d}"
+    store.close()
+    assert all(int(path.name) >= 2 * SEGMENT for path in (tmp_path / "lakeindex").iterdir())
+    store = open_store(tmp_path)
+    assert store.min_offset == 2 * SEGMENT
+    assert store.index.record_starts().tolist() == kept
+    assert {queue: store.index.min_offset("t", queue) for queue in (0, 1)} == first
+    assert not store.recovered.bad
+    assert not store.recovered.unusable
+    assert store.append([PendingRecord("t", 0, b"", b"", 1, HOST.packed)])[0].queue_offset == len(starts[::2])
+    reader = LogReader(tmp_path)
+    assert reader.min_offset == 2 * SEGMENT
+    reader.close()
+    store.close()
+
+
+def test_what_is_needed_stays(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    fill(store, 4)
+    grow_old(tmp_path, 0, 1, 2)
+    rules = Rules(max_used=0.0, force=1.0, refuse=1.0)
+    assert not store.retain(rules, 0, SEGMENT - 1).segments
+    assert store.expired(rules, 0) == 3 * SEGMENT
+    assert [each.start for each in store.retain(rules, 0, 2 * SEGMENT).segments] == [0, SEGMENT]
+    store.close()
+
+
+def test_a_full_disk_refuses_and_takes_again(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    fill(store, 1)
+    store.retain(Rules(refuse=0.0), 0, 0)
+    assert "diskSpaceWarningLevelRatio" in (store.refusal or "")
+    store.retain(Rules(refuse=1.0), 0, 0)
+    assert store.refusal is None
+    store.close()
+
+
+def test_no_room_for_the_next_segment_refuses_before_this_one_is_full(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    fill(store, 1)
+    at = store.max_offset // SEGMENT + 1
+    in_the_way = tmp_path / "commitlog" / f"{at * SEGMENT:020d}"
+    in_the_way.mkdir()
+    while store.max_offset % SEGMENT < SEGMENT // 2 + 100:
+        store.append([PendingRecord("t", 0, b"x" * 5000, b"", 1, HOST.packed)])
+    for _ in range(1000):
+        if store.refusal is not None:
+            break
+        time.sleep(0.01)
+    assert "cannot be made" in (store.refusal or "")
+    store.append([PendingRecord("journal", 0, b"x" * 5000, b"", 1, HOST.packed)])  # what is ours still fits
+    in_the_way.rmdir()
+    for _ in range(1000):
+        store.retain(Rules(refuse=1.0), 0, 0)
+        if store.refusal is None:
+            break
+        time.sleep(0.01)
+    assert store.refusal is None
+    fill(store, at + 1)
+    store.close()
