@@ -41,11 +41,12 @@ class LogReader:
         """The end for readers."""
         if self._published:
             return read_flushed(self._root / FLUSHED_FILE) or 0
-        found = self._found()
-        if not found:
-            return 0
-        segment = self._segment(found[-1][0])
-        return scan(segment.view, segment.start, verify_crc=False, mode="tail").next_offset
+        for start, _ in reversed(self._found()):  # a real broker makes segments ahead: those hold nothing
+            segment = self._segment(start)
+            end = scan(segment.view, segment.start, verify_crc=False, mode="tail").next_offset
+            if end > start:
+                return end
+        return self.min_offset
 
     def split(self, start: int, end: int, max_bytes: int) -> list[int]:
         """Boundaries of record-aligned ranges of about `max_bytes`, the first `start`, the last `end`."""
@@ -68,6 +69,10 @@ class LogReader:
         for begin, stop in itertools.pairwise(cuts):
             segment = self._segment(begin)
             yield begin, segment.view[begin - segment.start : stop - segment.start], stop
+
+    def segments(self) -> list[tuple[int, int, Path]]:
+        """First offset, bytes and path of every segment, ascending."""
+        return [(start, path.stat().st_size, path) for start, path in self._found()]
 
     def close(self) -> None:
         for segment in self._open.values():

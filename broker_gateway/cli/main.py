@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from broker_gateway.cli import admin_commands, gateway_command, lake_commands
+from broker_gateway.cli import admin_commands, gateway_command, lake_commands, store_commands
 
 app = typer.Typer(
     name="lakebroker",
@@ -17,6 +17,7 @@ app = typer.Typer(
 gateway_command.register(app)
 admin_commands.register(app)
 lake_commands.register(app)
+store_commands.register(app)
 
 if __name__ == "__main__":
     app()

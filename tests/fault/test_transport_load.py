@@ -12,7 +12,6 @@ import random
 import socket
 import struct
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,8 @@ import pytest
 from demo.processes import Gateway
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
-from store.log_reader import LogReader
-from store.record import decode_properties
-from store.scan import scan
 from tests.fault.conftest import EVIDENCE
+from tests.fault.test_gateway_crash import stored
 from tests.integration.transport.raw_peer import (
     DATA,
     END_STREAM,
@@ -86,22 +83,6 @@ def sender(channel: Any) -> Any:
         request_serializer=rpc.SendMessageRequest.SerializeToString,
         response_deserializer=rpc.SendMessageResponse.FromString,
     )
-
-
-def stored_ids(gateway: Gateway) -> Counter[str]:
-    """How often each message id stands in the log, after a clean stop."""
-    assert gateway.terminate() == 0
-    reader = LogReader(gateway.store)
-    found: Counter[str] = Counter()
-    for start, data, _ in reader.read_chunks(reader.min_offset, reader.flushed_offset, 16 << 20):
-        columns = scan(data, start)
-        assert not columns.bad_reason
-        for begin, length in zip(columns.properties_start, columns.properties_length, strict=True):
-            properties = decode_properties(columns.buffer[begin : begin + length].tobytes())
-            if "UNIQ_KEY" in properties:
-                found[properties["UNIQ_KEY"]] += 1
-    reader.close()
-    return found
 
 
 Note = Callable[[str, object], None]
@@ -169,7 +150,8 @@ def test_calls_cancelled_at_random_points(gateway: Gateway, record_property: Not
     before = rss_anon_mb(gateway)
     asyncio.run(run())
     grown = rss_anon_mb(gateway) - before
-    found = stored_ids(gateway)
+    assert gateway.terminate() == 0
+    found = stored(gateway.store)
     record_property("cancelled", NUMBERS["cancelled"])
     record_property("answered_all_the_same", len(answered))
     record_property("stored", len(found))

@@ -1,0 +1,239 @@
+"""`lakebroker store`: looks into a store on this machine, a real broker's as well as ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from broker_gateway.cli.output import fail
+
+if TYPE_CHECKING:
+    from store.log_reader import LogReader
+    from store.record import Record
+
+Folder = Annotated[Path, typer.Argument(help="Folder of the store (storePathRootDir)", metavar="DIR")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
+_INSPECT = """Shows what a store holds, or single records.
+
+Examples:
+
+  lakebroker store inspect /var/lib/lakebroker
+
+  lakebroker store inspect /var/lib/lakebroker --key order-17 --topic orders
+
+  lakebroker store inspect /var/lib/lakebroker --message-id 01A2B3C4D5E6F7 --json
+"""
+_VERIFY = """Checks every CRC, length and offset of a store; the exit status is 1 when something is wrong.
+
+Example: lakebroker store verify /var/lib/lakebroker --json
+"""
+_BODY_SHOWN = 2000
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    store = typer.Typer(help="Look into a store on this machine: ours, or a real RocketMQ broker's.")
+    store.command("inspect", help=_INSPECT)(inspect)
+    store.command("verify", help=_VERIFY)(verify)
+    app.add_typer(store, name="store")
+
+
+def inspect(
+    folder: Folder,
+    offset: Annotated[int | None, typer.Option(help="Show the record at this physical offset")] = None,
+    key: Annotated[str | None, typer.Option(help="Show records with this key")] = None,
+    message_id: Annotated[str | None, typer.Option(help="Show records with this message id")] = None,
+    topic: Annotated[str | None, typer.Option(help="Only of this topic")] = None,
+    limit: Annotated[int, typer.Option(help="Show at most so many records", min=1)] = 20,
+    as_json: AsJson = False,
+) -> None:
+    from store.errors import StoreError
+    from store.inspect import find_records, record_at
+
+    if sum(each is not None for each in (offset, key, message_id)) > 1:
+        fail("--offset, --key and --message-id exclude each other; give one", 2)
+    with _reading(folder) as (reader, _):
+        if offset is None and key is None and message_id is None:
+            _show_summary(reader, as_json)
+            return
+        try:
+            if offset is not None:
+                records = [record_at(reader, offset)]
+            else:
+                with _progress("searching") as progress:
+                    found = find_records(
+                        reader, topic=topic, key=key, message_id=message_id, progress=progress
+                    )
+                    records = [record for record, _ in zip(found, range(limit), strict=False)]
+        except StoreError as error:
+            fail(str(error))
+        rows = [_described(record) for record in records]
+    if as_json:
+        typer.echo(json.dumps(rows))
+    elif not rows:
+        fail(f"no record with {'key ' + key if key is not None else f'message id {message_id}'} in {folder}")
+    else:
+        for row in rows:
+            _show_record(row)
+
+
+def verify(folder: Folder, as_json: AsJson = False) -> None:
+    from store.errors import StoreError
+    from store.verify import verify as check
+
+    with _reading(folder) as (reader, ours), _progress("verifying") as progress:
+        try:
+            result = check(reader, queue_offsets=ours, progress=progress)
+        except StoreError as error:
+            fail(str(error))
+    if as_json:
+        bad = [problem._asdict() for problem in result.bad]
+        typer.echo(json.dumps({"records": result.records, "bytes": result.bytes, "bad": bad}))
+    else:
+        typer.echo(
+            f"{result.records:,} records, {result.bytes:,} bytes, "
+            f"physical offsets {result.min_offset:,} to {result.max_offset:,}"
+        )
+        for problem in result.bad:
+            typer.echo(f"{problem.offset}: {problem.reason}", err=True)
+        typer.echo("all of it checks out" if not result.bad else f"{len(result.bad)} places are damaged")
+    if result.bad:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[tuple[LogReader, bool]]:
+    """A reader, and whether the store is ours."""
+    from store.errors import StoreError
+    from store.log_reader import LogReader
+    from store.recovery import load_identity
+
+    if not folder.is_dir():
+        fail(f"{folder} is no folder; give the store's (storePathRootDir)")
+    try:
+        ours = load_identity(folder) is not None
+        reader = LogReader(folder) if ours else LogReader(folder, broker="rocketmq", log_id="rocketmq")
+    except (StoreError, OSError) as error:
+        fail(str(error))
+    if not ours and not (folder / "commitlog").is_dir():
+        fail(f"{folder} holds no commitlog; give the folder of a store (storePathRootDir)")
+    try:
+        yield reader, ours
+    finally:
+        reader.close()
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(what, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
+
+
+def _show_summary(reader: LogReader, as_json: bool) -> None:
+    from store.errors import StoreError
+    from store.inspect import summarize
+
+    try:
+        with _progress("reading") as progress:
+            found = summarize(reader, progress)
+            segments = reader.segments()
+    except StoreError as error:
+        fail(str(error))
+    topics = {
+        name: {"records": topic.records, "queues": len(topic.queues), "bytes": topic.bytes}
+        for name, topic in sorted(found.topics.items())
+    }
+    if as_json:
+        whole = {
+            "broker": reader.broker,
+            "log_id": reader.log_id,
+            "min_offset": found.min_offset,
+            "max_offset": found.max_offset,
+            "records": found.records,
+            "bytes": found.bytes,
+            "first_store_timestamp": found.first_ms,
+            "last_store_timestamp": found.last_ms,
+            "records_per_s": round(found.records_per_s, 3),
+            "segments": [
+                {"start": start, "bytes": size, "path": str(path)} for start, size, path in segments
+            ],
+            "topics": topics,
+        }
+        typer.echo(json.dumps(whole))
+        return
+    console = Console()
+    console.print(f"broker {reader.broker}, log {reader.log_id}", highlight=False)
+    console.print(
+        f"physical offsets {found.min_offset:,} to {found.max_offset:,} in {len(segments)} segments, "
+        f"{found.records:,} records of {found.bytes:,} bytes",
+        highlight=False,
+    )
+    if found.first_ms is not None and found.last_ms is not None:
+        console.print(
+            f"stored {_time(found.first_ms)} to {_time(found.last_ms)}, {found.records_per_s:,.1f} a second",
+            highlight=False,
+        )
+    table = Table("topic", "records", "queues", "bytes")
+    for name, row in topics.items():
+        table.add_row(name, f"{row['records']:,}", str(row["queues"]), f"{row['bytes']:,}")
+    console.print(table)
+
+
+def _described(record: Record) -> dict[str, Any]:
+    from store.record import offset_msg_id
+
+    body = bytes(record.body)
+    try:
+        text: str | None = body.decode()
+    except UnicodeDecodeError:
+        text = None
+    return {
+        "physical_offset": record.physical_offset,
+        "size": record.size,
+        "topic": record.topic,
+        "queue_id": record.queue_id,
+        "queue_offset": record.queue_offset,
+        "offset_msg_id": offset_msg_id(record.store_host.packed, record.physical_offset),
+        "flag": record.flag,
+        "sys_flag": record.sys_flag,
+        "born_timestamp": record.born_timestamp,
+        "born_host": f"{record.born_host.ip}:{record.born_host.port}",
+        "store_timestamp": record.store_timestamp,
+        "store_host": f"{record.store_host.ip}:{record.store_host.port}",
+        "reconsume_times": record.reconsume_times,
+        "prepared_transaction_offset": record.prepared_transaction_offset,
+        "properties": record.properties_map(),
+        "body_bytes": len(body),
+        "body": text,
+        "body_hex": body.hex() if text is None else None,
+    }
+
+
+def _show_record(row: dict[str, Any]) -> None:
+    table = Table(show_header=False)
+    for name, value in row.items():
+        if name == "properties":
+            value = "\n".join(f"{key} = {each}" for key, each in value.items())
+        elif name in ("body", "body_hex"):
+            if value is None:
+                continue
+            value = value if len(value) <= _BODY_SHOWN else value[:_BODY_SHOWN] + "…"
+        elif name.endswith("_timestamp"):
+            value = f"{value} ({_time(value)})"
+        table.add_row(name, str(value))
+    Console().print(table, highlight=False, markup=False)
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,142 @@
+"""Looking into a store by path: what is in it, and single records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from store.errors import RecordError
+from store.log_reader import LogReader
+from store.record import Record, decode_record, offset_msg_id
+from store.scan import Scan, scan, topic_codes
+
+CHUNK_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class TopicSummary:
+    """What a topic has in the log; `bytes` of whole records."""
+
+    records: int = 0
+    bytes: int = 0
+    queues: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Summary:
+    """A log between two physical offsets. Times in ms since the epoch, None for an empty log."""
+
+    min_offset: int
+    max_offset: int
+    records: int = 0
+    bytes: int = 0
+    first_ms: int | None = None
+    last_ms: int | None = None
+    topics: dict[str, TopicSummary] = field(default_factory=dict)
+
+    @property
+    def records_per_s(self) -> float:
+        """Over the time between the first and the last record."""
+        if self.first_ms is None or self.last_ms is None or self.last_ms <= self.first_ms:
+            return 0.0
+        return self.records / (self.last_ms - self.first_ms) * 1000
+
+
+def summarize(reader: LogReader, progress: Callable[[int, int], None] = lambda done, total: None) -> Summary:
+    """Reads the headers of the whole log. `progress(done, total)` in bytes."""
+    result = Summary(reader.min_offset, reader.flushed_offset)
+    for found, stop in _scans(reader):
+        result.records += len(found)
+        if len(found):
+            result.bytes += int(found.size.sum())
+            times = found.store_timestamp
+            first, last = int(times.min()), int(times.max())
+            result.first_ms = first if result.first_ms is None else min(first, result.first_ms)
+            result.last_ms = last if result.last_ms is None else max(last, result.last_ms)
+            _count_topics(found, result.topics)
+        progress(stop - result.min_offset, result.max_offset - result.min_offset)
+    return result
+
+
+def record_at(reader: LogReader, offset: int) -> Record:
+    """The record that begins at a physical offset. Raises OffsetOutOfRangeError, RecordError."""
+    _, data, _ = next(reader.read_chunks(offset, reader.flushed_offset, 1), (0, memoryview(b""), 0))
+    if not len(data):
+        raise RecordError(f"no record at physical offset {offset}: the log ends at {reader.flushed_offset}")
+    return decode_record(data, 0, offset)
+
+
+def find_records(
+    reader: LogReader,
+    *,
+    topic: str | None = None,
+    key: str | None = None,
+    message_id: str | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Iterator[Record]:
+    """Records by key or message id (the client's, or the one made of host and offset), in log order."""
+    wanted = (key or message_id or "").encode()
+    by_offset = _offset_of(message_id) if message_id is not None else None
+    total = reader.flushed_offset - reader.min_offset
+    for found, stop in _scans(reader):
+        for row in _rows_with(found, wanted, by_offset):
+            start = int(found.rows[row, 0])
+            record = decode_record(
+                found.buffer.data[start : start + int(found.size[row])], 0, int(found.physical_offset[row])
+            )
+            properties = record.properties_map()
+            if topic is not None and record.topic != topic:
+                continue
+            if key is not None and key not in properties.get("KEYS", "").split(" "):
+                continue
+            if message_id is not None and message_id not in (
+                properties.get("UNIQ_KEY"),
+                offset_msg_id(record.store_host.packed, record.physical_offset),
+            ):
+                continue
+            yield record
+        progress(stop - reader.min_offset, total)
+
+
+def _scans(reader: LogReader) -> Iterator[tuple[Scan, int]]:
+    for begin, data, stop in reader.read_chunks(reader.min_offset, reader.flushed_offset, CHUNK_BYTES):
+        yield scan(data, begin, verify_crc=False), stop
+
+
+def _count_topics(found: Scan, topics: dict[str, TopicSummary]) -> None:
+    codes, names = topic_codes(found)
+    sizes = np.bincount(codes, weights=found.size, minlength=len(names))
+    counts = np.bincount(codes, minlength=len(names))
+    for code, name in enumerate(names):
+        known = topics.setdefault(name, TopicSummary())
+        known.records += int(counts[code])
+        known.bytes += int(sizes[code])
+        known.queues |= set(np.unique(found.queue_id[codes == code]).tolist())
+
+
+def _rows_with(found: Scan, wanted: bytes, offset: int | None) -> list[int]:
+    """Rows whose properties hold `wanted` somewhere, or that stand at `offset`; a superset of the matches."""
+    starts, ends = found.properties_start, found.properties_start + found.properties_length
+    rows: set[int] = set()
+    if offset is not None:
+        rows |= set(np.flatnonzero(found.physical_offset == offset).tolist())
+    data = found.buffer.tobytes() if wanted else b""
+    at = data.find(wanted) if wanted else -1
+    while at >= 0:
+        row = int(np.searchsorted(starts, at, side="right")) - 1
+        if row >= 0 and at < ends[row]:
+            rows.add(row)
+        at = data.find(wanted, at + 1)
+    return sorted(rows)
+
+
+def _offset_of(message_id: str) -> int | None:
+    """The physical offset in a 4.x message id (32 or 56 hex digits); None for other ids."""
+    if len(message_id) not in (32, 56):
+        return None
+    try:
+        return int(message_id[-16:], 16)
+    except ValueError:
+        return None

@@ -1,0 +1,136 @@
+"""`lakebroker store inspect` and `verify`, as commands, on our stores and on a real broker's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from broker_gateway.cli.main import app
+from store.message_store import MessageStore
+from store.record import Host, PendingRecord, encode_properties
+
+DATA = Path(__file__).parents[2] / "data" / "rocketmq-5.5.0-store.tar.gz"
+SEGMENT = 1 << 16
+HOST = Host("127.0.0.1", 10911)
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["store", *map(str, arguments)])
+
+
+def printed(*arguments: object) -> Any:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("golden")
+    with tarfile.open(DATA) as archive:
+        archive.extractall(folder, filter="data")
+    return next(folder.glob("*/commitlog")).parent
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> tuple[Path, list[int]]:
+    store = MessageStore.open(tmp_path, broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT)
+    offsets = []
+    for number in range(200):
+        properties = encode_properties({"KEYS": f"k{number} all", "UNIQ_KEY": f"ID{number:04d}"})
+        body = b"\xff\x00" if number == 7 else f"body {number}".encode() * 100
+        record = PendingRecord(f"t{number % 2}", number % 4, body, properties, 1000, HOST.packed)
+        offsets.append(store.append([record])[0].physical_offset)
+    store.close()
+    return tmp_path, offsets
+
+
+def test_a_summary_of_ours(ours: tuple[Path, list[int]]) -> None:
+    folder, offsets = ours
+    found = printed("inspect", folder)
+    assert (found["min_offset"], found["records"], found["broker"]) == (0, 200, "b")
+    assert found["max_offset"] > offsets[-1]
+    assert {name: (t["records"], t["queues"]) for name, t in found["topics"].items()} == {
+        "t0": (100, 2),
+        "t1": (100, 2),
+    }
+    assert sum(topic["bytes"] for topic in found["topics"].values()) == found["bytes"]
+    assert [each["start"] for each in found["segments"]] == [
+        n * SEGMENT for n in range(len(found["segments"]))
+    ]
+    assert "200 records" in run("inspect", folder).stdout
+
+
+def test_records_by_offset_key_and_id(ours: tuple[Path, list[int]]) -> None:
+    folder, offsets = ours
+    (row,) = printed("inspect", folder, "--offset", offsets[5])
+    assert (row["topic"], row["queue_id"], row["body"]) == ("t1", 1, "body 5" * 100)
+    assert row["properties"]["KEYS"] == "k5 all"
+    assert [r["physical_offset"] for r in printed("inspect", folder, "--key", "k5")] == [offsets[5]]
+    assert len(printed("inspect", folder, "--key", "all")) == 20
+    assert len(printed("inspect", folder, "--key", "all", "--limit", 500, "--topic", "t0")) == 100
+    assert printed("inspect", folder, "--key", "al") == []
+    (binary,) = printed("inspect", folder, "--message-id", "ID0007")
+    assert (binary["body"], binary["body_hex"]) == (None, "ff00")
+    assert printed("inspect", folder, "--message-id", binary["offset_msg_id"]) == [binary]
+    assert "k5 all" in run("inspect", folder, "--offset", offsets[5]).stdout
+
+
+def test_a_real_brokers_store(rocketmq: Path) -> None:
+    found = printed("inspect", rocketmq)
+    assert (found["records"], found["max_offset"]) == (295, 311_134)
+    assert found["topics"]["bench"] == {"records": 204, "queues": 8, "bytes": 274_048}
+    assert printed("verify", rocketmq) == {"records": 295, "bytes": 311_134, "bad": []}
+
+
+def test_a_real_brokers_store_with_a_segment_made_ahead(rocketmq: Path, tmp_path: Path) -> None:
+    shutil.copytree(rocketmq, tmp_path / "store")
+    (first,) = (tmp_path / "store" / "commitlog").iterdir()
+    (first.parent / f"{first.stat().st_size:020d}").write_bytes(bytes(first.stat().st_size))
+    assert printed("verify", tmp_path / "store") == {"records": 295, "bytes": 311_134, "bad": []}
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_damage_is_named_and_the_exit_status_says_so(ours: tuple[Path, list[int]], as_json: bool) -> None:
+    folder, offsets = ours
+    with (folder / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(offsets[3] + 100)
+        file.write(b"\xfe")
+    result = run("verify", folder, *(["--json"] if as_json else []))
+    assert result.exit_code == 1
+    if as_json:
+        found = json.loads(result.stdout)
+        assert (found["records"], [each["offset"] for each in found["bad"]]) == (199, [offsets[3]])
+        assert "CRC" in found["bad"][0]["reason"]
+    else:
+        assert f"{offsets[3]}: the CRC does not match" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["inspect", "/does/not/exist"], 1, "/does/not/exist is no folder"),
+        (["verify", "EMPTY"], 1, "holds no commitlog"),
+        (["inspect", "OURS", "--offset", "5"], 1, "physical offset 5"),
+        (["inspect", "OURS", "--offset", "999999999"], 1, "999999999"),
+        (["inspect", "OURS", "--key", "a", "--offset", "1"], 2, "exclude each other"),
+        (["inspect", "OURS", "--key", "nobody"], 1, "no record with key nobody"),
+    ],
+)
+def test_wrong_input_is_named(
+    ours: tuple[Path, list[int]],
+    tmp_path_factory: pytest.TempPathFactory,
+    arguments: list[str],
+    code: int,
+    said: str,
+) -> None:
+    places = {"OURS": str(ours[0]), "EMPTY": str(tmp_path_factory.mktemp("empty"))}
+    result = run(*[places.get(each, each) for each in arguments])
+    assert result.exit_code == code
+    assert said in result.stderr
