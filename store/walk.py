@@ -191,9 +191,8 @@ def _value(data: Array, start: int, length: int, name: Array) -> tuple[int, int]
 
 
 @njit(cache=True)
-def _java_hash(data: Array, start: int, length: int) -> int:
-    """String.hashCode of UTF-8 text: over UTF-16 units, signed 32 bits."""
-    value = np.int64(0)
+def _hash_on(data: Array, start: int, length: int, value: int) -> int:
+    """String.hashCode of a text whose first part has the hash `value`: over UTF-16 units, unsigned 32 bits."""
     at, end = start, start + length
     while at < end:
         first = np.int64(data[at])
@@ -214,7 +213,44 @@ def _java_hash(data: Array, start: int, length: int) -> int:
             value = (value * 31 + 0xD800 + (code >> 10)) & 0xFFFFFFFF
             code = 0xDC00 + (code & 0x3FF)
         value = (value * 31 + code) & 0xFFFFFFFF
+    return value
+
+
+@njit(cache=True)
+def _signed(value: int) -> int:
     return value - (np.int64(1) << 32) if value >= (np.int64(1) << 31) else value
+
+
+@njit(cache=True)
+def _java_hash(data: Array, start: int, length: int) -> int:
+    """String.hashCode of UTF-8 text: over UTF-16 units, signed 32 bits."""
+    return _signed(_hash_on(data, start, length, np.int64(0)))
+
+
+@njit(cache=True)
+def key_hashes(
+    data: Array,
+    rows: Array,
+    topic_start: Array,
+    topic_length: Array,
+    start: Array,
+    length: Array,
+    between: Array,
+) -> Array:
+    """RocketMQ's index hash of `topic`, `between` and each key: |hashCode|, 0 for the smallest number.
+
+    `rows` says whose topic goes with each key.
+    """
+    hashes = np.empty(len(rows), dtype=np.int64)
+    for i in range(len(rows)):
+        value = _hash_on(data, topic_start[rows[i]], topic_length[rows[i]], np.int64(0))
+        for j in range(len(between)):
+            value = (value * 31 + np.int64(between[j])) & 0xFFFFFFFF
+        found = _signed(_hash_on(data, start[i], length[i], value))
+        if found < 0:
+            found = -found
+        hashes[i] = 0 if found > 0x7FFFFFFF else found
+    return hashes
 
 
 @njit(cache=True)

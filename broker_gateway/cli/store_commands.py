@@ -36,6 +36,12 @@ _VERIFY = """Checks every CRC, length and offset of a store; the exit status is 
 
 Example: lakebroker store verify /var/lib/lakebroker --json
 """
+_REBUILD = """Writes consumequeue/ and index/ from the log, as a RocketMQ broker has them, so that one starts at once on the store.
+
+Nothing else may have the store. Use the options when that broker's configuration differs from the defaults.
+
+Example: lakebroker store rebuild /var/lib/lakebroker
+"""
 _BODY_SHOWN = 2000
 
 
@@ -44,6 +50,7 @@ def register(app: typer.Typer) -> None:
     store = typer.Typer(help="Look into a store on this machine: ours, or a real RocketMQ broker's.")
     store.command("inspect", help=_INSPECT)(inspect)
     store.command("verify", help=_VERIFY)(verify)
+    store.command("rebuild", help=_REBUILD)(rebuild)
     app.add_typer(store, name="store")
 
 
@@ -108,6 +115,48 @@ def verify(folder: Folder, as_json: AsJson = False) -> None:
         typer.echo("all of it checks out" if not result.bad else f"{len(result.bad)} places are damaged")
     if result.bad:
         raise typer.Exit(1)
+
+
+def rebuild(
+    folder: Folder,
+    units_per_file: Annotated[
+        int, typer.Option(help="mappedFileSizeConsumeQueue of that broker / 20", min=1)
+    ] = 300_000,
+    index_slots: Annotated[int, typer.Option(help="maxHashSlotNum of that broker", min=1)] = 5_000_000,
+    index_entries: Annotated[int, typer.Option(help="maxIndexNum of that broker", min=2)] = 20_000_000,
+    as_json: AsJson = False,
+) -> None:
+    import os
+    from dataclasses import asdict
+
+    from store.errors import StoreError
+    from store.rebuild import rebuild as write
+    from store.recovery import lock_store
+
+    with _reading(folder) as (reader, _):
+        try:
+            lock = lock_store(folder)
+            try:
+                with _progress("rebuilding") as progress:
+                    done = write(
+                        reader,
+                        folder,
+                        units_per_file=units_per_file,
+                        slots=index_slots,
+                        entries=index_entries,
+                        progress=progress,
+                    )
+            finally:
+                os.close(lock)
+        except (StoreError, OSError) as error:
+            fail(str(error))
+    if as_json:
+        typer.echo(json.dumps(asdict(done)))
+    else:
+        typer.echo(
+            f"{done.units:,} units of {done.queues:,} queues, {done.index_entries:,} entries in "
+            f"{done.index_files} index files"
+        )
 
 
 @contextmanager
