@@ -36,9 +36,9 @@ _VERIFY = """Checks every CRC, length and offset of a store; the exit status is 
 
 Example: lakebroker store verify /var/lib/lakebroker --json
 """
-_REBUILD = """Writes consumequeue/ and index/ from the log, as a RocketMQ broker has them, so that one starts at once on the store.
+_REBUILD = """Writes consumequeue/ and index/ from the log, as a RocketMQ broker has them, so that one starts at once on the store; of a store of ours also topics, groups and offsets in config/.
 
-Nothing else may have the store. Use the options when that broker's configuration differs from the defaults.
+Nothing else may have the store. Use the options when that broker's configuration differs from the defaults. Messages that were acknowledged before an older one of their queue was are delivered again by a real broker, which keeps one offset a queue.
 
 Example: lakebroker store rebuild /var/lib/lakebroker
 """
@@ -129,10 +129,17 @@ def rebuild(
     import os
     from dataclasses import asdict
 
+    from broker_gateway.handover import hand_over
     from store.errors import StoreError
     from store.rebuild import rebuild as write
-    from store.recovery import lock_store
+    from store.recovery import load_identity, lock_store
 
+    config: list[Path] = []
+    try:
+        if folder.is_dir() and load_identity(folder) is not None:
+            config = hand_over(folder)
+    except (StoreError, OSError) as error:
+        fail(str(error))
     with _reading(folder) as (reader, _):
         try:
             lock = lock_store(folder)
@@ -151,12 +158,14 @@ def rebuild(
         except (StoreError, OSError) as error:
             fail(str(error))
     if as_json:
-        typer.echo(json.dumps(asdict(done)))
+        typer.echo(json.dumps({**asdict(done), "config": [str(path) for path in config]}))
     else:
         typer.echo(
             f"{done.units:,} units of {done.queues:,} queues, {done.index_entries:,} entries in "
             f"{done.index_files} index files"
         )
+        if config:
+            typer.echo(f"{', '.join(path.name for path in config)} in {config[0].parent}")
 
 
 @contextmanager
