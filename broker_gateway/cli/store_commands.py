@@ -42,6 +42,12 @@ Nothing else may have the store. Use the options when that broker's configuratio
 
 Example: lakebroker store rebuild /var/lib/lakebroker
 """
+_IMPORT = """Makes a real broker's store ours: topics, groups and offsets of its config/ go into our journal.
+
+Where both know a topic, a group or an offset, the broker's files are right: import after it ran, not before. Nothing else may have the store.
+
+Example: lakebroker store import /data/rocketmq/store --broker-name broker-a
+"""
 _BODY_SHOWN = 2000
 
 
@@ -51,6 +57,7 @@ def register(app: typer.Typer) -> None:
     store.command("inspect", help=_INSPECT)(inspect)
     store.command("verify", help=_VERIFY)(verify)
     store.command("rebuild", help=_REBUILD)(rebuild)
+    store.command("import", help=_IMPORT)(import_)
     app.add_typer(store, name="store")
 
 
@@ -166,6 +173,31 @@ def rebuild(
         )
         if config:
             typer.echo(f"{', '.join(path.name for path in config)} in {config[0].parent}")
+
+
+def import_(
+    folder: Folder,
+    broker_name: Annotated[str, typer.Option(help="brokerName, of a store that we do not know")] = "broker-a",
+    cluster: Annotated[str, typer.Option(help="brokerClusterName, likewise")] = "DefaultCluster",
+    as_json: AsJson = False,
+) -> None:
+    from broker_gateway.handover import take_over
+    from broker_gateway.metadata.rocketmq_files import ConfigFileError
+    from store.errors import StoreError
+
+    if not (folder / "commitlog").is_dir():
+        fail(f"{folder} holds no commitlog; give the folder of a store (storePathRootDir)")
+    try:
+        config = take_over(folder, broker_name, cluster)
+    except (StoreError, ConfigFileError, OSError) as error:
+        fail(str(error))
+    for problem in config.problems:
+        typer.echo(f"lakebroker: {problem}; the file before it was taken", err=True)
+    counts = {"topics": len(config.topics), "groups": len(config.groups), "offsets": len(config.offsets)}
+    if as_json:
+        typer.echo(json.dumps(counts))
+    else:
+        typer.echo(", ".join(f"{count:,} {name}" for name, count in counts.items()))
 
 
 @contextmanager

@@ -1,10 +1,13 @@
-"""The files of `config/` as a RocketMQ broker reads them, written from what our journal knows.
+"""The files of `config/` as a RocketMQ broker reads and writes them.
 
-| file | from |
+| file | holds |
 |---|---|
 | `topics.json` | topics; one that accepts every message type is MIXED |
 | `subscriptionGroup.json` | consumer groups |
-| `consumerOffset.json` | for every group and queue the first offset that is not settled |
+| `consumerOffset.json` | for every group and queue the first offset that is not settled, as `topic@group` |
+
+The original writes numbers as keys without quotes, and keeps the file before as `.bak`, which counts when the
+newer one cannot be read.
 
 An offset is all that the original keeps of a group on a queue: messages behind it that were acknowledged already,
 before an older one was, are delivered again there.
@@ -14,16 +17,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker_gateway.delivery.queue_delivery import QueueDelivery
-from broker_gateway.metadata.catalog import Catalog, Group, Topic
+from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
+from broker_gateway.metadata.catalog import MAX_QUEUES, READ, WRITE, Catalog, Group, Topic
 from store.segment import sync_folder
 
 CONFIG_FOLDER = "config"
+_BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(\s*:)')
+
+
+class ConfigFileError(Exception):
+    """A file of `config/` that makes no sense; the text says which, and what to do."""
 
 
 def write_config(root: Path, catalog: Catalog, states: Iterable[QueueDelivery], now_ms: int) -> list[Path]:
@@ -51,6 +61,83 @@ def write_config(root: Path, catalog: Catalog, states: Iterable[QueueDelivery], 
         _write(folder / name, json.dumps(content, indent=1, sort_keys=True))
     sync_folder(folder)
     return [folder / name for name in files]
+
+
+@dataclass(slots=True)
+class Config:
+    """What was read; `offsets` by queue. `problems` names files that could not be read, and what was taken."""
+
+    topics: list[Topic] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+    offsets: dict[QueueKey, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def read_config(root: Path, now_ms: int) -> Config:
+    """The files of a broker. Missing ones count as empty; raises ConfigFileError for what makes no sense."""
+    folder, found = root / CONFIG_FOLDER, Config()
+    for name, row in _table(folder / "topics.json", "topicConfigTable", found.problems).items():
+        kind = str(row.get("attributes", {}).get("message.type", "MIXED"))
+        kind = kind if kind in ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY") else "MIXED"
+        topic = Topic(
+            name,
+            _number(row, "readQueueNums", name, 16, MAX_QUEUES),
+            _number(row, "writeQueueNums", name, 16, MAX_QUEUES),
+            _number(row, "perm", name, 6, 7) & (READ | WRITE),
+            () if kind == "MIXED" else (kind,),
+            now_ms,
+        )
+        found.topics.append(topic)
+    for name, row in _table(
+        folder / "subscriptionGroup.json", "subscriptionGroupTable", found.problems
+    ).items():
+        group = Group(
+            name,
+            _number(row, "retryMaxTimes", name, 16, 1 << 31),
+            bool(row.get("consumeMessageOrderly", False)),
+            bool(row.get("consumeEnable", True)),
+            now_ms,
+        )
+        found.groups.append(group)
+    for name, row in _table(folder / "consumerOffset.json", "offsetTable", found.problems).items():
+        topic_name, _, group_name = name.partition("@")
+        if not group_name:
+            raise ConfigFileError(f"{folder / 'consumerOffset.json'}: {name!r} is no topic@group")
+        for queue_id in row:
+            offset = _number(row, queue_id, name, 0, 1 << 62)
+            found.offsets[QueueKey(group_name, topic_name, int(queue_id))] = offset
+    return found
+
+
+def _table(path: Path, name: str, problems: list[str]) -> dict[str, dict[str, Any]]:
+    """The table of a file, or of its `.bak`."""
+    backup = path.with_suffix(".json.bak")
+    for each in (path, backup):
+        try:
+            parsed = json.loads(_quoted_keys(each.read_text()))
+            table = parsed[name]
+            if isinstance(table, dict) and all(isinstance(row, dict) for row in table.values()):
+                return table
+            problems.append(f"{each} has no {name} of objects")
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            problems.append(f"{each} cannot be read: {error}")
+    if problems and not backup.exists() and path.exists():
+        raise ConfigFileError(f"{problems[-1]}; restore it from a copy, or remove it to go on without")
+    return {}
+
+
+def _quoted_keys(text: str) -> str:
+    """Numbers as keys get the quotes that JSON wants; what stands in strings is left alone."""
+    return _BARE_KEY.sub(lambda m: m[0] if m[1] is not None else f'{m[2]}"{m[3]}"{m[4]}', text)
+
+
+def _number(row: Mapping[str, Any], key: str, where: str, default: int, most: int) -> int:
+    value = row.get(key, default)
+    if not isinstance(value, int) or not 0 <= value <= most:
+        raise ConfigFileError(f"{key} of {where} is {value!r}, expected a number of 0 to {most}")
+    return value
 
 
 def _topic(topic: Topic) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""A store goes from us to the real broker 5.5.0: it starts on it at once and serves what was not settled."""
+"""A store goes from us to the real broker 5.5.0 and back: each starts on it at once and serves what was not settled."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from pathlib import Path
@@ -41,7 +42,7 @@ def receive_all(official: OfficialClient, count: int, seconds: float = 60) -> li
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("end", ["stopped", "killed"])
-def test_the_real_broker_goes_on_with_our_store(tmp_path: Path, end: str) -> None:
+def test_the_real_broker_goes_on_with_our_store_and_we_with_its(tmp_path: Path, end: str) -> None:
     options = {**OPTIONS, "mappedFileSizeCommitLog": str(SEGMENT), "brokerName": "broker-a"}
     with Gateway(tmp_path / "gateway", **options) as gateway:
         client = Client(gateway.address)
@@ -82,7 +83,43 @@ def test_the_real_broker_goes_on_with_our_store(tmp_path: Path, end: str) -> Non
         found = receive_all(official, COUNT - len(settled))
         assert sorted(found) == sorted(set(ids) - settled)
         official.call("producer", endpoints=peer.address, topics=["orders"])
-        new = official.call("send", topic="orders", bodies=["after"], tag="a", keys=["k"], properties={})[
-            "ids"
-        ]
-        assert receive_all(official, 1) == new
+        sent = [official.call("send", topic="orders", bodies=[f"after {n}"], tag="a") for n in range(3)]
+        new = [each for answer in sent for each in answer["ids"]]
+        assert sorted(receive_all(official, 3)) == sorted(new)
+        left = official.call("send", topic="orders", bodies=["left"], tag="a")["ids"]
+        if end == "stopped":
+            peer.terminate()
+        else:
+            time.sleep(6)  # more than flushConsumerOffsetInterval
+            peer.kill()
+    done = subprocess.run(
+        command("store", "import", str(store), "--json"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["groups"] > 0
+    with Gateway(tmp_path / "again", **options, storePathRootDir=str(store)) as gateway:
+        client = Client(gateway.address)
+        assert [m.system_properties.message_id for m in take(client, "readers")] == left
+        one = message("orders", b"ours again", queue_id=0)
+        answer = client.call("SendMessage", rpc.SendMessageRequest(messages=[one]))
+        assert answer.status.code == pb.OK
+        assert [m.body for m in take(client, "readers")] == [b"ours again"]
+        every = {m.system_properties.message_id for m in take(client, "late")}
+        assert every == {*ids, *new, *left, one.system_properties.message_id}
+        client.channel.close()
+        assert gateway.terminate() == 0
+    done = subprocess.run(command("store", "verify", str(store)), cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def take(client: Client, group: str) -> list[pb.Message]:
+    """Everything there is for the group, acknowledged."""
+    found: list[pb.Message] = []
+    while messages := client.receive("orders", group, invisible_ms=60_000)[1]:
+        assert client.ack("orders", group, *messages).status.code == pb.OK
+        found += messages
+    return found

@@ -1,0 +1,87 @@
+"""`config/*.json` as the real broker writes them, read; as we write them, read again; damaged, named."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
+from broker_gateway.metadata.catalog import Catalog, Group, Topic
+from broker_gateway.metadata.rocketmq_files import ConfigFileError, read_config, write_config
+
+DATA = Path(__file__).parents[2] / "data" / "rocketmq-5.5.0-store.tar.gz"
+
+
+def test_a_real_brokers_files(tmp_path: Path) -> None:
+    with tarfile.open(DATA) as archive:
+        archive.extractall(tmp_path, filter="data")
+    found = read_config(next(tmp_path.glob("*/commitlog")).parent, 5)
+    topics = {topic.name: topic for topic in found.topics}
+    assert topics["fifo"] == Topic("fifo", 8, 8, 6, ("FIFO",), 5)
+    assert topics["tx"].accept_message_types == ("TRANSACTION",)
+    groups = {group.name: group for group in found.groups}
+    assert groups["g_fifo"].fifo
+    assert groups["g_normal"].retry_max_times == 16
+    assert QueueKey("g_delay", "delay", 0) in found.offsets
+    assert not found.problems
+
+
+def test_what_we_write_is_what_we_read(tmp_path: Path) -> None:
+    catalog = Catalog()
+    topics = [Topic("a", 3, 4, 4, (), 9), Topic("b", 8, 8, 6, ("NORMAL",), 9)]
+    groups = [Group("g", 2, True, False, 9), Group("h", created_ms=9)]
+    for topic in topics:
+        catalog.restore_topic(topic, topic.name)
+    for group in groups:
+        catalog.restore_group(group, group.name)
+    states = [QueueDelivery(QueueKey("g", "a", 0), 7), QueueDelivery(QueueKey("g", "a", 11), 0)]
+    for _ in range(2):
+        write_config(tmp_path, catalog, states, 1)
+    found = read_config(tmp_path, 9)
+    assert (found.topics, found.groups) == (topics, groups)
+    assert found.offsets == {QueueKey("g", "a", 0): 7, QueueKey("g", "a", 11): 0}
+    assert (tmp_path / "config" / "topics.json.bak").exists()
+
+
+def test_bare_numbers_as_keys_but_not_in_texts(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    path = tmp_path / "config" / "consumerOffset.json"
+    path.write_text('{"offsetTable":{"t,1:@{2:g":{0:5, 12 :7\n,3:0}}}')
+    assert read_config(tmp_path, 0).offsets == {
+        QueueKey("{2:g", "t,1:", queue): offset for queue, offset in ((0, 5), (12, 7), (3, 0))
+    }
+
+
+def test_a_damaged_file_is_replaced_by_the_one_before_it(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    path = tmp_path / "config" / "consumerOffset.json"
+    path.write_text('{"offsetTable":{"t@g":{0:')
+    path.with_suffix(".json.bak").write_text('{"offsetTable":{"t@g":{0:4}}}')
+    found = read_config(tmp_path, 0)
+    assert found.offsets == {QueueKey("g", "t", 0): 4}
+    assert "consumerOffset.json cannot be read" in found.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("topics.json", "{", "topics.json cannot be read"),
+        ("topics.json", '{"topicConfigTable":[]}', "has no topicConfigTable"),
+        ("topics.json", '{"topicConfigTable":{"t":{"readQueueNums":-1}}}', "readQueueNums of t is -1"),
+        ("topics.json", '{"topicConfigTable":{"t":{"perm":"6"}}}', "perm of t is '6'"),
+        ("consumerOffset.json", '{"offsetTable":{"t":{0:1}}}', "'t' is no topic@group"),
+        ("consumerOffset.json", '{"offsetTable":{"t@g":{0:1.5}}}', "0 of t@g is 1.5"),
+        (
+            "subscriptionGroup.json",
+            '{"subscriptionGroupTable":{"g":{"retryMaxTimes":null}}}',
+            "retryMaxTimes",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / name).write_text(text)
+    with pytest.raises(ConfigFileError, match=said):
+        read_config(tmp_path, 0)
