@@ -42,6 +42,7 @@ interop: $(READY) ## Compare and talk with RocketMQ's official programs (fetched
 	$(BIN)/python -m pytest tests/interop
 
 bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the reput (needs Go and Maven)
+	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.data_plane
 	$(BIN)/python -m benchmarks.reput
 

@@ -1,0 +1,175 @@
+"""The store alone: appending, scanning, flushing, starting; one line of JSON a measurement.
+
+`python -m benchmarks.store [--records N]`. Each figure stands beside what the machine can do at most: copying the
+same bytes, their CRC, bare fdatasyncs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import sys
+import tempfile
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from zlib_ng import zlib_ng
+
+from store.message_store import MessageStore
+from store.record import Host, PendingRecord, encode_properties
+from store.scan import scan
+
+HOST = Host("127.0.0.1", 10911)
+BODY = os.urandom(1024)
+PROPERTIES = encode_properties({"UNIQ_KEY": "01" + "A" * 30, "KEYS": "order-17", "TAGS": "a"})
+SEGMENT = 256 << 20
+
+
+def say(**figures: Any) -> None:
+    sys.stdout.write(
+        json.dumps({name: round(v, 4) if isinstance(v, float) else v for name, v in figures.items()}) + "\n"
+    )
+    sys.stdout.flush()
+
+
+def open_store(folder: Path) -> MessageStore:
+    return MessageStore.open(folder, broker="bench", cluster="bench", store_host=HOST, segment_size=SEGMENT)
+
+
+def pending(number: int) -> PendingRecord:
+    return PendingRecord("bench", number % 8, BODY, PROPERTIES, 1_700_000_000_000, HOST.packed, tags_code=97)
+
+
+def append(folder: Path, records: int, batch: int) -> None:
+    """Records a CPU-second of the appending thread, and of one that only copies the same bytes."""
+    store = open_store(folder)
+    ready = [[pending(each) for each in range(batch)] for _ in range(64)]
+    for some in ready:
+        store.append(some)
+    began, at = time.thread_time(), store.max_offset
+    for number in range(records // batch):
+        store.append(ready[number % 64])
+    cpu, size = time.thread_time() - began, (store.max_offset - at) / (records // batch * batch)
+    store.close()
+    target = mmap.mmap(-1, SEGMENT)
+    view, data = memoryview(target), bytes(int(size))
+    began, position = time.thread_time(), 0
+    for _ in range(records):
+        view[position : position + len(data)] = data
+        position = (position + len(data)) % (SEGMENT - 4096)
+    copied = time.thread_time() - began
+    view.release()
+    target.close()
+    say(
+        benchmark="append",
+        batch=batch,
+        bytes=int(size),
+        records_per_cpu_s=int(records / cpu),
+        memcpy_records_per_cpu_s=int(records / copied),
+    )
+
+
+def scan_again(folder: Path) -> None:
+    """Bytes a CPU-second of the scan with CRCs, and of the CRC alone."""
+    store = open_store(folder)
+    chunks = list(store.read_chunks(store.min_offset, store.max_offset, 64 << 20))
+    scan(chunks[0][1][:4096], chunks[0][0], mode="tail")  # compiled now
+    for verify in (True, False):
+        began, total = time.thread_time(), 0
+        for offset, data, _ in chunks:
+            total += len(data)
+            scan(data, offset, verify_crc=verify)
+        say(benchmark="scan", crc=verify, gb_per_cpu_s=total / (time.thread_time() - began) / 1e9)
+    began = time.thread_time()
+    for _, data, _ in chunks:
+        zlib_ng.crc32(data)
+    say(benchmark="crc alone", gb_per_cpu_s=total / (time.thread_time() - began) / 1e9)
+    chunks.clear()
+    store.close()
+
+
+def sync_flush(folder: Path, seconds: float, waiters: int) -> None:
+    """Appends a second with so many waiting for the disk, and bare fdatasyncs of 4 KiB."""
+    store = open_store(folder)
+    lock, until, done = threading.Lock(), time.monotonic() + seconds, 0
+
+    def work() -> None:
+        nonlocal done
+        while time.monotonic() < until:
+            flushed = threading.Event()
+            with lock:
+                placed = store.append([pending(0)])[0]
+            store.wait_flushed(placed.physical_offset + placed.size, partial(_wake, flushed))
+            flushed.wait()
+            with lock:
+                done += 1
+
+    threads = [threading.Thread(target=work) for _ in range(waiters)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    store.close()
+    fd = os.open(folder / "bare", os.O_RDWR | os.O_CREAT)
+    os.posix_fallocate(fd, 0, 64 << 20)
+    os.fsync(fd)
+    until, bare = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        os.pwrite(fd, BODY * 4, bare % 16_000 * 4096)
+        os.fdatasync(fd)
+        bare += 1
+    os.close(fd)
+    say(
+        benchmark="sync flush",
+        waiters=waiters,
+        appends_per_s=int(done / seconds),
+        fdatasyncs_per_s=int(bare / seconds),
+    )
+
+
+def _wake(flushed: threading.Event, error: BaseException | None) -> None:
+    if error is not None:
+        raise error
+    flushed.set()
+
+
+def start(folder: Path) -> None:
+    """Seconds to open the store: after a clean stop, and with nothing but the log."""
+    size = sum(path.stat().st_size for path in (folder / "commitlog").iterdir())
+    for name in ("clean", "no index"):
+        if name == "no index":
+            for path in (folder / "lakeindex").iterdir():
+                path.unlink()
+        began = time.monotonic()
+        store = open_store(folder)
+        say(
+            benchmark="start",
+            after=name,
+            log_mb=size >> 20,
+            records=store.recovered.records,
+            seconds=time.monotonic() - began,
+            scanned_mb=store.recovered.bytes_scanned >> 20,
+        )
+        store.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--records", type=int, default=500_000, help="records to append in a pass")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of the flushing benchmark")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="lakebroker-bench-") as name:
+        for batch in (1, 16, 64):
+            append(Path(name) / "store", chosen.records, batch)
+        scan_again(Path(name) / "store")
+        start(Path(name) / "store")
+        sync_flush(Path(name) / "flush", chosen.seconds, 64)
+
+
+if __name__ == "__main__":
+    main()
