@@ -37,6 +37,7 @@ from broker_gateway.service.route import RouteService
 from broker_gateway.service.send import SendService
 from broker_gateway.service.settlement import SettlementService
 from broker_gateway.turn import Stage, Turn
+from broker_gateway.watchdog import watch
 from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
@@ -113,6 +114,7 @@ class Broker:
             asyncio.create_task(self._repeat(_LOOK_S, self._look_after_due), name="redelivery"),
             asyncio.create_task(self._repeat(_PEERS_S, self._look_for_peers), name="peers"),
             asyncio.create_task(self._repeat(_HOUSEKEEPING_S, self._housekeep), name="housekeeping"),
+            asyncio.create_task(watch(), name="watchdog"),
             asyncio.create_task(
                 self._repeat(self._config.store.clean_resource_interval / 1000, self._retain),
                 name="retention",

@@ -74,6 +74,15 @@ class StoreOptions(_Group):
         FlushMode.ASYNC_FLUSH, description="ASYNC_FLUSH or SYNC_FLUSH (the reply waits for the disk)"
     )
     flush_interval_commit_log: int = Field(500, ge=1, le=60_000, description="ms between flushes")
+    flush_commit_log_least_pages: int = Field(
+        0, ge=0, le=1 << 20, description="pages of 4 KiB to wait for before an interval's flush"
+    )
+    flush_commit_log_thorough_interval: int = Field(
+        10_000, ge=1, le=600_000, description="ms after which fewer pages are flushed too"
+    )
+    os_page_cache_busy_time_out_mills: int = Field(
+        1000, ge=1, le=600_000, description="ms of an append after which sends that waited are refused"
+    )
     sync_flush_timeout: int = Field(5000, ge=10, le=600_000, description="ms a send waits for the disk")
     file_reserved_time: int = Field(72, ge=0, le=1_000_000, description="hours that a segment stays")
     delete_when: str = Field(

@@ -95,7 +95,7 @@ def _tune_collector() -> None:
     """Calls leave hardly any cycles: looking for them every 700 objects costs 6 % of a send."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    gc.set_threshold(10_000, 10, 20)
 
 
 def _stop(stopped: asyncio.Event) -> None:
@@ -123,6 +123,8 @@ def _open_store(config: GatewayConfig) -> MessageStore:
             segment_size=options.mapped_file_size_commit_log,
             flush=options.flush_disk_type,
             flush_interval_ms=options.flush_interval_commit_log,
+            flush_least_pages=options.flush_commit_log_least_pages,
+            flush_thorough_ms=options.flush_commit_log_thorough_interval,
             max_message_size=options.max_message_size,
             index_max_bytes=config.lake.lake_queue_index_max_bytes,
             progress=progress,

@@ -31,6 +31,7 @@ _FLUSHED = struct.Struct(">QQ")
 assert _FLUSHED.size == 16
 _OFFSET = struct.Struct(">Q")
 log = logging.getLogger(__name__)
+PAGE_BYTES = 4096
 REQUEST_INTERVAL_S = 0.02
 """A reader's wish to flush is granted no more often than this."""
 
@@ -64,11 +65,27 @@ def read_flushed(path: Path) -> int | None:
 
 
 class Flusher:
-    """The flushing thread of a log. `flushed_offset` never runs ahead of the disk."""
+    """The flushing thread of a log. `flushed_offset` never runs ahead of the disk.
 
-    def __init__(self, log: CommitLog, side_file: Path, interval_ms: int, flushed_offset: int) -> None:
+    When nobody waits it flushes every `interval_ms`, if at least `least_pages` of 4 KiB were written, or
+    `thorough_ms` have gone by.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        side_file: Path,
+        interval_ms: int,
+        flushed_offset: int,
+        *,
+        least_pages: int = 0,
+        thorough_ms: int = 10_000,
+    ) -> None:
         self._log = log
         self._interval_s = interval_ms / 1000
+        self._least_bytes = least_pages * PAGE_BYTES
+        self._thorough_s = thorough_ms / 1000
+        self._flushed_at = time.monotonic()
         self.flushed_offset = flushed_offset
         self.error: StoreReadOnlyError | None = None
         self.on_flushed: Callable[[int], None] = lambda offset: None
@@ -115,6 +132,9 @@ class Flusher:
                     self._condition.wait(self._interval_s)
                 only_wanted = self._wanted and not self._waiters and not self._closing
                 closing = self._closing
+                by_interval = not self._wanted and not self._waiters and not closing
+            if by_interval and not self._worth_it():
+                continue
             if only_wanted:
                 time.sleep(REQUEST_INTERVAL_S)
             with self._condition:
@@ -123,7 +143,15 @@ class Flusher:
             if closing:
                 return
 
+    def _worth_it(self) -> bool:
+        """Whether enough was written, or it is long ago."""
+        return (
+            self._log.max_offset - self.flushed_offset >= self._least_bytes
+            or time.monotonic() - self._flushed_at >= self._thorough_s
+        )
+
     def _flush(self) -> None:
+        self._flushed_at = time.monotonic()
         target = self._log.max_offset
         if self.error is None and target > self.flushed_offset:
             try:

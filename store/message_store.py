@@ -110,6 +110,8 @@ class MessageStore:
         segment_size: int = 1 << 30,
         flush: FlushMode = FlushMode.ASYNC_FLUSH,
         flush_interval_ms: int = 500,
+        flush_least_pages: int = 0,
+        flush_thorough_ms: int = 10_000,
         max_message_size: int = 4 << 20,
         append_crc: bool = True,
         index_max_bytes: int = 256 << 20,
@@ -154,7 +156,14 @@ class MessageStore:
             )
             for segment in segments:
                 segment.sync()  # what the scan accepted counts as flushed from here on
-            flusher = Flusher(log, root / FLUSHED_FILE, flush_interval_ms, end)
+            flusher = Flusher(
+                log,
+                root / FLUSHED_FILE,
+                flush_interval_ms,
+                end,
+                least_pages=flush_least_pages,
+                thorough_ms=flush_thorough_ms,
+            )
             writer.start(flusher)
             checkpoint = Checkpoint(root)
         except BaseException:

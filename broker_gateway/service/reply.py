@@ -27,9 +27,9 @@ class Reply(Generic[T]):
             return
         self.done = True
         self._value = value
-        self._on_cancel = None
-        if self._callback is not None:
-            self._callback(value)
+        callback, self._callback, self._on_cancel = self._callback, None, None  # no cycle stays behind
+        if callback is not None:
+            callback(value)
 
     def when_set(self, callback: Callable[[T], None]) -> None:
         """Calls `callback` with the reply, at once if it is there already. One callback."""
@@ -43,9 +43,9 @@ class Reply(Generic[T]):
         if self.done:
             return
         self.done = True
-        self._callback = None
-        if self._on_cancel is not None:
-            self._on_cancel()
+        on_cancel, self._callback, self._on_cancel = self._on_cancel, None, None
+        if on_cancel is not None:
+            on_cancel()
 
     def __await__(self) -> Generator[Any, None, T]:
         waiter: asyncio.Future[T] = asyncio.get_running_loop().create_future()

@@ -45,6 +45,8 @@ PROPERTIES_MAX_BYTES = 32_767
 _MESSAGE_ID_MAX_LENGTH = 255
 _NORMAL, _GZIP = pb.NORMAL, pb.GZIP
 _ENCODINGS = frozenset((pb.ENCODING_UNSPECIFIED, pb.IDENTITY, pb.GZIP))
+_BUSY_S = 0.05
+"""How long sends are refused after an append that hung: those that queued meanwhile have been read by then."""
 _TURN_BYTES = 8 << 20
 """Of bodies; a turn that brings more is appended in several goes."""
 _LATER = {
@@ -101,6 +103,8 @@ class SendService:
         self._turn: list[_Call] = []
         self._turn_bytes = 0
         self._turn_began = 0.0
+        self._busy = False
+        self._busy_limit_s = config.store.os_page_cache_busy_time_out_mills / 1000
         self._limits = _Limits(
             config.store.max_message_size,
             config.proxy.user_property_max_num,
@@ -120,6 +124,12 @@ class SendService:
             raise ServiceError(
                 pb.PAYLOAD_TOO_LARGE,
                 f"{len(messages)} messages in one call, at most {MAX_MESSAGES_A_CALL} are taken; send fewer",
+            )
+        if self._busy:
+            raise ServiceError(
+                pb.TOO_MANY_REQUESTS,
+                f"the broker is busy: an append took more than {self._busy_limit_s:g} s "
+                "(osPageCacheBusyTimeOutMills); try again",
             )
         refusal = self._store.refusal
         if refusal is not None:
@@ -164,6 +174,7 @@ class SendService:
     def _append(self, turn: list[_Call]) -> list[_Call]:
         """Those calls whose messages are in the log; the others have their answer."""
         records = turn[0].records if len(turn) == 1 else [each for call in turn for each in call.records]
+        began = time.monotonic()
         try:
             appended = self._store.append(records)
         except (StoreError, OSError) as error:
@@ -173,11 +184,22 @@ class SendService:
                 self._failed(call.topic, len(call.records))
                 call.answer.set(_refused(call.topic, error))
             return []
+        if time.monotonic() - began > self._busy_limit_s:
+            self._held_up()
         position = 0
         for call in turn:
             call.appended = appended[position : position + len(call.records)]
             position += len(call.records)
         return turn
+
+    def _held_up(self) -> None:
+        """Sends that waited while an append hung are refused, so that their callers go elsewhere at once."""
+        if not self._busy:
+            self._busy = True
+            asyncio.get_running_loop().call_later(_BUSY_S, self._recovered)
+
+    def _recovered(self) -> None:
+        self._busy = False
 
     def _answer_flushed(self, stored: list[_Call], began: float) -> None:
         """Answers when all of it is on disk, or with MASTER_PERSISTENCE_TIMEOUT."""

@@ -475,8 +475,9 @@ class Call:
             self._room.set_result(None)
 
     def _cancel(self) -> None:
-        if self._reply is not None:
-            self._reply.cancel()
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            reply.cancel()
         task = self._task
         if task is not None and not task.done() and task is not asyncio.current_task(self._loop):
             task.cancel()

@@ -212,3 +212,21 @@ def test_health_and_reflection(tmp_path: Path, transport: str) -> None:
         gateway.process.terminate()
         assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
         assert gateway.process.wait(30) == 0
+
+
+def test_sends_that_queued_behind_a_slow_append_are_refused_and_later_ones_taken(tmp_path: Path) -> None:
+    with Gateway(tmp_path, **OPTIONS, osPageCacheBusyTimeOutMills="1") as gateway:
+        client = Client(gateway.address)
+        client.send("t", b"first")
+        codes = []
+        for _ in range(20):
+            time.sleep(0.3)
+            codes.append(client.send("t", b"x" * (3 << 20)).status.code)
+            codes.append(client.send("t", b"behind it").status.code)
+            if pb.TOO_MANY_REQUESTS in codes:
+                break
+        assert codes[-1] == pb.TOO_MANY_REQUESTS
+        assert set(codes) == {pb.OK, pb.TOO_MANY_REQUESTS}
+        time.sleep(0.3)
+        assert client.send("t", b"later").status.code == pb.OK
+        client.channel.close()

@@ -6,6 +6,7 @@ import shutil
 import struct
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -373,3 +374,30 @@ def test_the_checkpoint_is_kept_for_a_real_broker(tmp_path: Path) -> None:
     times = struct.unpack(">5q", (tmp_path / "checkpoint").read_bytes()[:40])
     assert times == (last.store_timestamp, 0, 0, last.size, last.size)
     assert (tmp_path / "checkpoint").stat().st_size == 4096
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_few_pages_wait_for_the_thorough_flush(tmp_path: Path) -> None:
+    store = open_store(tmp_path, flush_interval_ms=10, flush_least_pages=4, flush_thorough_ms=60_000)
+    store.append([pending(b"x" * 5000)])
+    time.sleep(0.3)
+    assert store.flushed_offset == 0
+    store.append([pending(b"x" * 20_000)])
+    wait_until(lambda: store.flushed_offset == store.max_offset)
+    before = store.flushed_offset
+    store.append([pending()])
+    time.sleep(0.2)
+    assert store.flushed_offset == before
+    flush(store)  # who waits is not kept waiting
+    assert store.flushed_offset == store.max_offset
+    store.close()
+    store = open_store(tmp_path, flush_interval_ms=10, flush_least_pages=4, flush_thorough_ms=200)
+    store.append([pending()])
+    wait_until(lambda: store.flushed_offset == store.max_offset)
+    store.close()
