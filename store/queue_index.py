@@ -16,7 +16,7 @@ import numpy as np
 
 from store.index_run import LARGEST_GAP, Entries, FileRun, Ints, Key, LiveRun, Longs, Run
 from store.record import SYS_COMMIT, SYS_TRANSACTION_MASK
-from store.scan import Scan, topic_codes
+from store.scan import Scan, by_queue
 
 RUN_BYTES = 256 << 20
 """Of log that a run covers, about; what a start after a crash scans at most."""
@@ -153,19 +153,10 @@ class QueueIndex:
         if offsets[0] >= self._cut_at or len(live) >= self._run_records:
             live = self._cut(int(offsets[0]))
         row = live.extend(offsets, scan.size, codes)
-        kinds = scan.sys_flag & SYS_TRANSACTION_MASK
-        listed = np.flatnonzero((kinds == 0) | (kinds == SYS_COMMIT))
-        if not len(listed):
-            return
-        numbers, names = topic_codes(scan)
-        topics, queues = numbers[listed], scan.queue_id[listed]
-        order = np.lexsort((listed, queues, topics))
-        topics, queues, rows = topics[order], queues[order], listed[order]
-        cuts = np.flatnonzero((np.diff(topics) != 0) | (np.diff(queues) != 0)) + 1
+        rows, queues = by_queue(scan)
         positions = scan.queue_offset
-        for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(rows)], strict=True):
+        for key, begin, end in queues:
             some = rows[begin:end]
-            key = (names[topics[begin]], int(queues[begin]))
             if not live.entries_in_bulk(key, positions[some], some + row):
                 for position, number in zip(positions[some].tolist(), (some + row).tolist(), strict=True):
                     if not live.entry(key, position, number):

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from store.checkpoint import Checkpoint
 from store.log_reader import LogReader
-from store.record import SYS_COMMIT, SYS_ROLLBACK, SYS_TRANSACTION_MASK
-from store.scan import Longs, Scan, find_properties, scan, split_words, topic_codes
+from store.record import SYS_ROLLBACK, SYS_TRANSACTION_MASK
+from store.scan import Longs, Scan, by_queue, find_properties, scan, split_words
 from store.segment import sync_folder
 
 CHUNK_BYTES = 64 << 20
@@ -115,20 +115,12 @@ class _Queues:
         return len(self._next)
 
     def add(self, found: Scan) -> None:
-        kinds = found.sys_flag & SYS_TRANSACTION_MASK
-        rows = np.flatnonzero((kinds == 0) | (kinds == SYS_COMMIT))
-        if not len(rows):
-            return
-        codes, names = topic_codes(found)
-        order = rows[np.lexsort((rows, found.queue_id[rows], codes[rows]))]
-        topics, queues = codes[order], found.queue_id[order]
-        cuts = np.flatnonzero((np.diff(topics) != 0) | (np.diff(queues) != 0)) + 1
-        units = np.empty(len(order), dtype=_UNIT)
-        units["offset"], units["size"] = found.physical_offset[order], found.size[order]
-        units["tags"] = found.tags_code[order]
-        positions = found.queue_offset[order]
-        for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(order)], strict=True):
-            key = (names[topics[begin]], int(queues[begin]))
+        rows, queues = by_queue(found)
+        units = np.empty(len(rows), dtype=_UNIT)
+        units["offset"], units["size"] = found.physical_offset[rows], found.size[rows]
+        units["tags"] = found.tags_code[rows]
+        positions = found.queue_offset[rows]
+        for key, begin, end in queues:
             self._append(key, positions[begin:end], units[begin:end])
 
     def _append(self, key: tuple[str, int], positions: Longs, units: NDArray[Any]) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from zlib_ng import zlib_ng
 
 from store import row
-from store.record import CRC_BYTES
+from store.record import CRC_BYTES, SYS_COMMIT, SYS_TRANSACTION_MASK
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
@@ -295,3 +295,22 @@ def topic_codes(scan: Scan) -> tuple[NDArray[np.int32], list[str]]:
         for each in firsts.tolist()
     ]
     return codes, names
+
+
+def by_queue(scan: Scan) -> tuple[Longs, list[tuple[tuple[str, int], int, int]]]:
+    """Rows that have a queue entry, those of a queue together and in log order, and where each queue's are.
+
+    The latter as ((topic, queue id), begin, end) in the former. Records prepared or rolled back have no entry.
+    """
+    kinds = scan.sys_flag & SYS_TRANSACTION_MASK
+    rows = np.flatnonzero((kinds == 0) | (kinds == SYS_COMMIT))
+    if not len(rows):
+        return rows, []
+    codes, names = topic_codes(scan)
+    rows = rows[np.lexsort((rows, scan.queue_id[rows], codes[rows]))]
+    topics, queues = codes[rows], scan.queue_id[rows]
+    cuts = (np.flatnonzero((np.diff(topics) != 0) | (np.diff(queues) != 0)) + 1).tolist()
+    return rows, [
+        ((names[topics[begin]], int(queues[begin])), begin, end)
+        for begin, end in zip([0, *cuts], [*cuts, len(rows)], strict=True)
+    ]

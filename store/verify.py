@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from store.log_reader import LogReader
-from store.record import SYS_COMMIT, SYS_TRANSACTION_MASK
-from store.scan import Scan, scan, topic_codes
+from store.scan import Scan, by_queue, scan
 
 CHUNK_BYTES = 64 << 20
 
@@ -62,27 +61,19 @@ def verify(
 
 def _going_back(found: Scan, last: dict[tuple[str, int], int]) -> list[Problem]:
     """Records whose queue offset is not above the one before it in the queue; `last` goes on over chunks."""
-    kinds = found.sys_flag & SYS_TRANSACTION_MASK
-    rows = np.flatnonzero((kinds == 0) | (kinds == SYS_COMMIT))
-    if not len(rows):
-        return []
-    codes, names = topic_codes(found)
-    order = rows[np.lexsort((rows, found.queue_id[rows], codes[rows]))]
-    topics, queues, offsets = codes[order], found.queue_id[order], found.queue_offset[order]
-    same = (np.diff(topics) == 0) & (np.diff(queues) == 0)
-    wrong = np.zeros(len(order), dtype=bool)
-    wrong[1:] = same & (np.diff(offsets) <= 0)
-    begins = np.flatnonzero(np.concatenate(([True], ~same)))
-    ends = np.concatenate((begins[1:], [len(order)])) - 1
-    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-        key = (names[topics[begin]], int(queues[begin]))
-        wrong[begin] = int(offsets[begin]) <= last.get(key, -1)
-        last[key] = int(offsets[end])
-    return [
-        Problem(
-            int(found.physical_offset[row]),
-            f"queue offset {int(found.queue_offset[row])} of {names[codes[row]]}/{int(found.queue_id[row])} "
-            "is not above the one before it",
-        )
-        for row in order[wrong].tolist()
-    ]
+    rows, queues = by_queue(found)
+    problems = []
+    for (topic, queue_id), begin, end in queues:
+        some = rows[begin:end]
+        offsets = found.queue_offset[some]
+        wrong = np.diff(offsets, prepend=last.get((topic, queue_id), -1)) <= 0
+        last[topic, queue_id] = int(offsets[-1])
+        problems += [
+            Problem(
+                int(found.physical_offset[row]),
+                f"queue offset {int(found.queue_offset[row])} of {topic}/{queue_id} "
+                "is not above the one before it",
+            )
+            for row in some[wrong].tolist()
+        ]
+    return problems

@@ -282,7 +282,6 @@ class ReceiveService:
             key = QueueKey(group, topic, queue_id)
             known = self._deliveries.known(key)
             state = known or self._deliveries.queue(key)
-            delivery_id = delivery_id or int.from_bytes(os.urandom(8), "big")
             cursor = -1 if known is None else state.cursor
             delivery_id = delivery_id or int.from_bytes(os.urandom(8), "big")
             self._redelivery.sweep(state, now)
