@@ -84,9 +84,11 @@ class Broker:
             self.minutes,
         )
         self._client = ClientService(config, self.catalog, resources, self.clients, self._redelivery)
+        send = SendService(config, store, resources, self.wakeups, self.turn, metrics, self.minutes)
+        self.load_compiled = send.load_compiled
         self.messaging = MessagingService(
             RouteService(config, resources, self.peers),
-            SendService(config, store, resources, self.wakeups, self.turn, metrics, self.minutes),
+            send,
             self._receive,
             SettlementService(config, resources, self.deliveries, self.clients, self.journal, mover, metrics),
             self._client,

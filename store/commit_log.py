@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import bisect
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from store.allocate import Allocator
+from store.columns import BODY_LENGTH, PendingColumns
 from store.errors import OffsetOutOfRangeError, RecordError, RecordTooLargeError
-from store.record import BLANK_BYTES, BLANK_MAGIC, PendingRecord, encode_record
+from store.record import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    CRC_BYTES,
+    FIXED_BYTES,
+    SYS_BORN_HOST_V6,
+    SYS_STORE_HOST_V6,
+    PendingRecord,
+    encode_record,
+    encode_topic,
+)
 from store.segment import Segment
 
 _BLANK = struct.Struct(">iI")
@@ -45,6 +59,9 @@ class CommitLog:
         self._store_host = store_host
         self._max_message_size = max_message_size
         self._append_crc = append_crc
+        self._writing: tuple[Segment, NDArray[np.uint8]] | None = None
+        self.encode: Callable[..., int] | None = None
+        """`store/encode.py`'s, once the compiler is loaded; until then columns go the plain path."""
 
     @property
     def min_offset(self) -> int:
@@ -95,6 +112,95 @@ class CommitLog:
         if offset > self._prepare_at:
             self._prepare()
         return placed
+
+    def append_columns(
+        self, batches: Sequence[PendingColumns], queue_offsets: Sequence[int], store_timestamp: int
+    ) -> list[NDArray[np.int64]] | None:
+        """Writes batches of records, each from its first queue offset on; the sizes of their records.
+
+        As `append`, but None, with nothing done, when the plain path has to do it: at the end of a segment, or
+        when something of it will be refused.
+        """
+        encode, offset = self.encode, self.max_offset
+        if encode is None or not self.segments:
+            return None
+        segment = self.segments[-1]
+        room = segment.end - offset - BLANK_BYTES
+        if offset < segment.start:
+            return None
+        for batch in batches:
+            head = FIXED_BYTES + len(batch.born_host) + len(self._store_host) + 4 * len(batch.topic) + 2
+            room -= batch.size + len(batch) * (head + CRC_BYTES + 1)
+            if room < 0 or (batch.size > self._max_message_size and self._too_large(batch)):
+                return None
+        out = self._bytes_of(segment)
+        position = first = offset - segment.start
+        sizes = []
+        for batch, queue_offset in zip(batches, queue_offsets, strict=True):
+            batch.compute_long_crcs()
+            some = np.empty(len(batch), dtype=np.int64)
+            position = self._encode(
+                encode, out, position, first, segment, batch, queue_offset, store_timestamp, some
+            )
+            if position < 0:
+                return None
+            sizes.append(some)
+        segment.view[first : first + 4] = int(sizes[0][0]).to_bytes(4, "big")  # makes all of it visible
+        self.max_offset = segment.start + position
+        if self.max_offset > self._prepare_at:
+            self._prepare()
+        return sizes
+
+    def _encode(
+        self,
+        encode: Callable[..., int],
+        out: NDArray[np.uint8],
+        position: int,
+        first: int,
+        segment: Segment,
+        batch: PendingColumns,
+        queue_offset: int,
+        store_timestamp: int,
+        sizes: NDArray[np.int64],
+    ) -> int:
+        magic, topic = encode_topic(batch.topic)
+        flags = SYS_STORE_HOST_V6 if len(self._store_host) > 8 else 0
+        if len(batch.born_host) > 8:
+            flags |= SYS_BORN_HOST_V6
+        return encode(
+            out,
+            position,
+            segment.start,
+            position == first,
+            magic,
+            topic,
+            batch.queue_id,
+            queue_offset,
+            store_timestamp,
+            batch.born_host,
+            self._store_host,
+            flags,
+            self._append_crc,
+            batch.bodies,
+            batch.properties,
+            batch.rows,
+            sizes,
+        )
+
+    def _too_large(self, batch: PendingColumns) -> bool:
+        return bool((batch.rows[:, BODY_LENGTH] > self._max_message_size).any())
+
+    def _bytes_of(self, segment: Segment) -> NDArray[np.uint8]:
+        """The segment's bytes, to be written to."""
+        if self._writing is None or self._writing[0] is not segment:
+            self._writing = segment, np.frombuffer(segment.view, dtype=np.uint8)
+        return self._writing[1]
+
+    def close(self) -> None:
+        """Closes the segments."""
+        self._writing = None
+        for segment in self.segments:
+            segment.close()
 
     def read(self, offset: int, size: int) -> memoryview:
         """A view of `size` bytes at `offset`, within one segment. Raises OffsetOutOfRangeError."""

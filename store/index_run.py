@@ -117,6 +117,16 @@ class LiveRun:
         self.end = int(offsets[-1] + sizes[-1])
         return row
 
+    def goes_on(self, key: Key, queue_offset: int) -> bool:
+        """Whether `queue_offset` is the one behind the queue's last entry here."""
+        queue = self.queues.get(key)
+        return queue is not None and queue_offset == queue.base + len(queue.rows)
+
+    def put_columns(self, key: Key, offsets: Longs, sizes: Longs, codes: Longs) -> None:
+        """Adds records that are the queue's next entries."""
+        row = self.extend(offsets, sizes, codes)
+        self.queues[key].rows.extend(range(row, row + len(offsets)))
+
     def entry(self, key: Key, queue_offset: int, row: int) -> bool:
         """Makes a row the entry at `queue_offset`; False when the offset jumps too far ahead for this run.
 

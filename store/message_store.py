@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from store.allocate import Allocator
 from store.checkpoint import Checkpoint
+from store.columns import TAGS_CODE, PendingColumns
 from store.commit_log import CommitLog
 from store.errors import OffsetOutOfRangeError, StoreDamagedError, StoreReadOnlyError
 from store.flush import FLUSHED_FILE, Flusher, FlushMode, read_flushed
@@ -203,10 +204,7 @@ class MessageStore:
 
     def append(self, records: Sequence[PendingRecord]) -> list[Appended]:
         """Appends all of the records or none. Raises StoreReadOnlyError, RecordTooLargeError, RecordError, OSError."""
-        if self._flusher.error is not None:
-            raise self._flusher.error
-        if self._closed:
-            raise StoreReadOnlyError(f"the store {self.root} is closed; start the broker again")
+        self._check_writable()
         if not records:
             return []
         now = time.time_ns() // 1_000_000
@@ -233,6 +231,48 @@ class MessageStore:
             )
             appended.append(Appended(offset, size, queue_offset, now))
         return appended
+
+    def append_columns(self, batches: Sequence[PendingColumns]) -> list[int]:
+        """`append` for batches of records that are none of a transaction; the first queue offset of each batch."""
+        self._check_writable()
+        now = time.time_ns() // 1_000_000
+        index = self.index
+        following: dict[tuple[str, int], int] = {}
+        queue_offsets = []
+        for batch in batches:
+            key = (batch.topic, batch.queue_id)
+            first = following.get(key)
+            if first is None:
+                first = index.max_offset(*key)
+            following[key] = first + len(batch)
+            queue_offsets.append(first)
+        offset = self._log.max_offset
+        sizes = self._log.append_columns(batches, queue_offsets, now)
+        if sizes is None:
+            self.append([record for batch in batches for record in batch.records()])
+            return queue_offsets
+        self._last_timestamp = now
+        for batch, first, some in zip(batches, queue_offsets, sizes, strict=True):
+            offset = index.put_columns(
+                batch.topic, batch.queue_id, first, offset, some, batch.rows[:, TAGS_CODE]
+            )
+        return queue_offsets
+
+    def load_compiled(self) -> None:
+        """Loads what `append_columns` needs to be fast; takes a second, and several the first time on a machine.
+
+        May be called by another thread.
+        """
+        from store import encode
+
+        encode.warm()
+        self._log.encode = encode.encode
+
+    def _check_writable(self) -> None:
+        if self._flusher.error is not None:
+            raise self._flusher.error
+        if self._closed:
+            raise StoreReadOnlyError(f"the store {self.root} is closed; start the broker again")
 
     @property
     def refusal(self) -> str | None:
@@ -334,8 +374,7 @@ class MessageStore:
             self._checkpoint.close()
             (self.root / ABORT_FILE).unlink(missing_ok=True)
         finally:
-            for segment in self._log.segments:
-                segment.close()
+            self._log.close()
             os.close(self._lock_fd)
 
 

@@ -22,6 +22,8 @@ RUN_BYTES = 256 << 20
 """Of log that a run covers, about; what a start after a crash scans at most."""
 _ENTRY_BYTES = 28
 """Of memory that a record costs."""
+_BULK = 6
+"""Records that are faster as columns than one by one."""
 
 
 class QueueIndex:
@@ -143,6 +145,23 @@ class QueueIndex:
             if key not in self._next or queue_offset < self._first.get(key, 0):
                 self._first.pop(key, None)
             self._next[key] = queue_offset + 1
+
+    def put_columns(
+        self, topic: str, queue_id: int, queue_offset: int, offset: int, sizes: Longs, codes: Longs
+    ) -> int:
+        """`put` for records of one queue, one behind the other; returns the offset behind the last."""
+        live, key, count = self._live, (topic, queue_id), len(sizes)
+        if count >= _BULK and len(live) + count < self._run_records and live.goes_on(key, queue_offset):
+            ends = np.cumsum(sizes) + offset
+            end = int(ends[-1])
+            if end <= self._cut_at:
+                live.put_columns(key, ends - sizes, sizes, codes)
+                self._next[key] = queue_offset + count
+                return end
+        for position, (size, code) in enumerate(zip(sizes.tolist(), codes.tolist(), strict=True)):
+            self.put(topic, queue_id, queue_offset + position, offset, size, code, 0)
+            offset += size
+        return offset
 
     def add(self, scan: Scan) -> None:
         """Adds the records of a scan, in bulk; scans come in the order of the log, each within one segment."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
+
+C = TypeVar("C", bound=Callable[..., Any])
 
 
 @dataclass(slots=True)
@@ -28,3 +31,9 @@ class RpcError(Exception):
         super().__init__(message)
         self.code = code
         self.message = message
+
+
+def takes_bytes(method: C) -> C:
+    """Marks a method that is given its request's bytes, and fails with RpcError when they are no request."""
+    method.takes_bytes = True  # type: ignore[attr-defined]
+    return method

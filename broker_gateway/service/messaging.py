@@ -9,7 +9,7 @@ import structlog
 
 from broker_gateway.journal.journal import Journal
 from broker_gateway.service.client import ClientService
-from broker_gateway.service.context import CallContext
+from broker_gateway.service.context import CallContext, RpcError, takes_bytes
 from broker_gateway.service.receive import ReceiveService
 from broker_gateway.service.reply import Reply
 from broker_gateway.service.route import RouteService
@@ -55,12 +55,13 @@ class MessagingService:
     ) -> Answer[rpc.QueryAssignmentResponse]:
         return self._journaled(rpc.QueryAssignmentResponse, self._route.query_assignment, request, context)
 
-    def SendMessage(
-        self, request: rpc.SendMessageRequest, context: CallContext
-    ) -> rpc.SendMessageResponse | Reply[bytes]:
+    @takes_bytes
+    def SendMessage(self, request: bytes, context: CallContext) -> rpc.SendMessageResponse | Reply[bytes]:
         try:
             client_id_of(context)
             return self._send.send(request, context)
+        except RpcError:
+            raise
         except Exception as error:
             return rpc.SendMessageResponse(status=_status("SendMessage", error))
 

@@ -36,12 +36,11 @@ _ONE_BYTE = [bytes((value,)) for value in range(0x80)]
 _OK_FIELD = b"\x0a" + varint(len(_OK_BYTES)) + _OK_BYTES
 
 
-def sent(message_ids: Sequence[str], queue_offsets: Sequence[int]) -> bytes:
+def sent(message_ids: Sequence[bytes], queue_offsets: Sequence[int]) -> bytes:
     """A SendMessageResponse whose entries are all OK."""
     parts = [_OK_FIELD]
     for message_id, offset in zip(message_ids, queue_offsets, strict=True):
-        text = message_id.encode()
-        text = varint(len(text)) + text
+        text = varint(len(message_id)) + message_id
         entry = b"%b\x12%b\x1a%b" % (_OK_FIELD, text, text)
         if offset:
             entry += b"\x20" + varint(offset)

@@ -9,7 +9,7 @@ A service has a method for each RPC of its descriptor, of one of these shapes:
 | client streaming | `async (requests, context) -> response` |
 | bidirectional | `(requests, context) ->` async iterator of responses |
 
-A response is a message, or its bytes where a service has them already. A list goes out in one write.
+A method marked with `takes_bytes` is given the request's bytes. A response is a message, or its bytes where a service has them already. A list goes out in one write.
 """
 
 from __future__ import annotations
@@ -58,10 +58,14 @@ class Server(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One RPC: `path` is `/package.Service/Method`; `coroutine` says that the call gives one."""
+    """One RPC: `path` is `/package.Service/Method`; `coroutine` says that the call gives one.
+
+    `parse` gives what the call is given, from the request's bytes; DecodeError.
+    """
 
     path: str
-    request_type: type[Message]
+    request_name: str
+    parse: Callable[[bytes], Any]
     client_streaming: bool
     server_streaming: bool
     call: Callable[..., Any]
@@ -74,7 +78,10 @@ def methods(service: ServiceDescriptor, implementation: object) -> Iterable[Meth
         call = getattr(implementation, method.name)
         yield Method(
             f"/{service.full_name}/{method.name}",
-            message_factory.GetMessageClass(method.input_type),
+            method.input_type.name,
+            bytes
+            if getattr(call, "takes_bytes", False)
+            else message_factory.GetMessageClass(method.input_type).FromString,
             method.client_streaming,
             method.server_streaming,
             call,

@@ -76,7 +76,7 @@ class GrpcioServer:
         make, wrap = kind
         return make(
             wrap(method),
-            request_deserializer=method.request_type.FromString,
+            request_deserializer=method.parse,
             response_serializer=serialized,
         )
 

@@ -291,11 +291,9 @@ class Call:
         if compressed:
             payload = unpacked(payload, self._encoding, MESSAGE_LIMIT_BYTES)
         try:
-            return self._method.request_type.FromString(payload)
+            return self._method.parse(payload)
         except DecodeError as error:
-            raise FramingError(
-                "INTERNAL", f"the request is no {self._method.request_type.__name__}"
-            ) from error
+            raise FramingError("INTERNAL", f"the request is no {self._method.request_name}") from error
 
     def _parse_stream(self, queue: _RequestQueue) -> None:
         """Takes whole messages out of the buffer; their bytes are released when they are consumed."""

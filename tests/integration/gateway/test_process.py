@@ -167,7 +167,7 @@ def test_unknown_methods_and_garbage_do_no_harm(gateway: Gateway, client: Client
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
     garbage = client.channel.unary_unary("/apache.rocketmq.v2.MessagingService/SendMessage")
     with pytest.raises(grpc.RpcError):
-        garbage(b"\xff" * 1000, timeout=5)
+        garbage(b"\xff" * 1000, timeout=5, metadata=[("x-mq-client-id", "c")])
     negative = log_pb2.SplitLogRequest(log_id="x", start_offset=-5, end_offset=-1, max_bytes=-1)
     split = client.channel.unary_unary(
         "/lakebroker.log.v1.LogService/SplitLog", request_serializer=log_pb2.SplitLogRequest.SerializeToString

@@ -9,12 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broker_gateway.service import shortcuts
-from broker_gateway.service.send import (
-    _Limits,
-    checked_properties,
-    encoded_properties,
-    send_response,
-)
+from broker_gateway.service.send import send_response
+from broker_gateway.service.send_checks import Limits, checked_properties, encoded_properties
 from broker_gateway.service.settlement import ack_response
 from broker_gateway.service.shortcuts import StoredMessage
 from broker_gateway.service.status import OK, ServiceError
@@ -43,12 +39,12 @@ KNOWN = st.sampled_from(
 )
 LONG = st.integers(0, (1 << 62) - 1)
 MS = st.integers(0, 253_402_300_799_999)
-LIMITS = _Limits(1 << 20, 8, 4096, True)
+LIMITS = Limits(1 << 20, 8, 4096, True)
 
 
 @given(st.lists(st.tuples(TEXT, LONG), max_size=4))
 def test_sent(entries: list[tuple[str, int]]) -> None:
-    ids, offsets = [each for each, _ in entries], [offset for _, offset in entries]
+    ids, offsets = [each.encode() for each, _ in entries], [offset for _, offset in entries]
     plain = send_response(OK, ids, offsets)
     found = rpc.SendMessageResponse.FromString(shortcuts.sent(ids, offsets))
     assert found == plain

@@ -1,0 +1,94 @@
+"""The shortcut of a send: a usual request goes from its bytes to columns of the log, in compiled code.
+
+The plain path is `service/send_checks.py`; `tests/unit/broker_gateway/test_send_columns.py` compares the two.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from broker_gateway.service import send_walk
+from broker_gateway.service.send_checks import MAX_MESSAGES_A_CALL, Limits, Peer
+from broker_gateway.service.send_row import (
+    BODY_LIMIT,
+    LIMITS,
+    MESSAGE_ID_LENGTH,
+    MESSAGE_ID_START,
+    NOW,
+    PROPERTIES_BYTES,
+    PROPERTIES_COUNT,
+    REFUSE_EMPTY,
+    ROW,
+    TOPIC_LENGTH,
+    TOPIC_START,
+)
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from store.columns import PendingColumns
+
+_PROPERTIES_BYTES = 1 << 20
+"""Of all properties of a call; beyond that it goes the plain path."""
+_TOPIC_BYTES = 512
+_MOST_PROPERTIES = 1024
+
+
+class Usual(NamedTuple):
+    """A call's records, still without topic and queue, and the ids of its messages."""
+
+    topic: pb.Resource
+    records: PendingColumns
+    message_ids: list[bytes]
+    body_bytes: int
+
+
+class SendColumns:
+    """Takes requests apart; for one thread. Loading the compiler is the caller's, on a thread that may wait."""
+
+    def __init__(self, limits: Limits) -> None:
+        send_walk.warm()
+        self._limits = np.zeros(LIMITS, dtype=np.int64)
+        self._limits[BODY_LIMIT] = limits.body
+        self._limits[PROPERTIES_COUNT] = limits.properties
+        self._limits[PROPERTIES_BYTES] = limits.properties_bytes
+        self._limits[REFUSE_EMPTY] = limits.refuse_empty
+        self._rows = np.zeros((MAX_MESSAGES_A_CALL, ROW), dtype=np.int64)
+        self._properties = np.zeros(_PROPERTIES_BYTES, dtype=np.uint8)
+        self._seen = np.zeros(_MOST_PROPERTIES, dtype=np.uint64)
+
+    def take(self, request: bytes, peer: Peer, now: int) -> Usual | None:
+        """The request's records; None when the plain path has to look at it. `now` in ms."""
+        self._limits[NOW] = now
+        count, used, bodies = send_walk.walk(
+            request, self._limits, peer.text, self._rows, self._properties, self._seen
+        )
+        if count <= 0:
+            return None
+        rows = self._rows[:count].copy()
+        if count == 1:
+            row = rows[0].tolist()
+            start, length = row[MESSAGE_ID_START], row[MESSAGE_ID_LENGTH]
+            message_ids = [request[start : start + length]]
+        else:
+            listed = rows.tolist()
+            row = listed[0]
+            message_ids = [
+                request[each[MESSAGE_ID_START] : each[MESSAGE_ID_START] + each[MESSAGE_ID_LENGTH]]
+                for each in listed
+            ]
+        topic = _resource(request[row[TOPIC_START] : row[TOPIC_START] + min(row[TOPIC_LENGTH], _TOPIC_BYTES)])
+        if topic is None or row[TOPIC_LENGTH] > _TOPIC_BYTES:
+            return None
+        properties = self._properties[:used].tobytes()
+        records = PendingColumns("", 0, peer.packed, request, properties, rows, bodies + used)
+        return Usual(topic, records, message_ids, bodies)
+
+
+@lru_cache(maxsize=8192)
+def _resource(encoded: bytes) -> pb.Resource | None:
+    try:
+        return pb.Resource.FromString(encoded)
+    except DecodeError:
+        return None
