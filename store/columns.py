@@ -37,7 +37,7 @@ class PendingColumns:
     """One or more records for one queue, in order.
 
     `rows` has a row of `COLUMNS` (or more) 64-bit integers for each; starts are positions in `bodies` and
-    `properties`, whose parts are as records hold them. `size`: bytes of all bodies and properties.
+    `properties`, whose parts are as records hold them. `size`: bytes of all bodies and properties; `count`: of records.
     """
 
     topic: str
@@ -47,9 +47,10 @@ class PendingColumns:
     properties: bytes
     rows: NDArray[np.int64]
     size: int
+    count: int
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return self.count
 
     def compute_long_crcs(self) -> None:
         """Fills BODY_CRC of the bodies that are too long for the compiled CRC."""

@@ -130,7 +130,7 @@ class CommitLog:
             return None
         for batch in batches:
             head = FIXED_BYTES + len(batch.born_host) + len(self._store_host) + 4 * len(batch.topic) + 2
-            room -= batch.size + len(batch) * (head + CRC_BYTES + 1)
+            room -= batch.size + batch.count * (head + CRC_BYTES + 1)
             if room < 0 or (batch.size > self._max_message_size and self._too_large(batch)):
                 return None
         out = self._bytes_of(segment)
@@ -138,7 +138,7 @@ class CommitLog:
         sizes = []
         for batch, queue_offset in zip(batches, queue_offsets, strict=True):
             batch.compute_long_crcs()
-            some = np.empty(len(batch), dtype=np.int64)
+            some = np.empty(batch.count, dtype=np.int64)
             position = self._encode(
                 encode, out, position, first, segment, batch, queue_offset, store_timestamp, some
             )

@@ -244,7 +244,7 @@ class MessageStore:
             first = following.get(key)
             if first is None:
                 first = index.max_offset(*key)
-            following[key] = first + len(batch)
+            following[key] = first + batch.count
             queue_offsets.append(first)
         offset = self._log.max_offset
         sizes = self._log.append_columns(batches, queue_offsets, now)
@@ -253,9 +253,13 @@ class MessageStore:
             return queue_offsets
         self._last_timestamp = now
         for batch, first, some in zip(batches, queue_offsets, sizes, strict=True):
-            offset = index.put_columns(
-                batch.topic, batch.queue_id, first, offset, some, batch.rows[:, TAGS_CODE]
-            )
+            if batch.count == 1:
+                size = int(some[0])
+                index.put(batch.topic, batch.queue_id, first, offset, size, int(batch.rows[0, TAGS_CODE]), 0)
+                offset += size
+            else:
+                codes = batch.rows[:, TAGS_CODE]
+                offset = index.put_columns(batch.topic, batch.queue_id, first, offset, some, codes)
         return queue_offsets
 
     def load_compiled(self) -> None:

@@ -67,22 +67,16 @@ class SendColumns:
         if count <= 0:
             return None
         rows = self._rows[:count].copy()
-        if count == 1:
-            row = rows[0].tolist()
-            start, length = row[MESSAGE_ID_START], row[MESSAGE_ID_LENGTH]
-            message_ids = [request[start : start + length]]
-        else:
-            listed = rows.tolist()
-            row = listed[0]
-            message_ids = [
-                request[each[MESSAGE_ID_START] : each[MESSAGE_ID_START] + each[MESSAGE_ID_LENGTH]]
-                for each in listed
-            ]
-        topic = _resource(request[row[TOPIC_START] : row[TOPIC_START] + min(row[TOPIC_LENGTH], _TOPIC_BYTES)])
-        if topic is None or row[TOPIC_LENGTH] > _TOPIC_BYTES:
+        listed = rows.tolist()
+        start, length = listed[0][TOPIC_START], listed[0][TOPIC_LENGTH]
+        topic = _resource(request[start : start + length]) if length <= _TOPIC_BYTES else None
+        if topic is None:
             return None
+        message_ids = [
+            request[row[MESSAGE_ID_START] : row[MESSAGE_ID_START] + row[MESSAGE_ID_LENGTH]] for row in listed
+        ]
         properties = self._properties[:used].tobytes()
-        records = PendingColumns("", 0, peer.packed, request, properties, rows, bodies + used)
+        records = PendingColumns("", 0, peer.packed, request, properties, rows, bodies + used, count)
         return Usual(topic, records, message_ids, bodies)
 
 

@@ -47,7 +47,9 @@ def batch(bodies: list[bytes], topic: str = "t", queue_id: int = 0, host: Host =
         rows[number, : columns.BODY_CRC] = [at, len(body), start, len(own), 1000 + number, 0, number]
         at, start = at + len(body), start + len(own)
     size = at + start
-    return PendingColumns(topic, queue_id, host.packed, b"".join(bodies), b"".join(properties), rows, size)
+    return PendingColumns(
+        topic, queue_id, host.packed, b"".join(bodies), b"".join(properties), rows, size, len(bodies)
+    )
 
 
 def log_bytes(store: MessageStore, start: int, end: int) -> bytes:
