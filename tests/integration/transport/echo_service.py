@@ -82,7 +82,14 @@ class Echo:
         await asyncio.sleep(0)
         self._check(request.value)
         if request.value[:1] == b"W":
-            yield BytesValue(value=b"first")
+            try:
+                yield BytesValue(value=b"first")
+            except (
+                asyncio.CancelledError,
+                GeneratorExit,
+            ):  # the client was gone before this one was on its way
+                self._left()
+                raise
             await self._wait(request.value)
         count, size = map(int, request.value.split())
         for number in range(count):
@@ -114,13 +121,13 @@ class Echo:
 
     async def _wait(self, value: bytes) -> None:
         self._check(value)
-        await asyncio.sleep(0)
-        if value[:1] == b"W":
-            try:
+        try:
+            await asyncio.sleep(0)
+            if value[:1] == b"W":
                 await asyncio.get_running_loop().create_future()
-            except asyncio.CancelledError:
-                self.cancelled += 1
-                raise
+        except asyncio.CancelledError:
+            self._left()
+            raise
 
     def _left(self) -> None:
         self.cancelled += 1
