@@ -88,7 +88,16 @@ class Broker:
             RouteService(config, resources, self.peers),
             SendService(config, store, resources, self.wakeups, self.turn, metrics, self.minutes),
             self._receive,
-            SettlementService(config, resources, self.deliveries, self.clients, self.journal, mover, metrics),
+            SettlementService(
+                config,
+                resources,
+                self.deliveries,
+                self.clients,
+                self.journal,
+                mover,
+                self.wakeups,
+                metrics,
+            ),
             self._client,
             self.journal,
         )
