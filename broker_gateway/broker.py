@@ -30,6 +30,7 @@ from broker_gateway.service.admin import AdminService
 from broker_gateway.service.client import ClientService
 from broker_gateway.service.dead_letters import DeadLetterMover
 from broker_gateway.service.messaging import MessagingService
+from broker_gateway.service.offsets import OffsetService
 from broker_gateway.service.receive import Poll, ReceiveService
 from broker_gateway.service.redelivery import Redelivery
 from broker_gateway.service.resources import Resources
@@ -99,6 +100,7 @@ class Broker:
                 metrics,
             ),
             self._client,
+            OffsetService(store, resources, self.deliveries),
             self.journal,
         )
         location = config.lake.lake_location

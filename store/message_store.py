@@ -17,7 +17,15 @@ from store.flush import FLUSHED_FILE, Flusher, FlushMode, read_flushed
 from store.index_run import FileRun
 from store.index_writer import IndexWriter
 from store.queue_index import RUN_BYTES, QueueIndex
-from store.record import SYS_COMMIT, SYS_TRANSACTION_MASK, Host, PendingRecord, Record, decode_record
+from store.record import (
+    SYS_COMMIT,
+    SYS_TRANSACTION_MASK,
+    Host,
+    PendingRecord,
+    Record,
+    decode_record,
+    store_time,
+)
 from store.recovery import (
     ABORT_FILE,
     COMMIT_LOG_FOLDER,
@@ -36,6 +44,7 @@ from store.recovery import (
 from store.retention import Candidate, Rules, choose, least_full, refusal
 from store.scan import Scan, scan
 from store.segment import Segment, list_segments, sync_folder
+from store.time_search import BoundaryType
 
 __all__ = ["Appended", "FlushMode", "MessageStore", "Removed"]
 
@@ -292,6 +301,24 @@ class MessageStore:
     def record(self, offset: int, size: int) -> Record:
         """The record at a physical offset. Raises OffsetOutOfRangeError, RecordError."""
         return decode_record(self._log.read(offset, size), 0, offset, verify=False)
+
+    def at_time(self, topic: str, queue_id: int) -> Callable[[int, BoundaryType], int]:
+        """A search for the queue offset of a store time, ms. It reads the log: run it on another thread."""
+        segments = self._log.segments  # replaced, never shortened, when the oldest go
+        first = segments[0].start if segments else 0
+
+        def time_of(offset: int, size: int) -> int | None:
+            number = (offset - first) // self.segment_size
+            if number < 0:
+                return 0
+            segment = segments[number]
+            position = offset - segment.start
+            try:
+                return store_time(segment.view[position : position + size], offset)
+            except ValueError:
+                return 0  # closed: it was deleted meanwhile
+
+        return self.index.at_time(topic, queue_id, time_of)
 
     def wait_flushed(self, offset: int, callback: Callable[[BaseException | None], None]) -> None:
         """Calls `callback(error or None)`, on another thread, when all below `offset` is on disk."""

@@ -17,6 +17,7 @@ import numpy as np
 from store.index_run import LARGEST_GAP, Entries, FileRun, Ints, Key, LiveRun, Longs, Run
 from store.record import SYS_COMMIT, SYS_TRANSACTION_MASK
 from store.scan import Scan, by_queue
+from store.time_search import BoundaryType, TimeOf, TimeSearch, pieces
 
 RUN_BYTES = 256 << 20
 """Of log that a run covers, about; what a start after a crash scans at most."""
@@ -99,6 +100,19 @@ class QueueIndex:
         if not parts:
             return _NOTHING
         return Entries(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+    def at_time(self, topic: str, queue_id: int, time_of: TimeOf) -> Callable[[int, BoundaryType], int]:
+        """A search for the queue offset of a time, ms: see `store/time_search.py`. It may run on another thread."""
+        key = (topic, queue_id)
+        least, most = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
+        runs = self._runs()
+
+        def find(timestamp_ms: int, boundary: BoundaryType) -> int:
+            search = TimeSearch(key, pieces(key, runs, least, most), time_of)
+            found = search.find(timestamp_ms, boundary)
+            return least if found is None else min(max(found, least), most)
+
+        return find
 
     # ----- records -----
 

@@ -382,6 +382,16 @@ class RecordView:
             raise RecordError(f"no whole record of {len(view)} bytes (size {size}, magic {magic:#x})")
 
 
+def store_time(view: memoryview, physical_offset: int) -> int | None:
+    """STORETIMESTAMP of the record at `physical_offset`, ms; None when no record begins there."""
+    try:
+        _, magic, _, _, _, _, own, sys_flag, _ = HEAD.unpack_from(view, 0)
+        (found,) = _LONG.unpack_from(view, HEAD.size + (20 if sys_flag & SYS_BORN_HOST_V6 else 8))
+    except struct.error:
+        return None
+    return int(found) if magic in (MAGIC_V1, MAGIC_V2) and own == physical_offset else None
+
+
 @lru_cache(maxsize=8192)
 def _host_texts(packed: bytes) -> tuple[str, str]:
     """Address, and `address:port`, of a packed host."""
