@@ -137,6 +137,9 @@ class LakeOptions(_Group):
         ge=1 << 20,
         description="memory for queue entries of the local log; older ones are in files",
     )
+    lake_self_check_interval: int = Field(
+        600_000, ge=100, le=86_400_000, description="ms between looks for damage in the store"
+    )
     lake_max_in_flight_per_queue: int = Field(100_000, ge=1, description="messages of a group on a queue")
     lake_max_waiting_receives: int = Field(50_000, ge=1, description="receives that wait at a time")
     lake_max_clients: int = Field(50_000, ge=1, description="clients known at a time")

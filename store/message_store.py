@@ -44,6 +44,7 @@ from store.recovery import (
 from store.retention import Candidate, Rules, choose, least_full, refusal
 from store.scan import Scan, scan
 from store.segment import Segment, list_segments, sync_folder
+from store.self_check import SegmentFile, SelfCheck
 from store.time_search import BoundaryType
 
 __all__ = ["Appended", "FlushMode", "MessageStore", "Removed"]
@@ -319,6 +320,17 @@ class MessageStore:
                 return 0  # closed: it was deleted meanwhile
 
         return self.index.at_time(topic, queue_id, time_of)
+
+    def self_check(self, begin: int, most: int) -> SelfCheck:
+        """A look for damage, to be run on another thread: segments, and at most so many queues from the `begin`-th on."""
+        queues = list(self.index.queues())
+        return SelfCheck(
+            [SegmentFile(each.start, each.path, each.view[:]) for each in self._log.segments],
+            self.segment_size,
+            self.index.runs(),
+            [(key, self.index.max_offset(*key)) for key in queues[begin : begin + most]],
+            lambda: self.min_offset,
+        )
 
     def wait_flushed(self, offset: int, callback: Callable[[BaseException | None], None]) -> None:
         """Calls `callback(error or None)`, on another thread, when all below `offset` is on disk."""
