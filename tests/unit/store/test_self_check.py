@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -162,6 +163,8 @@ def test_looking_and_searching_by_time_beside_a_writer(tmp_path: Path) -> None:
     put(store, 1)
     stop = threading.Event()
     errors: list[str] = []
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
 
     def work() -> None:
         try:
@@ -182,5 +185,6 @@ def test_looking_and_searching_by_time_beside_a_writer(tmp_path: Path) -> None:
         stop.set()
         for thread in threads:
             thread.join()
+        sys.setswitchinterval(interval)
     assert errors == []
     store.close()
