@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from broker_gateway.errors import OptionError
 from store.flush import FlushMode
+from store.page_cache import STEP_BYTES
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 _NAME = r"^[%|a-zA-Z0-9_-]{1,120}$"
@@ -98,6 +99,12 @@ class StoreOptions(_Group):
     clean_file_forcibly_enable: bool = Field(True, description="delete segments that are not expired")
     delete_file_batch_max: int = Field(10, ge=1, le=1000, description="segments deleted in one look")
     clean_resource_interval: int = Field(10_000, ge=100, le=3_600_000, description="ms between looks")
+    warm_maped_file_enable: bool = Field(
+        False, description="write new segments out and lock them in memory until the log is behind them"
+    )
+    flush_least_pages_when_warm_maped_file: int = Field(
+        4096, ge=1, le=1 << 20, description="pages of 4 KiB between flushes while a segment is warmed"
+    )
     max_message_size: int = Field(4 << 20, ge=1, le=64 << 20, description="bytes of a body")
 
 
@@ -137,6 +144,12 @@ class LakeOptions(_Group):
         ge=1 << 20,
         description="memory for queue entries of the local log; older ones are in files",
     )
+    lake_prefault_bytes: int = Field(
+        STEP_BYTES,
+        ge=0,
+        le=256 << 20,
+        description="of log brought into memory ahead of its end, in a step; 0: none",
+    )
     lake_self_check_interval: int = Field(
         600_000, ge=100, le=86_400_000, description="ms between looks for damage in the store"
     )
@@ -152,6 +165,11 @@ class LakeOptions(_Group):
     lake_log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level")
 
 
+WITHOUT_EFFECT = {
+    "transientStorePoolEnable": "records go to the page cache at once and none are lost with the process",
+    "fastFailIfNoBufferInStorePool": "there is no transientStorePool",
+}
+"""Options of RocketMQ that cannot be switched on here, and why."""
 GROUPS: dict[str, type[_Group]] = {
     "broker": BrokerOptions,
     "store": StoreOptions,
@@ -232,7 +250,10 @@ def load_config(
     grouped: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
     for name, value in given.items():
         group = known.get(name)
-        if group is None:
+        if name in WITHOUT_EFFECT:
+            if value.strip().lower() != "false":
+                warnings.append(f"option {name}={value} has no effect: {WITHOUT_EFFECT[name]}")
+        elif group is None:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             warnings.append(f"option {name} is unknown and has no effect{hint}")

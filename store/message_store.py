@@ -16,6 +16,7 @@ from store.errors import OffsetOutOfRangeError, StoreDamagedError, StoreReadOnly
 from store.flush import FLUSHED_FILE, Flusher, FlushMode, read_flushed
 from store.index_run import FileRun
 from store.index_writer import IndexWriter
+from store.page_cache import STEP_BYTES, PageCache
 from store.queue_index import RUN_BYTES, QueueIndex
 from store.record import (
     SYS_COMMIT,
@@ -124,14 +125,16 @@ class MessageStore:
         flush_thorough_ms: int = 10_000,
         max_message_size: int = 4 << 20,
         append_crc: bool = True,
+        prefault_bytes: int = STEP_BYTES,
+        warm_bytes: int = 0,
         index_max_bytes: int = 256 << 20,
         index_run_bytes: int = RUN_BYTES,
         progress: Callable[[int, int], None] | None = None,
     ) -> MessageStore:
         """Opens or makes the store in `root`. Sizes in bytes.
 
-        `commit_log_paths`: where segments go, in turn; none: `commitlog`. `flush` only documents the mode: who wants SYNC_FLUSH waits with `wait_flushed`. See `QueueIndex` for
-        the last two.
+        `commit_log_paths`: where segments go, in turn; none: `commitlog`. Who wants SYNC_FLUSH waits with `wait_flushed`; `flush` says which
+        it will be. See `PageCache` for `prefault_bytes` and `warm_bytes`, `QueueIndex` for the last two.
         Raises StoreLockedError, StoreDamagedError, OSError.
         """
         root.mkdir(parents=True, exist_ok=True)
@@ -150,7 +153,8 @@ class MessageStore:
             index = QueueIndex(segment_size, index_run_bytes, index_max_bytes)
             writer = IndexWriter(root / INDEX_FOLDER, identity.log_id, index)
             new, every = _folders(root, identity, commit_log_paths)
-            allocator = Allocator(new, segment_size)
+            busy_s = flush_interval_ms / 1000 if flush is FlushMode.ASYNC_FLUSH else 0.0
+            allocator = Allocator(new, segment_size, PageCache(prefault_bytes, busy_s, warm_bytes))
             segments = open_segments(every, segment_size)
             runs = open_runs(root / INDEX_FOLDER, segments, identity.log_id, report)
             flushed = read_flushed(root / FLUSHED_FILE) or 0
