@@ -153,7 +153,7 @@ class MessageStore:
             index = QueueIndex(segment_size, index_run_bytes, index_max_bytes)
             writer = IndexWriter(root / INDEX_FOLDER, identity.log_id, index)
             new, every = _folders(root, identity, commit_log_paths)
-            busy_s = flush_interval_ms / 1000 if flush is FlushMode.ASYNC_FLUSH else 0.0
+            busy_s = flush_interval_ms / 4000 if flush is FlushMode.ASYNC_FLUSH else 0.0
             allocator = Allocator(new, segment_size, PageCache(prefault_bytes, busy_s, warm_bytes))
             segments = open_segments(every, segment_size)
             runs = open_runs(root / INDEX_FOLDER, segments, identity.log_id, report)

@@ -3,15 +3,17 @@
 The first touch of a page of a preallocated file takes a page, fills it and has the file system turn the block from
 preallocated to written; some of these take milliseconds, and the kernel makes a writer wait there when much is dirty.
 
-| when | a step is | then an append finds |
-|---|---|---|
-| ASYNC_FLUSH, and the step before was less than a flush interval ago | MADV_POPULATE_WRITE | writable pages: no fault |
-| ASYNC_FLUSH at lower rates, SYNC_FLUSH | MADV_POPULATE_READ | clean pages: a short fault each |
-| the kernel has neither (before 5.14) | MADV_WILLNEED | what the kernel made of the hint |
+| when | the next pages are |
+|---|---|
+| ASYNC_FLUSH, and two steps are written in half a flush interval | populated for writing (MADV_POPULATE_WRITE): an append finds them without a fault |
+| the same on a kernel without it (before 5.14) | asked for (MADV_WILLNEED) |
+| ASYNC_FLUSH at lower rates, SYNC_FLUSH | left alone |
 
 Pages populated for writing are dirty. Those of a busy log are overwritten before they are flushed; for others each
-flush would write zeros first, and in SYNC_FLUSH clients would wait for that. At most two steps are ahead, so that what
-is held back from other uses of the page cache is bounded, and clean pages can be taken by the kernel at any time.
+flush would write zeros first, and in SYNC_FLUSH clients would wait for that; and what was flushed before it is used
+takes a fault for each page again. So steps are small. Populating for reading dirties nothing, but then each page takes
+a fault where the kernel maps several at the first write: measured, three times the faults. At most two steps are ahead:
+that much of the page cache is held back from other uses.
 
 No step changes a byte, so it may run beside appends. Writing one byte back to each page would do as well on any kernel,
 but it loses what is appended between its read and its write.
@@ -36,9 +38,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from store.segment import Segment
 
 log = logging.getLogger(__name__)
-STEP_BYTES = 8 << 20
-WILLNEED, POPULATE_READ, POPULATE_WRITE = 3, 22, 23
-"""Of madvise(2); Python's mmap has no names for the latter two, and its madvise keeps the interpreter's lock."""
+STEP_BYTES = 2 << 20
+WILLNEED, POPULATE_WRITE = 3, 23
+"""Of madvise(2); Python's mmap has no name for the latter, and its madvise keeps the interpreter's lock."""
 _WARN_S = 60.0
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LINUX = sys.platform == "linux"
@@ -75,7 +77,7 @@ def _call(name: str, segment: Segment, position: int, length: int, *arguments: i
 class PageCache:
     """One thread, at most one step and the warming of new segments under way. Sizes in bytes.
 
-    `step` 0 prefaults nothing. `busy_s`: steps that follow each other faster populate for writing; 0: never.
+    `step` 0 brings nothing in. `busy_s`: a step is made while one is written in that time; 0: never.
     `warm_bytes`: warms new segments, flushed by so much; 0: does not.
     """
 
@@ -97,12 +99,12 @@ class PageCache:
         self._under_way: Future[None] | None = None
         self._done = 0
         self._written = 0
-        self._stepped_at = -1e9
+        self._looked = 0, float("-inf")
         self._warned_at = -1e9
         self._supported = True
         self._locked: list[Segment] = []
         self._closing = False
-        self.steps = {WILLNEED: 0, POPULATE_READ: 0, POPULATE_WRITE: 0}
+        self.steps = {WILLNEED: 0, POPULATE_WRITE: 0}
         """How many were made of each kind."""
 
     def reached(self, newest: Segment, following: Segment | None, offset: int) -> int:
@@ -114,16 +116,20 @@ class PageCache:
         for segment in [each for each in self._locked if each.end <= offset]:
             self._locked.remove(segment)
             self._submit(self._unlock, segment)
-        if not self._step:
+        if not self._step or not self._busy_s:
             return newest.end
+        again = offset + self._step // 4
         if self._under_way is not None and not self._under_way.done():
-            return offset + self._step // 4
+            return again
+        now = time.monotonic()
+        busy = (offset - self._looked[0]) * self._busy_s >= self._step * (now - self._looked[1])
+        self._looked = offset, now
+        if not busy:
+            return again
         begin = max(self._done, _pages(offset))
         end = _pages(offset) + 2 * self._step
         if end - begin < self._step:
-            return max(self._done - self._step, offset + self._step // 4)
-        now = time.monotonic()
-        advice = POPULATE_WRITE if now - self._stepped_at < self._busy_s else POPULATE_READ
+            return max(self._done - self._step, again)
         parts = []
         for segment in [newest] if following is None else [newest, following]:
             if segment.start <= begin < segment.end:
@@ -131,9 +137,8 @@ class PageCache:
                 parts.append((segment, begin - segment.start, stop - begin))
                 begin = self._done = stop
         if parts:
-            self._stepped_at = now
-            self._under_way = self._submit(self._populate, parts, advice)
-        return max(self._done - self._step, offset + self._step // 4)
+            self._under_way = self._submit(self._populate, parts)
+        return max(self._done - self._step, again)
 
     def made(self, segment: Segment) -> None:
         """A segment was made: warms it, if that is wanted."""
@@ -159,13 +164,12 @@ class PageCache:
             self._warned_at = time.monotonic()
             log.warning("pages of the log could not be brought in ahead of their use: %s", error)
 
-    def _populate(self, parts: list[tuple[Segment, int, int]], advice: int) -> None:
+    def _populate(self, parts: list[tuple[Segment, int, int]]) -> None:
         for segment, position, length in parts:
-            self._advise(segment, position, length, advice)
+            self._advise(segment, position, length)
 
-    def _advise(self, segment: Segment, position: int, length: int, advice: int) -> None:
-        if not self._supported:
-            advice = WILLNEED
+    def _advise(self, segment: Segment, position: int, length: int) -> None:
+        advice = POPULATE_WRITE if self._supported else WILLNEED
         try:
             self._advise_call(segment, position, length, advice)
         except OSError as error:
@@ -173,7 +177,7 @@ class PageCache:
                 raise
             self._supported = False
             log.info("the kernel cannot populate pages (MADV_POPULATE_WRITE, Linux 5.14); it is given hints")
-            self._advise(segment, position, length, WILLNEED)
+            self._advise(segment, position, length)
         else:
             self.steps[advice] += 1
 
@@ -183,7 +187,7 @@ class PageCache:
             if self._closing or segment.end <= self._written:
                 return
             length = min(self._warm_bytes, segment.size - position)
-            self._advise(segment, position, length, POPULATE_WRITE)
+            self._advise(segment, position, length)
             segment.sync()  # also in ASYNC_FLUSH: the first flush of the log in it would write all the zeros
         try:
             self._lock_call(segment)
