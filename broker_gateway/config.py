@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from broker_gateway.errors import OptionError
 from store.flush import FlushMode
-from store.page_cache import STEP_BYTES
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 _NAME = r"^[%|a-zA-Z0-9_-]{1,120}$"
@@ -145,10 +144,10 @@ class LakeOptions(_Group):
         description="memory for queue entries of the local log; older ones are in files",
     )
     lake_prefault_bytes: int = Field(
-        STEP_BYTES,
+        0,
         ge=0,
         le=256 << 20,
-        description="of log brought into memory ahead of its end, in a step; 0: none",
+        description="of a busy log brought into memory ahead of its end in a step, 2097152, say; 0: none",
     )
     lake_self_check_interval: int = Field(
         600_000, ge=100, le=86_400_000, description="ms between looks for damage in the store"

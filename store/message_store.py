@@ -16,7 +16,7 @@ from store.errors import OffsetOutOfRangeError, StoreDamagedError, StoreReadOnly
 from store.flush import FLUSHED_FILE, Flusher, FlushMode, read_flushed
 from store.index_run import FileRun
 from store.index_writer import IndexWriter
-from store.page_cache import STEP_BYTES, PageCache
+from store.page_cache import PageCache
 from store.queue_index import RUN_BYTES, QueueIndex
 from store.record import (
     SYS_COMMIT,
@@ -125,7 +125,7 @@ class MessageStore:
         flush_thorough_ms: int = 10_000,
         max_message_size: int = 4 << 20,
         append_crc: bool = True,
-        prefault_bytes: int = STEP_BYTES,
+        prefault_bytes: int = 0,
         warm_bytes: int = 0,
         index_max_bytes: int = 256 << 20,
         index_run_bytes: int = RUN_BYTES,

@@ -38,7 +38,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from store.segment import Segment
 
 log = logging.getLogger(__name__)
-STEP_BYTES = 2 << 20
 WILLNEED, POPULATE_WRITE = 3, 23
 """Of madvise(2); Python's mmap has no name for the latter, and its madvise keeps the interpreter's lock."""
 _WARN_S = 60.0
@@ -83,7 +82,7 @@ class PageCache:
 
     def __init__(
         self,
-        step: int = STEP_BYTES,
+        step: int = 0,
         busy_s: float = 0.0,
         warm_bytes: int = 0,
         *,
