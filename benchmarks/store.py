@@ -10,6 +10,8 @@ import argparse
 import json
 import mmap
 import os
+import resource
+import shutil
 import sys
 import tempfile
 import threading
@@ -37,8 +39,9 @@ def say(**figures: Any) -> None:
     sys.stdout.flush()
 
 
-def open_store(folder: Path) -> MessageStore:
-    return MessageStore.open(folder, broker="bench", cluster="bench", store_host=HOST, segment_size=SEGMENT)
+def open_store(folder: Path, **options: Any) -> MessageStore:
+    options = {"segment_size": SEGMENT} | options
+    return MessageStore.open(folder, broker="bench", cluster="bench", store_host=HOST, **options)
 
 
 def pending(number: int) -> PendingRecord:
@@ -132,6 +135,66 @@ def sync_flush(folder: Path, seconds: float, waiters: int) -> None:
     )
 
 
+AHEAD: dict[str, dict[str, Any]] = {
+    "nothing": {"prefault_bytes": 0},
+    "2 MiB": {"prefault_bytes": 2 << 20},
+    "8 MiB": {"prefault_bytes": 8 << 20},
+}
+"""Steps in which pages are brought in ahead of appends (`store/page_cache.py`)."""
+
+
+def roll(folder: Path, rounds: int = 4, segments: int = 4) -> None:
+    """Microseconds of an append over several rolls, in each way in turn.
+
+    `near roll` are the 1,000 appends on either side of each. Appends during which the kernel gave the processor to
+    somebody else are left out and counted: on a shared machine they are the longest and say nothing of the store.
+    """
+    size = 64 << 20
+    taken: dict[tuple[str, str], list[int]] = {
+        (way, where): [] for way in AHEAD for where in ("everywhere", "near roll")
+    }
+    faults, preempted, count = (dict.fromkeys(AHEAD, 0) for _ in range(3))
+    record, usage, thread = [pending(0)], resource.getrusage, resource.RUSAGE_THREAD
+    for number, way in enumerate(list(AHEAD) * rounds):
+        store = open_store(folder / str(number), segment_size=size, **AHEAD[way])
+        some: list[int] = []
+        rolls, newest = [], 0
+        before = usage(thread)
+        while store.max_offset < segments * size:
+            began = time.perf_counter_ns()
+            placed = store.append(record)[0]
+            nanoseconds = time.perf_counter_ns() - began
+            after = usage(thread)
+            faults[way] += after.ru_minflt - before.ru_minflt
+            some.append(-1 if after.ru_nivcsw != before.ru_nivcsw else nanoseconds)
+            before = after
+            if placed.physical_offset // size != newest:
+                newest = placed.physical_offset // size
+                rolls.append(len(some) - 1)
+        store.close()
+        shutil.rmtree(folder / str(number))
+        count[way] += len(some)
+        preempted[way] += some.count(-1)
+        taken[way, "everywhere"] += [each for each in some if each >= 0]
+        for at in rolls:
+            taken[way, "near roll"] += [each for each in some[max(at - 1000, 0) : at + 1000] if each >= 0]
+    for (way, where), times in taken.items():
+        times.sort()
+        say(
+            benchmark="append over rolls",
+            ahead=way,
+            where=where,
+            appends=len(times),
+            faults_per_1000=1000 * faults[way] / count[way],
+            preempted_per_1000=1000 * preempted[way] / count[way],
+            p50_us=times[len(times) // 2] / 1000,
+            p99_us=times[len(times) * 99 // 100] / 1000,
+            p999_us=times[len(times) * 999 // 1000] / 1000,
+            longest_us=times[-1] / 1000,
+            over_1_ms=sum(each > 1_000_000 for each in times),
+        )
+
+
 def _wake(flushed: threading.Event, error: BaseException | None) -> None:
     if error is not None:
         raise error
@@ -169,6 +232,7 @@ def main() -> None:
         scan_again(Path(name) / "store")
         start(Path(name) / "store")
         sync_flush(Path(name) / "flush", chosen.seconds, 64)
+        roll(Path(name) / "roll")
 
 
 if __name__ == "__main__":

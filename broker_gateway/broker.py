@@ -25,11 +25,13 @@ from broker_gateway.metadata.catalog import Catalog, Group
 from broker_gateway.metadata.peers import Peers
 from broker_gateway.metrics import MAX_SERIES, Metrics
 from broker_gateway.retention import Retention, rules_of
+from broker_gateway.self_check import SelfCheck
 from broker_gateway.service.access import Access
 from broker_gateway.service.admin import AdminService
 from broker_gateway.service.client import ClientService
 from broker_gateway.service.dead_letters import DeadLetterMover
 from broker_gateway.service.messaging import MessagingService
+from broker_gateway.service.offsets import OffsetService
 from broker_gateway.service.receive import Poll, ReceiveService
 from broker_gateway.service.redelivery import Redelivery
 from broker_gateway.service.resources import Resources
@@ -90,8 +92,18 @@ class Broker:
             RouteService(config, resources, self.peers),
             send,
             self._receive,
-            SettlementService(config, resources, self.deliveries, self.clients, self.journal, mover, metrics),
+            SettlementService(
+                config,
+                resources,
+                self.deliveries,
+                self.clients,
+                self.journal,
+                mover,
+                self.wakeups,
+                metrics,
+            ),
             self._client,
+            OffsetService(store, resources, self.deliveries),
             self.journal,
         )
         location = config.lake.lake_location
@@ -102,6 +114,7 @@ class Broker:
             Lake(location) if location else None,
             config.lake.lake_force_delete,
         )
+        self.self_check = SelfCheck(store)
         self.admin = AdminService(config, self.catalog, self.journal, access, self.peers)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -117,6 +130,10 @@ class Broker:
             asyncio.create_task(self._repeat(_PEERS_S, self._look_for_peers), name="peers"),
             asyncio.create_task(self._repeat(_HOUSEKEEPING_S, self._housekeep), name="housekeeping"),
             asyncio.create_task(watch(), name="watchdog"),
+            asyncio.create_task(
+                self._repeat(self._config.lake.lake_self_check_interval / 1000, self._check),
+                name="self-check",
+            ),
             asyncio.create_task(
                 self._repeat(self._config.store.clean_resource_interval / 1000, self._retain),
                 name="retention",
@@ -144,6 +161,9 @@ class Broker:
         yield "rocketmq_storage_size", "Bytes of the local log", node, store.max_offset - store.min_offset
         behind = store.max_offset - store.flushed_offset
         yield "rocketmq_storage_flush_behind_bytes", "Bytes not yet on disk", node, behind
+        damaged, looks = self.self_check.damaged, self.self_check.looks
+        yield "lakebroker_store_damaged_places", "Found by the last self-check", node, damaged
+        yield "lakebroker_store_self_checks", "Looks for damage since the start", node, looks
         yield "rocketmq_consumer_connections", "Clients known", node, len(self.clients)
         yield "lakebroker_waiting_receives", "Receives that wait for a message", node, self.wakeups.waiting
         lag: dict[tuple[str, str], list[int]] = {}
@@ -179,6 +199,9 @@ class Broker:
 
     async def _retain(self) -> None:
         await self.retention.look()
+
+    async def _check(self) -> None:
+        await self.self_check.look()
 
     async def _housekeep(self) -> None:
         for session in self.clients.expire():

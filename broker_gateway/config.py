@@ -98,6 +98,12 @@ class StoreOptions(_Group):
     clean_file_forcibly_enable: bool = Field(True, description="delete segments that are not expired")
     delete_file_batch_max: int = Field(10, ge=1, le=1000, description="segments deleted in one look")
     clean_resource_interval: int = Field(10_000, ge=100, le=3_600_000, description="ms between looks")
+    warm_maped_file_enable: bool = Field(
+        False, description="write new segments out and lock them in memory until the log is behind them"
+    )
+    flush_least_pages_when_warm_maped_file: int = Field(
+        4096, ge=1, le=1 << 20, description="pages of 4 KiB between flushes while a segment is warmed"
+    )
     max_message_size: int = Field(4 << 20, ge=1, le=64 << 20, description="bytes of a body")
 
 
@@ -137,6 +143,15 @@ class LakeOptions(_Group):
         ge=1 << 20,
         description="memory for queue entries of the local log; older ones are in files",
     )
+    lake_prefault_bytes: int = Field(
+        0,
+        ge=0,
+        le=256 << 20,
+        description="of a busy log brought into memory ahead of its end in a step, 2097152, say; 0: none",
+    )
+    lake_self_check_interval: int = Field(
+        600_000, ge=100, le=86_400_000, description="ms between looks for damage in the store"
+    )
     lake_max_in_flight_per_queue: int = Field(100_000, ge=1, description="messages of a group on a queue")
     lake_max_waiting_receives: int = Field(50_000, ge=1, description="receives that wait at a time")
     lake_max_clients: int = Field(50_000, ge=1, description="clients known at a time")
@@ -149,6 +164,11 @@ class LakeOptions(_Group):
     lake_log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level")
 
 
+WITHOUT_EFFECT = {
+    "transientStorePoolEnable": "records go to the page cache at once and none are lost with the process",
+    "fastFailIfNoBufferInStorePool": "there is no transientStorePool",
+}
+"""Options of RocketMQ that cannot be switched on here, and why."""
 GROUPS: dict[str, type[_Group]] = {
     "broker": BrokerOptions,
     "store": StoreOptions,
@@ -229,7 +249,10 @@ def load_config(
     grouped: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
     for name, value in given.items():
         group = known.get(name)
-        if group is None:
+        if name in WITHOUT_EFFECT:
+            if value.strip().lower() != "false":
+                warnings.append(f"option {name}={value} has no effect: {WITHOUT_EFFECT[name]}")
+        elif group is None:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             warnings.append(f"option {name} is unknown and has no effect{hint}")

@@ -49,6 +49,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_pb.lakebroker.log.v1 import log_pb2
 from store.errors import StoreError
+from store.flush import PAGE_BYTES
 from store.message_store import MessageStore
 from store.record import Host
 
@@ -143,6 +144,10 @@ def _open_store(config: GatewayConfig) -> MessageStore:
             flush_least_pages=options.flush_commit_log_least_pages,
             flush_thorough_ms=options.flush_commit_log_thorough_interval,
             max_message_size=options.max_message_size,
+            prefault_bytes=config.lake.lake_prefault_bytes,
+            warm_bytes=options.flush_least_pages_when_warm_maped_file * PAGE_BYTES
+            if options.warm_maped_file_enable
+            else 0,
             index_max_bytes=config.lake.lake_queue_index_max_bytes,
             progress=progress,
         )

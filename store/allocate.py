@@ -7,16 +7,21 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from store.page_cache import PageCache
 from store.segment import Segment
 
 log = logging.getLogger(__name__)
 
 
 class Allocator:
-    """Makes the files of the commit log. `folders` are those of storePathCommitLog, used in turn."""
+    """Makes the files of the commit log. `folders` are those of storePathCommitLog, used in turn.
 
-    def __init__(self, folders: Sequence[Path], segment_size: int) -> None:
+    `pages` brings in what of them is needed next.
+    """
+
+    def __init__(self, folders: Sequence[Path], segment_size: int, pages: PageCache) -> None:
         self.folders = folders
+        self._pages = pages
         self._size = segment_size
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="allocate")
         self._start = -1
@@ -52,17 +57,27 @@ class Allocator:
                 _remove(segment)
         return self._create(start)
 
+    def ahead(self, newest: Segment, offset: int) -> int:
+        """The log is written up to `offset`, in `newest`; returns the offset at which to call again."""
+        made = self._next if self._next is not None and self._next.done() else None
+        following = made.result() if made is not None and made.exception() is None else None
+        return self._pages.reached(newest, following, offset)
+
     def close(self) -> None:
         """Removes what was made ahead and not taken."""
         prepared, self._next = self._next, None
-        if prepared is not None and prepared.exception() is None:
-            _remove(prepared.result())
+        made = prepared.result() if prepared is not None and prepared.exception() is None else None
+        self._pages.close()
+        if made is not None:
+            _remove(made)
         self._thread.shutdown(wait=True)
 
     def _create(self, start: int) -> Segment:
         folders = [folder for folder in self.folders if folder not in self.full] or self.folders
         folder = folders[start // self._size % len(folders)]
-        return Segment.create(folder, start, self._size)
+        segment = Segment.create(folder, start, self._size)
+        self._pages.made(segment)
+        return segment
 
 
 def _remove(segment: Segment) -> None:

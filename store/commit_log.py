@@ -52,6 +52,7 @@ class CommitLog:
     ) -> None:
         self._allocator = allocator
         self._prepare_at = -1
+        self._prepared = -1
         self.segments = segments
         self._starts = [segment.start for segment in segments]
         self.max_offset = max_offset
@@ -249,12 +250,14 @@ class CommitLog:
         self._starts.append(start)
 
     def _prepare(self) -> None:
-        """Has the next segment made when the newest is half full."""
+        """Has the next segment made when the newest is half full, and the next pages brought in."""
         newest = self.segments[-1]
-        self._prepare_at = newest.start + newest.size // 2
-        if self.max_offset > self._prepare_at:
+        half = newest.start + newest.size // 2
+        if self.max_offset > half and self._prepared != newest.end:
+            self._prepared = newest.end
             self._allocator.prepare(newest.end)
-            self._prepare_at = newest.end
+        following = self._allocator.ahead(newest, self.max_offset)
+        self._prepare_at = min(following, half if self.max_offset <= half else newest.end)
 
     def _put(self, offset: int, chunks: Sequence[bytes | memoryview], hold_size: bool) -> None:
         """Writes chunks one behind the other; with `hold_size` the first four bytes after all others."""

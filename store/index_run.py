@@ -182,6 +182,17 @@ class LiveRun:
                 np.array([sizes[row] for row in some], dtype=np.int32),
                 np.array([codes[row] for row in some], dtype=np.int64),
             )
+        if len(some) <= _FEW:  # no array is looked into as a whole: it could not grow meanwhile
+            few = Entries(
+                np.zeros(len(some), dtype=np.int64),
+                np.zeros(len(some), dtype=np.int32),
+                np.zeros(len(some), dtype=np.int64),
+            )
+            for position, row in enumerate(some):
+                if row != _HOLE:
+                    few.offsets[position], few.sizes[position] = self._offsets[row], self._sizes[row]
+                    few.codes[position] = self._codes[row]
+            return few
         rows = np.frombuffer(some, dtype=np.uint32) if some else np.empty(0, dtype=np.uint32)
         if _HOLE in some:
             held = np.flatnonzero(rows != _HOLE)

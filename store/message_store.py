@@ -17,8 +17,17 @@ from store.errors import OffsetOutOfRangeError, StoreDamagedError, StoreReadOnly
 from store.flush import FLUSHED_FILE, Flusher, FlushMode, read_flushed
 from store.index_run import FileRun
 from store.index_writer import IndexWriter
+from store.page_cache import PageCache
 from store.queue_index import RUN_BYTES, QueueIndex
-from store.record import SYS_COMMIT, SYS_TRANSACTION_MASK, Host, PendingRecord, Record, decode_record
+from store.record import (
+    SYS_COMMIT,
+    SYS_TRANSACTION_MASK,
+    Host,
+    PendingRecord,
+    Record,
+    decode_record,
+    store_time,
+)
 from store.recovery import (
     ABORT_FILE,
     COMMIT_LOG_FOLDER,
@@ -37,6 +46,8 @@ from store.recovery import (
 from store.retention import Candidate, Rules, choose, least_full, refusal
 from store.scan import Scan, scan
 from store.segment import Segment, list_segments, sync_folder
+from store.self_check import SegmentFile, SelfCheck
+from store.time_search import BoundaryType
 
 __all__ = ["Appended", "FlushMode", "MessageStore", "Removed"]
 
@@ -115,14 +126,16 @@ class MessageStore:
         flush_thorough_ms: int = 10_000,
         max_message_size: int = 4 << 20,
         append_crc: bool = True,
+        prefault_bytes: int = 0,
+        warm_bytes: int = 0,
         index_max_bytes: int = 256 << 20,
         index_run_bytes: int = RUN_BYTES,
         progress: Callable[[int, int], None] | None = None,
     ) -> MessageStore:
         """Opens or makes the store in `root`. Sizes in bytes.
 
-        `commit_log_paths`: where segments go, in turn; none: `commitlog`. `flush` only documents the mode: who wants SYNC_FLUSH waits with `wait_flushed`. See `QueueIndex` for
-        the last two.
+        `commit_log_paths`: where segments go, in turn; none: `commitlog`. Who wants SYNC_FLUSH waits with `wait_flushed`; `flush` says which
+        it will be. See `PageCache` for `prefault_bytes` and `warm_bytes`, `QueueIndex` for the last two.
         Raises StoreLockedError, StoreDamagedError, OSError.
         """
         root.mkdir(parents=True, exist_ok=True)
@@ -141,7 +154,8 @@ class MessageStore:
             index = QueueIndex(segment_size, index_run_bytes, index_max_bytes)
             writer = IndexWriter(root / INDEX_FOLDER, identity.log_id, index)
             new, every = _folders(root, identity, commit_log_paths)
-            allocator = Allocator(new, segment_size)
+            busy_s = flush_interval_ms / 4000 if flush is FlushMode.ASYNC_FLUSH else 0.0
+            allocator = Allocator(new, segment_size, PageCache(prefault_bytes, busy_s, warm_bytes))
             segments = open_segments(every, segment_size)
             runs = open_runs(root / INDEX_FOLDER, segments, identity.log_id, report)
             flushed = read_flushed(root / FLUSHED_FILE) or 0
@@ -336,6 +350,35 @@ class MessageStore:
     def record(self, offset: int, size: int) -> Record:
         """The record at a physical offset. Raises OffsetOutOfRangeError, RecordError."""
         return decode_record(self._log.read(offset, size), 0, offset, verify=False)
+
+    def at_time(self, topic: str, queue_id: int) -> Callable[[int, BoundaryType], int]:
+        """A search for the queue offset of a store time, ms. It reads the log: run it on another thread."""
+        segments = self._log.segments  # replaced, never shortened, when the oldest go
+        first = segments[0].start if segments else 0
+
+        def time_of(offset: int, size: int) -> int | None:
+            number = (offset - first) // self.segment_size
+            if number < 0:
+                return 0
+            segment = segments[number]
+            position = offset - segment.start
+            try:
+                return store_time(segment.view[position : position + size], offset)
+            except ValueError:
+                return 0  # closed: it was deleted meanwhile
+
+        return self.index.at_time(topic, queue_id, time_of)
+
+    def self_check(self, begin: int, most: int) -> SelfCheck:
+        """A look for damage, to be run on another thread: segments, and at most so many queues from the `begin`-th on."""
+        queues = list(self.index.queues())
+        return SelfCheck(
+            [SegmentFile(each.start, each.path, each.view[:]) for each in self._log.segments],
+            self.segment_size,
+            self.index.runs(),
+            [(key, self.index.max_offset(*key)) for key in queues[begin : begin + most]],
+            lambda: self.min_offset,
+        )
 
     def wait_flushed(self, offset: int, callback: Callable[[BaseException | None], None]) -> None:
         """Calls `callback(error or None)`, on another thread, when all below `offset` is on disk."""

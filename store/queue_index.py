@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from store.index_run import LARGEST_GAP, Entries, FileRun, Ints, Key, LiveRun, Longs, Run
 from store.record import SYS_COMMIT, SYS_TRANSACTION_MASK
 from store.scan import Scan, by_queue
+from store.time_search import BoundaryType, TimeOf, TimeSearch, pieces
 
 RUN_BYTES = 256 << 20
 """Of log that a run covers, about; what a start after a crash scans at most."""
@@ -54,7 +55,7 @@ class QueueIndex:
 
     # ----- queues -----
 
-    def queues(self) -> Iterable[Key]:
+    def queues(self) -> Sequence[Key]:
         """Every (topic, queue id) that has, or had, an entry."""
         return list(self._next)
 
@@ -102,6 +103,19 @@ class QueueIndex:
             return _NOTHING
         return Entries(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
+    def at_time(self, topic: str, queue_id: int, time_of: TimeOf) -> Callable[[int, BoundaryType], int]:
+        """A search for the queue offset of a time, ms: see `store/time_search.py`. It may run on another thread."""
+        key = (topic, queue_id)
+        least, most = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
+        runs = self.runs()
+
+        def find(timestamp_ms: int, boundary: BoundaryType) -> int:
+            search = TimeSearch(key, pieces(key, runs, least, most), time_of)
+            found = search.find(timestamp_ms, boundary)
+            return least if found is None else min(max(found, least), most)
+
+        return find
+
     # ----- records -----
 
     def is_record_start(self, offset: int) -> bool:
@@ -125,7 +139,7 @@ class QueueIndex:
 
     def record_starts(self) -> Longs:
         """Physical offsets of all records, ascending."""
-        return np.concatenate([run.starts() for run in self._runs()])
+        return np.concatenate([run.starts() for run in self.runs()])
 
     # ----- growing -----
 
@@ -250,13 +264,14 @@ class QueueIndex:
         segment_end = offset - offset % self._segment_size + self._segment_size
         return min(segment_end, offset + self._run_bytes)
 
-    def _runs(self) -> Sequence[Run]:
+    def runs(self) -> Sequence[Run]:
+        """All runs in log order, the newest growing. Another thread may read single entries of them."""
         return [*self._older, self._live]
 
     def _part(self, key: Key, start: int, end: int) -> Entries:
         """Entries from `start` on, from one run; unreadable ones up to where the next run has some."""
         gap_end = end
-        for run in reversed(self._runs()):
+        for run in reversed(self.runs()):
             found = run.find(key)
             if found is None:
                 continue
@@ -272,14 +287,14 @@ class QueueIndex:
 
     def _lowest(self, key: Key) -> int:
         lowest = self._next.get(key, 0)
-        for run in reversed(self._runs()):
+        for run in reversed(self.runs()):
             found = run.find(key)
             if found is not None:  # a higher one is of before the queue was made again
                 lowest = min(lowest, found[0])
         return lowest
 
     def _floor(self, offset: int) -> int | None:
-        runs = self._runs()
+        runs = self.runs()
         number = bisect_right([run.start for run in runs], offset) - 1
         while number >= 0:
             found = runs[number].floor(offset)
@@ -289,7 +304,7 @@ class QueueIndex:
         return None
 
     def _above(self, offset: int) -> int | None:
-        runs = self._runs()
+        runs = self.runs()
         number = max(bisect_right([run.start for run in runs], offset) - 1, 0)
         for run in runs[number:]:
             found = run.above(offset)

@@ -4,15 +4,20 @@ New folders are made beside the old ones and take their place when they are comp
 they are. Formats: ConsumeQueue units of 20 bytes (physical offset 8, size 4, tags code 8) in files of
 `units_per_file`; index files of a 40-byte header, 4-byte slots and 20-byte entries (hash 4, physical offset 8,
 seconds since the first entry 4, entry before it in the slot 4).
+
+A record may stand in further queues: `INNER_MULTI_DISPATCH` names them, divided by commas, and
+`INNER_MULTI_QUEUE_OFFSET`, which a broker with `enableLmq` adds, has the offset in each. Whether they are written is up
+to that broker's `enableMultiDispatch` and `enableLmq` (`MultiDispatchUtils`, `ConsumeQueue`): the log does not say.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import re
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,8 +28,13 @@ from numpy.typing import NDArray
 
 from store.checkpoint import Checkpoint
 from store.log_reader import LogReader
-from store.record import SYS_ROLLBACK, SYS_TRANSACTION_MASK
-from store.scan import Longs, Scan, by_queue, find_properties, scan, split_words
+from store.record import (
+    PROPERTY_INNER_MULTI_DISPATCH,
+    PROPERTY_INNER_MULTI_QUEUE_OFFSET,
+    SYS_ROLLBACK,
+    SYS_TRANSACTION_MASK,
+)
+from store.scan import Longs, Scan, by_queue, find_properties, scan, split_words, topic_codes
 from store.segment import sync_folder
 
 CHUNK_BYTES = 64 << 20
@@ -34,19 +44,30 @@ SLOTS, ENTRIES = 5_000_000, 20_000_000
 _UNIT = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 _ENTRY = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 _HEADER = struct.Struct(">qqqqii")
+LMQ_PREFIX = "%LMQ%"
+_NO_MULTI_DISPATCH = ("%RETRY%", "rmq_sys_", "SCHEDULE_TOPIC_XXXX")
+"""How topics begin whose records stand in their own queue only."""
+_MOST_OFFSET = (1 << 63) // 20 - 1
+"""Beyond it the position in the file is no 64-bit number."""
+_OFFSET = re.compile(r"[0-9]{1,19}")
 _BLANK = np.array([(0, 0x7FFFFFFF, 0)], dtype=_UNIT)
 """What the original puts where a queue has no message any more."""
 
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What was written; `last_ms` is the store time of the newest record."""
+    """What was written; `last_ms` is the store time of the newest record.
+
+    `multi_dispatch` records name further queues; `further_units` of `units` are theirs.
+    """
 
     queues: int = 0
     units: int = 0
     index_files: int = 0
     index_entries: int = 0
     last_ms: int = 0
+    multi_dispatch: int = 0
+    further_units: int = 0
 
 
 def rebuild(
@@ -56,15 +77,20 @@ def rebuild(
     units_per_file: int = UNITS_PER_FILE,
     slots: int = SLOTS,
     entries: int = ENTRIES,
+    enable_multi_dispatch: bool = False,
+    enable_lmq: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Rebuilt:
     """Writes both folders from the whole log; nobody else may have the store. `progress(done, total)` in bytes.
 
+    The two `enable_` options are those of the broker that will have the files.
     Raises OSError; then the old folders are as they were.
     """
     result = Rebuilt()
     start, end = reader.min_offset, reader.flushed_offset
-    queues = _Queues(_fresh(root / "consumequeue.new"), units_per_file)
+    queues = _Queues(
+        _fresh(root / "consumequeue.new"), units_per_file, _MultiDispatch(enable_multi_dispatch, enable_lmq)
+    )
     index = _Index(_fresh(root / "index.new"), slots, entries)
     for begin, data, stop in reader.read_chunks(start, end, CHUNK_BYTES):
         found = scan(data, begin)
@@ -75,6 +101,7 @@ def rebuild(
         progress(stop - start, end - start)
     index.close()
     result.queues, result.units = queues.count(), queues.units
+    result.multi_dispatch, result.further_units = queues.multi.records, queues.further_units
     result.index_files, result.index_entries = index.files, index.entries
     for name in ("consumequeue", "index"):
         _take_place(root / f"{name}.new", root / name)
@@ -105,8 +132,10 @@ def _take_place(new: Path, old: Path) -> None:
 class _Queues:
     """Files of queues, written as the log is read."""
 
-    def __init__(self, folder: Path, units_per_file: int) -> None:
+    def __init__(self, folder: Path, units_per_file: int, multi: _MultiDispatch) -> None:
         self._folder = folder
+        self.multi = multi
+        self.further_units = 0
         self._file_units = units_per_file
         self._next: dict[tuple[str, int], int] = {}
         self.units = 0
@@ -122,13 +151,27 @@ class _Queues:
         positions = found.queue_offset[rows]
         for key, begin, end in queues:
             self._append(key, positions[begin:end], units[begin:end])
+        before = self.units
+        for key, some, offsets in self.multi.queues(found, rows):
+            self._append(key, offsets, units[some], further=True)
+        self.further_units += self.units - before
 
-    def _append(self, key: tuple[str, int], positions: Longs, units: NDArray[Any]) -> None:
-        """Consecutive pieces of a queue's records; what is missing between them becomes blank."""
+    def _append(
+        self, key: tuple[str, int], positions: Longs, units: NDArray[Any], *, further: bool = False
+    ) -> None:
+        """Consecutive pieces of a queue's records; what is missing between them becomes blank.
+
+        An offset that has a unit already begins the queue anew, in a `further` one it is passed over.
+        """
         ends = np.flatnonzero(np.diff(positions) != 1) + 1
         for begin, end in zip([0, *ends.tolist()], [*ends.tolist(), len(positions)], strict=True):
             first = int(positions[begin])
             following = self._next.get(key)
+            if further and following is not None and first < following:
+                begin += following - first
+                first = following
+                if begin >= end:
+                    continue
             if following is not None and first < following:  # the topic was made again
                 shutil.rmtree(self._folder / key[0] / str(key[1]), ignore_errors=True)
                 following = None
@@ -155,6 +198,69 @@ class _Queues:
             finally:
                 os.close(fd)
             first, units = first + len(some), units[len(some) :]
+
+
+class _MultiDispatch:
+    """Which records stand in further queues, and where."""
+
+    def __init__(self, enabled: bool, lmq: bool) -> None:
+        self._enabled = enabled
+        self._lmq = lmq
+        self.records = 0
+
+    def queues(self, found: Scan, rows: Longs) -> Iterator[tuple[tuple[str, int], Longs, Longs]]:
+        """Every further queue of the records `rows`: which of these, in log order, and their offsets in it."""
+        names = find_properties(
+            found,
+            [PROPERTY_INNER_MULTI_DISPATCH.encode(), PROPERTY_INNER_MULTI_QUEUE_OFFSET.encode()],
+        )
+        listed = np.flatnonzero((names[0][0][rows] >= 0) & (names[1][0][rows] >= 0))
+        if not len(listed):
+            return
+        codes, topics = topic_codes(found)
+        places: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for number in listed[np.argsort(rows[listed], kind="stable")].tolist():
+            row = int(rows[number])
+            if topics[codes[row]].startswith(_NO_MULTI_DISPATCH):
+                continue
+            texts = [
+                bytes(found.buffer[start[row] : start[row] + length[row]]).decode("utf-8", "replace")
+                for start, length in names
+            ]
+            wanted = further_queues(texts[0], texts[1], int(found.queue_id[row]), self._lmq)
+            self.records += bool(wanted)
+            if self._enabled:
+                for key, offset in wanted:
+                    places.setdefault(key, []).append((number, offset))
+        for key, some in places.items():
+            columns = np.array(some, dtype=np.int64)
+            yield key, columns[:, 0], columns[:, 1]
+
+
+def further_queues(names: str, offsets: str, queue_id: int, lmq: bool) -> list[tuple[tuple[str, int], int]]:
+    """The further queues of a record in its own queue `queue_id`, and its offset in each.
+
+    As in the original, names and offsets must be of one number. A name with a `/` is left out, and with it what
+    is no name of a folder or has no offset.
+    """
+    queues, positions = _split(names), _split(offsets)
+    if len(queues) != len(positions):
+        return []
+    found = []
+    for name, position in zip(queues, positions, strict=True):
+        if "/" in name or "\0" in name or name.strip() in ("", ".", "..") or not _OFFSET.fullmatch(position):
+            continue
+        if (offset := int(position)) <= _MOST_OFFSET:
+            found.append(((name, 0 if lmq and name.startswith(LMQ_PREFIX) else queue_id), offset))
+    return found
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas without the empty ones at the end, which is how Java's `split` has them."""
+    parts = text.split(",")
+    while len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    return parts
 
 
 class _Index:

@@ -58,6 +58,8 @@ PROPERTY_KEYS = "KEYS"
 PROPERTY_TAGS = "TAGS"
 PROPERTY_UNIQ_KEY = "UNIQ_KEY"
 PROPERTY_CRC32 = "__CRC32#"
+PROPERTY_INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
+PROPERTY_INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 PROPERTIES_MAX_BYTES = 32_767
 TOPIC_V1_MAX_BYTES = 127
 TOPIC_MAX_BYTES = 32_767
@@ -380,6 +382,16 @@ class RecordView:
             raise RecordError(f"no whole record of {len(view)} bytes: {error}") from error
         if not whole or magic not in (MAGIC_V1, MAGIC_V2):
             raise RecordError(f"no whole record of {len(view)} bytes (size {size}, magic {magic:#x})")
+
+
+def store_time(view: memoryview, physical_offset: int) -> int | None:
+    """STORETIMESTAMP of the record at `physical_offset`, ms; None when no record begins there."""
+    try:
+        _, magic, _, _, _, _, own, sys_flag, _ = HEAD.unpack_from(view, 0)
+        (found,) = _LONG.unpack_from(view, HEAD.size + (20 if sys_flag & SYS_BORN_HOST_V6 else 8))
+    except struct.error:
+        return None
+    return int(found) if magic in (MAGIC_V1, MAGIC_V2) and own == physical_offset else None
 
 
 @lru_cache(maxsize=8192)

@@ -131,6 +131,10 @@ def rebuild(
     ] = 300_000,
     index_slots: Annotated[int, typer.Option(help="maxHashSlotNum of that broker", min=1)] = 5_000_000,
     index_entries: Annotated[int, typer.Option(help="maxIndexNum of that broker", min=2)] = 20_000_000,
+    enable_multi_dispatch: Annotated[
+        bool, typer.Option("--enable-multi-dispatch", help="enableMultiDispatch of that broker")
+    ] = False,
+    enable_lmq: Annotated[bool, typer.Option("--enable-lmq", help="enableLmq of that broker")] = False,
     as_json: AsJson = False,
 ) -> None:
     import os
@@ -158,6 +162,8 @@ def rebuild(
                         units_per_file=units_per_file,
                         slots=index_slots,
                         entries=index_entries,
+                        enable_multi_dispatch=enable_multi_dispatch,
+                        enable_lmq=enable_lmq,
                         progress=progress,
                     )
             finally:
@@ -171,6 +177,12 @@ def rebuild(
             f"{done.units:,} units of {done.queues:,} queues, {done.index_entries:,} entries in "
             f"{done.index_files} index files"
         )
+        if done.multi_dispatch and not enable_multi_dispatch:
+            typer.echo(
+                f"records that name further queues (INNER_MULTI_DISPATCH): {done.multi_dispatch:,}; these queues were not "
+                "written: give --enable-multi-dispatch, and --enable-lmq, if the broker has them on",
+                err=True,
+            )
         if config:
             typer.echo(f"{', '.join(path.name for path in config)} in {config[0].parent}")
 

@@ -48,13 +48,14 @@ class InFlight:
 class QueueDelivery:
     """Cursor and messages in flight of `key`."""
 
-    __slots__ = ("_due", "_ready", "cursor", "in_flight", "journaled_committed", "key")
+    __slots__ = ("_due", "_ready", "_turned_away", "cursor", "in_flight", "journaled_committed", "key")
 
     def __init__(self, key: QueueKey, cursor: int) -> None:
         self.key = key
         self.cursor = cursor
         self.in_flight: OrderedDict[int, InFlight] = OrderedDict()
         self.journaled_committed = -1
+        self._turned_away = False
         self._due: list[tuple[int, int]] = []
         self._ready: deque[InFlight] = deque()
 
@@ -82,6 +83,20 @@ class QueueDelivery:
         """The message in flight under that delivery id, if it still is."""
         message = self.in_flight.get(queue_offset)
         return message if message is not None and message.delivery_id == delivery_id else None
+
+    def room(self, most: int) -> int:
+        """How many new messages may be put in flight, of `most` in all; remembers it when there are none."""
+        room = most - len(self.in_flight)
+        self._turned_away = room <= 0
+        return max(room, 0)
+
+    def freed(self) -> bool:
+        """Whether there was no room for new messages when somebody last asked; says so once.
+
+        Call it behind a `settle`: who was turned away may be served now.
+        """
+        turned_away, self._turned_away = self._turned_away, False
+        return turned_away
 
     def postpone(self, message: InFlight, until_ms: int) -> None:
         """Sets when a message in flight is due."""

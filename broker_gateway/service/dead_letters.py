@@ -104,3 +104,5 @@ class DeadLetterMover:
     ) -> None:
         state.settle(message.queue_offset, message.delivery_id)
         self._journal.events(state, kind, [message], client_id=client_id or message.client_id)
+        if state.freed():
+            self._wakeups.due(state.key.topic, state.key.group)

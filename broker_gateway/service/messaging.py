@@ -10,6 +10,7 @@ import structlog
 from broker_gateway.journal.journal import Journal
 from broker_gateway.service.client import ClientService
 from broker_gateway.service.context import CallContext, RpcError, takes_bytes
+from broker_gateway.service.offsets import OffsetService
 from broker_gateway.service.receive import ReceiveService
 from broker_gateway.service.reply import Reply
 from broker_gateway.service.route import RouteService
@@ -36,6 +37,7 @@ class MessagingService:
         receive: ReceiveService,
         settlement: SettlementService,
         client: ClientService,
+        offsets: OffsetService,
         journal: Journal,
     ) -> None:
         self._route = route
@@ -43,6 +45,7 @@ class MessagingService:
         self._receive = receive
         self._settlement = settlement
         self._client = client
+        self._offsets = offsets
         self._journal = journal
 
     def QueryRoute(
@@ -126,12 +129,20 @@ class MessagingService:
         return rpc.UpdateOffsetResponse(status=_later("UpdateOffset", "acknowledge messages instead"))
 
     async def GetOffset(self, request: rpc.GetOffsetRequest, context: CallContext) -> rpc.GetOffsetResponse:
-        return rpc.GetOffsetResponse(status=_later("GetOffset", "ask the table consumer_offsets instead"))
+        try:
+            client_id_of(context)
+            return self._offsets.committed(request)
+        except Exception as error:
+            return rpc.GetOffsetResponse(status=_status("GetOffset", error))
 
     async def QueryOffset(
         self, request: rpc.QueryOffsetRequest, context: CallContext
     ) -> rpc.QueryOffsetResponse:
-        return rpc.QueryOffsetResponse(status=_later("QueryOffset", "ask the table consume_queue instead"))
+        try:
+            client_id_of(context)
+            return await self._offsets.query(request)
+        except Exception as error:
+            return rpc.QueryOffsetResponse(status=_status("QueryOffset", error))
 
     async def EndTransaction(
         self, request: rpc.EndTransactionRequest, context: CallContext

@@ -341,7 +341,7 @@ class ReceiveService:
         index = self._store.index
         state.cursor = max(state.cursor, index.min_offset(topic, queue_id))
         for _ in range(_SCANS_A_LOOK):
-            room = min(poll.batch_size - len(poll.taken), self._max_in_flight - len(state.in_flight))
+            room = min(poll.batch_size - len(poll.taken), state.room(self._max_in_flight))
             if room <= 0 or size >= REPLY_BYTES:
                 return size
             start = state.cursor

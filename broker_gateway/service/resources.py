@@ -36,6 +36,14 @@ class Resources:
             )
         return self._put_topic(Topic(name, self._queues, self._queues, created_ms=now_ms()))
 
+    def known_topic(self, resource: pb.Resource) -> Topic:
+        """The topic, never created. ILLEGAL_TOPIC, TOPIC_NOT_FOUND."""
+        name = topic_of(resource, self._cluster, self._broker)
+        topic = self._catalog.topic(name)
+        if topic is None:
+            raise ServiceError(pb.TOPIC_NOT_FOUND, f"topic {shown(name)} does not exist")
+        return topic
+
     def check_topic(self, resource: pb.Resource) -> None:
         """ILLEGAL_TOPIC for a name that no topic may have."""
         topic_of(resource, self._cluster, self._broker)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from broker_gateway.clients import ClientRegistry
 from broker_gateway.clock import now_ms
@@ -11,6 +12,7 @@ from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.handles import decode_handle, encode_handle
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metrics import Metrics
 from broker_gateway.service import shortcuts
@@ -37,6 +39,7 @@ class SettlementService:
         clients: ClientRegistry,
         journal: Journal,
         mover: DeadLetterMover,
+        wakeups: Wakeups[Any],
         metrics: Metrics,
     ) -> None:
         self._resources = resources
@@ -44,6 +47,7 @@ class SettlementService:
         self._clients = clients
         self._journal = journal
         self._mover = mover
+        self._wakeups = wakeups
         self._metrics = metrics
         self._max_invisible_ms = config.proxy.max_invisible_time_mills
 
@@ -74,6 +78,8 @@ class SettlementService:
         for state, messages in acked.values():
             self._journal.events(state, events.ACKED, messages, client_id=client_id)
             self._metrics.acked(topic, group, len(messages))
+            if state.freed():
+                self._wakeups.due(topic, group)
         if not refused:
             return shortcuts.acked(request.entries)
         return ack_response(request.entries, refused)
@@ -102,6 +108,8 @@ class SettlementService:
         now = now_ms()
         state.postpone(message, now + invisible_ms)
         self._deliveries.schedule(state)
+        if invisible_ms == 0:
+            self._wakeups.due(topic, group)
         self._journal.events(
             state,
             events.NACKED,

@@ -220,8 +220,6 @@ def test_a_call_without_client_id_is_refused(gateway: Any, name: str) -> None:
     ("method", "request_"),
     [
         ("UpdateOffset", rpc.UpdateOffsetRequest()),
-        ("GetOffset", rpc.GetOffsetRequest()),
-        ("QueryOffset", rpc.QueryOffsetRequest()),
         ("EndTransaction", rpc.EndTransactionRequest()),
         ("RecallMessage", rpc.RecallMessageRequest()),
         ("SyncLiteSubscription", rpc.SyncLiteSubscriptionRequest()),

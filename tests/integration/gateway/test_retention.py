@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,4 +70,29 @@ def test_what_the_lake_does_not_have_stays(tmp_path: Path) -> None:
         wait_for(lambda: "the lake has the log up to 0 only" in gateway.log.read_text())
         time.sleep(0.5)
         assert first_segment(gateway) == 0
+        client.channel.close()
+
+
+def test_damage_is_logged_and_counted(tmp_path: Path) -> None:
+    options = {**OPTIONS, "mappedFileSizeCommitLog": str(SEGMENT), "lakeSelfCheckInterval": "100"}
+    with Gateway(tmp_path, **options) as gateway:
+        client = Client(gateway.address)
+        for _ in range(15):
+            assert client.send("bulk", BODY).status.code == pb.OK
+
+        def metric(name: str) -> float:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{gateway.metrics_port}/metrics", timeout=5
+            ) as answer:
+                lines = answer.read().decode().splitlines()
+            return float(next(line for line in lines if line.startswith(name + "{")).rsplit(" ", 1)[1])
+
+        wait_for(lambda: metric("lakebroker_store_self_checks") > 0)
+        assert metric("lakebroker_store_damaged_places") == 0
+        first = gateway.store / "commitlog" / f"{0:020d}"
+        first.rename(tmp_path / "aside")
+        wait_for(lambda: metric("lakebroker_store_damaged_places") == 1)
+        assert f"segment {first} cannot be looked at" in gateway.log.read_text()
+        (tmp_path / "aside").rename(first)
+        wait_for(lambda: metric("lakebroker_store_damaged_places") == 0)
         client.channel.close()

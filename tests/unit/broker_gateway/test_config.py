@@ -67,6 +67,17 @@ def test_an_unknown_option_is_a_warning_that_names_the_nearest(tmp_path: Path) -
     ]
 
 
+def test_what_cannot_be_switched_on_says_why() -> None:
+    given = {"transientStorePoolEnable": "true", "fastFailIfNoBufferInStorePool": "false"}
+    config, warnings = load_config(None, given, {})
+    assert not config.store.warm_maped_file_enable
+    assert config.store.flush_least_pages_when_warm_maped_file == 4096
+    assert warnings == [
+        "option transientStorePoolEnable=true has no effect: records go to the page cache at once and none are "
+        "lost with the process"
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
@@ -82,6 +93,19 @@ def test_an_unknown_option_is_a_warning_that_names_the_nearest(tmp_path: Path) -
             "option mappedFileSizeCommitLog=4096: .*greater than or equal to",
         ),
         ("lakeLogLevel", "loud", "option lakeLogLevel=loud: "),
+        ("warmMapedFileEnable", "maybe", "option warmMapedFileEnable=maybe: .*boolean"),
+        (
+            "flushLeastPagesWhenWarmMapedFile",
+            "0",
+            "option flushLeastPagesWhenWarmMapedFile=0: .*greater than or equal to 1",
+        ),
+        ("lakePrefaultBytes", "-1", "option lakePrefaultBytes=-1: .*greater than or equal to 0"),
+        (
+            "lakePrefaultBytes",
+            "268435457",
+            "option lakePrefaultBytes=268435457: .*less than or equal to 268435456",
+        ),
+        ("lakeSelfCheckInterval", "99", "option lakeSelfCheckInterval=99: .*greater than or equal to 100"),
     ],
 )
 def test_a_bad_value_names_option_value_and_what_is_wrong(name: str, value: str, message: str) -> None:

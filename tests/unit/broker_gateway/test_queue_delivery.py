@@ -249,3 +249,14 @@ class Model(RuleBasedStateMachine):
 
 TestModel = Model.TestCase
 TestModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_who_was_turned_away_is_told_once_of_room() -> None:
+    made = QueueDelivery(KEY, 0)
+    made.deliver(flying(0))
+    assert made.room(2) == 1
+    assert not made.freed()
+    made.deliver(flying(1))
+    assert made.room(2) == made.room(1) == 0
+    assert made.freed()
+    assert not made.freed()
