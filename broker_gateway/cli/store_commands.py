@@ -42,7 +42,7 @@ Nothing else may have the store. Use the options when that broker's configuratio
 
 Example: lakebroker store rebuild /var/lib/lakebroker
 """
-_IMPORT = """Makes a real broker's store ours: topics, groups and offsets of its config/ go into our journal.
+_IMPORT = """Makes a real broker's store ours: topics, groups and offsets of its config/, and what its POP consumers have in flight, go into our journal.
 
 Where both know a topic, a group or an offset, the broker's files are right: import after it ran, not before. Nothing else may have the store.
 
@@ -137,6 +137,7 @@ def rebuild(
     from dataclasses import asdict
 
     from broker_gateway.handover import hand_over
+    from broker_gateway.metadata.rocketmq_files import ConfigFileError
     from store.errors import StoreError
     from store.rebuild import rebuild as write
     from store.recovery import load_identity, lock_store
@@ -145,7 +146,7 @@ def rebuild(
     try:
         if folder.is_dir() and load_identity(folder) is not None:
             config = hand_over(folder)
-    except (StoreError, OSError) as error:
+    except (StoreError, ConfigFileError, OSError) as error:
         fail(str(error))
     with _reading(folder) as (reader, _):
         try:
@@ -179,6 +180,9 @@ def import_(
     folder: Folder,
     broker_name: Annotated[str, typer.Option(help="brokerName, of a store that we do not know")] = "broker-a",
     cluster: Annotated[str, typer.Option(help="brokerClusterName, likewise")] = "DefaultCluster",
+    skip_damaged: Annotated[
+        bool, typer.Option("--skip-damaged", help="Go on without what was in flight and cannot be read")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     from broker_gateway.handover import take_over
@@ -188,16 +192,22 @@ def import_(
     if not (folder / "commitlog").is_dir():
         fail(f"{folder} holds no commitlog; give the folder of a store (storePathRootDir)")
     try:
-        config = take_over(folder, broker_name, cluster)
+        taken = take_over(folder, broker_name, cluster, skip_damaged=skip_damaged)
     except (StoreError, ConfigFileError, OSError) as error:
         fail(str(error))
-    for problem in config.problems:
-        typer.echo(f"lakebroker: {problem}; the file before it was taken", err=True)
-    counts = {"topics": len(config.topics), "groups": len(config.groups), "offsets": len(config.offsets)}
+    for problem in taken.problems:
+        typer.echo(f"lakebroker: {problem}", err=True)
+    counts = {
+        "topics": taken.topics,
+        "groups": taken.groups,
+        "offsets": taken.offsets,
+        "in_flight": taken.in_flight,
+        "retries_moved": taken.retries,
+    }
     if as_json:
         typer.echo(json.dumps(counts))
     else:
-        typer.echo(", ".join(f"{count:,} {name}" for name, count in counts.items()))
+        typer.echo(", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items()))
 
 
 @contextmanager

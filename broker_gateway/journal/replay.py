@@ -94,9 +94,7 @@ def _sources(store: MessageStore, offset: int) -> list[Iterator[tuple[int, Recor
     return [records_from(store, topic, queue, offset) for topic, queue in topics]
 
 
-def records_from(
-    store: MessageStore, topic: str, queue_id: int, offset: int
-) -> Iterator[tuple[int, Record]]:
+def records_from(store: MessageStore, topic: str, queue_id: int, offset: int) -> Iterator[tuple[int, Record]]:
     """Records of a queue at or above a physical offset, in order, each with its own."""
     low, high = store.index.min_offset(topic, queue_id), store.index.max_offset(topic, queue_id)
     start = high

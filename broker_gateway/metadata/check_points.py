@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from broker_gateway.delivery.queue_delivery import QueueKey
+from store.record import Record
 
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
@@ -35,11 +36,17 @@ MOST_MESSAGES = 32
 ACK_INTERVAL_MS = 1000
 """A check point is due so much before the end of its invisible time."""
 _LONG = (1 << 62) - 1
-_PROBLEMS_SHOWN = 20
 
 
 class CheckPointError(ValueError):
     """A check point or ack that makes no sense; the text says why."""
+
+
+class ReviveQueue(NamedTuple):
+    """A queue of the revive topic."""
+
+    topic: str
+    queue_id: int
 
 
 class PopKey(NamedTuple):
@@ -53,14 +60,14 @@ class PopKey(NamedTuple):
 
 @dataclass(slots=True)
 class CheckPoint:
-    """Messages that one pop handed out, until `due_ms`. `revive_queue` is where its acks go; `arrived` whether the
+    """Messages that one pop handed out, until `due_ms`. `revive` is where its acks go; `arrived` whether the
     timer has copied it to the revive topic.
     """
 
     key: PopKey
     offsets: tuple[int, ...]
     due_ms: int
-    revive_queue: int
+    revive: ReviveQueue
     physical_offset: int = 0
     arrived: bool = False
     acked: set[int] = field(default_factory=set)
@@ -71,17 +78,17 @@ class CheckPoint:
         return [offset for offset in self.offsets if offset not in self.acked]
 
 
-def parse_check_point(body: bytes, revive_queue: int) -> CheckPoint:
+def parse_check_point(body: bytes, revive: ReviveQueue) -> CheckPoint:
     """Reads the body of a `ck`. Raises CheckPointError."""
     found = _object(body)
     key = _key(found)
     count = _number(found, ("n",), 127)
     offsets: Iterable[int]
-    if found.get("d"):
+    if found.get("d") not in (None, []):
         offsets = [key.start_offset + each for each in _numbers(found, "d", (1 << 31) - 1)][:count]
     else:
         offsets = range(key.start_offset, key.start_offset + count)
-    return CheckPoint(key, tuple(offsets), key.pop_ms + _number(found, ("it",), _LONG), revive_queue)
+    return CheckPoint(key, tuple(offsets), key.pop_ms + _number(found, ("it",), _LONG), revive)
 
 
 def parse_ack(body: bytes, *, batch: bool) -> tuple[PopKey, list[int]]:
@@ -131,38 +138,45 @@ def ack_body(key: PopKey, offset: int) -> bytes:
 class CheckPoints:
     """Check points that are not done with, from records in the order of the log.
 
-    `revived` says how far the revive service came: the last queue offset by the revive topic's queue id. `problems`
-    names records that cannot be read: what they hold counts as not written.
+    `revived` says how far the revive service came: the last queue offset it is done with. `damaged` names check
+    points that cannot be read, `ignored` acks: what those acknowledge counts as not acknowledged.
     """
 
-    def __init__(self, revived: Mapping[int, int]) -> None:
+    def __init__(self, revived: Mapping[ReviveQueue, int]) -> None:
         self._revived = revived
         self._points: dict[PopKey, CheckPoint] = {}
-        self.problems: list[str] = []
-        self.damaged = 0
+        self.damaged: list[str] = []
+        self.ignored: list[str] = []
 
     def __iter__(self) -> Iterator[CheckPoint]:
         return iter(self._points.values())
 
-    def add(self, tag: str, body: bytes, revive_queue: int, arrived_at: int | None, physical_offset: int) -> None:
+    def add(self, record: Record, tag: str, revive: ReviveQueue, arrived_at: int | None) -> None:
         """A record of the timer (`arrived_at` None) or of the revive topic, there with its queue offset."""
-        try:
-            if tag == CK:
-                self._check_point(parse_check_point(body, revive_queue), arrived_at, physical_offset)
-            elif tag in (ACK, BATCH_ACK):
+        body, where = (
+            bytes(record.body),
+            f"record of the revive log at physical offset {record.physical_offset}",
+        )
+        if tag == CK:
+            try:
+                point = parse_check_point(body, revive)
+            except CheckPointError as error:
+                if arrived_at is None or arrived_at > self._revived.get(revive, -1):
+                    self.damaged.append(f"{where}: {error}")
+                return
+            self._check_point(point, arrived_at, record.physical_offset)
+        else:
+            try:
                 key, offsets = parse_ack(body, batch=tag == BATCH_ACK)
-                point = self._points.get(key)
-                if point is not None:
-                    point.acked.update(offsets)
-            else:
-                raise CheckPointError(f"its tag {tag!r} is none of {CK}, {ACK} and {BATCH_ACK}")
-        except CheckPointError as error:
-            self.damaged += 1
-            if len(self.problems) < _PROBLEMS_SHOWN:
-                self.problems.append(f"record of the revive log at physical offset {physical_offset}: {error}")
+            except CheckPointError as error:
+                self.ignored.append(f"{where}: {error}")
+                return
+            known = self._points.get(key)
+            if known is not None:
+                known.acked.update(offsets)
 
     def _check_point(self, point: CheckPoint, arrived_at: int | None, physical_offset: int) -> None:
-        if arrived_at is not None and arrived_at <= self._revived.get(point.revive_queue, -1):
+        if arrived_at is not None and arrived_at <= self._revived.get(point.revive, -1):
             self._points.pop(point.key, None)
             return
         known = self._points.get(point.key)

@@ -107,7 +107,9 @@ def read_config(root: Path, now_ms: int) -> Config:
             raise ConfigFileError(f"{folder / 'consumerOffset.json'}: {name!r} is no topic@group")
         for queue_id in row:
             if not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 10):
-                raise ConfigFileError(f"{folder / 'consumerOffset.json'}: {queue_id!r} of {name} is no queue id")
+                raise ConfigFileError(
+                    f"{folder / 'consumerOffset.json'}: {queue_id!r} of {name} is no queue id"
+                )
             offset = _number(row, queue_id, name, 0, 1 << 62)
             found.offsets[QueueKey(group_name, topic_name, int(queue_id))] = offset
     return found
@@ -121,6 +123,8 @@ def _table(path: Path, name: str, found: Config) -> dict[str, dict[str, Any]]:
             parsed = json.loads(_quoted_keys(each.read_text()))
             table = parsed[name]
             if isinstance(table, dict) and all(isinstance(row, dict) for row in table.values()):
+                if problems and each == backup:
+                    problems.append(f"{backup} was taken instead")
                 found.versions[path.name] = parse_data_version(parsed.get("dataVersion"))
                 return table
             problems.append(f"{each} has no {name} of objects")
@@ -139,12 +143,16 @@ def _known_version(path: Path, catalog: Catalog) -> DataVersion:
     for each in (path, path.with_suffix(".json.bak")):
         try:
             parsed = json.loads(_quoted_keys(each.read_text()))
-            return max(known, parse_data_version(parsed["dataVersion"] if "dataVersion" in parsed else None))
+            if not isinstance(parsed, dict):
+                raise ValueError("it holds no JSON object")
+            return max(known, parse_data_version(parsed.get("dataVersion")))
         except FileNotFoundError:
             continue
         except DataVersionError as error:
-            raise ConfigFileError(f"{each}: {error}; correct it, or remove the file to go on without") from error
-        except (OSError, ValueError, TypeError) as error:
+            raise ConfigFileError(
+                f"{each}: {error}; correct it, or remove the file to go on without"
+            ) from error
+        except (OSError, ValueError) as error:
             raise ConfigFileError(
                 f"{each} cannot be read ({error}), so that no later data version can be chosen; "
                 "restore it from a copy, or remove it to go on without"
