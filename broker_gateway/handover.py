@@ -7,6 +7,7 @@ the broker's files, `take_over` what its files say over ours, for each topic, gr
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from broker_gateway.clock import now_ms
@@ -16,7 +17,7 @@ from broker_gateway.journal.replay import replay
 from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.metadata.names import is_system_topic
 from broker_gateway.metadata.rocketmq_files import Config, ConfigFileError, read_config, write_config
-from broker_gateway.pop_state import read_check_points, restore_in_flight
+from broker_gateway.pop_state import read_check_points, restore_in_flight, write_check_points
 from broker_gateway.retry_moves import move_retries
 from store.errors import StoreDamagedError
 from store.message_store import MessageStore
@@ -40,9 +41,11 @@ class TakenOver:
     problems: list[str] = field(default_factory=list)
 
 
-def hand_over(root: Path) -> list[Path]:
+def hand_over(root: Path, *, offsets_only: bool = False) -> list[Path]:
     """Cuts a torn tail, as a start does, and writes `config/` from the journal; returns what was written.
 
+    What is in flight becomes check points of POP in the log, unless `offsets_only`: then the offset of a queue is the
+    first that is not settled, and what was settled behind it is delivered again.
     Raises StoreLockedError while a broker runs on it, StoreDamagedError, ConfigFileError, OSError.
     """
     identity = load_identity(root)
@@ -53,9 +56,16 @@ def hand_over(root: Path) -> list[Path]:
         catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
         replay(store, catalog, deliveries)
         offsets = {state.key: state.committed for state in deliveries.queues()}
-        return write_config(root, catalog, offsets, now_ms())
+        if not offsets_only:
+            offsets = write_check_points(store, deliveries, partial(_in_order, catalog), now_ms())
     finally:
-        store.close()
+        store.close()  # what is in flight is on disk before the offsets behind it say so
+    return write_config(root, catalog, offsets, now_ms())
+
+
+def _in_order(catalog: Catalog, name: str) -> bool:
+    group = catalog.group(name)
+    return group is not None and group.fifo
 
 
 def take_over(root: Path, broker: str, cluster: str, *, skip_damaged: bool = False) -> TakenOver:
@@ -105,8 +115,8 @@ def _check_stores(root: Path, skip_damaged: bool, result: TakenOver) -> None:
         )
         if not skip_damaged:
             raise ConfigFileError(
-                f"{text}: start that broker with popConsumerKVServiceEnable=false and popConsumerKVServiceInit=true, "
-                "which moves it into the log, stop it and remove the folder, or give --skip-damaged to go on without"
+                f"{text}: start that broker again and have `mqadmin exportPopRecord` move it into the log, "
+                "stop it and remove the folder, or give --skip-damaged to go on without"
             )
         result.problems.append(f"{text}: left out")
 

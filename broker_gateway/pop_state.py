@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
@@ -17,19 +17,26 @@ from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.replay import records_from
 from broker_gateway.metadata.check_points import (
     ACK,
+    ACK_INTERVAL_MS,
     BATCH_ACK,
     CK,
+    MOST_MESSAGES,
     REVIVE_GROUP,
     REVIVE_PREFIX,
     TIMER_TOPIC,
+    CheckPoint,
     CheckPoints,
+    PopKey,
     ReviveQueue,
+    ack_body,
+    check_point_body,
 )
 from store.message_store import MessageStore
-from store.record import Record, offset_msg_id, tags_code
+from store.record import PendingRecord, Record, encode_properties, offset_msg_id, tags_code
 
 _CODES = {tags_code(tag): tag for tag in (CK, ACK, BATCH_ACK)}
 _WRITTEN_AT_ONCE = 1024
+_TIMER_PRECISION_MS = 1000
 
 
 @dataclass(slots=True)
@@ -142,3 +149,98 @@ def _tagged(store: MessageStore, topic: str, queue_id: int) -> Iterator[tuple[in
             tag = _CODES.get(code)
             if tag is not None and size:
                 yield physical, tag, store.record(physical, size)
+
+
+def write_check_points(
+    store: MessageStore,
+    deliveries: DeliveryTable,
+    in_order: Callable[[str], bool],
+    now_ms: int,
+) -> dict[QueueKey, int]:
+    """Makes the check points of the log say what is in flight; returns the offsets that go with them.
+
+    Only what differs is written: check points of what has none, acks for what is in flight no more. Groups that are
+    `in_order` get none: their offset is the first that is not settled. Raises StoreError, OSError.
+    """
+    states = list(deliveries.queues())
+    wanted: dict[tuple[QueueKey, int], int] = {}
+    offsets: dict[QueueKey, int] = {}
+    for state in states:
+        if state.key.group == REVIVE_GROUP or in_order(state.key.group):
+            offsets[state.key] = state.committed
+            continue
+        offsets[state.key] = state.cursor
+        for message in state.in_flight.values():
+            wanted[state.key, message.queue_offset] = message.invisible_until_ms
+    points = read_check_points(store, {state.key: state.cursor for state in states})
+    topics = {point.revive.topic for point in points}
+    own = f"{REVIVE_PREFIX}{store.cluster}"
+    revive = ReviveQueue(own if own in topics or not topics else min(topics), 0)
+    latest = points.latest()
+    records: list[PendingRecord] = []
+    for point in points:
+        key = point.key.queue
+        for offset in point.open:
+            if latest[key][offset] is point and wanted.get((key, offset)) == point.due_ms:
+                del wanted[key, offset]
+            else:
+                records.append(_ack_record(store, point, offset, now_ms))
+    made = _made_check_points(wanted, store.broker, revive, now_ms)
+    records += [_check_point_record(store, point, now_ms) for point in made]
+    for start in range(0, len(records), _WRITTEN_AT_ONCE):
+        store.append(records[start : start + _WRITTEN_AT_ONCE])
+    return offsets
+
+
+def _made_check_points(
+    wanted: Mapping[tuple[QueueKey, int], int], broker: str, revive: ReviveQueue, now_ms: int
+) -> Iterator[CheckPoint]:
+    """Check points for queue and offset, each with the end of its invisible time."""
+    together: dict[tuple[QueueKey, int], list[int]] = {}
+    for (key, offset), until in wanted.items():
+        together.setdefault((key, until), []).append(offset)
+    for (key, until), offsets in together.items():
+        offsets.sort()
+        for start in range(0, len(offsets), MOST_MESSAGES):
+            some = offsets[start : start + MOST_MESSAGES]
+            pop_ms = min(now_ms, until)
+            yield CheckPoint(PopKey(key, some[0], pop_ms, broker), tuple(some), until, revive)
+
+
+def _check_point_record(store: MessageStore, point: CheckPoint, now_ms: int) -> PendingRecord:
+    queue, start, pop_ms, broker = point.key
+    unique = f"{queue.topic}@{queue.queue_id}@{start}@{queue.group}@{pop_ms}@{broker}@{CK}"
+    due = point.due_ms - ACK_INTERVAL_MS
+    return _revive_record(store, point.revive, CK, unique, check_point_body(point), due, now_ms)
+
+
+def _ack_record(store: MessageStore, point: CheckPoint, offset: int, now_ms: int) -> PendingRecord:
+    """Behind its check point: in the revive topic where that is there already, else by the timer after it."""
+    queue, _, pop_ms, broker = point.key
+    unique = f"{queue.topic}@{queue.queue_id}@{offset}@{queue.group}@{pop_ms}@{broker}@{ACK}"
+    due = 0 if point.arrived else max(point.due_ms, now_ms + ACK_INTERVAL_MS)
+    return _revive_record(store, point.revive, ACK, unique, ack_body(point.key, offset), due, now_ms)
+
+
+def _revive_record(
+    store: MessageStore, revive: ReviveQueue, tag: str, unique: str, body: bytes, due_ms: int, now_ms: int
+) -> PendingRecord:
+    properties = {"TAGS": tag, "UNIQ_KEY": unique}
+    topic, queue_id = revive
+    if due_ms > now_ms:
+        properties |= {
+            "REAL_TOPIC": topic,
+            "REAL_QID": str(queue_id),
+            "TIMER_DELIVER_MS": str(due_ms),
+            "TIMER_OUT_MS": str((due_ms - 1) // _TIMER_PRECISION_MS * _TIMER_PRECISION_MS),
+        }
+        topic, queue_id = TIMER_TOPIC, 0
+    return PendingRecord(
+        topic=topic,
+        queue_id=queue_id,
+        body=body,
+        properties=encode_properties(properties),
+        born_timestamp=now_ms,
+        born_host=store.store_host.packed,
+        tags_code=tags_code(tag),
+    )

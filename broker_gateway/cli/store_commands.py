@@ -38,7 +38,7 @@ Example: lakebroker store verify /var/lib/lakebroker --json
 """
 _REBUILD = """Writes consumequeue/ and index/ from the log, as a RocketMQ broker has them, so that one starts at once on the store; of a store of ours also topics, groups and offsets in config/.
 
-Nothing else may have the store. Use the options when that broker's configuration differs from the defaults. Messages that were acknowledged before an older one of their queue was are delivered again by a real broker, which keeps one offset a queue.
+Nothing else may have the store. Use the options when that broker's configuration differs from the defaults. What is in flight becomes check points of POP in the log; with --offsets-only, messages that were acknowledged before an older one of their queue was are delivered again.
 
 Example: lakebroker store rebuild /var/lib/lakebroker
 """
@@ -131,6 +131,12 @@ def rebuild(
     ] = 300_000,
     index_slots: Annotated[int, typer.Option(help="maxHashSlotNum of that broker", min=1)] = 5_000_000,
     index_entries: Annotated[int, typer.Option(help="maxIndexNum of that broker", min=2)] = 20_000_000,
+    offsets_only: Annotated[
+        bool,
+        typer.Option(
+            "--offsets-only", help="No check points: for consumers that pull, or timerWheelEnable=false"
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     import os
@@ -145,7 +151,7 @@ def rebuild(
     config: list[Path] = []
     try:
         if folder.is_dir() and load_identity(folder) is not None:
-            config = hand_over(folder)
+            config = hand_over(folder, offsets_only=offsets_only)
     except (StoreError, ConfigFileError, OSError) as error:
         fail(str(error))
     with _reading(folder) as (reader, _):

@@ -120,7 +120,7 @@ def _table(path: Path, name: str, found: Config) -> dict[str, dict[str, Any]]:
     backup, problems = path.with_suffix(".json.bak"), found.problems
     for each in (path, backup):
         try:
-            parsed = json.loads(_quoted_keys(each.read_text()))
+            parsed = json.loads(quoted_keys(each.read_text()))
             table = parsed[name]
             if isinstance(table, dict) and all(isinstance(row, dict) for row in table.values()):
                 if problems and each == backup:
@@ -142,7 +142,7 @@ def _known_version(path: Path, catalog: Catalog) -> DataVersion:
     known = catalog.versions.get(path.name, DataVersion())
     for each in (path, path.with_suffix(".json.bak")):
         try:
-            parsed = json.loads(_quoted_keys(each.read_text()))
+            parsed = json.loads(quoted_keys(each.read_text()))
             if not isinstance(parsed, dict):
                 raise ValueError("it holds no JSON object")
             return max(known, parse_data_version(parsed.get("dataVersion")))
@@ -160,7 +160,7 @@ def _known_version(path: Path, catalog: Catalog) -> DataVersion:
     return known
 
 
-def _quoted_keys(text: str) -> str:
+def quoted_keys(text: str) -> str:
     """Numbers as keys get the quotes that JSON wants; what stands in strings is left alone."""
     return _BARE_KEY.sub(lambda m: m[0] if m[1] is not None else f'{m[2]}"{m[3]}"{m[4]}', text)
 
