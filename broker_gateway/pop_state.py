@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
@@ -34,7 +34,6 @@ from broker_gateway.metadata.check_points import (
 from store.message_store import MessageStore
 from store.record import PendingRecord, Record, encode_properties, offset_msg_id, tags_code
 
-_CODES = {tags_code(tag): tag for tag in (CK, ACK, BATCH_ACK)}
 _WRITTEN_AT_ONCE = 1024
 _TIMER_PRECISION_MS = 1000
 
@@ -55,21 +54,12 @@ def read_check_points(store: MessageStore, offsets: Mapping[QueueKey, int]) -> C
         if key.group == REVIVE_GROUP and key.topic.startswith(REVIVE_PREFIX)
     }
     points = CheckPoints(revived)
-    sources = [
-        _tagged(store, topic, queue_id)
-        for topic, queue_id in store.index.queues()
-        if topic == TIMER_TOPIC or topic.startswith(REVIVE_PREFIX)
-    ]
-    for _, tag, record in heapq.merge(*sources, key=lambda item: item[0]):
-        if record.topic != TIMER_TOPIC:
-            revive = ReviveQueue(record.topic, record.queue_id)
-            points.add(record, tag, revive, record.queue_offset)
-            continue
-        properties = record.properties_map()
-        topic, queue_id = properties.get("REAL_TOPIC", ""), properties.get("REAL_QID", "")
-        if topic.startswith(REVIVE_PREFIX):  # else somebody's message with that tag
-            known = queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 10
-            points.add(record, tag, ReviveQueue(topic, int(queue_id) if known else 0), None)
+    for _, record, revive in _revive_log(store, 0, (CK,)):
+        points.add(record, revive, record.queue_offset if record.topic == revive.topic else None)
+    start = points.acks_from()
+    if start is not None:
+        for tag, record, _ in _revive_log(store, start, (ACK, BATCH_ACK)):
+            points.add_ack(record, batch=tag == BATCH_ACK)
     return points
 
 
@@ -139,15 +129,37 @@ def _message(store: MessageStore, key: QueueKey, offset: int) -> Record | None:
     return store.record(int(offsets[0]), int(sizes[0])) if len(offsets) and sizes[0] else None
 
 
-def _tagged(store: MessageStore, topic: str, queue_id: int) -> Iterator[tuple[int, str, Record]]:
-    """Check points and acks of a queue by physical offset, with their tags."""
-    index = store.index
+def _revive_log(
+    store: MessageStore, start: int, tags: Collection[str]
+) -> Iterator[tuple[str, Record, ReviveQueue]]:
+    """Records with these tags in the revive topic or on the way there, from a physical offset on, in order."""
+    sources = [
+        _tagged(store, topic, queue_id, start, tags)
+        for topic, queue_id in store.index.queues()
+        if topic == TIMER_TOPIC or topic.startswith(REVIVE_PREFIX)
+    ]
+    for _, tag, record in heapq.merge(*sources, key=lambda item: item[0]):
+        if record.topic != TIMER_TOPIC:
+            yield tag, record, ReviveQueue(record.topic, record.queue_id)
+            continue
+        properties = record.properties_map()
+        topic, queue_id = properties.get("REAL_TOPIC", ""), properties.get("REAL_QID", "")
+        if topic.startswith(REVIVE_PREFIX):  # else somebody's message with that tag
+            known = queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 10
+            yield tag, record, ReviveQueue(topic, int(queue_id) if known else 0)
+
+
+def _tagged(
+    store: MessageStore, topic: str, queue_id: int, start: int, tags: Collection[str]
+) -> Iterator[tuple[int, str, Record]]:
+    """Records of a queue with these tags, from a physical offset on, each with its own and its tag."""
+    index, wanted = store.index, {tags_code(tag): tag for tag in tags}
     low, high = index.min_offset(topic, queue_id), index.max_offset(topic, queue_id)
-    for start in range(low, high, 4096):
-        columns = index.entries(topic, queue_id, start, min(4096, high - start))
+    for first in range(low, high, 4096):
+        columns = index.entries(topic, queue_id, first, min(4096, high - first))
         for physical, size, code in zip(*(column.tolist() for column in columns), strict=True):
-            tag = _CODES.get(code)
-            if tag is not None and size:
+            tag = wanted.get(code)
+            if tag is not None and size and physical >= start:
                 yield physical, tag, store.record(physical, size)
 
 

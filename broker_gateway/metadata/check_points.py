@@ -60,8 +60,8 @@ class PopKey(NamedTuple):
 
 @dataclass(slots=True)
 class CheckPoint:
-    """Messages that one pop handed out, until `due_ms`. `revive` is where its acks go; `arrived` whether the
-    timer has copied it to the revive topic.
+    """Messages that one pop handed out, until `due_ms`. `revive` is where its acks go; `arrived` says whether the
+    timer has copied it there, `physical_offset` where it was written first (0: before the log's begin).
     """
 
     key: PopKey
@@ -136,7 +136,7 @@ def ack_body(key: PopKey, offset: int) -> bytes:
 
 
 class CheckPoints:
-    """Check points that are not done with, from records in the order of the log.
+    """Check points that are not done with: first all of them are added in the order of the log, then the acks.
 
     `revived` says how far the revive service came: the last queue offset it is done with. `damaged` names check
     points that cannot be read, `ignored` acks: what those acknowledge counts as not acknowledged.
@@ -151,39 +151,39 @@ class CheckPoints:
     def __iter__(self) -> Iterator[CheckPoint]:
         return iter(self._points.values())
 
-    def add(self, record: Record, tag: str, revive: ReviveQueue, arrived_at: int | None) -> None:
-        """A record of the timer (`arrived_at` None) or of the revive topic, there with its queue offset."""
-        body, where = (
-            bytes(record.body),
-            f"record of the revive log at physical offset {record.physical_offset}",
-        )
-        if tag == CK:
-            try:
-                point = parse_check_point(body, revive)
-            except CheckPointError as error:
-                if arrived_at is None or arrived_at > self._revived.get(revive, -1):
-                    self.damaged.append(f"{where}: {error}")
-                return
-            self._check_point(point, arrived_at, record.physical_offset)
-        else:
-            try:
-                key, offsets = parse_ack(body, batch=tag == BATCH_ACK)
-            except CheckPointError as error:
-                self.ignored.append(f"{where}: {error}")
-                return
-            known = self._points.get(key)
-            if known is not None:
-                known.acked.update(offsets)
-
-    def _check_point(self, point: CheckPoint, arrived_at: int | None, physical_offset: int) -> None:
-        if arrived_at is not None and arrived_at <= self._revived.get(point.revive, -1):
-            self._points.pop(point.key, None)
+    def add(self, record: Record, revive: ReviveQueue, arrived_at: int | None) -> None:
+        """A check point of the timer (`arrived_at` None) or of the revive topic, there with its queue offset."""
+        done = arrived_at is not None and arrived_at <= self._revived.get(revive, -1)
+        try:
+            point = parse_check_point(bytes(record.body), revive)
+        except CheckPointError as error:
+            if not done:
+                self.damaged.append(_named(record, error))
             return
-        known = self._points.get(point.key)
+        known = self._points.pop(point.key, None)
+        if done:
+            return
+        point.arrived = arrived_at is not None
         if known is not None:
-            point.acked = known.acked
-        point.physical_offset, point.arrived = physical_offset, arrived_at is not None
+            point.physical_offset = known.physical_offset
+        elif not point.arrived:
+            point.physical_offset = record.physical_offset
         self._points[point.key] = point
+
+    def acks_from(self) -> int | None:
+        """No ack that counts is before this physical offset; None when none counts. Ask when all `add`s are done."""
+        return min((point.physical_offset for point in self._points.values()), default=None)
+
+    def add_ack(self, record: Record, *, batch: bool) -> None:
+        """An ack, wherever it is."""
+        try:
+            key, offsets = parse_ack(bytes(record.body), batch=batch)
+        except CheckPointError as error:
+            self.ignored.append(_named(record, error))
+            return
+        known = self._points.get(key)
+        if known is not None:
+            known.acked.update(offsets)
 
     def latest(self) -> dict[QueueKey, dict[int, CheckPoint]]:
         """For each queue and offset the check point of the latest pop: that one says whether it is settled."""
@@ -195,6 +195,10 @@ class CheckPoints:
                 if known is None or known.key.pop_ms < point.key.pop_ms:
                     offsets[offset] = point
         return found
+
+
+def _named(record: Record, error: CheckPointError) -> str:
+    return f"record of the revive log at physical offset {record.physical_offset}: {error}"
 
 
 def _object(body: bytes) -> dict[str, Any]:
