@@ -264,7 +264,8 @@ def test_what_pop_consumers_hold_goes_there_and_back(tmp_path: Path, end: str) -
     ):
         official.call("simple", endpoints=peer.address, group="readers", topics={"orders": "*"}, await_s=3)
         got = receive_all(official, len(unsettled), 120)
-        assert sorted(got) == sorted(unsettled)
+        assert len(got) == len(set(got))
+        assert set(got) - ids_of(held) == unsettled  # held ones came due while no real broker ran: the stated bound
         peer.terminate()
     assert all(each >= after[name] for name, each in versions(store).items())
     taken = run("store", "import", str(store))
