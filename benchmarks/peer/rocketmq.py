@@ -185,6 +185,19 @@ class RocketMQ:
             raise ProcessError(f"mqadmin {' '.join(arguments)}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
         return done.stdout
 
+    def java(self, source: Path, *arguments: str) -> str:
+        """What a program of one source file prints, run with RocketMQ's classes. Raises ProcessError."""
+        done = subprocess.run(
+            [*self._java("256m"), str(source), *arguments],
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ProcessError(f"{source.name}: {done.stdout[-1000:]}{done.stderr[-2000:]}")
+        return done.stdout
+
     def _run(self, name: str, heap: str, *command: str, port: int) -> None:
         with (self.folder / f"{name}.out").open("ab") as out:
             process = subprocess.Popen(
