@@ -14,9 +14,16 @@ from broker_gateway.clock import now_ms
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.replay import replay
-from broker_gateway.metadata.catalog import Catalog
+from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, Topic
 from broker_gateway.metadata.names import is_system_topic
-from broker_gateway.metadata.rocketmq_files import Config, ConfigFileError, read_config, write_config
+from broker_gateway.metadata.rocketmq_files import (
+    CONFIG_FOLDER,
+    FILES,
+    Config,
+    ConfigFileError,
+    read_config,
+    write_config,
+)
 from broker_gateway.pop_state import read_check_points, restore_in_flight, write_check_points
 from broker_gateway.retry_moves import move_retries
 from store.errors import StoreDamagedError
@@ -82,6 +89,9 @@ def take_over(root: Path, broker: str, cluster: str, *, skip_damaged: bool = Fal
         broker, cluster = identity.broker, identity.cluster
     config.topics = [each for each in config.topics if not is_system_topic(each.name, cluster, broker)]
     result = TakenOver(len(config.topics), len(config.groups), len(config.offsets), problems=config.problems)
+    for name, instead in FILES.items():
+        if name not in config.versions:
+            result.problems.append(f"{root / CONFIG_FOLDER / name} is missing: {instead}")
     _check_stores(root, skip_damaged, result)
     store = _open(root, broker, cluster)
     try:
@@ -89,6 +99,8 @@ def take_over(root: Path, broker: str, cluster: str, *, skip_damaged: bool = Fal
         replayed = replay(store, catalog, deliveries)
         journal = Journal(store, catalog, deliveries, 1 << 62, lambda work: None)
         journal.replayed_to(replayed.snapshot_offset)
+        if "topics.json" not in config.versions:
+            config.topics = _topics_of(store, now)
         for topic in config.topics:
             catalog.restore_topic(topic, topic.name)
         for group in config.groups:
@@ -96,6 +108,7 @@ def take_over(root: Path, broker: str, cluster: str, *, skip_damaged: bool = Fal
         catalog.versions.update(config.versions)
         for key, offset in config.offsets.items():
             deliveries.queue(key).reset(offset)
+        result.topics = len(config.topics)
         _take_check_points(store, deliveries, config, skip_damaged, result)
         moved = move_retries(store, catalog, deliveries, now)
         result.retries = moved.count
@@ -104,6 +117,15 @@ def take_over(root: Path, broker: str, cluster: str, *, skip_damaged: bool = Fal
     finally:
         store.close()
     return result
+
+
+def _topics_of(store: MessageStore, now_ms: int) -> list[Topic]:
+    """Topics as the log shows them."""
+    counts: dict[str, int] = {}
+    for topic, queue_id in store.index.queues():
+        if not is_system_topic(topic, store.cluster, store.broker) and 0 <= queue_id < MAX_QUEUES:
+            counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+    return [Topic(name, count, count, created_ms=now_ms) for name, count in counts.items()]
 
 
 def _check_stores(root: Path, skip_damaged: bool, result: TakenOver) -> None:

@@ -19,7 +19,7 @@ from demo.processes import ROOT, ProcessError
 
 VERSION = "5.5.0"
 _CACHE = ROOT / ".cache" / f"rocketmq-{VERSION}"
-_START_S = 90.0
+_START_S = 180.0
 _OPENED = [
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",

@@ -27,6 +27,12 @@ from broker_gateway.metadata.data_version import DataVersion, DataVersionError, 
 from store.segment import sync_folder
 
 CONFIG_FOLDER = "config"
+FILES = {
+    "topics.json": "topics have the queues that the log knows",
+    "subscriptionGroup.json": "groups have the defaults",
+    "consumerOffset.json": "a group begins with what its consumers hold, else as a new one",
+}
+"""What is read, and what becomes of a store without."""
 _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(\s*:)')
 
 

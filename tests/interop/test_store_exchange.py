@@ -62,6 +62,8 @@ def test_the_real_broker_goes_on_with_our_store_and_we_with_its(tmp_path: Path, 
             answer = client.call("SendMessage", rpc.SendMessageRequest(messages=[one]))
             assert answer.status.code == pb.OK
             ids.append(answer.entries[0].message_id)
+        held = client.receive("orders", "readers", batch=8, invisible_ms=60_000)[1]
+        assert len(held) == 8
         settled: set[str] = set()
         while len(settled) < 120:
             messages = client.receive("orders", "readers", invisible_ms=600_000)[1]
@@ -89,7 +91,9 @@ def test_the_real_broker_goes_on_with_our_store_and_we_with_its(tmp_path: Path, 
     )
     with peer, OfficialClient() as official:
         official.call("simple", endpoints=peer.address, group="readers", topics={"orders": "*"}, await_s=3)
-        found = receive_all(official, COUNT - len(settled))
+        found = receive_all(
+            official, COUNT - len(settled), 120
+        )  # those held too, nothing settled behind them
         assert sorted(found) == sorted(set(ids) - settled)
         official.call("producer", endpoints=peer.address, topics=["orders"])
         sent = [official.call("send", topic="orders", bodies=[f"after {n}"], tag="a") for n in range(3)]

@@ -77,6 +77,7 @@ class Real:
         (config / "consumerOffset.json").write_text(
             json.dumps({"dataVersion": {"counter": 5}, "offsetTable": self.offsets})
         )
+        (config / "topics.json").write_text('{"topicConfigTable":{"orders":{"readQueueNums":1}}}')
         table = {"g": {"groupName": "g"}}
         (config / "subscriptionGroup.json").write_text(json.dumps({"subscriptionGroupTable": table}))
 
@@ -336,3 +337,22 @@ def test_data_versions_are_kept_where_the_files_get_lost(real: Real) -> None:
     assert real.state()[0].versions["consumerOffset.json"] == DataVersion(0, 5, 0)
     hand_over(real.root)
     assert read_config(real.root, 0).versions["consumerOffset.json"] > DataVersion(0, 5, 0)
+
+
+def test_missing_files_are_reported_and_nothing_is_lost(real: Real) -> None:
+    real.messages("orders", 8)
+    real.revive("ck", check_point(3, 2))
+    real.close()
+    for path in (real.root / "config").iterdir():
+        path.unlink()
+    problems = take_over(real.root, "b", "c").problems
+    assert [each.split(" is missing")[0].rpartition("/")[2] for each in problems] == [
+        "topics.json",
+        "subscriptionGroup.json",
+        "consumerOffset.json",
+    ]
+    catalog, deliveries = real.state()
+    state = deliveries.known(ORDERS)
+    assert state is not None
+    assert state.cursor == 3
+    assert {(topic.name, topic.read_queues) for topic in catalog.topics()} == {("orders", 1)}
