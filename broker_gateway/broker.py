@@ -22,6 +22,7 @@ from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.journal.replay import Replayed, replay
 from broker_gateway.lake import Lake
 from broker_gateway.metadata.catalog import Catalog, Group
+from broker_gateway.metadata.names import RETRY_PREFIX
 from broker_gateway.metadata.peers import Peers
 from broker_gateway.metrics import MAX_SERIES, Metrics
 from broker_gateway.retention import Retention, rules_of
@@ -179,8 +180,10 @@ class Broker:
 
     def _first_offset(self, topic: str, queue_id: int) -> int:
         """Where a new group begins: at the start of a queue that never lost its front and whose log fits
-        memory, else at its end (the original's `initPopOffsetByCheckMsgInMem`)."""
+        memory, else at its end (the original's `initPopOffsetByCheckMsgInMem`); of a retry topic at the start."""
         index = self._store.index
+        if topic.startswith(RETRY_PREFIX):
+            return index.min_offset(topic, queue_id)
         if index.min_offset(topic, queue_id) == 0:
             memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
             if self._store.max_offset - self._store.min_offset <= memory * _MEMORY_RATIO:

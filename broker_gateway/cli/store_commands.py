@@ -38,11 +38,11 @@ Example: lakebroker store verify /var/lib/lakebroker --json
 """
 _REBUILD = """Writes consumequeue/ and index/ from the log, as a RocketMQ broker has them, so that one starts at once on the store; of a store of ours also topics, groups and offsets in config/.
 
-Nothing else may have the store. Use the options when that broker's configuration differs from the defaults. Messages that were acknowledged before an older one of their queue was are delivered again by a real broker, which keeps one offset a queue.
+Nothing else may have the store. Use the options when that broker's configuration differs from the defaults. What is in flight becomes check points of POP in the log; with --offsets-only, messages that were acknowledged before an older one of their queue was are delivered again.
 
 Example: lakebroker store rebuild /var/lib/lakebroker
 """
-_IMPORT = """Makes a real broker's store ours: topics, groups and offsets of its config/ go into our journal.
+_IMPORT = """Makes a real broker's store ours: topics, groups and offsets of its config/, and what its POP consumers have in flight, go into our journal.
 
 Where both know a topic, a group or an offset, the broker's files are right: import after it ran, not before. Nothing else may have the store.
 
@@ -135,12 +135,19 @@ def rebuild(
         bool, typer.Option("--enable-multi-dispatch", help="enableMultiDispatch of that broker")
     ] = False,
     enable_lmq: Annotated[bool, typer.Option("--enable-lmq", help="enableLmq of that broker")] = False,
+    offsets_only: Annotated[
+        bool,
+        typer.Option(
+            "--offsets-only", help="No check points: for consumers that pull, or timerWheelEnable=false"
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     import os
     from dataclasses import asdict
 
     from broker_gateway.handover import hand_over
+    from broker_gateway.metadata.rocketmq_files import ConfigFileError
     from store.errors import StoreError
     from store.rebuild import rebuild as write
     from store.recovery import load_identity, lock_store
@@ -148,8 +155,8 @@ def rebuild(
     config: list[Path] = []
     try:
         if folder.is_dir() and load_identity(folder) is not None:
-            config = hand_over(folder)
-    except (StoreError, OSError) as error:
+            config = hand_over(folder, offsets_only=offsets_only)
+    except (StoreError, ConfigFileError, OSError) as error:
         fail(str(error))
     with _reading(folder) as (reader, _):
         try:
@@ -191,6 +198,9 @@ def import_(
     folder: Folder,
     broker_name: Annotated[str, typer.Option(help="brokerName, of a store that we do not know")] = "broker-a",
     cluster: Annotated[str, typer.Option(help="brokerClusterName, likewise")] = "DefaultCluster",
+    skip_damaged: Annotated[
+        bool, typer.Option("--skip-damaged", help="Go on without what was in flight and cannot be read")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     from broker_gateway.handover import take_over
@@ -200,16 +210,22 @@ def import_(
     if not (folder / "commitlog").is_dir():
         fail(f"{folder} holds no commitlog; give the folder of a store (storePathRootDir)")
     try:
-        config = take_over(folder, broker_name, cluster)
+        taken = take_over(folder, broker_name, cluster, skip_damaged=skip_damaged)
     except (StoreError, ConfigFileError, OSError) as error:
         fail(str(error))
-    for problem in config.problems:
-        typer.echo(f"lakebroker: {problem}; the file before it was taken", err=True)
-    counts = {"topics": len(config.topics), "groups": len(config.groups), "offsets": len(config.offsets)}
+    for problem in taken.problems:
+        typer.echo(f"lakebroker: {problem}", err=True)
+    counts = {
+        "topics": taken.topics,
+        "groups": taken.groups,
+        "offsets": taken.offsets,
+        "in_flight": taken.in_flight,
+        "retries_moved": taken.retries,
+    }
     if as_json:
         typer.echo(json.dumps(counts))
     else:
-        typer.echo(", ".join(f"{count:,} {name}" for name, count in counts.items()))
+        typer.echo(", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items()))
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 | bytes | field |
 |---|---|
 | 1 | version, 1 |
-| 4 | queue id, unsigned big-endian |
+| 4 | queue id, unsigned big-endian; its two highest bits: see `retry_topics.py` |
 | 8 | queue offset, unsigned big-endian |
 | 8 | delivery id: 64 random bits, new for each delivery |
 

@@ -157,7 +157,7 @@ class Journal:
             self.write_snapshot()
 
     def write_snapshot(self) -> None:
-        """Appends the complete state: topics, groups, every group's queues."""
+        """Appends the complete state: data versions, topics, groups, every group's queues."""
         self.write()
         offset = self._store.max_offset
         parts = list(self._snapshot_parts())
@@ -223,6 +223,14 @@ class Journal:
         yield part
 
     def _snapshot_pieces(self) -> Iterable[pb.Batch]:
+        for file, version in self._catalog.versions.items():
+            kept = pb.DataVersion(
+                file=file,
+                state_version=version.state_version,
+                counter=version.counter,
+                timestamp_ms=version.timestamp_ms,
+            )
+            yield pb.Batch(data_versions=[kept])
         for topic in self._catalog.topics():
             change = _topic_change(topic)
             change.next_queue_offset.extend(

@@ -18,6 +18,7 @@ from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.journal import SNAPSHOT_TAG, VERSION
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
+from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.names import DLQ_PREFIX, JOURNAL_TOPIC
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.message_store import MessageStore
@@ -90,12 +91,11 @@ def _sources(store: MessageStore, offset: int) -> list[Iterator[tuple[int, Recor
         for topic, queue in store.index.queues()
         if topic == JOURNAL_TOPIC or topic.startswith(DLQ_PREFIX)
     ]
-    return [_records_from(store, topic, queue, offset) for topic, queue in topics]
+    return [records_from(store, topic, queue, offset) for topic, queue in topics]
 
 
-def _records_from(
-    store: MessageStore, topic: str, queue_id: int, offset: int
-) -> Iterator[tuple[int, Record]]:
+def records_from(store: MessageStore, topic: str, queue_id: int, offset: int) -> Iterator[tuple[int, Record]]:
+    """Records of a queue at or above a physical offset, in order, each with its own."""
     low, high = store.index.min_offset(topic, queue_id), store.index.max_offset(topic, queue_id)
     start = high
     while start > low:  # entries ascend: walk back in blocks to the first at or above `offset`
@@ -127,6 +127,10 @@ def _decode(record: Record) -> pb.Batch | None:
 
 
 def _apply_catalog(batch: pb.Batch, catalog: Catalog, store: MessageStore) -> None:
+    for version in batch.data_versions:
+        catalog.versions[version.file] = DataVersion(
+            version.state_version, version.counter, version.timestamp_ms
+        )
     for topic in batch.topics:
         catalog.restore_topic(
             None

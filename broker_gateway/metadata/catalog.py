@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from broker_gateway.metadata.data_version import DataVersion
+
 READ = 4
 WRITE = 2
 MAX_QUEUES = 1024
@@ -56,11 +58,12 @@ class Group:
 
 
 class Catalog:
-    """The broker's topics and groups by name."""
+    """The broker's topics and groups by name; `versions` of a real broker's files, by the file's name."""
 
     def __init__(self) -> None:
         self._topics: dict[str, Topic] = {}
         self._groups: dict[str, Group] = {}
+        self.versions: dict[str, DataVersion] = {}
         self.on_topic: Callable[[Topic], None] = lambda topic: None
         self.on_group: Callable[[Group], None] = lambda group: None
 

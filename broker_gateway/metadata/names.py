@@ -65,6 +65,7 @@ RESERVED_PROPERTIES = frozenset(
         "MIN_OFFSET",
         "MAX_OFFSET",
         "BUYER_ID",
+        "ORIGIN_GROUP",
         "ORIGIN_MESSAGE_ID",
         "TRANSFER_FLAG",
         "CORRECTION_FLAG",

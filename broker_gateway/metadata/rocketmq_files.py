@@ -4,13 +4,10 @@
 |---|---|
 | `topics.json` | topics; one that accepts every message type is MIXED |
 | `subscriptionGroup.json` | consumer groups |
-| `consumerOffset.json` | for every group and queue the first offset that is not settled, as `topic@group` |
+| `consumerOffset.json` | for every group and queue an offset, as `topic@group` |
 
 The original writes numbers as keys without quotes, and keeps the file before as `.bak`, which counts when the
-newer one cannot be read.
-
-An offset is all that the original keeps of a group on a queue: messages behind it that were acknowledged already,
-before an older one was, are delivered again there.
+newer one cannot be read. Every file has a data version, which never goes back.
 """
 
 from __future__ import annotations
@@ -19,16 +16,23 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
+from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.metadata.catalog import MAX_QUEUES, READ, WRITE, Catalog, Group, Topic
+from broker_gateway.metadata.data_version import DataVersion, DataVersionError, parse_data_version
 from store.segment import sync_folder
 
 CONFIG_FOLDER = "config"
+FILES = {
+    "topics.json": "topics have the queues that the log knows",
+    "subscriptionGroup.json": "groups have the defaults",
+    "consumerOffset.json": "a group begins with what its consumers hold, else as a new one",
+}
+"""What is read, and what becomes of a store without."""
 _BARE_KEY = re.compile(r'("(?:[^"\\]|\\.)*")|([{,]\s*)(-?\d+)(\s*:)')
 
 
@@ -36,28 +40,28 @@ class ConfigFileError(Exception):
     """A file of `config/` that makes no sense; the text says which, and what to do."""
 
 
-def write_config(root: Path, catalog: Catalog, states: Iterable[QueueDelivery], now_ms: int) -> list[Path]:
-    """Writes all of them, each whole or not at all, the old one kept as `.bak`; returns their paths."""
+def write_config(root: Path, catalog: Catalog, offsets: Mapping[QueueKey, int], now_ms: int) -> list[Path]:
+    """Writes all of them, each whole or not at all, the old one kept as `.bak`; returns their paths.
+
+    Each gets a data version later than the file before it has, and than the one we know of it. Raises
+    ConfigFileError when that cannot be told.
+    """
     folder = root / CONFIG_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    version = {"counter": 1, "stateVersion": 0, "timestamp": now_ms}
-    offsets: dict[str, dict[str, int]] = defaultdict(dict)
-    for state in states:
-        group, topic, queue_id = state.key
-        offsets[f"{topic}@{group}"][str(queue_id)] = state.committed
+    table: dict[str, dict[str, int]] = defaultdict(dict)
+    for (group, topic, queue_id), offset in offsets.items():
+        table[f"{topic}@{group}"][str(queue_id)] = offset
     files: dict[str, dict[str, Any]] = {
-        "topics.json": {
-            "dataVersion": version,
-            "topicConfigTable": {topic.name: _topic(topic) for topic in catalog.topics()},
-        },
+        "topics.json": {"topicConfigTable": {topic.name: _topic(topic) for topic in catalog.topics()}},
         "subscriptionGroup.json": {
-            "dataVersion": version,
             "forbiddenTable": {},
             "subscriptionGroupTable": {group.name: _group(group) for group in catalog.groups()},
         },
-        "consumerOffset.json": {"dataVersion": version, "offsetTable": offsets},
+        "consumerOffset.json": {"offsetTable": table},
     }
+    known = {name: _known_version(folder / name, catalog) for name in files}
     for name, content in files.items():
+        content["dataVersion"] = known[name].next(now_ms).to_json()
         _write(folder / name, json.dumps(content, indent=1, sort_keys=True))
     sync_folder(folder)
     return [folder / name for name in files]
@@ -65,19 +69,25 @@ def write_config(root: Path, catalog: Catalog, states: Iterable[QueueDelivery], 
 
 @dataclass(slots=True)
 class Config:
-    """What was read; `offsets` by queue. `problems` names files that could not be read, and what was taken."""
+    """What was read; `offsets` by queue, `versions` by the file's name. `problems` names files that could not be
+    read; the one before was taken.
+    """
 
     topics: list[Topic] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
     offsets: dict[QueueKey, int] = field(default_factory=dict)
+    versions: dict[str, DataVersion] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
 
 def read_config(root: Path, now_ms: int) -> Config:
     """The files of a broker. Missing ones count as empty; raises ConfigFileError for what makes no sense."""
     folder, found = root / CONFIG_FOLDER, Config()
-    for name, row in _table(folder / "topics.json", "topicConfigTable", found.problems).items():
-        kind = str(row.get("attributes", {}).get("message.type", "MIXED"))
+    for name, row in _table(folder / "topics.json", "topicConfigTable", found).items():
+        attributes = row.get("attributes") or {}
+        if not isinstance(attributes, dict):
+            raise ConfigFileError(f"attributes of {name} is {attributes!r}, expected an object")
+        kind = str(attributes.get("message.type", "MIXED"))
         kind = kind if kind in ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY") else "MIXED"
         topic = Topic(
             name,
@@ -88,9 +98,7 @@ def read_config(root: Path, now_ms: int) -> Config:
             now_ms,
         )
         found.topics.append(topic)
-    for name, row in _table(
-        folder / "subscriptionGroup.json", "subscriptionGroupTable", found.problems
-    ).items():
+    for name, row in _table(folder / "subscriptionGroup.json", "subscriptionGroupTable", found).items():
         group = Group(
             name,
             _number(row, "retryMaxTimes", name, 16, 1 << 31),
@@ -99,43 +107,73 @@ def read_config(root: Path, now_ms: int) -> Config:
             now_ms,
         )
         found.groups.append(group)
-    for name, row in _table(folder / "consumerOffset.json", "offsetTable", found.problems).items():
+    for name, row in _table(folder / "consumerOffset.json", "offsetTable", found).items():
         topic_name, _, group_name = name.partition("@")
         if not group_name:
             raise ConfigFileError(f"{folder / 'consumerOffset.json'}: {name!r} is no topic@group")
         for queue_id in row:
+            if not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 10):
+                raise ConfigFileError(
+                    f"{folder / 'consumerOffset.json'}: {queue_id!r} of {name} is no queue id"
+                )
             offset = _number(row, queue_id, name, 0, 1 << 62)
             found.offsets[QueueKey(group_name, topic_name, int(queue_id))] = offset
     return found
 
 
-def _table(path: Path, name: str, problems: list[str]) -> dict[str, dict[str, Any]]:
+def _table(path: Path, name: str, found: Config) -> dict[str, dict[str, Any]]:
     """The table of a file, or of its `.bak`."""
-    backup = path.with_suffix(".json.bak")
+    backup, problems = path.with_suffix(".json.bak"), found.problems
     for each in (path, backup):
         try:
-            parsed = json.loads(_quoted_keys(each.read_text()))
+            parsed = json.loads(quoted_keys(each.read_text()))
             table = parsed[name]
             if isinstance(table, dict) and all(isinstance(row, dict) for row in table.values()):
+                if problems and each == backup:
+                    problems.append(f"{backup} was taken instead")
+                found.versions[path.name] = parse_data_version(parsed.get("dataVersion"))
                 return table
             problems.append(f"{each} has no {name} of objects")
         except FileNotFoundError:
             continue
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:  # DataVersionError is a ValueError
             problems.append(f"{each} cannot be read: {error}")
     if problems and not backup.exists() and path.exists():
         raise ConfigFileError(f"{problems[-1]}; restore it from a copy, or remove it to go on without")
     return {}
 
 
-def _quoted_keys(text: str) -> str:
+def _known_version(path: Path, catalog: Catalog) -> DataVersion:
+    """The later of what we keep of a file's data version and what it says, or the file before it."""
+    known = catalog.versions.get(path.name, DataVersion())
+    for each in (path, path.with_suffix(".json.bak")):
+        try:
+            parsed = json.loads(quoted_keys(each.read_text()))
+            if not isinstance(parsed, dict):
+                raise ValueError("it holds no JSON object")
+            return max(known, parse_data_version(parsed.get("dataVersion")))
+        except FileNotFoundError:
+            continue
+        except DataVersionError as error:
+            raise ConfigFileError(
+                f"{each}: {error}; correct it, or remove the file to go on without"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise ConfigFileError(
+                f"{each} cannot be read ({error}), so that no later data version can be chosen; "
+                "restore it from a copy, or remove it to go on without"
+            ) from error
+    return known
+
+
+def quoted_keys(text: str) -> str:
     """Numbers as keys get the quotes that JSON wants; what stands in strings is left alone."""
     return _BARE_KEY.sub(lambda m: m[0] if m[1] is not None else f'{m[2]}"{m[3]}"{m[4]}', text)
 
 
 def _number(row: Mapping[str, Any], key: str, where: str, default: int, most: int) -> int:
     value = row.get(key, default)
-    if not isinstance(value, int) or not 0 <= value <= most:
+    if type(value) is not int or not 0 <= value <= most:
         raise ConfigFileError(f"{key} of {where} is {value!r}, expected a number of 0 to {most}")
     return value
 

@@ -9,6 +9,7 @@ import structlog
 from broker_gateway.clock import now_ms
 from broker_gateway.delivery.moves import ORIGIN_PROPERTY, REASON_PROPERTY, Origin
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery
+from broker_gateway.delivery.retry_topics import subscribed_topic
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metadata.names import dead_letter_topic
@@ -65,7 +66,7 @@ class DeadLetterMover:
             state.postpone(message, now_ms() + RETRY_MOVE_MS)
             return False
         self._settle(state, message, events.DEAD_LETTERED, client_id)
-        self._metrics.dead_lettered(topic, group, 1)
+        self._metrics.dead_lettered(subscribed_topic(state.key), group, 1)
         self._wakeups.arrived(dead_letter_topic(group), (_QUEUE,))
         return True
 
@@ -77,7 +78,7 @@ class DeadLetterMover:
         record = self._store.record(offset, size)
         properties = dict(record.properties_map())
         properties.pop("__CRC32#", None)
-        properties["DLQ_ORIGIN_TOPIC"] = topic
+        properties["DLQ_ORIGIN_TOPIC"] = subscribed_topic(state.key)
         properties["DLQ_ORIGIN_MESSAGE_ID"] = message.message_id
         origin = Origin(queue_id, message.queue_offset, message.attempt, group, topic)
         properties[ORIGIN_PROPERTY] = origin.encode()

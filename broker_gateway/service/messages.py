@@ -31,6 +31,7 @@ def to_resource(name: str) -> pb.Resource:
 
 
 def to_message(
+    topic: str,
     record: Record,
     properties: Mapping[str, str],
     message_id: str,
@@ -39,7 +40,7 @@ def to_message(
     attempt: int,
     invisible_ms: int,
 ) -> pb.Message:
-    """What a consumer receives of `record`: reserved properties become system properties, the rest stay."""
+    """What a consumer of `topic` receives of `record`: reserved properties become system properties, the rest stay."""
     body = bytes(record.body)
     system = pb.SystemProperties(
         keys=[key for key in properties.get("KEYS", "").split(" ") if key],
@@ -68,7 +69,7 @@ def to_message(
         system.dead_letter_queue.topic = origin_topic
         system.dead_letter_queue.message_id = origin_id
     return pb.Message(
-        topic=to_resource(record.topic),
+        topic=to_resource(topic),
         user_properties={k: v for k, v in properties.items() if k not in RESERVED_PROPERTIES},
         system_properties=system,
         body=body,

@@ -1,7 +1,7 @@
 """ReceiveMessage: due messages first, then new ones, with long polling.
 
-A receive takes from any readable queue of the topic on this broker, as the original's pop does. What it
-takes is in flight and journaled before the reply goes out.
+A receive takes from any readable queue of the topic on this broker, as the original's pop does, after the
+retry topics that a real broker left for the group. What it takes is in flight and journaled before the reply goes out.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from broker_gateway.clock import now_ms
 from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.handles import encode_handle
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
+from broker_gateway.delivery.retry_topics import RetryQueues, handle_queue
 from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.delivery.tag_filter import FilterExpressionError, TagFilter, parse_tag_filter
+from broker_gateway.delivery.tag_filter import EVERYTHING, FilterExpressionError, TagFilter, parse_tag_filter
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.minute_stats import MinuteStatistics
@@ -70,6 +71,7 @@ class Poll:
     client_id: str
     attempt_id: str
     more: bool = False
+    delivery_id: int = 0
     wait_s: float = 0.0
     timer: asyncio.TimerHandle | None = None
     body_bytes: int = 0
@@ -105,6 +107,7 @@ class ReceiveService:
         self._max_waiting = config.lake.lake_max_waiting_receives
         self._max_in_flight = config.lake.lake_max_in_flight_per_queue
         self._turn = itertools.count()
+        self._retry_queues: RetryQueues | None = None
         self._attempts: OrderedDict[
             tuple[str, str, str], tuple[str, list[tuple[QueueDelivery, InFlight]]]
         ] = OrderedDict()
@@ -266,47 +269,61 @@ class ReceiveService:
     def _take(self, poll: Poll) -> bool:
         """Takes up to a batch of messages from the topic's queues, beginning with another one each time."""
         now = now_ms()
-        delivery_id = size = 0
+        size = 0
         poll.more = False
         due = self._deliveries.next_due_ms()
         if due is not None and due <= now:
             self._redelivery.sweep_due()
         group, topic, queues = poll.group.name, poll.topic.name, poll.topic.read_queues
+        if self._retry_queues is None:  # the journal is replayed by now
+            self._retry_queues = RetryQueues(self._store.index.queues())
+        for key in self._retry_queues.of(group, topic):
+            offered = self._deliveries.offered(group, key.topic, self._retry_queues.count(key.topic))
+            if key.queue_id in offered and not self._full(poll, size):
+                size = self._take_from(poll, key, EVERYTHING, offered, now, size)
         offered = self._deliveries.offered(group, topic, queues)
-        if not offered:
-            return False
-        order = [queue_id for queue_id in offered if queue_id < queues]
-        first = next(self._turn)
+        order = [queue_id for queue_id in offered if queue_id < queues] if offered else ()
+        first = next(self._turn) if order else 0
         for step in range(len(order)):
-            queue_id = order[(first + step) % len(order)]
-            key = QueueKey(group, topic, queue_id)
-            known = self._deliveries.known(key)
-            state = known or self._deliveries.queue(key)
-            cursor = -1 if known is None else state.cursor
-            delivery_id = delivery_id or int.from_bytes(os.urandom(8), "big")
-            self._redelivery.sweep(state, now)
-            count = len(poll.taken)
-            size = self._take_ready(poll, state, now, delivery_id, size)
-            size = self._take_new(poll, state, now, delivery_id, size)
-            delivered = [message for _, message in poll.taken[count:]]
-            if delivered:
-                self._journal.events(
-                    state,
-                    events.DELIVERED,
-                    delivered,
-                    client_id=poll.client_id,
-                    delivery_id=delivery_id,
-                    invisible_until_ms=now + poll.invisible_ms,
-                    timestamp_ms=now,
-                )
-                self._deliveries.schedule(state)
-            elif state.cursor != cursor:
-                self._journal.moved(state)
-            if state.cursor >= self._store.index.max_offset(topic, queue_id) and state.quiet(now):
-                offered.discard(queue_id)
-            if len(poll.taken) >= poll.batch_size or size >= REPLY_BYTES:
+            if self._full(poll, size):
                 break
+            key = QueueKey(group, topic, order[(first + step) % len(order)])
+            size = self._take_from(poll, key, poll.tags, offered, now, size)
         return bool(poll.taken)
+
+    @staticmethod
+    def _full(poll: Poll, size: int) -> bool:
+        return len(poll.taken) >= poll.batch_size or size >= REPLY_BYTES
+
+    def _take_from(
+        self, poll: Poll, key: QueueKey, tags: TagFilter, offered: set[int], now: int, size: int
+    ) -> int:
+        """Takes what the rest of the batch holds from one queue; returns the reply's size so far."""
+        known = self._deliveries.known(key)
+        state = known or self._deliveries.queue(key)
+        cursor = -1 if known is None else state.cursor
+        delivery_id = poll.delivery_id = poll.delivery_id or int.from_bytes(os.urandom(8), "big")
+        self._redelivery.sweep(state, now)
+        count = len(poll.taken)
+        size = self._take_ready(poll, state, now, delivery_id, size)
+        size = self._take_new(poll, tags, state, now, delivery_id, size)
+        delivered = [message for _, message in poll.taken[count:]]
+        if delivered:
+            self._journal.events(
+                state,
+                events.DELIVERED,
+                delivered,
+                client_id=poll.client_id,
+                delivery_id=delivery_id,
+                invisible_until_ms=now + poll.invisible_ms,
+                timestamp_ms=now,
+            )
+            self._deliveries.schedule(state)
+        elif state.cursor != cursor:
+            self._journal.moved(state)
+        if state.cursor >= self._store.index.max_offset(key.topic, key.queue_id) and state.quiet(now):
+            offered.discard(key.queue_id)
+        return size
 
     def _take_ready(self, poll: Poll, state: QueueDelivery, now: int, delivery_id: int, size: int) -> int:
         expired: list[InFlight] = []
@@ -336,7 +353,9 @@ class ReceiveService:
             self._journal.events(state, events.EXPIRED, expired, timestamp_ms=now)
         return size
 
-    def _take_new(self, poll: Poll, state: QueueDelivery, now: int, delivery_id: int, size: int) -> int:
+    def _take_new(
+        self, poll: Poll, tags: TagFilter, state: QueueDelivery, now: int, delivery_id: int, size: int
+    ) -> int:
         _, topic, queue_id = state.key
         index = self._store.index
         state.cursor = max(state.cursor, index.min_offset(topic, queue_id))
@@ -346,11 +365,11 @@ class ReceiveService:
                 return size
             start = state.cursor
             offsets, sizes, codes = index.entries(
-                topic, queue_id, start, room if poll.tags.everything else _SCAN_ENTRIES
+                topic, queue_id, start, room if tags.everything else _SCAN_ENTRIES
             )
             if not len(offsets):
                 return size
-            for position in poll.tags.positions(codes).tolist():
+            for position in tags.positions(codes).tolist():
                 if len(poll.taken) >= poll.batch_size or size >= REPLY_BYTES or room <= 0:
                     return size
                 state.cursor = start + position
@@ -370,7 +389,7 @@ class ReceiveService:
                 state.cursor = start + position + 1
             state.cursor = start + len(offsets)
         poll.more = True
-        self._wakeups.due(topic, state.key.group)  # if it waits already: in the next turn
+        self._wakeups.due(poll.topic.name, state.key.group)  # if it waits already: in the next turn
         return size
 
     def _deliver(
@@ -390,6 +409,9 @@ class ReceiveService:
         except (StoreError, RecordError):
             self._skip(state, InFlight(queue_offset, attempt, now, delivery_id, "", poll.client_id))
             return 0
+        topic = poll.topic.name
+        if attempt == 1 and state.key.topic != topic:  # a retry that a real broker made
+            attempt += self._store.record(physical_offset, size).reconsume_times
         if attempt == 1 and not poll.tags.matches(stored.properties.get("TAGS")):
             return 0
         message_id = stored.message_id
@@ -406,8 +428,8 @@ class ReceiveService:
         )
         state.deliver(flying)
         poll.taken.append((state, flying))
-        handle = encode_handle(state.key.queue_id, queue_offset, delivery_id)
-        poll.messages.append(stored.received(handle, attempt, poll.invisible_ms))
+        handle = encode_handle(handle_queue(state.key), queue_offset, delivery_id)
+        poll.messages.append(stored.received(topic, handle, attempt, poll.invisible_ms))
         poll.body_bytes += stored.body_length
         return max(size, 1)
 
@@ -434,9 +456,9 @@ class ReceiveService:
                 continue
             stored = StoredMessage(self._store.read(int(offsets[0]), int(sizes[0])))
             poll.taken.append((state, message))
-            handle = encode_handle(state.key.queue_id, message.queue_offset, message.delivery_id)
+            handle = encode_handle(handle_queue(state.key), message.queue_offset, message.delivery_id)
             left_ms = message.invisible_until_ms - now
-            poll.messages.append(stored.received(handle, message.attempt, left_ms))
+            poll.messages.append(stored.received(poll.topic.name, handle, message.attempt, left_ms))
             poll.body_bytes += stored.body_length
         return bool(poll.messages)
 

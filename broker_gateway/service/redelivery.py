@@ -7,6 +7,7 @@ from typing import Any
 from broker_gateway.clients import ClientRegistry
 from broker_gateway.clock import now_ms
 from broker_gateway.delivery.queue_delivery import QueueDelivery
+from broker_gateway.delivery.retry_topics import subscribed_topic
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.metadata.catalog import Catalog, Group
@@ -58,7 +59,7 @@ class Redelivery:
         now = now_ms()
         for state in self._deliveries.pop_due(now):
             self.sweep(state, now)
-            self._wakeups.due(state.key.topic, state.key.group)
+            self._wakeups.due(subscribed_topic(state.key), state.key.group)
 
     def release(self, client_id: str, group: str) -> None:
         """Ends the renewal of a client that left: its messages are due now."""

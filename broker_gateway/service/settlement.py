@@ -11,6 +11,7 @@ from broker_gateway.clock import now_ms
 from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.handles import decode_handle, encode_handle
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
+from broker_gateway.delivery.retry_topics import handle_queue, handled_queue
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
@@ -121,7 +122,7 @@ class SettlementService:
         )
         return rpc.ChangeInvisibleDurationResponse(
             status=OK,
-            receipt_handle=encode_handle(state.key.queue_id, message.queue_offset, message.delivery_id),
+            receipt_handle=encode_handle(handle_queue(state.key), message.queue_offset, message.delivery_id),
         )
 
     def forward_to_dead_letters(
@@ -144,7 +145,9 @@ class SettlementService:
     def _find(self, group: str, topic: str, text: str) -> tuple[QueueDelivery, InFlight]:
         handle = decode_handle(text)
         state = (
-            self._deliveries.known(QueueKey(group, topic, handle.queue_id)) if handle is not None else None
+            self._deliveries.known(handled_queue(group, topic, handle.queue_id))
+            if handle is not None
+            else None
         )
         if handle is None or state is None:
             raise ServiceError(

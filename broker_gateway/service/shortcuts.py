@@ -100,11 +100,13 @@ class StoredMessage:
             view.store_host_bytes, view.physical_offset
         )
 
-    def received(self, handle: str, attempt: int, invisible_ms: int) -> bytes:
-        """The ReceiveMessageResponse with this message, as `plain` gives it."""
+    def received(self, topic: str, handle: str, attempt: int, invisible_ms: int) -> bytes:
+        """The ReceiveMessageResponse with this message of `topic`, as `plain` gives it."""
         view, properties = self._view, self.properties
         if view.born_timestamp < 0 or view.queue_id < 0 or attempt < 0 or invisible_ms < 0:
-            return self.plain(handle, attempt, invisible_ms)  # negative numbers are written differently
+            return self.plain(
+                topic, handle, attempt, invisible_ms
+            )  # negative numbers are written differently
         body = bytes(view.body)
         user = [(key, value) for key, value in properties.items() if key not in RESERVED_PROPERTIES]
         system = bytearray()
@@ -143,7 +145,7 @@ class StoredMessage:
         if origin_topic is not None and origin_id is not None:
             origin = pb.DeadLetterQueue(topic=origin_topic, message_id=origin_id)
             system += b"\xa2\x01" + _sized(origin.SerializeToString())
-        parts = [_topic_field(view.topic)]
+        parts = [_topic_field(topic)]
         for key, value in user:
             entry = b"\x0a%b\x12%b" % (_text(key), _text(value))
             parts += (b"\x12", varint(len(entry)), entry)
@@ -153,11 +155,12 @@ class StoredMessage:
         message = b"".join(parts)
         return b"\x12%b%b" % (varint(len(message)), message)
 
-    def plain(self, handle: str, attempt: int, invisible_ms: int) -> bytes:
+    def plain(self, topic: str, handle: str, attempt: int, invisible_ms: int) -> bytes:
         """The same by way of messages: slower, and the shortcut's oracle."""
         record = decode_record(self._data, verify=False)
         properties = record.properties_map()
         message = to_message(
+            topic,
             record,
             properties,
             message_id_of(record, properties),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.peer.rocketmq import RocketMQ
+from broker_gateway.metadata.data_version import DataVersion, parse_data_version
+from broker_gateway.metadata.rocketmq_files import quoted_keys
 from demo.official_client import OfficialClient, OfficialClientError
 from demo.processes import ROOT, Gateway, command
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
@@ -18,6 +22,11 @@ from tests.integration.gateway.conftest import OPTIONS, Client, message
 
 SEGMENT = 1 << 20
 COUNT = 300
+
+
+def just_started(error: OfficialClientError) -> bool:
+    """Whether the real proxy has not the client's settings yet, or the name server not the broker."""
+    return any(text in str(error) for text in ('"settings" is null', "failed to fetch topic"))
 
 
 def receive_all(official: OfficialClient, count: int, seconds: float = 60) -> list[str]:
@@ -29,7 +38,7 @@ def receive_all(official: OfficialClient, count: int, seconds: float = 60) -> li
         try:
             messages = official.call("receive", max=32, invisible_s=30)["messages"]
         except OfficialClientError as error:
-            if '"settings" is null' not in str(error):  # the real proxy, before it has the client's settings
+            if not just_started(error):
                 raise
             time.sleep(0.5)
             continue
@@ -53,6 +62,8 @@ def test_the_real_broker_goes_on_with_our_store_and_we_with_its(tmp_path: Path, 
             answer = client.call("SendMessage", rpc.SendMessageRequest(messages=[one]))
             assert answer.status.code == pb.OK
             ids.append(answer.entries[0].message_id)
+        held = client.receive("orders", "readers", batch=8, invisible_ms=60_000)[1]
+        assert len(held) == 8
         settled: set[str] = set()
         while len(settled) < 120:
             messages = client.receive("orders", "readers", invisible_ms=600_000)[1]
@@ -80,7 +91,9 @@ def test_the_real_broker_goes_on_with_our_store_and_we_with_its(tmp_path: Path, 
     )
     with peer, OfficialClient() as official:
         official.call("simple", endpoints=peer.address, group="readers", topics={"orders": "*"}, await_s=3)
-        found = receive_all(official, COUNT - len(settled))
+        found = receive_all(
+            official, COUNT - len(settled), 120
+        )  # those held too, nothing settled behind them
         assert sorted(found) == sorted(set(ids) - settled)
         official.call("producer", endpoints=peer.address, topics=["orders"])
         sent = [official.call("send", topic="orders", bodies=[f"after {n}"], tag="a") for n in range(3)]
@@ -123,3 +136,179 @@ def take(client: Client, group: str) -> list[pb.Message]:
         assert client.ack("orders", group, *messages).status.code == pb.OK
         found += messages
     return found
+
+
+def run(*arguments: str) -> dict[str, Any]:
+    """What a command prints as JSON."""
+    done = subprocess.run(
+        command(*arguments, "--json"), cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def real_send(official: OfficialClient, body: str) -> str:
+    """The id of a message sent, also when the name server has just begun to know the broker."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            sent: list[str] = official.call("send", topic="orders", bodies=[body], tag="a")["ids"]
+            return sent[0]
+        except OfficialClientError as error:
+            if not just_started(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
+def real_receive(official: OfficialClient, count: int, invisible_s: int) -> list[dict[str, Any]]:
+    """So many messages from the real broker, none acknowledged."""
+    found: list[dict[str, Any]] = []
+    deadline = time.monotonic() + 60
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} messages came"
+        try:
+            found += official.call("receive", max=min(8, count - len(found)), invisible_s=invisible_s)[
+                "messages"
+            ]
+        except OfficialClientError as error:
+            if not just_started(error):
+                raise
+            time.sleep(0.5)
+    return found
+
+
+def drain(client: Client, group: str, count: int, seconds: float = 90) -> list[pb.Message]:
+    """`count` messages and what comes for a little longer, each acknowledged."""
+    found: list[pb.Message] = []
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and len(found) < count:
+        found += take(client, group)
+    return found + take(client, group)
+
+
+def versions(store: Path) -> dict[str, DataVersion]:
+    return {
+        name: parse_data_version(
+            json.loads(quoted_keys((store / "config" / name).read_text()))["dataVersion"]
+        )
+        for name in ("topics.json", "subscriptionGroup.json", "consumerOffset.json")
+    }
+
+
+def ids_of(messages: list[dict[str, Any]]) -> set[str]:
+    return {message["id"] for message in messages}
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_what_pop_consumers_hold_goes_there_and_back(tmp_path: Path, end: str) -> None:
+    peer = RocketMQ(
+        tmp_path / "peer",
+        {"orders": (2, "NORMAL")},
+        ["readers"],
+        mappedFileSizeCommitLog=str(SEGMENT),
+    )
+    with peer, OfficialClient() as official:
+        official.call("producer", endpoints=peer.address, topics=["orders"])
+        sent = [real_send(official, f"{number}") for number in range(60)]
+        official.call("simple", endpoints=peer.address, group="readers", topics={"orders": "*"}, await_s=3)
+        expired = real_receive(official, 6, 10)
+        held = real_receive(official, 8, 40)
+        popped = real_receive(official, 24, 900)
+        acked, nacked, kept = popped[:16], popped[16:20], popped[20:]
+        assert official.call("ack", ids=[each["id"] for each in acked])["errors"] == {}
+        for each in nacked:
+            official.call("invisible", id=each["id"], seconds=10)
+        for each in kept[:2]:
+            official.call("invisible", id=each["id"], seconds=1200)
+        official.call("stop")
+        time.sleep(
+            18
+        )  # more than flushConsumerOffsetInterval, and until the expired ones are in the retry topic
+        if end == "stopped":
+            peer.terminate()
+        else:
+            peer.kill()
+    store = peer.store
+    before = versions(store)
+    taken = run("store", "import", str(store))
+    assert taken["in_flight"] >= len(kept)
+    options = {**OPTIONS, "brokerName": "broker-a", "storePathRootDir": str(store)}
+    left = set(sent) - ids_of(acked) - ids_of(kept)
+    with Gateway(tmp_path / "gateway", **options) as gateway:
+        client = Client(gateway.address)
+        found = drain(client, "readers", len(left))
+        assert sorted(m.system_properties.message_id for m in found) == sorted(left)
+        attempts = {m.system_properties.message_id: m.system_properties.delivery_attempt for m in found}
+        again = ids_of(expired) | ids_of(nacked) | ids_of(held)
+        assert {each for each, attempt in attempts.items() if attempt == 2} == again
+        assert {each for each, attempt in attempts.items() if attempt == 1} == left - again
+        assert {m.topic.name for m in found} == {"orders"}
+        answers = [client.send("orders", b"%d" % number, queue_id=number % 2) for number in range(12)]
+        more = [answer.entries[0].message_id for answer in answers]
+        ours = client.receive("orders", "readers", batch=8, invisible_ms=15_000)[1]
+        settled = ours[::2]
+        assert client.ack("orders", "readers", *settled).status.code == pb.OK
+        client.channel.close()
+        if end == "stopped":
+            assert gateway.terminate() == 0
+        else:
+            time.sleep(1)  # more than flushIntervalCommitLog
+            gateway.kill()
+    run("store", "rebuild", str(store))
+    after = versions(store)
+    assert all(after[name] > before[name] for name in before)
+    run("store", "rebuild", str(store))  # once more: no check point twice
+    assert all(each > after[name] for name, each in versions(store).items())
+    unsettled = set(more) - {m.system_properties.message_id for m in settled}
+    with (
+        RocketMQ(
+            tmp_path / "again",
+            {},
+            storePathRootDir=str(store),
+            storePathCommitLog=str(store / "commitlog"),
+            mappedFileSizeCommitLog=str(SEGMENT),
+        ) as peer,
+        OfficialClient() as official,
+    ):
+        official.call("simple", endpoints=peer.address, group="readers", topics={"orders": "*"}, await_s=3)
+        got = receive_all(official, len(unsettled), 120)
+        assert len(got) == len(set(got))
+        assert (
+            set(got) - ids_of(held) == unsettled
+        )  # held ones came due while no real broker ran: the stated bound
+        peer.terminate()
+    assert all(each >= after[name] for name, each in versions(store).items())
+    taken = run("store", "import", str(store))
+    assert taken["in_flight"] == len(kept)  # theirs, through both
+
+
+@pytest.mark.timeout(300)
+def test_what_a_4x_consumer_gave_back_is_received(tmp_path: Path) -> None:
+    peer = RocketMQ(
+        tmp_path / "peer",
+        {"orders": (2, "NORMAL")},
+        ["readers"],
+        proxy=False,
+        mappedFileSizeCommitLog=str(SEGMENT),
+    )
+    with peer:
+        name_server = f"127.0.0.1:{peer.name_server_port}"
+        printed = peer.java(Path(__file__).with_name("SendBack.java"), name_server, "orders", "readers", "10")
+        sent = [line for line in printed.splitlines() if re.fullmatch(r"[0-9A-F]{32,64}", line)]
+        assert len(sent) == 10
+        time.sleep(15)  # more than their delay level's 10 s
+        peer.terminate()
+    taken = run("store", "import", str(peer.store))
+    assert taken["retries_moved"] == 10
+    assert run("store", "import", str(peer.store))["retries_moved"] == 0
+    options = {**OPTIONS, "brokerName": "broker-a", "storePathRootDir": str(peer.store)}
+    with Gateway(tmp_path / "gateway", **options) as gateway:
+        client = Client(gateway.address)
+        found = drain(client, "readers", 10)
+        assert sorted(m.system_properties.message_id for m in found) == sorted(sent)
+        assert {m.system_properties.delivery_attempt for m in found} == {2}
+        assert {m.topic.name for m in found} == {"orders"}
+        client.channel.close()
+        assert gateway.terminate() == 0

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
+from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
+from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.rocketmq_files import ConfigFileError, read_config, write_config
 
 DATA = Path(__file__).parents[2] / "data" / "rocketmq-5.5.0-store.tar.gz"
@@ -26,6 +27,7 @@ def test_a_real_brokers_files(tmp_path: Path) -> None:
     assert groups["g_normal"].retry_max_times == 16
     assert QueueKey("g_delay", "delay", 0) in found.offsets
     assert not found.problems
+    assert found.versions["topics.json"].timestamp_ms > 1_600_000_000_000
 
 
 def test_what_we_write_is_what_we_read(tmp_path: Path) -> None:
@@ -36,13 +38,44 @@ def test_what_we_write_is_what_we_read(tmp_path: Path) -> None:
         catalog.restore_topic(topic, topic.name)
     for group in groups:
         catalog.restore_group(group, group.name)
-    states = [QueueDelivery(QueueKey("g", "a", 0), 7), QueueDelivery(QueueKey("g", "a", 11), 0)]
+    offsets = {QueueKey("g", "a", 0): 7, QueueKey("g", "a", 11): 0}
     for _ in range(2):
-        write_config(tmp_path, catalog, states, 1)
+        write_config(tmp_path, catalog, offsets, 1)
     found = read_config(tmp_path, 9)
     assert (found.topics, found.groups) == (topics, groups)
-    assert found.offsets == {QueueKey("g", "a", 0): 7, QueueKey("g", "a", 11): 0}
+    assert found.offsets == offsets
     assert (tmp_path / "config" / "topics.json.bak").exists()
+
+
+FILES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json")
+
+
+@pytest.mark.parametrize("kept", [DataVersion(), DataVersion(0, 9, 50), DataVersion(3, 1, 1)])
+@pytest.mark.parametrize("now", [0, 40, 1 << 50])
+def test_data_versions_never_go_back(tmp_path: Path, kept: DataVersion, now: int) -> None:
+    catalog = Catalog()
+    catalog.versions = dict.fromkeys(FILES, kept)
+    (tmp_path / "config").mkdir()
+    before = DataVersion(0, 7, 45)
+    (tmp_path / "config" / "topics.json").write_text(
+        '{"dataVersion":{"counter":7,"stateVersion":0,"timestamp":45},"topicConfigTable":{}}'
+    )
+    for _ in range(3):
+        write_config(tmp_path, catalog, {}, now)
+        found = read_config(tmp_path, 0).versions
+        assert found["topics.json"] > max(kept, before)
+        assert found["consumerOffset.json"] > kept
+        before, kept = found["topics.json"], found["consumerOffset.json"]
+
+
+def test_a_file_that_hides_its_data_version_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    path = tmp_path / "config" / "topics.json"
+    for text in ("{", "[]", '{"dataVersion":{"counter":-1}}', '{"dataVersion":7}'):
+        path.write_text(text)
+        with pytest.raises(ConfigFileError, match=r"topics\.json.*remove"):
+            write_config(tmp_path, Catalog(), {}, 1)
+        assert path.read_text() == text
 
 
 def test_bare_numbers_as_keys_but_not_in_texts(tmp_path: Path) -> None:
@@ -73,6 +106,10 @@ def test_a_damaged_file_is_replaced_by_the_one_before_it(tmp_path: Path) -> None
         ("topics.json", '{"topicConfigTable":{"t":{"perm":"6"}}}', "perm of t is '6'"),
         ("consumerOffset.json", '{"offsetTable":{"t":{0:1}}}', "'t' is no topic@group"),
         ("consumerOffset.json", '{"offsetTable":{"t@g":{0:1.5}}}', "0 of t@g is 1.5"),
+        ("consumerOffset.json", '{"offsetTable":{"t@g":{0:true}}}', "0 of t@g is True"),
+        ("consumerOffset.json", '{"offsetTable":{"t@g":{-1:1}}}', "'-1' of t@g is no queue id"),
+        ("consumerOffset.json", '{"offsetTable":{},"dataVersion":{"counter":"x"}}', "counter of dataVersion"),
+        ("topics.json", '{"topicConfigTable":{"t":{"attributes":[1]}}}', "attributes of t"),
         (
             "subscriptionGroup.json",
             '{"subscriptionGroupTable":{"g":{"retryMaxTimes":null}}}',

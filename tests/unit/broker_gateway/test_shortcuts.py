@@ -101,11 +101,11 @@ def test_received(
     )
     message = StoredMessage(memoryview(data))
     handle = "h" * 28
-    plain = message.plain(handle, *delivery)
-    assert rpc.ReceiveMessageResponse.FromString(message.received(handle, *delivery)) == (
+    plain = message.plain(topic, handle, *delivery)
+    assert rpc.ReceiveMessageResponse.FromString(message.received(topic, handle, *delivery)) == (
         rpc.ReceiveMessageResponse.FromString(plain)
     )
-    assert message.received(handle, *delivery) == plain
+    assert message.received(topic, handle, *delivery) == plain
 
 
 def test_what_is_no_record_is_refused() -> None:
