@@ -9,12 +9,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from broker_gateway.options import OptionGroup, Port, load_groups, validated
 
+
+def _not_built(value: bool) -> bool:
+    if value:
+        raise ValueError("this is not built; leave it false")
+    return value
+
+
+NotBuilt = Annotated[bool, AfterValidator(_not_built)]
 _THREADS = "taken for compatibility, no effect: one event loop serves all"
 
 
@@ -34,7 +42,7 @@ class NamesrvOptions(OptionGroup):
     product_env_name: str = Field(
         "center", description="shown to tools; for cluster tests, which are not built"
     )
-    cluster_test: Literal[False] = Field(False, description="routes from another name server; not built")
+    cluster_test: NotBuilt = Field(False, description="routes from another name server; not built")
     order_message_enable: bool = Field(False, description="routes carry the order configuration of topics")
     return_order_topic_config_to_broker: bool = Field(
         True, description="answers to registrations carry the order configuration"
@@ -55,7 +63,7 @@ class NamesrvOptions(OptionGroup):
     notify_min_broker_id_changed: bool = Field(
         False, description="tell the brokers of a name when its least broker id changes"
     )
-    enable_controller_in_namesrv: Literal[False] = Field(False, description="controller; not built")
+    enable_controller_in_namesrv: NotBuilt = Field(False, description="controller; not built")
     need_wait_for_service: bool = Field(
         False, description="answer no routes until waitSecondsForService is over"
     )

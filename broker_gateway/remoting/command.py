@@ -56,13 +56,5 @@ class Command:
         fields: Mapping[str, str] | None = None,
         body: bytes = b"",
     ) -> Command:
-        """The response to this request, in the serialization it came in."""
-        return Command(
-            code,
-            fields or {},
-            body,
-            remark,
-            self.opaque,
-            RESPONSE_FLAG,
-            serialize_type=self.serialize_type,
-        )
+        """The response to this request; in JSON, whatever the request came in, as the original's servers do."""
+        return Command(code, fields or {}, body, remark, self.opaque, RESPONSE_FLAG)

@@ -201,5 +201,5 @@ def test_flags_and_replies() -> None:
     assert not request.is_response
     reply = request.reply(ResponseCode.SYSTEM_BUSY, remark="busy", fields={"a": "b"}, body=b"x")
     assert reply.is_response
-    assert (reply.opaque, reply.flag, reply.serialize_type) == (5, RESPONSE_FLAG, SerializeType.ROCKETMQ)
+    assert (reply.opaque, reply.flag, reply.serialize_type) == (5, RESPONSE_FLAG, SerializeType.JSON)
     assert (reply.code, reply.remark, reply.ext_fields, reply.body) == (2, "busy", {"a": "b"}, b"x")
