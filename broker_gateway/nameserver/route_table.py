@@ -34,6 +34,8 @@ MAX_TIMEOUT_MS = 86_400_000
 MAX_BROKERS = 10_000
 MAX_QUEUE_DATAS = 2_000_000
 """Of all topics on all brokers."""
+MAX_MAPPED_QUEUES = 1_000_000
+"""Of all static topics on all brokers."""
 
 BrokerKey = tuple[str, str]
 """Cluster and address."""
@@ -113,6 +115,7 @@ class RouteTable:
         self.mappings: dict[str, dict[str, Any]] = {}
         self._by_connection: dict[Hashable, set[BrokerKey]] = {}
         self._queue_datas = 0
+        self._mapped_queues = 0
 
     # registration
 
@@ -180,6 +183,11 @@ class RouteTable:
         )
         if self._queue_datas + new > MAX_QUEUE_DATAS:
             raise RequestError(f"topics of all brokers: {MAX_QUEUE_DATAS} are allowed; no more are taken")
+        mapped = sum(
+            len(each.get("currIdMap", ())) for each in given.body.topic_queue_mapping_info_map.values()
+        )
+        if mapped and self._mapped_queues + mapped > MAX_MAPPED_QUEUES:
+            raise RequestError(f"queues of static topics: {MAX_MAPPED_QUEUES} are allowed; no more are taken")
 
     def _take_topics(
         self, given: Registration, broker: Broker, key: BrokerKey, *, first: bool, delete_missing: bool
@@ -205,7 +213,7 @@ class RouteTable:
         if changed:
             for name, mapping in body.topic_queue_mapping_info_map.items():
                 if name in self.topics:
-                    self.mappings.setdefault(name, {})[mapping["bname"]] = mapping
+                    self._put_mapping(name, mapping)
 
     def _take_live(self, given: Registration, key: BrokerKey, connection: Hashable) -> None:
         if key not in self.live:
@@ -342,6 +350,12 @@ class RouteTable:
             self._queue_datas += 1
         queues[queue_data.broker_name] = queue_data
 
+    def _put_mapping(self, topic: str, mapping: dict[str, Any]) -> None:
+        mappings = self.mappings.setdefault(topic, {})
+        before = mappings.get(mapping["bname"], {})
+        self._mapped_queues += len(mapping.get("currIdMap", ())) - len(before.get("currIdMap", ()))
+        mappings[mapping["bname"]] = mapping
+
     def _drop_queue_data(self, topic: str, broker_name: str) -> None:
         queues = self.topics.get(topic)
         if queues is None or queues.pop(broker_name, None) is None:
@@ -349,7 +363,8 @@ class RouteTable:
         self._queue_datas -= 1
         if not queues:
             del self.topics[topic]
-            self.mappings.pop(topic, None)
+            for mapping in self.mappings.pop(topic, {}).values():
+                self._mapped_queues -= len(mapping.get("currIdMap", ()))
 
     def _drop_name(self, cluster: str, broker_name: str) -> None:
         broker = self.brokers.pop(broker_name)

@@ -36,6 +36,10 @@ class Fields:
             raise RequestError(f"{name} {value[:80]!r}: 1 to {longest} printable characters are allowed")
         return value
 
+    def optional_name(self, name: str, longest: int = 255) -> str | None:
+        """A name or address; None when it is absent or empty."""
+        return self.name(name, longest) if self._fields.get(name) else None
+
     def optional_long(self, name: str) -> int | None:
         """A Java `long`."""
         return self._number(name, _INT64)

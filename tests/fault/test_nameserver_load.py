@@ -8,7 +8,7 @@ import random
 import socket
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +31,7 @@ IDS = {
 }
 HOSTILE_IDS = {**IDS, "brokerName": "hostile", "brokerAddr": "127.0.0.1:9"}
 IDLE = 2000
+Record = Callable[[str, object], None]
 
 
 @pytest.fixture
@@ -132,7 +133,9 @@ BOMBS = {
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("kind", BOMBS)
-def test_hostile_bodies_are_answered_and_memory_is_bounded(server: NameServer, kind: str) -> None:
+def test_hostile_bodies_are_answered_and_memory_is_bounded(
+    server: NameServer, kind: str, record_property: Record
+) -> None:
     async def test() -> None:
         witness = Witness(server)
         await witness.start()
@@ -141,9 +144,11 @@ def test_hostile_bodies_are_answered_and_memory_is_bounded(server: NameServer, k
         command = Command(RequestCode.REGISTER_BROKER, HOSTILE_IDS, BOMBS[kind])
         for _ in range(5):
             answer = await client.invoke(server.address, command, 60)
-            assert answer.code == (0 if kind == "texts" else ResponseCode.SYSTEM_ERROR)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
             await witness.look()
-        assert resident_mib(server) < before + 400
+        grown = resident_mib(server) - before
+        record_property("grown_mib", grown)
+        assert grown < 250
         await client.close()
         await witness.close()
 
@@ -151,7 +156,7 @@ def test_hostile_bodies_are_answered_and_memory_is_bounded(server: NameServer, k
 
 
 @pytest.mark.timeout(180)
-def test_idle_and_half_open_connections(server: NameServer) -> None:
+def test_idle_and_half_open_connections(server: NameServer, record_property: Record) -> None:
     """2,000 that say nothing, each second of them within a frame; then 60 that announce 16 MiB and send all but a byte."""
 
     async def test() -> None:
@@ -162,7 +167,9 @@ def test_idle_and_half_open_connections(server: NameServer) -> None:
         for peer in peers[::2]:
             peer.sendall(struct.pack(">II", 1000, 900) + b"{")
         await witness.look()
-        assert resident_mib(server) < before + 100
+        idle = resident_mib(server) - before
+        record_property("grown_by_idle_mib", idle)
+        assert idle < 100
         for peer in peers[:60]:
             peer.close()
         most = 0
@@ -175,6 +182,7 @@ def test_idle_and_half_open_connections(server: NameServer) -> None:
                 peer.sendall(announced + bytes(MAX_FRAME - len(announced) - 1))
             await witness.look()
             most = max(most, resident_mib(server))
+        record_property("grown_by_half_open_mib", most - before)
         assert most < before + 500, "960 MiB were sent, 256 may be held"
         for peer in (*peers, *large):
             peer.close()
@@ -185,7 +193,7 @@ def test_idle_and_half_open_connections(server: NameServer) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_a_client_that_never_reads(server: NameServer) -> None:
+def test_a_client_that_never_reads(server: NameServer, record_property: Record) -> None:
     """It asks for a large list again and again: the answers it does not read stay few."""
 
     async def test() -> None:
@@ -210,7 +218,9 @@ def test_a_client_that_never_reads(server: NameServer) -> None:
                 command = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
                 assert (await client.invoke(server.address, command, 30)).code == 0
             assert sent > 0
-            assert resident_mib(server) < before + 100
+            grown = resident_mib(server) - before
+            record_property("grown_mib", grown)
+            assert grown < 100
         await client.close()
 
     asyncio.run(test())

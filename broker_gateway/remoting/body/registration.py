@@ -36,6 +36,8 @@ MAX_DECOMPRESSED = 64 << 20
 """Bytes of a compressed body once it is unpacked."""
 MAX_TOPICS = 500_000
 MAX_FILTER_SERVERS = 1000
+MAX_ADDRESS = 300
+"""Characters of a filter server's address, or of a mapping's scope."""
 _ID = re.compile(r"-?[0-9]{1,10}")
 _LENGTH = struct.Struct(">i")
 assert _LENGTH.size == 4
@@ -95,6 +97,9 @@ def _servers(value: JsonObject) -> tuple[str, ...]:
     servers = value.texts("filterServerList")
     if len(servers) > MAX_FILTER_SERVERS:
         raise BodyError(f"{len(servers)} filter servers: {MAX_FILTER_SERVERS} are allowed")
+    for each in servers:
+        if len(each) > MAX_ADDRESS:
+            raise BodyError(f"filter server {each[:80]!r}…: {MAX_ADDRESS} characters are allowed")
     return tuple(servers)
 
 
@@ -120,12 +125,15 @@ def _mapping(value: Any) -> tuple[str, dict[str, Any]]:
     mapping = JsonObject(value, "a topic queue mapping")
     ids = mapping.object("currIdMap")
     topic = checked_name(mapping.text("topic"), "topic")
+    scope = mapping.text("scope", "__global__")
+    if len(scope) > MAX_ADDRESS:
+        raise BodyError(f"scope {scope[:80]!r}…: {MAX_ADDRESS} characters are allowed")
     return topic, {
         "bname": checked_name(mapping.text("bname"), "broker"),
         "currIdMap": {int(key): ids.integer(key, 0) for key in ids.members if _ID.fullmatch(key)},
         "dirty": mapping.boolean("dirty"),
         "epoch": mapping.integer("epoch", 0),
-        "scope": mapping.text("scope", "__global__"),
+        "scope": scope,
         "topic": topic,
         "totalQueues": mapping.integer("totalQueues", 0),
     }

@@ -86,7 +86,7 @@ def perm(table: RouteTable, topic: str = "orders") -> int:
 
 def nothing_is_left(table: RouteTable) -> bool:
     left = (table.topics, table.brokers, table.clusters, table.live, table.filter_servers, table.mappings)
-    return not any(left) and not table._by_connection and table._queue_datas == 0
+    return not any(left) and not table._by_connection and table._queue_datas == table._mapped_queues == 0
 
 
 def test_route_of_a_registered_broker(table: RouteTable) -> None:
@@ -356,7 +356,7 @@ def test_lists(table: RouteTable) -> None:
 
 
 def test_filter_servers_and_static_topics_are_in_the_route(table: RouteTable) -> None:
-    mapping = {"bname": "b", "topic": "orders", "totalQueues": 4}
+    mapping = {"bname": "b", "currIdMap": {0: 0, 1: 1}, "topic": "orders", "totalQueues": 4}
     given = registration(filter_server_list=("f:1", "f:2"), topic_queue_mapping_info_map={"orders": mapping})
     table.register(given, "conn")
     found = route(table)
@@ -367,6 +367,8 @@ def test_filter_servers_and_static_topics_are_in_the_route(table: RouteTable) ->
     found = route(table)
     assert found is not None
     assert found.filter_server_table == {}
+    table.connection_closed("conn")
+    assert nothing_is_left(table)
 
 
 def test_zones(table: RouteTable) -> None:
@@ -398,3 +400,17 @@ def test_bounds(table: RouteTable, monkeypatch: pytest.MonkeyPatch) -> None:
         table.register_topic("z", [QueueData("b", 1, 1)])
     table.connection_closed("conn")
     assert nothing_is_left(table)
+
+
+def test_queues_of_static_topics_are_bounded(table: RouteTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_table, "MAX_MAPPED_QUEUES", 3)
+    mapping = {"bname": "b", "currIdMap": {0: 0, 1: 1}, "topic": "orders"}
+    with pytest.raises(RequestError, match="queues of static topics: 3 are allowed"):
+        table.register(
+            registration(topic_queue_mapping_info_map={"orders": mapping, "other": mapping}), "conn"
+        )
+    assert nothing_is_left(table)
+    table.register(registration(topic_queue_mapping_info_map={"orders": mapping}), "conn")
+    assert table.mappings == {"orders": {"b": mapping}}
+    table.delete_topic("orders")
+    assert table._mapped_queues == 0

@@ -122,6 +122,7 @@ def compressed(*parts: bytes | int) -> bytes:
         (compressed(b"{}", 0, b"[]", 1, b"{}"), "has no topic"),
         (b'{"topicConfigSerializeWrapper":[]}', "not a JSON object"),
         (b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"t":{"perm":6}}}}', "has no topicName"),
+        (b'{"filterServerList":["' + b"x" * 301 + b'"]}', "300 characters are allowed"),
         (b'{"filterServerList":[' + b'"x",' * 1001 + b'"x"]}', "1002 filter servers"),
     ],
 )
