@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 
 from broker_gateway.nameserver.kv_config import ORDER_TOPIC_CONFIG
@@ -14,11 +15,13 @@ from broker_gateway.remoting.body.route import TopicRouteData
 from broker_gateway.remoting.body.topic_config import DataVersion
 from broker_gateway.remoting.codes import RequestCode
 from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.connection import Connection, Processors
+from broker_gateway.remoting.connection import Answer, Connection, Processors
 from broker_gateway.remoting.errors import ConnectError, RequestError
 from broker_gateway.remoting.fields import Fields
 
 ZONE_NAME = "__ZONE_NAME"
+_LARGE_BODY = 32 << 10
+"""Bytes that are read within a few ms."""
 
 
 class BrokerRequests:
@@ -26,6 +29,7 @@ class BrokerRequests:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._one_large = asyncio.Lock()
 
     def bind(self, processors: Processors) -> None:
         for code, processor in {
@@ -38,11 +42,24 @@ class BrokerRequests:
         }.items():
             processors.register(code, processor)
 
-    def register_broker(self, connection: Connection, request: Command) -> Command:
-        fields = Fields(request.ext_fields)
-        check = fields.small("bodyCrc32")
+    def register_broker(self, connection: Connection, request: Command) -> Answer:
+        check = Fields(request.ext_fields).small("bodyCrc32")
         if check != 0 and check != zlib.crc32(request.body) & 0x7FFFFFFF:
             raise RequestError("crc32 not match")
+        if len(request.body) > _LARGE_BODY:
+            return self._register_large(connection, request)
+        return self._register(connection, request, RegisterBrokerBody.decode(request.body, request.version))
+
+    async def _register_large(self, connection: Connection, request: Command) -> Command:
+        """Reads the body on a thread, one at a time, so that others are served meanwhile."""
+        async with self._one_large:
+            body = await asyncio.to_thread(RegisterBrokerBody.decode, request.body, request.version)
+            if not connection.is_open:
+                raise RequestError("the broker's connection is closed; its registration is not taken")
+            return self._register(connection, request, body)
+
+    def _register(self, connection: Connection, request: Command, body: RegisterBrokerBody) -> Command:
+        fields = Fields(request.ext_fields)
         timeout_ms = fields.optional_long("heartbeatTimeoutMillis")
         if timeout_ms is not None and timeout_ms <= 0:
             raise RequestError(f"heartbeatTimeoutMillis {timeout_ms}: ms above 0 are allowed")
@@ -53,7 +70,7 @@ class BrokerRequests:
                 broker_name=fields.name("brokerName"),
                 broker_id=fields.long("brokerId"),
                 ha_server_addr=fields.optional_name("haServerAddr", 300) or "",
-                body=RegisterBrokerBody.decode(request.body, request.version),
+                body=body,
                 zone_name=fields.optional_name(ZONE_NAME),
                 heartbeat_timeout_ms=timeout_ms,
                 enable_acting_master=fields.optional_boolean("enableActingMaster"),

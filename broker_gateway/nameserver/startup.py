@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ from broker_gateway.nameserver.config import NameServerConfig
 from broker_gateway.nameserver.server import NameServer
 
 log = structlog.get_logger(__name__)
+_FILES_BESIDE = 64
 
 
 def run(config: NameServerConfig, warnings: Iterable[str] = ()) -> None:
@@ -23,8 +25,22 @@ def run(config: NameServerConfig, warnings: Iterable[str] = ()) -> None:
     configure_logs(config.lake.lake_log_format, config.lake.lake_log_level)
     for warning in warnings:
         log.warning(warning)
+    _allow_files(config.lake.lake_max_connections)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(config))
+
+
+def _allow_files(connections: int) -> None:
+    """As many open files as there may be connections, as far as the host allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _FILES_BESIDE
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        log.warning(
+            "the host allows fewer open files than lakeMaxConnections needs", allowed=hard, needed=wanted
+        )
+        wanted = hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(config: NameServerConfig) -> None:

@@ -332,7 +332,9 @@ class Connection(asyncio.Protocol):
     def _look_at_idle(self) -> None:
         now, idle_s = self._loop.time(), self._options.idle_s
         oldest = min(self._last_active, self.stalled_since)
-        if now - oldest >= idle_s:
+        if self._reason is not None:
+            self.abort()  # it is closing, and the peer does not take the rest
+        elif now - oldest >= idle_s:
             self.close(f"idle for {idle_s:g} s", at_once=True)
         else:
             self._idle = self._loop.call_at(oldest + idle_s, self._look_at_idle)

@@ -63,10 +63,11 @@ class Witness:
         await self._client.close()
 
 
-def resident_mib(server: NameServer) -> int:
+def memory_mib(server: NameServer, what: str = "VmRSS") -> int:
+    """Resident now (VmRSS), or the most there ever was (VmHWM)."""
     assert server.process is not None
     status = Path(f"/proc/{server.process.pid}/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
+    line = next(line for line in status.splitlines() if line.startswith(f"{what}:"))
     return int(line.split()[1]) >> 10
 
 
@@ -124,6 +125,7 @@ def test_a_broken_frame_closes_at_once(server: NameServer, data: bytes) -> None:
 
 BOMBS = {
     "deep": b"[" * (8 << 20),
+    "dense": b'{"filterServerList":[' + b"[]," * 1_400_000 + b"[]]}",
     "wide": b"[" + b"{}," * (4 << 20) + b"{}]",
     "quotes": b"{0:" + b'"' + b'\\"' * (4 << 20),
     "bomb": zlib.compress(bytes(1 << 30), 9),
@@ -139,16 +141,44 @@ def test_hostile_bodies_are_answered_and_memory_is_bounded(
     async def test() -> None:
         witness = Witness(server)
         await witness.start()
-        before = resident_mib(server)
+        before = memory_mib(server)
         client = RemotingClient()
         command = Command(RequestCode.REGISTER_BROKER, HOSTILE_IDS, BOMBS[kind])
         for _ in range(5):
             answer = await client.invoke(server.address, command, 60)
             assert answer.code == ResponseCode.SYSTEM_ERROR
             await witness.look()
-        grown = resident_mib(server) - before
+        grown = memory_mib(server, "VmHWM") - before
         record_property("grown_mib", grown)
         assert grown < 250
+        await client.close()
+        await witness.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.timeout(180)
+def test_others_are_served_while_a_large_registration_is_read(
+    server: NameServer, record_property: Record
+) -> None:
+    async def test() -> None:
+        witness = Witness(server)
+        await witness.start()
+        before = memory_mib(server)
+        topics = {f"topic-{number}": TopicConfig(f"topic-{number}") for number in range(200_000)}
+        body = RegisterBrokerBody(DataVersion(0, 1, 1), topics).encode(compress=True)
+        client = RemotingClient()
+        registering = asyncio.create_task(
+            client.invoke(server.address, Command(RequestCode.REGISTER_BROKER, HOSTILE_IDS, body), 100)
+        )
+        looks = 0
+        while not registering.done():
+            await witness.look()
+            looks += 1
+        assert (await registering).code == 0
+        record_property("answers_meanwhile", looks)
+        record_property("grown_mib", memory_mib(server, "VmHWM") - before)
+        assert looks >= 5
         await client.close()
         await witness.close()
 
@@ -162,12 +192,12 @@ def test_idle_and_half_open_connections(server: NameServer, record_property: Rec
     async def test() -> None:
         witness = Witness(server)
         await witness.start()
-        before = resident_mib(server)
+        before = memory_mib(server)
         peers = [connect(server) for _ in range(IDLE)]
         for peer in peers[::2]:
             peer.sendall(struct.pack(">II", 1000, 900) + b"{")
         await witness.look()
-        idle = resident_mib(server) - before
+        idle = memory_mib(server) - before
         record_property("grown_by_idle_mib", idle)
         assert idle < 100
         for peer in peers[:60]:
@@ -181,7 +211,7 @@ def test_idle_and_half_open_connections(server: NameServer, record_property: Rec
             with contextlib.suppress(ConnectionError):  # closed for holding too much
                 peer.sendall(announced + bytes(MAX_FRAME - len(announced) - 1))
             await witness.look()
-            most = max(most, resident_mib(server))
+            most = max(most, memory_mib(server))
         record_property("grown_by_half_open_mib", most - before)
         assert most < before + 500, "960 MiB were sent, 256 may be held"
         for peer in (*peers, *large):
@@ -205,7 +235,7 @@ def test_a_client_that_never_reads(server: NameServer, record_property: Record) 
         body = RegisterBrokerBody(DataVersion(0, 1, 1), topics).encode(compress=True)
         answer = await client.invoke(server.address, Command(RequestCode.REGISTER_BROKER, IDS, body), 60)
         assert answer.code == 0
-        before = resident_mib(server)
+        before = memory_mib(server)
         request = encode(Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
         with connect(server) as peer:
             peer.setblocking(False)
@@ -218,7 +248,7 @@ def test_a_client_that_never_reads(server: NameServer, record_property: Record) 
                 command = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
                 assert (await client.invoke(server.address, command, 30)).code == 0
             assert sent > 0
-            grown = resident_mib(server) - before
+            grown = memory_mib(server) - before
             record_property("grown_mib", grown)
             assert grown < 100
         await client.close()

@@ -34,7 +34,8 @@ from broker_gateway.remoting.java_json import JsonObject
 
 MAX_DECOMPRESSED = 64 << 20
 """Bytes of a compressed body once it is unpacked."""
-MAX_TOPICS = 500_000
+MAX_TOPICS = 200_000
+"""Of one registration; brokers with more send several (`enableSplitRegistration`)."""
 MAX_FILTER_SERVERS = 1000
 MAX_ADDRESS = 300
 """Characters of a filter server's address, or of a mapping's scope."""
