@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any, NoReturn
 
 from broker_gateway.remoting.errors import BodyError
@@ -50,26 +51,33 @@ def _no_constant(name: str) -> NoReturn:
 
 def dumps(value: Any, *, standard: bool = False) -> bytes:
     """JSON of plain values; `standard` quotes integer keys and escapes what is not ASCII."""
-    return _text(value, standard).encode("utf-8", "replace")
+    quote = encode_basestring_ascii if standard else encode_basestring
+    return _text(value, quote, standard).encode("utf-8", "replace")
 
 
-def _text(value: Any, standard: bool) -> str:
+def _text(value: Any, quote: Callable[[str], str], standard: bool) -> str:
+    if isinstance(value, str):
+        return quote(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(int(value))
     if isinstance(value, Mapping):
         members = (
-            f"{_key(key, standard)}:{_text(value[key], standard)}"
+            f"{_key(key, quote, standard)}:{_text(value[key], quote, standard)}"
             for key in sorted(value)
             if value[key] is not None
         )
         return "{" + ",".join(members) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ",".join(_text(each, standard) for each in value) + "]"
-    return json.dumps(value, ensure_ascii=standard)
+        return "[" + ",".join([_text(each, quote, standard) for each in value]) + "]"
+    return json.dumps(value)
 
 
-def _key(key: int | str, standard: bool) -> str:
+def _key(key: int | str, quote: Callable[[str], str], standard: bool) -> str:
     if isinstance(key, int):
         return f'"{key}"' if standard else str(key)
-    return json.dumps(key, ensure_ascii=standard)
+    return quote(key)
 
 
 class JsonObject:

@@ -100,23 +100,26 @@ class TopicConfig:
         parts = text.split(" ", 5)
         if len(parts) < 5:
             raise BodyError(f"topic {text[:80]!r}: name, queues twice, permission and filter type are needed")
-        name, *rest = parts
-        numbers: dict[str, Any] = dict(
-            zip(("readQueueNums", "writeQueueNums", "perm"), rest[:3], strict=True)
-        )
-        members = JsonObject(numbers, f"topic {name[:80]!r}")
+        name, read, write, perm, filter_type = parts[:5]
         attributes = {}
-        if len(parts) == 6 and parts[5] not in ("", "null"):
+        if len(parts) == 6 and parts[5] not in ("", "null", "{}"):
             found = java_json.loads(parts[5].encode("utf-8", "replace"))
             attributes = JsonObject({"attributes": found}, f"topic {name[:80]!r}").text_map("attributes")
         return cls(
             topic_name=checked_name(name, "topic"),
-            read_queue_nums=small(members, "readQueueNums", 16),
-            write_queue_nums=small(members, "writeQueueNums", 16),
-            perm=small(members, "perm", 6),
-            topic_filter_type=rest[3],
+            read_queue_nums=_number(read, name, "readQueueNums"),
+            write_queue_nums=_number(write, name, "writeQueueNums"),
+            perm=_number(perm, name, "perm"),
+            topic_filter_type=filter_type,
             attributes=attributes,
         )
+
+
+def _number(text: str, topic: str, what: str) -> int:
+    """A Java `int` that is not negative, from a topic's text."""
+    if text.isascii() and text.isdecimal() and len(text) <= 10 and (number := int(text)) < _INT32:
+        return number
+    raise BodyError(f"{what} {text[:80]!r} of topic {topic[:80]!r} is not between 0 and {_INT32 - 1}")
 
 
 def small(value: JsonObject, name: str, default: int) -> int:

@@ -26,7 +26,7 @@ from broker_gateway.remoting.errors import (
 from broker_gateway.remoting.frame import encode
 from broker_gateway.remoting.server import RemotingServer
 
-ECHO, LATER, FAILS, REFUSED, NEVER, LARGE, CALLBACK = range(1, 8)
+ECHO, LATER, FAILS, REFUSED, NEVER, LARGE, CALLBACK, CLOSE = range(1, 9)
 
 
 class Served:
@@ -70,11 +70,16 @@ class Served:
         answer = await connection.invoke(Command(ECHO, body=b"back"), 5)
         return request.reply(body=answer.body)
 
+    async def close(self, connection: Connection, request: Command) -> None:
+        """Closes the connection behind an answer."""
+        asyncio.get_running_loop().call_soon(connection.close, "of the test")
+        self.requests.append(request)
+
     def processors(self) -> Processors:
         found = Processors()
-        for code in (ECHO, LATER, FAILS, REFUSED, NEVER, LARGE, CALLBACK):
-            names = ["echo", "later", "fails", "refused", "never", "large", "callback"]
-            found.register(code, getattr(self, names[code - 1]))
+        names = ["echo", "later", "fails", "refused", "never", "large", "callback", "close"]
+        for code, name in enumerate(names, ECHO):
+            found.register(code, getattr(self, name))
         return found
 
 
@@ -313,6 +318,20 @@ def test_idle_connections_are_closed(run: Run, begun: bytes) -> None:
                         break
             assert len(server.closed) == 1
             closed.cancel()
+            writer.close()
+
+    run(test)
+
+
+def test_a_closing_connection_does_not_wait_for_ever(run: Run) -> None:
+    """It is closed with 8 MiB unsent that its peer never reads."""
+
+    async def test() -> None:
+        async with served(ConnectionOptions(idle_s=0.3)) as server:
+            _, writer = await asyncio.open_connection(*parse_address(server.address), limit=1024)
+            writer.write(encode(Command(CLOSE)) + encode(Command(LARGE, {"size": str(8 << 20)})))
+            await until(lambda: len(server.closed) == 1)
+            assert server.requests[0].code == CLOSE
             writer.close()
 
     run(test)
