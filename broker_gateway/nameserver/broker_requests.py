@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 from broker_gateway.nameserver.kv_config import ORDER_TOPIC_CONFIG
 from broker_gateway.nameserver.route_queries import broker_member_group
@@ -29,7 +30,11 @@ class BrokerRequests:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._one_large = asyncio.Lock()
+        self._reader = ThreadPoolExecutor(1, "registration")
+
+    def close(self) -> None:
+        """Registrations that are waiting to be read are given up."""
+        self._reader.shutdown(wait=False, cancel_futures=True)
 
     def bind(self, processors: Processors) -> None:
         for code, processor in {
@@ -52,11 +57,13 @@ class BrokerRequests:
 
     async def _register_large(self, connection: Connection, request: Command) -> Command:
         """Reads the body on a thread, one at a time, so that others are served meanwhile."""
-        async with self._one_large:
-            body = await asyncio.to_thread(RegisterBrokerBody.decode, request.body, request.version)
-            if not connection.is_open:
-                raise RequestError("the broker's connection is closed; its registration is not taken")
-            return self._register(connection, request, body)
+        loop = asyncio.get_running_loop()
+        body = await loop.run_in_executor(
+            self._reader, RegisterBrokerBody.decode, request.body, request.version
+        )
+        if not connection.is_open:
+            raise RequestError("the broker's connection is closed; its registration is not taken")
+        return self._register(connection, request, body)
 
     def _register(self, connection: Connection, request: Command, body: RegisterBrokerBody) -> Command:
         fields = Fields(request.ext_fields)

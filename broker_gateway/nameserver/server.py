@@ -34,12 +34,10 @@ class NameServer:
     def __init__(self, config: NameServerConfig) -> None:
         self._state = State(config, _monotonic_ms, self._notify)
         processors = Processors()
-        for requests in (
-            BrokerRequests(self._state),
-            ClientRequests(self._state),
-            AdminRequests(self._state),
-        ):
-            requests.bind(processors)
+        self._broker_requests = BrokerRequests(self._state)
+        self._broker_requests.bind(processors)
+        ClientRequests(self._state).bind(processors)
+        AdminRequests(self._state).bind(processors)
         idle_s = float(config.server.server_channel_max_idle_time_seconds)
         self._server = RemotingServer(
             processors,
@@ -84,6 +82,7 @@ class NameServer:
         await self._server.stop(
             options.shutdown_wait_time_seconds if options.enable_shutdown_gracefully else 1.0
         )
+        self._broker_requests.close()
         for task in list(self._notifications):
             task.cancel()
         await self._client.close()

@@ -5,8 +5,8 @@ Bounds, and what happens there:
 | bound | then |
 |---|---|
 | frame, header | the connection is closed (ProtocolError) |
-| requests being served (`max_in_flight`) | nothing more is read until one is answered |
-| unsent answers (transport's high-water mark) | nothing more is read until the peer reads |
+| requests being served (`max_in_flight`, their bodies `max_frame`) | nothing more is read until one is answered |
+| unsent answers (transport's high-water mark) | nothing more is read until the peer reads, unless a response is awaited |
 | no byte either way, a frame begun, or answers not read for `idle_s` | the connection is closed |
 """
 
@@ -16,6 +16,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 import structlog
@@ -82,6 +83,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._pending: dict[int, asyncio.Future[Command]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._serving = 0
         self._next_opaque = 0
         self._write_paused = False
         self._resumed = asyncio.Event()
@@ -112,9 +114,9 @@ class Connection(asyncio.Protocol):
 
     @property
     def held(self) -> int:
-        """Bytes kept for this connection: frames not whole yet, answers not sent yet."""
+        """Bytes kept for this connection: frames not whole yet, requests being served, answers not sent yet."""
         unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        return self._decoder.buffered + unsent
+        return self._decoder.buffered + self._serving + unsent
 
     @property
     def stalled_since(self) -> float:
@@ -127,6 +129,8 @@ class Connection(asyncio.Protocol):
         opaque = self._take_opaque()
         answer: asyncio.Future[Command] = self._loop.create_future()
         self._pending[opaque] = answer
+        if self._read_paused:
+            self._loop.call_soon(self._serve_buffered)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._writable()
@@ -249,7 +253,10 @@ class Connection(asyncio.Protocol):
             self._on_held(self)
 
     def _is_full(self) -> bool:
-        return self._write_paused or len(self._tasks) >= self._options.max_in_flight
+        options = self._options
+        busy = len(self._tasks) >= options.max_in_flight or self._serving >= options.max_frame
+        # who waits for responses goes on reading: two ends that both wait for the other to read would wait for ever
+        return (self._write_paused and not self._pending) or busy
 
     def _read_or_wait(self) -> None:
         if self._transport is None or self._reason is not None:
@@ -286,7 +293,8 @@ class Connection(asyncio.Protocol):
         if inspect.isawaitable(answer):
             task = self._loop.create_task(self._serve(command, answer))
             self._tasks.add(task)
-            task.add_done_callback(self._served)
+            self._serving += len(command.body)
+            task.add_done_callback(partial(self._served, len(command.body)))
         else:
             self._respond(command, answer)
 
@@ -297,8 +305,9 @@ class Connection(asyncio.Protocol):
             response = _failure(command, error, self.peer)
         self._respond(command, response)
 
-    def _served(self, task: asyncio.Task[None]) -> None:
+    def _served(self, size: int, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._serving -= size
         if self._again is None and self.is_open:
             self._serve_buffered()
 

@@ -157,6 +157,37 @@ def test_hostile_bodies_are_answered_and_memory_is_bounded(
     asyncio.run(test())
 
 
+@pytest.mark.timeout(240)
+def test_registrations_sent_without_waiting_are_taken_one_by_one(
+    server: NameServer, record_property: Record
+) -> None:
+    """30 of 15 MiB on one connection, each slow to read: no more are read than are served."""
+
+    async def test() -> None:
+        witness = Witness(server)
+        await witness.start()
+        before = memory_mib(server)
+        body = BOMBS["dense"] + b" " * ((15 << 20) - len(BOMBS["dense"]))
+        frame = encode(Command(RequestCode.REGISTER_BROKER, HOSTILE_IDS, body))
+        sent = 0
+        with connect(server) as peer:
+            peer.setblocking(False)
+            deadline = asyncio.get_running_loop().time() + 6
+            while sent < 30 * len(frame) and asyncio.get_running_loop().time() < deadline:
+                with contextlib.suppress(BlockingIOError):
+                    sent += peer.send(frame[sent % len(frame) :])
+                await asyncio.sleep(0)
+            await witness.look()
+        grown = memory_mib(server, "VmHWM") - before
+        record_property("grown_mib", grown)
+        assert sent > len(frame)
+        assert grown < 300
+        await witness.look()
+        await witness.close()
+
+    asyncio.run(test())
+
+
 @pytest.mark.timeout(180)
 def test_others_are_served_while_a_large_registration_is_read(
     server: NameServer, record_property: Record

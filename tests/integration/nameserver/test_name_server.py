@@ -24,6 +24,7 @@ from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode, ResponseCode, Version
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Processors
+from broker_gateway.remoting.errors import SendError
 from broker_gateway.remoting.server import RemotingServer
 from demo.processes import ROOT, command
 from demo.processes import NameServer as NameServerProcess
@@ -147,6 +148,31 @@ def test_a_wrong_registration_is_answered_and_changes_nothing(
             assert remark in (answer.remark or "")
             info = ClusterInfo.decode((await broker.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
             assert info == ClusterInfo({}, {})
+
+    run(test)
+
+
+def test_a_broker_that_left_while_its_registration_was_read_is_not_there(tmp_path: Path) -> None:
+    topics = {
+        f"topic-{number}-{number**9}": TopicConfig(f"topic-{number}-{number**9}") for number in range(8000)
+    }
+    body = RegisterBrokerBody(DataVersion(), topics).encode(compress=True)
+    assert len(body) > 40_000
+
+    async def test() -> None:
+        async with name_server(tmp_path) as broker:
+            leaving = Broker(broker.address)
+            task = asyncio.create_task(leaving.register(body, brokerName="leaving"))
+            await asyncio.sleep(0.05)
+            await leaving.client.close()
+            with pytest.raises(SendError):
+                await task
+            # they are read one by one: the answer to this one says that the other's turn is over
+            assert (await broker.register(body, brokerAddr="127.0.0.1:9")).code == 0
+            info = ClusterInfo.decode((await broker.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+            assert list(info.broker_addr_table) == ["b"]
+            topic = list(topics)[-1]
+            assert len(TopicRouteData.decode((await broker.route(topic)).body).queue_datas) == 1
 
     run(test)
 

@@ -273,6 +273,24 @@ def test_requests_under_way_are_bounded_and_the_rest_waits(run: Run) -> None:
     run(test)
 
 
+def test_bodies_under_way_are_bounded_and_the_rest_waits(run: Run) -> None:
+    async def test() -> None:
+        options = ConnectionOptions(max_frame=4 << 20)
+        async with served(options) as server, client_of() as client:
+            tasks = [
+                asyncio.create_task(client.invoke(server.address, Command(LATER, body=bytes(1 << 20)), 20))
+                for _ in range(30)
+            ]
+            await until(lambda: server.running == 4)
+            await asyncio.sleep(0.1)
+            assert server.running == 4
+            server.release.set()
+            assert {len((await each).body) for each in tasks} == {1 << 20}
+            assert server.most_running == 4
+
+    run(test)
+
+
 def test_a_peer_that_does_not_read_is_not_read_from(run: Run) -> None:
     """Answers pile up to the transport's mark and no further; once the peer reads, all of them come."""
 
@@ -300,7 +318,7 @@ def test_a_peer_that_does_not_read_is_not_read_from(run: Run) -> None:
     run(test)
 
 
-@pytest.mark.parametrize("begun", [b"", b"\0\0\0\x40abc"])
+@pytest.mark.parametrize("begun", [b"", b"\0\0\x10\x00\0\0\x0f\x00{"])
 def test_idle_connections_are_closed(run: Run, begun: bytes) -> None:
     """Also those that stopped within a frame and send a byte now and then."""
 
