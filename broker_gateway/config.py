@@ -6,25 +6,19 @@ validated class; an attribute is the option's name in snake case.
 
 from __future__ import annotations
 
-import difflib
 import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from broker_gateway.errors import OptionError
+from broker_gateway.options import OptionGroup as _Group
+from broker_gateway.options import Port, load_groups
 from store.flush import FlushMode
 
-Port = Annotated[int, Field(ge=0, le=65535)]
 _NAME = r"^[%|a-zA-Z0-9_-]{1,120}$"
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
 
 
 def default_ip() -> str:
@@ -35,10 +29,6 @@ def default_ip() -> str:
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"
-
-
-class _Group(BaseModel):
-    model_config = ConfigDict(frozen=True, alias_generator=_camel, populate_by_name=True, extra="forbid")
 
 
 class BrokerOptions(_Group):
@@ -208,62 +198,9 @@ class GatewayConfig(BaseModel):
         return shown
 
 
-def option_names() -> dict[str, str]:
-    """The group of every option."""
-    return {
-        field.alias or name: group
-        for group, options in GROUPS.items()
-        for name, field in options.model_fields.items()
-    }
-
-
-def read_file(path: Path) -> dict[str, str]:
-    """`key=value` lines; `#` begins a comment line. Raises OptionError."""
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"the configuration file {path} cannot be read: {error}") from error
-    options = {}
-    for number, line in enumerate(lines, 1):
-        line = line.strip()
-        if not line or line.startswith(("#", "!")):
-            continue
-        key, separator, value = line.partition("=")
-        if not separator:
-            raise OptionError(f"{path}, line {number}: {line!r} is no key=value")
-        options[key.strip()] = value.strip()
-    return options
-
-
 def load_config(
     file: Path | None, overrides: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> tuple[GatewayConfig, list[str]]:
     """The configuration, and a warning for every option nobody knows. Raises OptionError for a bad value."""
-    known = option_names()
-    given = read_file(file) if file is not None else {}
-    for name in known:
-        if (value := environment.get(f"LAKEBROKER_{name}")) is not None:
-            given[name] = value
-    given.update(overrides)
-    warnings = []
-    grouped: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
-    for name, value in given.items():
-        group = known.get(name)
-        if name in WITHOUT_EFFECT:
-            if value.strip().lower() != "false":
-                warnings.append(f"option {name}={value} has no effect: {WITHOUT_EFFECT[name]}")
-        elif group is None:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            warnings.append(f"option {name} is unknown and has no effect{hint}")
-        else:
-            grouped[group][name] = value
-    parts: dict[str, Any] = {}
-    for group, options in GROUPS.items():
-        try:
-            parts[group] = options.model_validate(grouped[group])
-        except ValidationError as error:
-            problem = error.errors()[0]
-            name = str(problem["loc"][0]) if problem["loc"] else group
-            raise OptionError(f"option {name}={problem['input']}: {problem['msg']}") from error
+    parts, warnings = load_groups(GROUPS, file, overrides, "LAKEBROKER_", environment, WITHOUT_EFFECT)
     return GatewayConfig(**parts), warnings

@@ -15,3 +15,10 @@ class OptionError(StartError):
 
     exit_code = 253
     """-3 as the original's."""
+
+
+class HostError(StartError):
+    """Something on this host, such as a file, that the process needs and cannot use."""
+
+    exit_code = 254
+    """-2 as the original's."""

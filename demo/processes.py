@@ -101,6 +101,58 @@ class Gateway:
         self.process.wait()
 
 
+class NameServer:
+    """A name server with its files in `folder`, on a free port of the loopback interface."""
+
+    def __init__(self, folder: Path, **options: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.log = folder / "namesrv.log"
+        self._options = {
+            "listenPort": "0",
+            "bindAddress": "127.0.0.1",
+            "kvConfigPath": str(folder / "kvConfig.json"),
+            "configStorePath": str(folder / "namesrv.properties"),
+            **options,
+        }
+        self.port = 0
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> NameServer:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Returns when the boot line is there. Raises ProcessError."""
+        settings = [part for name, value in self._options.items() for part in ("--set", f"{name}={value}")]
+        output = self.folder / "namesrv.out"
+        with self.log.open("ab") as log, output.open("wb") as out:
+            self.process = subprocess.Popen(command("namesrv", *settings), stdout=out, stderr=log, cwd=ROOT)
+        deadline = time.monotonic() + START_S
+        while not (line := output.read_text()).endswith("\n"):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.process.kill()
+                self.process.wait()
+                raise ProcessError(f"the name server did not start: {self.log.read_text()[-3000:]}")
+            time.sleep(0.02)
+        self.port = int(line.rpartition(":")[2])
+
+    def terminate(self, timeout_s: float = 30.0) -> int:
+        """SIGTERM; returns the exit status."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(timeout_s)
+
+
 class Reput:
     """A continuous reput of a gateway into a lake; `batches` holds its lines of JSON so far."""
 

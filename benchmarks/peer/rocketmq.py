@@ -74,7 +74,8 @@ def free_ports(count: int) -> list[int]:
 class RocketMQ:
     """A name server and a broker (behind a proxy, unless `proxy` is False) over the store in `folder`.
 
-    `topics` maps names to (queues, message type). `broker_options` are lines of `broker.conf`.
+    `topics` maps names to (queues, message type). `broker_options` are lines of `broker.conf`; the broker registers with
+    `other_name_servers` too.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class RocketMQ:
         *,
         proxy: bool = True,
         heap: str = "2g",
+        other_name_servers: Sequence[str] = (),
         **broker_options: str,
     ) -> None:
         self.folder = folder
@@ -93,6 +95,7 @@ class RocketMQ:
         self._groups = groups
         self._proxy = proxy
         self._heap = heap
+        self._other_name_servers = other_name_servers
         self._options = broker_options
         self.name_server_port, self.broker_port, self._ha_port, self.grpc_port, self._remoting_port = (
             free_ports(5)
@@ -133,7 +136,7 @@ class RocketMQ:
             str(self.folder / "namesrv.conf"),
             port=self.name_server_port,
         )
-        name_server = f"127.0.0.1:{self.name_server_port}"
+        name_server = self._name_servers()
         broker = str(self.folder / "broker.conf")
         began = time.monotonic()
         if self._proxy:
@@ -172,10 +175,19 @@ class RocketMQ:
             process.wait(timeout_s)
         self._processes.clear()
 
-    def mqadmin(self, *arguments: str) -> str:
-        """What `mqadmin` prints for a command, on the name server. Raises ProcessError when it fails."""
+    def start_cluster_proxy(self, name_server: str) -> None:
+        """A proxy of its own on `address`, which finds brokers through this name server. Raises ProcessError."""
+        path = self.folder / "cluster-proxy.json"
+        proxy = json.loads((self.folder / "proxy.json").read_text())
+        path.write_text(json.dumps({**proxy, "namesrvAddr": name_server, "proxyMode": "CLUSTER"}))
+        arguments = ("-pm", "cluster", "-n", name_server, "-pc", str(path))
+        self._run("cluster-proxy", self._heap, _PROXY, *arguments, port=self.grpc_port)
+
+    def mqadmin(self, *arguments: str, name_server: str | None = None) -> str:
+        """What `mqadmin` prints for a command, on its or another name server. Raises ProcessError when it fails."""
+        name_server = name_server or f"127.0.0.1:{self.name_server_port}"
         done = subprocess.run(
-            [*self._java("256m"), _ADMIN, *arguments, "-n", f"127.0.0.1:{self.name_server_port}"],
+            [*self._java("256m"), _ADMIN, *arguments, "-n", name_server],
             env=self._environment(),
             capture_output=True,
             text=True,
@@ -214,6 +226,9 @@ class RocketMQ:
                 raise ProcessError(f"RocketMQ's {name} did not open port {port}: {output}")
             time.sleep(0.05)
 
+    def _name_servers(self) -> str:
+        return ";".join((f"127.0.0.1:{self.name_server_port}", *self._other_name_servers))
+
     def _java(self, heap: str) -> list[str]:
         classes = f"{self.folder}:{jars()}/*"
         sizes = [f"-Xms{heap}", f"-Xmx{heap}", "-XX:MaxDirectMemorySize=2g"]
@@ -225,7 +240,7 @@ class RocketMQ:
     def _configure(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "conf").mkdir(exist_ok=True)
-        name_server = f"127.0.0.1:{self.name_server_port}"
+        name_server = self._name_servers()
         options = {
             "brokerClusterName": "DefaultCluster",
             "brokerName": "broker-a",

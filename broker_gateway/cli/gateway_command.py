@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from broker_gateway.cli.output import fail
+from broker_gateway.cli.output import fail, parse_settings
 from broker_gateway.errors import StartError
 
 _HELP = """Runs a broker.
@@ -44,12 +44,7 @@ def gateway(
 ) -> None:
     from broker_gateway.config import IMPORTANT, load_config
 
-    overrides: dict[str, str] = {}
-    for setting in settings or []:
-        name, separator, value = setting.partition("=")
-        if not separator:
-            fail(f"--set {setting}: write it as name=value", 253)
-        overrides[name.strip()] = value.strip()
+    overrides = parse_settings(settings or [])
     if namesrv is not None:
         overrides["namesrvAddr"] = namesrv
     if store is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from broker_gateway.cli import admin_commands, gateway_command, lake_commands, store_commands
+from broker_gateway.cli import admin_commands, gateway_command, lake_commands, namesrv_command, store_commands
 
 app = typer.Typer(
     name="lakebroker",
@@ -15,6 +15,7 @@ app = typer.Typer(
     add_completion=False,
 )
 gateway_command.register(app)
+namesrv_command.register(app)
 admin_commands.register(app)
 lake_commands.register(app)
 store_commands.register(app)

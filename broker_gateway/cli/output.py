@@ -17,6 +17,17 @@ def fail(message: str, exit_code: int = 1) -> NoReturn:
     raise typer.Exit(exit_code)
 
 
+def parse_settings(settings: Sequence[str]) -> dict[str, str]:
+    """The options of `--set name=value`; ends the command when one is written otherwise."""
+    options = {}
+    for setting in settings:
+        name, separator, value = setting.partition("=")
+        if not separator:
+            fail(f"--set {setting}: write it as name=value", 253)
+        options[name.strip()] = value.strip()
+    return options
+
+
 def show(rows: Sequence[dict[str, Any]], columns: Sequence[str], as_json: bool) -> None:
     """Prints rows as a table, or as JSON for machines."""
     if as_json:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker_gateway.config import GROUPS, IMPORTANT, load_config, option_names, read_file
+from broker_gateway.config import GROUPS, IMPORTANT, load_config
 from broker_gateway.errors import OptionError
+from broker_gateway.options import option_names, read_file
 from store.flush import FlushMode
 
 
@@ -149,7 +150,7 @@ def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
 
 
 def test_every_option_has_one_name_and_a_description() -> None:
-    names = option_names()
+    names = option_names(GROUPS)
     assert len(names) == sum(len(options.model_fields) for options in GROUPS.values())
     assert set(IMPORTANT) <= set(names)
     assert all(field.description for options in GROUPS.values() for field in options.model_fields.values())

@@ -1,0 +1,47 @@
+"""`lakebroker namesrv`: a name server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker_gateway.cli.output import fail, parse_settings
+from broker_gateway.errors import StartError
+
+_HELP = """Runs a name server, for RocketMQ's brokers and clients as well as ours.
+
+Examples:
+
+  lakebroker namesrv
+
+  lakebroker namesrv -c namesrv.properties --set listenPort=9877
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command("namesrv", help=_HELP)(namesrv)
+
+
+def namesrv(
+    config_file: Annotated[Path | None, typer.Option("-c", help="File of key=value options")] = None,
+    print_all: Annotated[bool, typer.Option("-p", help="Print every option and exit")] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="An option as name=value; may be repeated")
+    ] = None,
+) -> None:
+    from broker_gateway.nameserver.config import load_config
+
+    try:
+        config, warnings = load_config(config_file, parse_settings(settings or []))
+        if print_all:
+            for name, value in config.options().items():
+                typer.echo(f"{name}={value}")
+            return
+        from broker_gateway.nameserver.startup import run
+
+        run(config, warnings)
+    except StartError as error:
+        fail(str(error), error.exit_code)

@@ -1,0 +1,143 @@
+"""Requests of brokers: registration and signs of life."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+
+from broker_gateway.nameserver.kv_config import ORDER_TOPIC_CONFIG
+from broker_gateway.nameserver.route_queries import broker_member_group
+from broker_gateway.nameserver.route_table import Registration
+from broker_gateway.nameserver.state import State
+from broker_gateway.remoting.address import parse_address
+from broker_gateway.remoting.body.registration import RegisterBrokerBody
+from broker_gateway.remoting.body.route import TopicRouteData
+from broker_gateway.remoting.body.topic_config import DataVersion
+from broker_gateway.remoting.codes import RequestCode
+from broker_gateway.remoting.command import Command
+from broker_gateway.remoting.connection import Answer, Connection, Processors
+from broker_gateway.remoting.errors import ConnectError, RequestError
+from broker_gateway.remoting.fields import Fields
+
+ZONE_NAME = "__ZONE_NAME"
+_LARGE_BODY = 32 << 10
+"""Bytes that are read within a few ms."""
+
+
+class BrokerRequests:
+    """Answers as the original's DefaultRequestProcessor."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._reader = ThreadPoolExecutor(1, "registration")
+
+    def close(self) -> None:
+        """Registrations that are waiting to be read are given up."""
+        self._reader.shutdown(wait=False, cancel_futures=True)
+
+    def bind(self, processors: Processors) -> None:
+        for code, processor in {
+            RequestCode.REGISTER_BROKER: self.register_broker,
+            RequestCode.UNREGISTER_BROKER: self.unregister_broker,
+            RequestCode.BROKER_HEARTBEAT: self.broker_heartbeat,
+            RequestCode.QUERY_DATA_VERSION: self.query_data_version,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self.get_broker_member_group,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
+        }.items():
+            processors.register(code, processor)
+
+    def register_broker(self, connection: Connection, request: Command) -> Answer:
+        check = Fields(request.ext_fields).small("bodyCrc32")
+        if check != 0 and check != zlib.crc32(request.body) & 0x7FFFFFFF:
+            raise RequestError("crc32 not match")
+        if len(request.body) > _LARGE_BODY:
+            return self._register_large(connection, request)
+        return self._register(connection, request, RegisterBrokerBody.decode(request.body, request.version))
+
+    async def _register_large(self, connection: Connection, request: Command) -> Command:
+        """Reads the body on a thread, one at a time, so that others are served meanwhile."""
+        loop = asyncio.get_running_loop()
+        body = await loop.run_in_executor(
+            self._reader, RegisterBrokerBody.decode, request.body, request.version
+        )
+        if not connection.is_open:
+            raise RequestError("the broker's connection is closed; its registration is not taken")
+        return self._register(connection, request, body)
+
+    def _register(self, connection: Connection, request: Command, body: RegisterBrokerBody) -> Command:
+        fields = Fields(request.ext_fields)
+        timeout_ms = fields.optional_long("heartbeatTimeoutMillis")
+        if timeout_ms is not None and timeout_ms <= 0:
+            raise RequestError(f"heartbeatTimeoutMillis {timeout_ms}: ms above 0 are allowed")
+        registered = self._state.routes.register(
+            Registration(
+                cluster_name=fields.name("clusterName"),
+                broker_addr=_address(fields, "brokerAddr"),
+                broker_name=fields.name("brokerName"),
+                broker_id=fields.long("brokerId"),
+                ha_server_addr=fields.optional_name("haServerAddr", 300) or "",
+                body=body,
+                zone_name=fields.optional_name(ZONE_NAME),
+                heartbeat_timeout_ms=timeout_ms,
+                enable_acting_master=fields.optional_boolean("enableActingMaster"),
+            ),
+            connection,
+            delete_missing_topics=self._state.config.namesrv.delete_topic_with_broker_registration,
+        )
+        if registered.change is not None:
+            self._state.notify([registered.change])
+        told = {"haServerAddr": registered.ha_server_addr, "masterAddr": registered.master_addr}
+        ordered = self._state.kv.listed(ORDER_TOPIC_CONFIG)
+        if not self._state.config.namesrv.return_order_topic_config_to_broker:
+            ordered = None
+        return request.reply(
+            fields={name: value for name, value in told.items() if value is not None},
+            body=ordered.encode() if ordered is not None else b"",
+        )
+
+    def unregister_broker(self, _: Connection, request: Command) -> Command:
+        fields = Fields(request.ext_fields)
+        change = self._state.routes.unregister(
+            fields.text("clusterName"),
+            fields.text("brokerAddr"),
+            fields.text("brokerName"),
+            fields.long("brokerId"),
+        )
+        self._state.notify([change] if change is not None else [])
+        return request.reply()
+
+    def broker_heartbeat(self, _: Connection, request: Command) -> Command:
+        fields = Fields(request.ext_fields)
+        self._state.routes.touch(fields.text("clusterName"), fields.text("brokerAddr"))
+        return request.reply()
+
+    def query_data_version(self, _: Connection, request: Command) -> Command:
+        fields = Fields(request.ext_fields)
+        cluster, address = fields.text("clusterName"), fields.text("brokerAddr")
+        known = self._state.routes.data_version(cluster, address)
+        changed = known is None or known != DataVersion.decode(request.body)
+        self._state.routes.touch(cluster, address)
+        return request.reply(
+            fields={"changed": "true" if changed else "false"}, body=known.encode() if known else b""
+        )
+
+    def get_broker_member_group(self, _: Connection, request: Command) -> Command:
+        fields = Fields(request.ext_fields)
+        cluster, name = fields.optional_text("clusterName") or "", fields.optional_text("brokerName") or ""
+        return request.reply(body=broker_member_group(self._state.routes, cluster, name).encode())
+
+    def register_topic(self, _: Connection, request: Command) -> Command:
+        topic = Fields(request.ext_fields).name("topic")
+        if request.body:
+            self._state.routes.register_topic(topic, TopicRouteData.decode(request.body).queue_datas)
+        return request.reply()
+
+
+def _address(fields: Fields, name: str) -> str:
+    address = fields.name(name, 300)
+    try:
+        parse_address(address)
+    except ConnectError as error:
+        raise RequestError(f"{name}: {error}") from error
+    return address

@@ -1,0 +1,130 @@
+"""The name server put together: requests over remoting, the look for silent brokers, news to brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+import structlog
+
+from broker_gateway.errors import StartError
+from broker_gateway.nameserver.admin_requests import AdminRequests
+from broker_gateway.nameserver.broker_requests import BrokerRequests
+from broker_gateway.nameserver.client_requests import ClientRequests
+from broker_gateway.nameserver.config import NameServerConfig
+from broker_gateway.nameserver.route_table import MinBrokerIdChange
+from broker_gateway.nameserver.state import State
+from broker_gateway.remoting.client import RemotingClient
+from broker_gateway.remoting.codes import RequestCode
+from broker_gateway.remoting.command import Command
+from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
+from broker_gateway.remoting.errors import RemotingError
+from broker_gateway.remoting.server import RemotingServer
+
+log = structlog.get_logger(__name__)
+
+_NOTIFY_TIMEOUT_S = 0.3
+_MAX_NOTIFICATIONS = 1000
+
+
+class NameServer:
+    """One name server, as a process or within a broker's. Raises HostError for an unusable KV file."""
+
+    def __init__(self, config: NameServerConfig) -> None:
+        self._state = State(config, _monotonic_ms, self._notify)
+        processors = Processors()
+        self._broker_requests = BrokerRequests(self._state)
+        self._broker_requests.bind(processors)
+        ClientRequests(self._state).bind(processors)
+        AdminRequests(self._state).bind(processors)
+        idle_s = float(config.server.server_channel_max_idle_time_seconds)
+        self._server = RemotingServer(
+            processors,
+            ConnectionOptions(idle_s=idle_s),
+            on_close=self._connection_closed,
+            max_connections=config.lake.lake_max_connections,
+        )
+        self._client = RemotingClient(one_way_limit=config.server.server_oneway_semaphore_value)
+        self._scan: asyncio.Task[None] | None = None
+        self._notifications: set[asyncio.Task[None]] = set()
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    @property
+    def connections(self) -> int:
+        return self._server.connections
+
+    async def start(self) -> None:
+        """Listens. Raises StartError."""
+        options = self._state.config.server
+        try:
+            await self._server.start(
+                options.bind_address, options.listen_port, backlog=options.server_socket_backlog
+            )
+        except OSError as error:
+            raise StartError(
+                f"port {options.listen_port} of {options.bind_address} cannot be opened ({error});"
+                " choose another listenPort or bindAddress"
+            ) from error
+        if options.listen_port == 0:
+            self._state.config = self._state.config.changed({"listenPort": str(self.port)})
+        self._scan = asyncio.create_task(self._look_for_silent(), name="scan not active broker")
+
+    async def stop(self) -> None:
+        options = self._state.config.server
+        if self._scan is not None:
+            self._scan.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._scan
+        await self._server.stop(
+            options.shutdown_wait_time_seconds if options.enable_shutdown_gracefully else 1.0
+        )
+        self._broker_requests.close()
+        for task in list(self._notifications):
+            task.cancel()
+        await self._client.close()
+
+    async def _look_for_silent(self) -> None:
+        while True:
+            await asyncio.sleep(self._state.config.namesrv.scan_not_active_broker_interval / 1000)
+            for (cluster, address), connection in self._state.routes.expired():
+                log.warning("a broker is silent; it is unregistered", cluster=cluster, address=address)
+                if isinstance(connection, Connection):
+                    connection.close("its broker is silent", at_once=True)
+                self._state.notify(self._state.routes.unregister_address(cluster, address))
+
+    def _connection_closed(self, connection: Connection) -> None:
+        self._state.notify(self._state.routes.connection_closed(connection))
+
+    def _notify(self, change: MinBrokerIdChange) -> None:
+        told = {
+            "minBrokerId": str(change.min_broker_id),
+            "minBrokerAddr": change.min_broker_addr,
+            "offlineBrokerAddr": change.offline_broker_addr,
+            "haBrokerAddr": change.ha_broker_addr,
+        }
+        log.info("least broker id changed", broker=change.broker_name, broker_id=change.min_broker_id)
+        request = Command(
+            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
+            {name: value for name, value in told.items() if value is not None},
+        )
+        for address in change.notify:
+            if len(self._notifications) >= _MAX_NOTIFICATIONS:
+                log.error("too many notifications wait; one is dropped", address=address)
+                return
+            task = asyncio.get_running_loop().create_task(self._tell(address, request))
+            self._notifications.add(task)
+            task.add_done_callback(self._notifications.discard)
+
+    async def _tell(self, address: str, request: Command) -> None:
+        try:
+            await self._client.invoke_one_way(address, request, _NOTIFY_TIMEOUT_S)
+        except RemotingError as error:
+            log.warning("a broker could not be told", address=address, error=str(error))
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,66 @@
+"""The name server as a process: signals, boot line, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterable
+
+import structlog
+import uvloop
+
+from broker_gateway.logs import configure_logs
+from broker_gateway.nameserver.config import NameServerConfig
+from broker_gateway.nameserver.server import NameServer
+
+log = structlog.get_logger(__name__)
+_FILES_BESIDE = 64
+
+
+def run(config: NameServerConfig, warnings: Iterable[str] = ()) -> None:
+    """Serves until a signal stops it. Raises StartError."""
+    configure_logs(config.lake.lake_log_format, config.lake.lake_log_level)
+    for warning in warnings:
+        log.warning(warning)
+    _allow_files(config.lake.lake_max_connections)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(config))
+
+
+def _allow_files(connections: int) -> None:
+    """As many open files as there may be connections, as far as the host allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _FILES_BESIDE
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        log.warning(
+            "the host allows fewer open files than lakeMaxConnections needs", allowed=hard, needed=wanted
+        )
+        wanted = hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def _serve(config: NameServerConfig) -> None:
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, _stop, stopped)
+    server = NameServer(config)
+    await server.start()
+    try:
+        address = f"{config.server.bind_address}:{server.port}"
+        sys.stdout.write(f"The Name Server boot success. serializeType=JSON, address {address}\n")
+        sys.stdout.flush()
+        await stopped.wait()
+        log.info("stopping")
+    finally:
+        await server.stop()
+    log.info("stopped")
+
+
+def _stop(stopped: asyncio.Event) -> None:
+    if stopped.is_set():
+        os._exit(1)  # a second signal does not wait for running requests
+    stopped.set()

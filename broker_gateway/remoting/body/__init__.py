@@ -1,0 +1,1 @@
+"""Bodies of remoting commands as plain values."""

@@ -1,0 +1,185 @@
+"""The calling side: one connection for each address, made when it is needed and kept.
+
+Limits are the original's: 256 one-way requests and 64 others under way; what comes beyond waits for its turn, within its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+import structlog
+
+from broker_gateway.remoting.address import parse_address
+from broker_gateway.remoting.command import Command
+from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
+from broker_gateway.remoting.errors import (
+    ConnectError,
+    RemotingError,
+    RequestTimeoutError,
+    TooManyRequestsError,
+)
+
+log = structlog.get_logger(__name__)
+
+MAX_CONNECTIONS = 4096
+
+
+class RemotingClient:
+    """Sends requests to addresses. `processors` serve what peers ask on these connections."""
+
+    def __init__(
+        self,
+        processors: Processors | None = None,
+        options: ConnectionOptions | None = None,
+        *,
+        one_way_limit: int = 256,
+        async_limit: int = 64,
+        connect_timeout_s: float = 3.0,
+    ) -> None:
+        self._processors = processors or Processors()
+        self._options = options or ConnectionOptions()
+        self._one_way = asyncio.Semaphore(one_way_limit)
+        self._async = asyncio.Semaphore(async_limit)
+        self._connect_timeout_s = connect_timeout_s
+        self._connecting: dict[str, asyncio.Task[Connection]] = {}
+        self._connections: dict[str, Connection] = {}
+        self._preferred: str | None = None
+        self._closed = False
+
+    async def invoke(self, address: str, command: Command, timeout_s: float = 3.0) -> Command:
+        """The response of `address`. Raises a RemotingError; the response's code is the caller's to judge.
+
+        A connection from which nothing at all came within the time is closed: it may be half open.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        async with _slot(self._async, timeout_s, "requests"):
+            connection = await self._connection(address, deadline)
+            seen = connection.received
+            try:
+                return await connection.invoke(command, max(deadline - loop.time(), 0.001))
+            except RequestTimeoutError:
+                if connection.received == seen:
+                    connection.close("no answer in time", at_once=True)
+                raise
+
+    async def invoke_one_way(self, address: str, command: Command, timeout_s: float = 3.0) -> None:
+        """Hands a request to the connection; whether it arrives is unknown. Raises a RemotingError."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        async with _slot(self._one_way, timeout_s, "one-way requests"):
+            connection = await self._connection(address, deadline)
+            await connection.invoke_one_way(command, max(deadline - loop.time(), 0.001))
+
+    async def invoke_first(
+        self, addresses: Sequence[str], command: Command, timeout_s: float = 3.0
+    ) -> Command:
+        """The response of the first address that answers, each given `timeout_s`; the one that answered last goes first.
+
+        Raises ConnectError with what every address said.
+        """
+        order = sorted(addresses, key=lambda each: each != self._preferred)
+        failures = []
+        for address in order:
+            try:
+                response = await self.invoke(address, command, timeout_s)
+            except RemotingError as error:
+                failures.append(f"{address}: {error}")
+            else:
+                self._preferred = address
+                return response
+        raise ConnectError("no address answered: " + ("; ".join(failures) or "none is configured"))
+
+    async def invoke_all(
+        self, addresses: Sequence[str], command: Command, timeout_s: float = 3.0
+    ) -> dict[str, Command | RemotingError]:
+        """What every address answered, asked at the same time; or why it did not."""
+
+        async def ask(address: str) -> Command | RemotingError:
+            try:
+                return await self.invoke(address, command, timeout_s)
+            except RemotingError as error:
+                return error
+
+        answers = await asyncio.gather(*(ask(each) for each in addresses))
+        return dict(zip(addresses, answers, strict=True))
+
+    def disconnect(self, address: str) -> None:
+        """Closes the connection to an address, if there is one."""
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close("not needed any more")
+
+    async def close(self) -> None:
+        """Closes every connection; requests under way fail with SendError."""
+        self._closed = True
+        for task in list(self._connecting.values()):
+            task.cancel()
+        connections = list(self._connections.values())
+        for connection in connections:
+            connection.close("the client is closed", at_once=True)
+        for connection in connections:
+            await connection.wait_closed()
+
+    async def _connection(self, address: str, deadline: float) -> Connection:
+        if self._closed:
+            raise ConnectError(f"{address}: the client is closed")
+        connection = self._connections.get(address)
+        if connection is not None and connection.is_open:
+            return connection
+        task = self._connecting.get(address)
+        if task is None:
+            if len(self._connections) + len(self._connecting) >= MAX_CONNECTIONS:
+                raise TooManyRequestsError(f"{address}: {MAX_CONNECTIONS} connections are open")
+            task = asyncio.create_task(self._connect(address), name=f"connect {address}")
+            self._connecting[address] = task
+            task.add_done_callback(lambda done: self._connected(address, done))
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await asyncio.shield(task)
+        except TimeoutError as error:
+            raise ConnectError(f"{address}: no connection in time") from error
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise ConnectError(f"{address}: the client is closed") from None
+            raise
+
+    async def _connect(self, address: str) -> Connection:
+        host, port = parse_address(address)
+        loop = asyncio.get_running_loop()
+
+        def gone(connection: Connection) -> None:
+            if self._connections.get(address) is connection:
+                del self._connections[address]
+
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self._processors, self._options, on_close=gone), host, port
+                )
+        except TimeoutError as error:
+            raise ConnectError(f"{address}: no connection in {self._connect_timeout_s:g} s") from error
+        except OSError as error:
+            raise ConnectError(f"{address}: {error.strerror or error}") from error
+        self._connections[address] = connection
+        return connection
+
+    def _connected(self, address: str, task: asyncio.Task[Connection]) -> None:
+        self._connecting.pop(address, None)
+        if not task.cancelled() and task.exception() is not None:
+            log.debug("no connection", address=address, error=str(task.exception()))
+
+
+@contextlib.asynccontextmanager
+async def _slot(limit: asyncio.Semaphore, timeout_s: float, what: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await limit.acquire()
+    except TimeoutError as error:
+        raise TooManyRequestsError(f"too many {what} are under way; none ended in {timeout_s:g} s") from error
+    try:
+        yield
+    finally:
+        limit.release()

@@ -1,0 +1,119 @@
+"""The listening side: accepts connections and keeps what all of them hold within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
+
+log = structlog.get_logger(__name__)
+
+MAX_CONNECTIONS = 20_000
+MAX_HELD = 256 << 20
+"""Bytes of frames not whole and answers not sent, of all connections."""
+_SMALL = 64 << 10
+
+
+class RemotingServer:
+    """Serves requests by `processors`; `on_close` is told every connection that ended.
+
+    Beyond `max_connections` a connection is closed as it comes. Beyond `max_held` bytes the connection that has made no
+    progress for longest is closed, of those that hold more than 64 KiB.
+    """
+
+    def __init__(
+        self,
+        processors: Processors,
+        options: ConnectionOptions | None = None,
+        *,
+        on_close: Callable[[Connection], None] | None = None,
+        max_connections: int = MAX_CONNECTIONS,
+        max_held: int = MAX_HELD,
+    ) -> None:
+        self._processors = processors
+        self._options = options or ConnectionOptions()
+        self._on_close = on_close
+        self._max_connections = max_connections
+        self._max_held = max_held
+        self._held: dict[Connection, int] = {}
+        self._total_held = 0
+        self._server: asyncio.Server | None = None
+        self.port = 0
+        """The port that is listened on."""
+
+    @property
+    def connections(self) -> int:
+        return len(self._held)
+
+    async def start(self, host: str, port: int, *, backlog: int = 1024) -> None:
+        """Listens; port 0 takes a free one. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._accept, host, port, backlog=backlog)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+
+    async def stop(self, grace_s: float = 1.0) -> None:
+        """No new connections; requests that are being served get `grace_s`, then all is closed."""
+        if self._server is None:
+            return
+        self._server.close()
+        served = [task for each in self._held for task in each.in_flight]
+        if served:
+            await asyncio.wait(served, timeout=grace_s)
+        open_ones = list(self._held)
+        for each in open_ones:
+            each.close("the server stops")
+        if open_ones:
+            closing = [asyncio.ensure_future(each.wait_closed()) for each in open_ones]
+            _, late = await asyncio.wait(closing, timeout=max(grace_s, 0.1))
+            for waiter in late:
+                waiter.cancel()
+            for each in list(self._held):
+                each.abort()
+        await self._server.wait_closed()
+
+    def _accept(self) -> Connection:
+        return Connection(
+            self._processors,
+            self._options,
+            on_open=self._opened,
+            on_close=self._closed,
+            on_held=self._weigh,
+        )
+
+    def _opened(self, connection: Connection) -> None:
+        if len(self._held) >= self._max_connections:
+            log.warning(
+                "too many connections; this one is closed", peer=connection.peer, limit=len(self._held)
+            )
+            connection.close(f"{self._max_connections} connections are open", at_once=True)
+            return
+        self._held[connection] = 0
+
+    def _closed(self, connection: Connection) -> None:
+        held = self._held.pop(connection, None)
+        if held is None:
+            return
+        self._total_held -= held
+        if self._on_close is not None:
+            self._on_close(connection)
+
+    def _weigh(self, connection: Connection) -> None:
+        before = self._held.get(connection)
+        if before is None:
+            return
+        self._held[connection] = connection.held
+        self._total_held += self._held[connection] - before
+        while self._total_held > self._max_held:
+            large = [each for each, held in self._held.items() if held > _SMALL and each.is_open]
+            if not large:
+                return
+            stalled = min(large, key=lambda each: each.stalled_since)
+            log.warning(
+                "too much is held; a stalled connection is closed", peer=stalled.peer, bytes=stalled.held
+            )
+            stalled.close(f"{self._max_held} bytes are held for connections", at_once=True)
+            self._total_held -= self._held[stalled]
+            self._held[stalled] = 0

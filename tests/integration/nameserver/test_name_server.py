@@ -1,0 +1,452 @@
+"""The name server over sockets: registration in every form, KV file, options, notifications, expiry, the process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_gateway.config import default_ip
+from broker_gateway.nameserver.config import load_config
+from broker_gateway.nameserver.server import NameServer
+from broker_gateway.remoting.body.registration import RegisterBrokerBody
+from broker_gateway.remoting.body.route import ClusterInfo, QueueData, TopicRouteData
+from broker_gateway.remoting.body.tables import KVTable
+from broker_gateway.remoting.body.topic_config import DataVersion, TopicConfig
+from broker_gateway.remoting.client import RemotingClient
+from broker_gateway.remoting.codes import RequestCode, ResponseCode, Version
+from broker_gateway.remoting.command import Command
+from broker_gateway.remoting.connection import Processors
+from broker_gateway.remoting.errors import SendError
+from broker_gateway.remoting.server import RemotingServer
+from demo.processes import ROOT, command
+from demo.processes import NameServer as NameServerProcess
+
+BODY = RegisterBrokerBody(
+    DataVersion(0, 5, 7), {name: TopicConfig(name, 4, 8) for name in ("orders", "other")}
+)
+
+
+class Broker:
+    """A client of the name server that registers as a broker."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.client = RemotingClient()
+
+    async def ask(self, code: RequestCode, body: bytes = b"", version: int = 513, **fields: Any) -> Command:
+        texts = {name: str(value) for name, value in fields.items()}
+        return await self.client.invoke(self.address, Command(code, texts, body, version=version))
+
+    async def register(self, body: bytes, version: int = 513, **fields: Any) -> Command:
+        header = {
+            "brokerName": "b",
+            "brokerAddr": "127.0.0.1:1",
+            "clusterName": "c",
+            "haServerAddr": "127.0.0.1:2",
+            "brokerId": 0,
+            "compressed": "false",
+            "bodyCrc32": 0,
+            **fields,
+        }
+        return await self.ask(RequestCode.REGISTER_BROKER, body, version, **header)
+
+    async def route(self, topic: str = "orders", **fields: Any) -> Command:
+        return await self.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic, **fields)
+
+
+@asynccontextmanager
+async def name_server(folder: Path, **options: str) -> AsyncIterator[Broker]:
+    given = {
+        "listenPort": "0",
+        "bindAddress": "127.0.0.1",
+        "kvConfigPath": str(folder / "kvConfig.json"),
+        "configStorePath": str(folder / "namesrv.properties"),
+        **options,
+    }
+    server = NameServer(load_config(None, given, {})[0])
+    await server.start()
+    broker = Broker(f"127.0.0.1:{server.port}")
+    try:
+        yield broker
+    finally:
+        await broker.client.close()
+        await server.stop()
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await test()
+
+    asyncio.run(bounded())
+
+
+async def until(done: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(20):
+        while not await done():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("labelled", ["true", "false"])
+def test_a_body_is_understood_whatever_its_label_says(tmp_path: Path, compress: bool, labelled: str) -> None:
+    async def test() -> None:
+        async with name_server(tmp_path) as broker:
+            body = BODY.encode(compress=compress)
+            check = zlib.crc32(body) & 0x7FFFFFFF
+            assert (await broker.register(body, compressed=labelled, bodyCrc32=check)).code == 0
+            route = TopicRouteData.decode((await broker.route()).body)
+            assert route.queue_datas == (QueueData("b", 4, 8),)
+            assert route.broker_datas[0].broker_addrs == {0: "127.0.0.1:1"}
+
+    run(test)
+
+
+def test_registration_before_3_0_11(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with name_server(tmp_path) as broker:
+            topics = b",".join(
+                b'"%s":{"topicName":"%s","readQueueNums":3,"writeQueueNums":3,"perm":6}' % (name, name)
+                for name in (b"orders", b"other")
+            )
+            body = b'{"topicConfigTable":{%s},"dataVersion":{"counter":1,"timestamp":2}}' % topics
+            assert (await broker.register(body, version=Version.V3_0_11 - 1)).code == 0
+            assert TopicRouteData.decode((await broker.route()).body).queue_datas == (QueueData("b", 3, 3),)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("fields", "body", "remark"),
+    [
+        ({"bodyCrc32": 1}, BODY.encode(compress=True), "crc32 not match"),
+        ({"bodyCrc32": "x"}, b"", "bodyCrc32 'x' is no integer of 32 bits"),
+        ({}, b"{", "JSON of 1 bytes cannot be read"),
+        ({}, b"x\x9cgarbage", "cannot be unpacked"),
+        ({"brokerAddr": "nowhere"}, b"", "address 'nowhere': write it as host:port"),
+        ({"brokerName": ""}, b"", "brokerName ''"),
+        ({"brokerName": "x" * 256}, b"", "1 to 255 printable"),
+        ({"brokerId": "first"}, b"", "brokerId 'first' is no integer"),
+        ({"heartbeatTimeoutMillis": 0}, b"", "heartbeatTimeoutMillis 0"),
+    ],
+)
+def test_a_wrong_registration_is_answered_and_changes_nothing(
+    tmp_path: Path, fields: dict[str, Any], body: bytes, remark: str
+) -> None:
+    async def test() -> None:
+        async with name_server(tmp_path) as broker:
+            answer = await broker.register(body, **fields)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert remark in (answer.remark or "")
+            info = ClusterInfo.decode((await broker.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+            assert info == ClusterInfo({}, {})
+
+    run(test)
+
+
+def test_a_broker_that_left_while_its_registration_was_read_is_not_there(tmp_path: Path) -> None:
+    topics = {
+        f"topic-{number}-{number**9}": TopicConfig(f"topic-{number}-{number**9}") for number in range(8000)
+    }
+    body = RegisterBrokerBody(DataVersion(), topics).encode(compress=True)
+    assert len(body) > 40_000
+
+    async def test() -> None:
+        async with name_server(tmp_path) as broker:
+            leaving = Broker(broker.address)
+            task = asyncio.create_task(leaving.register(body, brokerName="leaving"))
+            await asyncio.sleep(0.05)
+            await leaving.client.close()
+            with pytest.raises(SendError):
+                await task
+            # they are read one by one: the answer to this one says that the other's turn is over
+            assert (await broker.register(body, brokerAddr="127.0.0.1:9")).code == 0
+            info = ClusterInfo.decode((await broker.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+            assert list(info.broker_addr_table) == ["b"]
+            topic = list(topics)[-1]
+            assert len(TopicRouteData.decode((await broker.route(topic)).body).queue_datas) == 1
+
+    run(test)
+
+
+def test_data_version_heartbeat_unregister(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with name_server(tmp_path) as broker:
+            ids = {
+                "brokerName": "b",
+                "brokerAddr": "127.0.0.1:1",
+                "clusterName": "c",
+                "brokerId": 0,
+            }
+            version = BODY.data_version.encode()
+            answer = await broker.ask(RequestCode.QUERY_DATA_VERSION, version, **ids)
+            assert (answer.ext_fields, answer.body) == ({"changed": "true"}, b"")
+            await broker.register(BODY.encode(compress=True))
+            answer = await broker.ask(RequestCode.QUERY_DATA_VERSION, version, **ids)
+            assert (answer.ext_fields, answer.body) == ({"changed": "false"}, version)
+            answer = await broker.ask(RequestCode.QUERY_DATA_VERSION, DataVersion(0, 5, 8).encode(), **ids)
+            assert answer.ext_fields == {"changed": "true"}
+            assert (await broker.ask(RequestCode.BROKER_HEARTBEAT, **ids)).code == 0
+            assert (
+                await broker.ask(RequestCode.BROKER_HEARTBEAT)
+            ).remark == "the custom field <clusterName> is null"
+            assert (await broker.ask(RequestCode.UNREGISTER_BROKER, **ids)).code == 0
+            answer = await broker.route()
+            assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+            assert (answer.remark or "").startswith(
+                "No topic route info in name server for the topic: orders"
+            )
+
+    run(test)
+
+
+def test_kv_table_survives(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with name_server(tmp_path) as broker:
+            for number in range(20):
+                answer = await broker.ask(
+                    RequestCode.PUT_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key=f"t{number}", value="b:4"
+                )
+                assert answer.code == 0
+            assert (await broker.ask(RequestCode.PUT_KV_CONFIG, key="k", value="v")).remark == (
+                "namespace or key is null"
+            )
+            fields = {"namespace": "ORDER_TOPIC_CONFIG", "key": "t0"}
+            assert (await broker.ask(RequestCode.DELETE_KV_CONFIG, **fields)).code == 0
+        async with name_server(tmp_path, orderMessageEnable="true") as broker:
+            answer = await broker.ask(RequestCode.GET_KV_CONFIG, **fields)
+            assert (answer.code, answer.remark) == (
+                ResponseCode.QUERY_NOT_FOUND,
+                "No config item, Namespace: ORDER_TOPIC_CONFIG Key: t0",
+            )
+            answer = await broker.register(
+                RegisterBrokerBody(
+                    topic_config_table={name: TopicConfig(name) for name in ("t1", "t2")}
+                ).encode(compress=True)
+            )
+            assert KVTable.decode(answer.body).table == {f"t{n}": "b:4" for n in range(1, 20)}
+            assert TopicRouteData.decode((await broker.route("t1")).body).order_topic_conf == "b:4"
+
+    run(test)
+
+
+def test_a_file_that_cannot_be_written_is_an_answer_and_changes_nothing(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with name_server(tmp_path, kvConfigPath=str(tmp_path / "folder" / "kv.json")) as broker:
+            (tmp_path / "folder").write_text("a file where the folder should be")
+            fields = {"namespace": "n", "key": "k"}
+            answer = await broker.ask(RequestCode.PUT_KV_CONFIG, value="v", **fields)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "cannot be written" in (answer.remark or "")
+            assert (
+                await broker.ask(RequestCode.GET_KV_CONFIG, **fields)
+            ).code == ResponseCode.QUERY_NOT_FOUND
+            (tmp_path / "folder").unlink()
+            assert (await broker.ask(RequestCode.PUT_KV_CONFIG, value="v", **fields)).code == 0
+            assert (await broker.ask(RequestCode.GET_KV_CONFIG, **fields)).ext_fields == {"value": "v"}
+
+    run(test)
+
+
+def test_options_change_while_running_and_after(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with name_server(tmp_path) as broker:
+
+            async def change(text: str) -> Command:
+                return await broker.ask(RequestCode.UPDATE_NAMESRV_CONFIG, text.encode())
+
+            assert (await broker.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).code == 0
+            assert (await change("enableAllTopicList=false\nenableTopicList=false\n")).code == 0
+            for code in (
+                RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+                RequestCode.GET_TOPICS_BY_CLUSTER,
+                RequestCode.GET_UNIT_TOPIC_LIST,
+            ):
+                assert (await broker.ask(code, cluster="c")).remark == "disable"
+            answer = await change("waitSecondsForService=soon")
+            assert answer.code == ResponseCode.INVALID_PARAMETER
+            assert "option waitSecondsForService=soon" in (answer.remark or "")
+            assert "no key=value" in ((await change("enableTopicList")).remark or "")
+            for name in ("kvConfigPath", "rocketmqHome", "lakeRemoteAdmin"):
+                answer = await change(f"enableTopicList=true\n{name}=x")
+                assert (answer.code, answer.remark) == (
+                    ResponseCode.NO_PERMISSION,
+                    "Can not update config in black list.",
+                )
+            shown = (await broker.ask(RequestCode.GET_NAMESRV_CONFIG)).body.decode()
+            assert "enableTopicList=false\n" in shown
+        path = tmp_path / "namesrv.properties"
+        config, warnings = load_config(path, {}, {})
+        assert warnings == []
+        assert not config.namesrv.enable_all_topic_list
+
+    run(test)
+
+
+def test_routes_wait_for_service(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with name_server(tmp_path, needWaitForService="true", waitSecondsForService="1") as broker:
+            await broker.register(BODY.encode(compress=False))
+            answer = await broker.route()
+            assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "name server not ready")
+
+            async def ready() -> bool:
+                return (await broker.route()).code == 0
+
+            await until(ready)
+
+    run(test)
+
+
+def test_brokers_hear_of_a_new_least_id(tmp_path: Path) -> None:
+    async def test() -> None:
+        heard: asyncio.Queue[Command] = asyncio.Queue()
+        processors = Processors()
+        processors.register(
+            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, lambda _, request: heard.put_nowait(request)
+        )
+        slave_server = RemotingServer(processors)
+        await slave_server.start("127.0.0.1", 0)
+        slave_address = f"127.0.0.1:{slave_server.port}"
+        async with name_server(tmp_path, notifyMinBrokerIdChanged="true") as slave:
+            master = Broker(slave.address)
+            body = BODY.encode(compress=True)
+            await master.register(body, enableActingMaster="true")
+            await slave.register(body, enableActingMaster="true", brokerId=1, brokerAddr=slave_address)
+            await master.client.close()
+            told = await heard.get()
+            assert told.is_one_way
+            assert told.ext_fields == {
+                "minBrokerId": "1",
+                "minBrokerAddr": slave_address,
+                "offlineBrokerAddr": "127.0.0.1:1",
+            }
+            master = Broker(slave.address)
+            await master.register(body, enableActingMaster="true")
+            assert (await heard.get()).ext_fields == {
+                "minBrokerId": "0",
+                "minBrokerAddr": "127.0.0.1:1",
+                "haBrokerAddr": "127.0.0.1:2",
+            }
+            await master.client.close()
+        await slave_server.stop()
+
+    run(test)
+
+
+def test_silent_brokers_expire_though_their_connection_is_open(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with name_server(tmp_path, scanNotActiveBrokerInterval="50") as reader:
+            broker = Broker(reader.address)
+            await broker.register(BODY.encode(compress=True), heartbeatTimeoutMillis=300)
+            assert (await reader.route()).code == 0
+
+            async def gone() -> bool:
+                return (await reader.route()).code == ResponseCode.TOPIC_NOT_EXIST
+
+            await until(gone)
+            await broker.client.close()
+
+    run(test)
+
+
+def test_changes_are_taken_from_this_machine_only(tmp_path: Path) -> None:
+    own = default_ip()
+    if own == "127.0.0.1":
+        pytest.skip("needs an interface beside loopback")
+
+    async def test() -> None:
+        for allowed in ("false", "true"):
+            async with name_server(tmp_path, bindAddress="0.0.0.0", lakeRemoteAdmin=allowed) as local:
+                remote = Broker(f"{own}:{local.address.rpartition(':')[2]}")
+                for code, fields in (
+                    (RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": "k", "value": "v"}),
+                    (RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "b"}),
+                    (RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "t"}),
+                    (RequestCode.GET_NAMESRV_CONFIG, {}),
+                    (RequestCode.UPDATE_NAMESRV_CONFIG, {}),
+                ):
+                    answer = await remote.ask(code, **fields)
+                    assert answer.code == (0 if allowed == "true" else ResponseCode.NO_PERMISSION)
+                    assert (await local.ask(code, **fields)).code == 0
+                assert (await remote.register(BODY.encode(compress=True))).code == 0
+                assert (await remote.route()).code == 0
+                await remote.client.close()
+
+    run(test)
+
+
+# the process
+
+
+def test_start_stop_and_start_again(tmp_path: Path) -> None:
+    async def put(address: str) -> None:
+        broker = Broker(address)
+        answer = await broker.ask(RequestCode.PUT_KV_CONFIG, namespace="n", key="k", value="v")
+        assert answer.code == 0
+        await broker.client.close()
+
+    async def get(address: str) -> None:
+        broker = Broker(address)
+        assert (await broker.ask(RequestCode.GET_KV_CONFIG, namespace="n", key="k")).ext_fields == {
+            "value": "v"
+        }
+        await broker.client.close()
+
+    with NameServerProcess(tmp_path) as process:
+        boot = (tmp_path / "namesrv.out").read_text()
+        assert boot == f"The Name Server boot success. serializeType=JSON, address 127.0.0.1:{process.port}\n"
+        asyncio.run(put(process.address))
+        assert process.process is not None
+        process.process.send_signal(signal.SIGKILL)
+        process.process.wait()
+        process.start()
+        asyncio.run(get(process.address))
+        assert process.terminate() == 0
+
+
+def lakebroker(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command("namesrv", *arguments), capture_output=True, text=True, cwd=ROOT, check=False, timeout=60
+    )
+
+
+def test_exit_codes(tmp_path: Path) -> None:
+    broken = tmp_path / "kvConfig.json"
+    broken.write_text("{")
+    paths = ("--set", f"kvConfigPath={tmp_path / 'none'}", "--set", "bindAddress=127.0.0.1")
+    with NameServerProcess(tmp_path / "running") as process:
+        for arguments, status, named in (
+            (("--set", "listenPort=70000"), 253, "option listenPort=70000"),
+            (("--set", "listenPort"), 253, "write it as name=value"),
+            (("-c", str(tmp_path / "missing.properties")), 253, "missing.properties cannot be read"),
+            (("--set", f"kvConfigPath={broken}", "--set", "listenPort=0"), 254, "cannot be used"),
+            ((*paths, "--set", f"listenPort={process.port}"), 255, "choose another listenPort"),
+            (
+                (*paths, "--set", "listenPort=0", "--set", "bindAddress=203.0.113.1"),
+                255,
+                "203.0.113.1 cannot be opened",
+            ),
+        ):
+            done = lakebroker(*arguments)
+            assert done.returncode == status, done.stderr
+            assert named in done.stderr
+            assert "Traceback" not in done.stderr
+
+
+def test_print_options(tmp_path: Path) -> None:
+    path = tmp_path / "namesrv.properties"
+    path.write_text("listenPort=5\norderMessageEnable=true\n")
+    done = lakebroker("-c", str(path), "-p")
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert {"listenPort=5", "orderMessageEnable=true", f"configStorePath={path}"} <= set(lines)
+    assert "scanNotActiveBrokerInterval=5000" in lines

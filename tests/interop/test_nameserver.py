@@ -1,0 +1,266 @@
+"""Real RocketMQ 5.5.0 with our name server: one broker registers with ours and with the real one at the same time.
+
+`mqadmin` runs every command on both; what it prints must be the same. A real proxy in cluster mode finds the broker
+through ours, and the official client sends and receives through it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peer.rocketmq import RocketMQ
+from broker_gateway.remoting.body.route import ClusterInfo, TopicRouteData
+from broker_gateway.remoting.body.tables import KVTable, TopicList
+from broker_gateway.remoting.client import RemotingClient
+from broker_gateway.remoting.codes import RequestCode, ResponseCode
+from broker_gateway.remoting.command import Command, SerializeType
+from demo.official_client import OfficialClient
+from demo.processes import NameServer
+from tests.interop.test_store_exchange import receive_all
+
+TOPICS = {"orders": (4, "NORMAL"), "ordered": (2, "FIFO")}
+pytestmark = pytest.mark.timeout(600)
+
+
+class Both:
+    """The real name server and ours, and a broker that both know."""
+
+    def __init__(self, peer: RocketMQ, ours: NameServer) -> None:
+        self.peer = peer
+        self.ours = ours
+        self.real_address = f"127.0.0.1:{peer.name_server_port}"
+
+    def mqadmin(self, *arguments: str) -> tuple[str, str]:
+        """What the command prints on the real one, and on ours."""
+        with ThreadPoolExecutor(2) as pool:
+            real, ours = pool.map(
+                lambda address: self.peer.mqadmin(*arguments, name_server=address),
+                (self.real_address, self.ours.address),
+            )
+        return real, ours
+
+    def ask(self, code: RequestCode, **fields: str) -> tuple[Command, Command]:
+        """The answers of the real one and of ours to a request."""
+        found = [invoke(address, Command(code, fields)) for address in (self.real_address, self.ours.address)]
+        return found[0], found[1]
+
+
+def invoke(address: str, command: Command) -> Command:
+    async def ask() -> Command:
+        client = RemotingClient()
+        try:
+            return await client.invoke(address, command, 10)
+        finally:
+            await client.close()
+
+    return asyncio.run(ask())
+
+
+def wait_until(done: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def has_route(address: str, topic: str) -> bool:
+    return invoke(address, Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})).code == 0
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+    folder = tmp_path_factory.mktemp("nameservers")
+    with NameServer(folder / "ours") as ours:
+        peer = RocketMQ(
+            folder / "peer", TOPICS, ["readers"], proxy=False, heap="512m", other_name_servers=[ours.address]
+        )
+        with peer:
+            found = Both(peer, ours)
+            wait_until(lambda: has_route(ours.address, "orders") and has_route(found.real_address, "orders"))
+            yield found
+
+
+def lines(text: str) -> list[str]:
+    """Lines without their order, which the original leaves to hash tables."""
+    return sorted(line.rstrip() for line in text.splitlines() if line.strip())
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_route_is_the_same_text(both: Both, topic: str) -> None:
+    real, ours = both.mqadmin("topicRoute", "-t", topic)
+    assert "brokerDatas" in real
+    assert ours == real
+
+
+def test_topic_list_is_the_same(both: Both) -> None:
+    real, ours = both.mqadmin("topicList")
+    assert "orders" in lines(real)
+    assert lines(ours) == lines(real)
+
+
+def test_cluster_list_is_the_same(both: Both) -> None:
+    """Rates and times of the broker change between the calls: the columns up to its version are compared."""
+    real, ours = both.mqadmin("clusterList")
+    assert "broker-a" in real
+    assert [line.split()[:5] for line in lines(ours)] == [line.split()[:5] for line in lines(real)]
+
+
+def test_kv_config(both: Both) -> None:
+    for arguments in (
+        ("updateKvConfig", "-s", "ORDER_TOPIC_CONFIG", "-k", "ordered", "-v", "broker-a:2"),
+        ("updateKvConfig", "-s", "notes", "-k", "a", "-v", 'grün {"x":1}'),
+        ("updateKvConfig", "-s", "notes", "-k", "b", "-v", "2"),
+        ("deleteKvConfig", "-s", "notes", "-k", "b"),
+        ("deleteKvConfig", "-s", "unknown", "-k", "b"),
+    ):
+        real, ours = both.mqadmin(*arguments)
+        assert "success" in real
+        assert ours == real
+    for key in ("a", "b"):
+        real, ours = both.ask(RequestCode.GET_KV_CONFIG, namespace="notes", key=key)
+        assert (ours.code, ours.remark, ours.ext_fields) == (real.code, real.remark, real.ext_fields)
+    real, ours = both.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, namespace="ORDER_TOPIC_CONFIG")
+    assert KVTable.decode(ours.body) == KVTable.decode(real.body) == KVTable({"ordered": "broker-a:2"})
+    written = [both.peer.folder / "namesrv" / "kvConfig.json", both.ours.folder / "kvConfig.json"]
+    assert json.loads(written[0].read_text()) == json.loads(written[1].read_text())
+
+
+def test_permissions_of_a_broker(both: Both) -> None:
+    for command in ("wipeWritePerm", "addWritePerm"):
+        real, ours = both.mqadmin(command, "-b", "broker-a")
+        assert "broker-a" in real
+        assert ours.replace(both.ours.address, both.real_address) == real
+        routes = [
+            TopicRouteData.decode(each.body)
+            for each in both.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="orders")
+        ]
+        assert routes[0] == routes[1]
+        assert routes[0].queue_datas[0].perm == (4 if command == "wipeWritePerm" else 6)
+
+
+def options(text: str) -> dict[str, str]:
+    return {
+        found[1]: found[2].strip()
+        for line in text.splitlines()
+        if (found := re.fullmatch(r"(\w+)\s+=\s*(.*)", line))
+    }
+
+
+def test_options_of_the_name_server(both: Both) -> None:
+    differ = {"listenPort", "kvConfigPath", "configStorePath", "rocketmqHome"}
+
+    def compare() -> dict[str, str]:
+        real, ours = (options(each) for each in both.mqadmin("getNamesrvConfig"))
+        assert {name for name in ours if not name.startswith("lake")} == set(real)
+        for name in set(real) - differ:
+            assert ours[name] == real[name], name
+        return ours
+
+    assert compare()["orderMessageEnable"] == "false"
+    for key, value in (("orderMessageEnable", "true"), ("noSuchOption", "1")):
+        real, ours = both.mqadmin("updateNamesrvConfig", "-k", key, "-v", value)
+        assert "success" in real
+        assert ours.replace(both.ours.address, both.real_address) == real
+    assert compare()["orderMessageEnable"] == "true"
+    for name in ("kvConfigPath", "configStorePath", "configBlackList"):
+        request = Command(RequestCode.UPDATE_NAMESRV_CONFIG, body=f"{name}=/tmp/x\n".encode())
+        real_answer, our_answer = (invoke(a, request) for a in (both.real_address, both.ours.address))
+        assert (our_answer.code, our_answer.remark) == (real_answer.code, real_answer.remark)
+        assert our_answer.code == ResponseCode.NO_PERMISSION
+    assert "orderMessageEnable=true\n" in (both.ours.folder / "namesrv.properties").read_text()
+
+
+REQUESTS = [
+    (RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"}),
+    (RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders", "acceptStandardJsonOnly": "true"}),
+    (RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders", "__ZONE_MODE": "true", "__ZONE_NAME": "z"}),
+    (RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "no-such-topic"}),
+    (RequestCode.GET_BROKER_CLUSTER_INFO, {}),
+    (RequestCode.GET_BROKER_MEMBER_GROUP, {"clusterName": "DefaultCluster", "brokerName": "broker-a"}),
+    (RequestCode.GET_BROKER_MEMBER_GROUP, {"clusterName": "DefaultCluster", "brokerName": "unknown"}),
+    (RequestCode.GET_KV_CONFIG, {"namespace": "unknown", "key": "k"}),
+    (RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "unknown"}),
+    (RequestCode.GET_UNIT_TOPIC_LIST, {}),
+    (RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, {}),
+    (RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, {}),
+    (RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "unknown"}),
+    (RequestCode.PULL_MESSAGE, {}),
+]
+
+
+@pytest.mark.parametrize(("code", "fields"), REQUESTS)
+@pytest.mark.parametrize("version", [0, 400, 513])
+@pytest.mark.parametrize("kind", list(SerializeType))
+def test_answers_are_the_same_bytes(
+    both: Both, code: RequestCode, fields: dict[str, str], version: int, kind: SerializeType
+) -> None:
+    request = Command(code, fields, version=version, serialize_type=kind)
+    real, ours = (invoke(address, request) for address in (both.real_address, both.ours.address))
+    assert (ours.code, ours.ext_fields) == (real.code, real.ext_fields)
+    # the original leaves its initial remark in some answers that went well
+    assert ours.remark == (None if real.remark == "not set any response code" else real.remark)
+    assert ours.body == real.body
+    assert (ours.flag, ours.serialize_type) == (real.flag, real.serialize_type)
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "DefaultCluster"}),
+        (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}),
+        (RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, {}),
+    ],
+)
+def test_lists_hold_the_same_topics(both: Both, code: RequestCode, fields: dict[str, str]) -> None:
+    real, ours = (TopicList.decode(each.body) for each in both.ask(code, **fields))
+    assert sorted(ours.topic_list) == sorted(real.topic_list)
+    assert len(real.topic_list) >= 2
+    assert ours.broker_addr == real.broker_addr
+
+
+def test_topic_is_deleted_and_made_again(both: Both) -> None:
+    cluster = ClusterInfo.decode(invoke(both.ours.address, Command(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+    address = cluster.broker_addr_table["broker-a"].broker_addrs[0]
+    real, ours = both.mqadmin("updateTopic", "-b", address, "-t", "brief", "-r", "3", "-w", "3")
+    assert "success" in real
+    assert "success" in ours
+    wait_until(lambda: has_route(both.ours.address, "brief"))
+    deleted = both.peer.mqadmin(
+        "deleteTopic", "-c", "DefaultCluster", "-t", "brief", name_server=both.ours.address
+    )
+    assert "success" in deleted
+    assert not has_route(both.ours.address, "brief")
+
+
+def test_official_client_through_a_real_proxy(both: Both) -> None:
+    both.peer.start_cluster_proxy(both.ours.address)
+    with OfficialClient() as official:
+        official.call("producer", endpoints=both.peer.address, topics=["orders"])
+        sent = [official.call("send", topic="orders", bodies=[f"body {n}"], tag="a") for n in range(20)]
+        ids = [each for answer in sent for each in answer["ids"]]
+        official.call(
+            "simple", endpoints=both.peer.address, group="readers", topics={"orders": "*"}, await_s=3
+        )
+        assert sorted(receive_all(official, len(ids))) == sorted(ids)
+
+
+def test_route_goes_with_the_broker(tmp_path: Path) -> None:
+    """SIGKILL: the connection closes, and the route is gone long before the broker would have expired."""
+    with NameServer(tmp_path / "ours", scanNotActiveBrokerInterval="3600000") as ours:
+        with RocketMQ(
+            tmp_path / "peer", TOPICS, proxy=False, heap="512m", other_name_servers=[ours.address]
+        ) as peer:
+            wait_until(lambda: has_route(ours.address, "orders"))
+            peer.kill()
+            wait_until(lambda: not has_route(ours.address, "orders"), seconds=10)
+        info = ClusterInfo.decode(invoke(ours.address, Command(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+        assert info == ClusterInfo({}, {})
+        assert ours.terminate() == 0

@@ -1,0 +1,416 @@
+"""The route table: registration, expiry, masters and slaves, permissions. Time is a number that the test moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker_gateway.nameserver import route_queries, route_table
+from broker_gateway.nameserver.route_table import (
+    MinBrokerIdChange,
+    Registered,
+    Registration,
+    RouteTable,
+)
+from broker_gateway.remoting.body.registration import RegisterBrokerBody
+from broker_gateway.remoting.body.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from broker_gateway.remoting.body.topic_config import DataVersion, TopicConfig
+from broker_gateway.remoting.errors import RequestError
+
+MASTER, SLAVE, LATER_SLAVE = "h:1", "h:2", "h:3"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def table(clock: Clock) -> RouteTable:
+    return RouteTable(clock)
+
+
+def body(*topics: str | TopicConfig, version: int = 1, state: int = 0, **more: Any) -> RegisterBrokerBody:
+    configs = [each if isinstance(each, TopicConfig) else TopicConfig(each, 4, 4) for each in topics]
+    return RegisterBrokerBody(
+        DataVersion(state, 0, version), {each.topic_name: each for each in configs}, **more
+    )
+
+
+def registration(
+    broker_id: int = 0,
+    address: str = MASTER,
+    *topics: str | TopicConfig,
+    name: str = "b",
+    cluster: str = "c",
+    acting: bool | None = False,
+    timeout_ms: int | None = None,
+    zone: str | None = None,
+    **more: Any,
+) -> Registration:
+    return Registration(
+        cluster_name=cluster,
+        broker_addr=address,
+        broker_name=name,
+        broker_id=broker_id,
+        ha_server_addr=f"ha-{address}",
+        body=body(*(topics or ("orders", "other")), **more),
+        zone_name=zone,
+        heartbeat_timeout_ms=timeout_ms,
+        enable_acting_master=acting,
+    )
+
+
+def route(table: RouteTable, topic: str = "orders", *, acting: bool = False) -> TopicRouteData | None:
+    return route_queries.topic_route(table, topic, support_acting_master=acting)
+
+
+def addresses(table: RouteTable, topic: str = "orders", *, acting: bool = False) -> dict[int, str]:
+    found = route(table, topic, acting=acting)
+    assert found is not None
+    return dict(found.broker_datas[0].broker_addrs)
+
+
+def perm(table: RouteTable, topic: str = "orders") -> int:
+    return table.topics[topic]["b"].perm
+
+
+def nothing_is_left(table: RouteTable) -> bool:
+    left = (table.topics, table.brokers, table.clusters, table.live, table.filter_servers, table.mappings)
+    return not any(left) and not table._by_connection and table._queue_datas == table._mapped_queues == 0
+
+
+def test_route_of_a_registered_broker(table: RouteTable) -> None:
+    assert table.register(registration(), "conn") == Registered()
+    assert route(table) == TopicRouteData((QueueData("b", 4, 4),), (BrokerData("c", "b", {0: MASTER}),))
+    assert route(table, "unknown") is None
+    assert route_queries.cluster_info(table) == ClusterInfo(
+        {"b": BrokerData("c", "b", {0: MASTER})}, {"c": ["b"]}
+    )
+
+
+def test_a_single_topic_of_an_unknown_broker_is_refused_and_leaves_nothing(table: RouteTable) -> None:
+    with pytest.raises(RequestError, match="register broker failed"):
+        table.register(registration(0, MASTER, "orders"), "conn")
+    assert nothing_is_left(table)
+    table.register(registration(), "conn")
+    table.register(registration(0, MASTER, "new", version=2), "conn")
+    assert sorted(table.topics) == ["new", "orders", "other"]
+
+
+def test_topics_change_only_with_the_data_version(table: RouteTable) -> None:
+    table.register(registration(), "conn")
+    changed = TopicConfig("orders", 16, 16)
+    table.register(registration(0, MASTER, changed, "other", "new"), "conn")
+    assert table.topics["orders"]["b"].read_queue_nums == 4, "same data version: passed over"
+    assert "new" in table.topics, "but a topic that is not there yet is taken"
+    table.register(registration(0, MASTER, changed, "other", version=2), "conn")
+    assert table.topics["orders"]["b"].read_queue_nums == 16
+
+
+def test_topics_that_are_not_named_go_only_when_asked(table: RouteTable) -> None:
+    table.register(registration(0, MASTER, "a", "b", "d"), "conn")
+    table.register(registration(0, MASTER, "a", "b", version=2), "conn")
+    assert sorted(table.topics) == ["a", "b", "d"]
+    table.register(registration(0, MASTER, "a", "e", version=3), "conn", delete_missing_topics=True)
+    assert sorted(table.topics) == ["a", "e"]
+
+
+def test_two_brokers_share_a_topic(table: RouteTable) -> None:
+    table.register(registration(), "one")
+    table.register(registration(0, "h:9", name="b2"), "two")
+    found = route(table)
+    assert found is not None
+    assert [each.broker_name for each in found.queue_datas] == ["b", "b2"]
+    assert table.connection_closed("one") == []
+    found = route(table)
+    assert found is not None
+    assert [each.broker_name for each in found.broker_datas] == ["b2"]
+
+
+# life
+
+
+def test_connection_closed(table: RouteTable) -> None:
+    table.register(registration(filter_server_list=("f:1",)), "conn")
+    table.connection_closed("another")
+    assert addresses(table) == {0: MASTER}
+    table.connection_closed("conn")
+    assert route(table) is None
+    assert nothing_is_left(table)
+
+
+def test_a_broker_that_came_back_survives_its_old_connection(table: RouteTable) -> None:
+    table.register(registration(), "old")
+    table.register(registration(), "new")
+    table.connection_closed("old")
+    assert addresses(table) == {0: MASTER}
+    table.connection_closed("new")
+    assert nothing_is_left(table)
+
+
+def test_every_broker_of_a_connection_goes(table: RouteTable) -> None:
+    table.register(registration(), "conn")
+    table.register(registration(0, "h:9", name="b2"), "conn")
+    table.connection_closed("conn")
+    assert nothing_is_left(table)
+
+
+def test_an_address_under_a_new_name_leaves_nothing_of_either(table: RouteTable) -> None:
+    table.register(registration(), "conn")
+    table.register(registration(name="renamed"), "conn")
+    table.connection_closed("conn")
+    assert nothing_is_left(table)
+
+
+def test_expiry_after_120_s(table: RouteTable, clock: Clock) -> None:
+    table.register(registration(), "conn")
+    clock.now += 120_000
+    assert table.expired() == []
+    clock.now += 1
+    assert table.expired() == [(("c", MASTER), "conn")]
+    table.touch("c", MASTER)
+    assert table.expired() == []
+    clock.now += 120_001
+    table.unregister_address("c", MASTER)
+    assert nothing_is_left(table)
+
+
+def test_expiry_as_the_broker_asked(table: RouteTable, clock: Clock) -> None:
+    table.register(registration(timeout_ms=10_000), "quick")
+    table.register(registration(0, "h:9", name="b2", timeout_ms=1 << 60), "slow")
+    clock.now += 10_001
+    assert [key for key, _ in table.expired()] == [("c", MASTER)]
+    clock.now += route_table.MAX_TIMEOUT_MS
+    assert len(table.expired()) == 2, "nobody is kept for ever"
+
+
+def test_registering_again_and_signs_of_life_of_unknown_brokers(table: RouteTable, clock: Clock) -> None:
+    table.touch("c", MASTER)
+    assert nothing_is_left(table)
+    table.register(registration(), "conn")
+    clock.now += 100_000
+    table.register(registration(), "conn")
+    clock.now += 100_000
+    assert table.expired() == []
+
+
+def test_data_version(table: RouteTable) -> None:
+    assert table.data_version("c", MASTER) is None
+    table.register(registration(version=7, state=3), "conn")
+    assert table.data_version("c", MASTER) == DataVersion(3, 0, 7)
+    assert table.data_version("other", MASTER) is None
+
+
+def test_unregister(table: RouteTable) -> None:
+    table.register(registration(), "conn")
+    assert table.unregister("c", "h:9", "unknown", 0) is None
+    assert addresses(table) == {0: MASTER}
+    table.unregister("c", MASTER, "b", 0)
+    assert nothing_is_left(table)
+
+
+# masters and slaves
+
+
+def test_a_slave_is_told_its_master_and_serves_its_topics_no_more(table: RouteTable) -> None:
+    table.register(registration(), "master")
+    answer = table.register(registration(1, SLAVE, "orders", "of-slave"), "slave")
+    assert answer == Registered(f"ha-{MASTER}", MASTER)
+    assert addresses(table) == {0: MASTER, 1: SLAVE}
+    assert "of-slave" not in table.topics
+
+
+def test_a_slave_alone_brings_topics_only_since_5_0(table: RouteTable) -> None:
+    table.register(registration(1, SLAVE, acting=None), "slave")
+    assert route(table) is None
+    table.register(registration(1, SLAVE, acting=False, version=2), "slave")
+    assert addresses(table) == {1: SLAVE}
+    assert perm(table) == 6
+
+
+def test_slave_becomes_master(table: RouteTable) -> None:
+    table.register(registration(), "master")
+    table.register(registration(1, SLAVE), "slave")
+    table.connection_closed("master")
+    assert addresses(table) == {1: SLAVE}
+    table.register(registration(0, SLAVE, version=2), "slave")
+    assert addresses(table) == {0: SLAVE}, "an address has one id"
+
+
+def test_an_old_master_with_an_older_state_is_passed_over(table: RouteTable) -> None:
+    table.register(registration(0, SLAVE, state=5), "new")
+    assert table.register(registration(0, MASTER, state=4), "old") == Registered()
+    assert addresses(table) == {0: SLAVE}
+    assert ("c", MASTER) not in table.live
+    table.register(registration(0, MASTER, state=5), "old")
+    assert addresses(table) == {0: MASTER}, "not older: it takes the place"
+
+
+def test_acting_master(table: RouteTable) -> None:
+    for number, address in ((0, MASTER), (1, SLAVE), (2, LATER_SLAVE)):
+        table.register(registration(number, address, acting=True), address)
+    assert perm(table) == 6
+    assert table.connection_closed(MASTER) == [
+        MinBrokerIdChange("b", 1, SLAVE, MASTER, None, (SLAVE, LATER_SLAVE))
+    ]
+    assert perm(table) == 4, "read only while there is no master"
+    assert addresses(table) == {1: SLAVE, 2: LATER_SLAVE}
+    assert addresses(table, acting=True) == {0: SLAVE, 2: LATER_SLAVE}
+    answer = table.register(registration(0, MASTER, acting=True), MASTER)
+    assert answer.change == MinBrokerIdChange("b", 0, MASTER, None, f"ha-{MASTER}", (SLAVE, LATER_SLAVE))
+    assert perm(table) == 6
+    assert addresses(table, acting=True) == {0: MASTER, 1: SLAVE, 2: LATER_SLAVE}
+
+
+def test_prime_slave_registers_read_only(table: RouteTable) -> None:
+    table.register(registration(1, SLAVE, acting=True), "slave")
+    assert perm(table) == 4
+    assert addresses(table, acting=True) == {0: SLAVE}
+    table.register(registration(1, SLAVE, "orders", "rmq_sys_SYNC_BROKER_MEMBER_b", acting=True), "slave")
+    assert addresses(table, "rmq_sys_SYNC_BROKER_MEMBER_b", acting=True) == {1: SLAVE}, "as it is"
+
+
+def test_a_later_slave_that_goes_changes_no_least_id(table: RouteTable) -> None:
+    for number, address in ((0, MASTER), (1, SLAVE)):
+        table.register(registration(number, address, acting=True), address)
+    assert table.connection_closed(SLAVE) == []
+    assert perm(table) == 6
+    assert addresses(table) == {0: MASTER}
+
+
+def test_without_acting_masters_nobody_is_told(table: RouteTable) -> None:
+    for number, address in ((0, MASTER), (1, SLAVE)):
+        table.register(registration(number, address), address)
+    assert table.connection_closed(MASTER) == []
+    assert perm(table) == 6
+
+
+def test_broker_member_group(table: RouteTable) -> None:
+    table.register(registration(), "m")
+    table.register(registration(3, SLAVE), "s")
+    assert route_queries.broker_member_group(table, "c", "b").broker_addrs == {0: MASTER, 3: SLAVE}
+    assert route_queries.broker_member_group(table, "c", "unknown").broker_addrs == {}
+
+
+# topics
+
+
+def test_write_permission(table: RouteTable) -> None:
+    table.register(registration(0, MASTER, "a", "b", TopicConfig("d", perm=1)), "conn")
+    table.register(registration(0, "h:9", "a", "b", name="b2"), "other")
+    assert table.wipe_write_perm("b") == 3
+    assert [table.topics[name]["b"].perm for name in "abd"] == [4, 4, 1]
+    assert table.topics["a"]["b2"].perm == 6
+    table.register(registration(0, MASTER, "a", "b", TopicConfig("d", perm=1)), "conn")
+    assert table.topics["a"]["b"].perm == 4, "a registration that changed nothing does not bring it back"
+    assert table.add_write_perm("b") == 3
+    assert [table.topics[name]["b"].perm for name in "abd"] == [6, 6, 6]
+    assert table.wipe_write_perm("unknown") == 0
+
+
+def test_topic_registered_apart(table: RouteTable) -> None:
+    table.register(registration(), "conn")
+    table.register_topic("new", [QueueData("b", 1, 1), QueueData("unknown", 1, 1)])
+    assert "new" not in table.topics
+    table.register_topic("new", [QueueData("b", 1, 2)])
+    table.register_topic("new", [QueueData("b", 3, 4)])
+    assert table.topics["new"] == {"b": QueueData("b", 3, 4)}
+    table.connection_closed("conn")
+    assert nothing_is_left(table)
+
+
+def test_topic_deleted(table: RouteTable) -> None:
+    table.register(registration(), "one")
+    table.register(registration(0, "h:9", name="b2", cluster="c2"), "two")
+    table.delete_topic("orders", "c2")
+    assert list(table.topics["orders"]) == ["b"]
+    table.delete_topic("orders", "unknown")
+    table.delete_topic("unknown")
+    assert "orders" in table.topics
+    table.delete_topic("orders")
+    assert "orders" not in table.topics
+
+
+def test_lists(table: RouteTable) -> None:
+    flagged = [TopicConfig(f"t{flag}", topic_sys_flag=flag) for flag in range(4)]
+    table.register(registration(0, MASTER, *flagged), "one")
+    table.register(registration(0, "h:9", "a", "b", name="b2", cluster="c2"), "two")
+    assert list(route_queries.all_topics(table).topic_list) == ["t0", "t1", "t2", "t3", "a", "b"]
+    assert list(route_queries.topics_of_cluster(table, "c2").topic_list) == ["a", "b"]
+    assert list(route_queries.topics_of_cluster(table, "unknown").topic_list) == []
+    assert list(route_queries.unit_topics(table).topic_list) == ["t1", "t3"]
+    assert list(route_queries.unit_sub_topics(table).topic_list) == ["t2", "t3"]
+    assert list(route_queries.unit_sub_un_unit_topics(table).topic_list) == ["t2"]
+    system = route_queries.system_topics(table)
+    assert (list(system.topic_list), system.broker_addr) == (["c", "b", "c2", "b2"], MASTER)
+
+
+def test_filter_servers_and_static_topics_are_in_the_route(table: RouteTable) -> None:
+    mapping = {"bname": "b", "currIdMap": {0: 0, 1: 1}, "topic": "orders", "totalQueues": 4}
+    given = registration(filter_server_list=("f:1", "f:2"), topic_queue_mapping_info_map={"orders": mapping})
+    table.register(given, "conn")
+    found = route(table)
+    assert found is not None
+    assert found.filter_server_table == {MASTER: ["f:1", "f:2"]}
+    assert found.topic_queue_mapping_by_broker == {"b": mapping}
+    table.register(registration(), "conn")
+    found = route(table)
+    assert found is not None
+    assert found.filter_server_table == {}
+    table.connection_closed("conn")
+    assert nothing_is_left(table)
+
+
+def test_zones(table: RouteTable) -> None:
+    table.register(registration(zone="Z1", filter_server_list=("f:1",)), "one")
+    table.register(registration(0, "h:8", name="b2", zone="z2", filter_server_list=("f:2",)), "two")
+    table.register(registration(1, "h:9", name="b3", zone="z3"), "slave without a master")
+    found = route(table)
+    assert found is not None
+    near = route_queries.in_zone(found, "z1")
+    assert [each.broker_name for each in near.broker_datas] == ["b", "b3"]
+    assert [each.broker_name for each in near.queue_datas] == ["b", "b3"]
+    assert near.filter_server_table == {MASTER: ["f:1"]}
+
+
+# bounds
+
+
+def test_bounds(table: RouteTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_table, "MAX_BROKERS", 1)
+    monkeypatch.setattr(route_table, "MAX_QUEUE_DATAS", 3)
+    table.register(registration(), "conn")
+    with pytest.raises(RequestError, match="1 brokers are registered"):
+        table.register(registration(0, "h:9", name="b2"), "other")
+    with pytest.raises(RequestError, match="3 are allowed"):
+        table.register(registration(0, MASTER, "orders", "x", "y", version=2), "conn")
+    assert sorted(table.topics) == ["orders", "other"], "refused whole"
+    table.register(registration(0, MASTER, "orders", "x", version=2), "conn")
+    with pytest.raises(RequestError, match="3 are allowed"):
+        table.register_topic("z", [QueueData("b", 1, 1)])
+    table.connection_closed("conn")
+    assert nothing_is_left(table)
+
+
+def test_queues_of_static_topics_are_bounded(table: RouteTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_table, "MAX_MAPPED_QUEUES", 3)
+    mapping = {"bname": "b", "currIdMap": {0: 0, 1: 1}, "topic": "orders"}
+    with pytest.raises(RequestError, match="queues of static topics: 3 are allowed"):
+        table.register(
+            registration(topic_queue_mapping_info_map={"orders": mapping, "other": mapping}), "conn"
+        )
+    assert nothing_is_left(table)
+    table.register(registration(topic_queue_mapping_info_map={"orders": mapping}), "conn")
+    assert table.mappings == {"orders": {"b": mapping}}
+    table.delete_topic("orders")
+    assert table._mapped_queues == 0
