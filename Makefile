@@ -51,3 +51,4 @@ evidence: $(JARS) ## The long versions of the crash tests
 
 clean: ## Remove what was built
 	rm -rf $(VENV) .cache lakebroker_pb demo-output build dist *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -62,7 +62,7 @@ class SendColumns:
         """The request's records; None when the plain path has to look at it. `now` in ms."""
         self._limits[NOW] = now
         count, used, bodies = send_walk.walk(
-            request, self._limits, peer.text, self._rows, self._properties, self._seen
+            request, self._limits, peer.text, self._rows, self._properties, send_walk.RESERVED, self._seen
         )
         if count <= 0:
             return None

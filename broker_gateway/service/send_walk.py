@@ -56,7 +56,6 @@ _OVERHEAD = 64
 _ID_MAX_LENGTH = 255
 _NORMAL = 1
 _GZIP = 2
-_MOST_USER = 1024
 
 # keys of fields: number and wire type
 _MESSAGES = 0x0A
@@ -73,7 +72,8 @@ def _fnv(text: bytes) -> int:
     return value
 
 
-_RESERVED = np.array(sorted(_fnv(each.encode()) for each in RESERVED_PROPERTIES), dtype=np.uint64)
+RESERVED = np.array(sorted(_fnv(each.encode()) for each in RESERVED_PROPERTIES), dtype=np.uint64)
+"""Hashes of reserved names. An argument: a constant would stay as it was when the code was compiled and kept."""
 
 
 @njit(cache=True)
@@ -151,16 +151,16 @@ def _hash(data: Array, start: int, length: int) -> Any:
 
 
 @njit(cache=True)
-def _reserved(value: Any) -> bool:
+def _is_reserved(reserved: Array, value: Any) -> bool:
     """Whether a reserved name has this hash."""
-    low, high = 0, len(_RESERVED)
+    low, high = 0, len(reserved)
     while low < high:
         middle = (low + high) // 2
-        if _RESERVED[middle] < value:
+        if reserved[middle] < value:
             low = middle + 1
         else:
             high = middle
-    return low < len(_RESERVED) and _RESERVED[low] == value
+    return low < len(reserved) and reserved[low] == value
 
 
 @njit(cache=True)
@@ -173,7 +173,7 @@ def _java_hash(data: Array, start: int, length: int) -> int:
 
 @njit(cache=True)
 def _user(
-    data: Array, at: int, stop: int, properties: Array, used: int, seen: Array, count: int
+    data: Array, at: int, stop: int, properties: Array, used: int, reserved: Array, seen: Array, count: int
 ) -> tuple[int, int]:
     """A user property to `properties`; where the next one goes (-1: unusual), and the bytes of key and value."""
     unusual = np.int64(-1), np.int64(0)
@@ -194,7 +194,7 @@ def _user(
     if not _printable(data, value_start, value_length):
         return unusual
     code = _hash(data, key_start, key_length)
-    if _reserved(code):
+    if _is_reserved(reserved, code):
         return unusual
     for number in range(count):
         if seen[number] == code:
@@ -238,6 +238,7 @@ def _message(
     row: Array,
     properties: Array,
     used: int,
+    reserved: Array,
     seen: Array,
 ) -> int:
     """One message to `row` and `properties`; where the next one's properties go, or UNUSUAL."""
@@ -309,7 +310,7 @@ def _message(
         while count < users:
             key, start, length, at = _field(data, at, stop)
             if key == _USER:
-                used, more = _user(data, start, start + length, properties, used, seen, count)
+                used, more = _user(data, start, start + length, properties, used, reserved, seen, count)
                 if used < 0:
                     return UNUSUAL
                 size += more
@@ -381,11 +382,11 @@ def _message(
 
 @njit(cache=True)
 def walk(
-    data: Any, limits: Array, host: Any, rows: Array, properties: Array, seen: Array
+    data: Any, limits: Array, host: Any, rows: Array, properties: Array, reserved: Array, seen: Array
 ) -> tuple[int, int, int]:
     """Fills `rows` and `properties`; number of messages (or UNUSUAL), bytes of properties, bytes of bodies.
 
-    `host` is the peer's address as text; `seen` is room for hashes.
+    `host` is the peer's address as text, `reserved` is RESERVED, `seen` is room for hashes.
     """
     unusual = np.int64(UNUSUAL), np.int64(0), np.int64(0)
     stop = np.int64(len(data))
@@ -395,7 +396,7 @@ def walk(
         if at < 0 or key != _MESSAGES or count == len(rows):
             return unusual
         row = rows[count]
-        used = _message(data, start, start + length, limits, host, row, properties, used, seen)
+        used = _message(data, start, start + length, limits, host, row, properties, used, reserved, seen)
         if used < 0:
             return unusual
         if count:
@@ -413,4 +414,4 @@ def warm() -> None:
     """Compiles, or loads what was compiled before."""
     rows = np.zeros((1, ROW), dtype=np.int64)
     limits = np.zeros(LIMITS, dtype=np.int64)
-    walk(b"", limits, b"", rows, np.zeros(1, dtype=np.uint8), np.zeros(_MOST_USER, dtype=np.uint64))
+    walk(b"", limits, b"", rows, np.zeros(1, dtype=np.uint8), RESERVED, np.zeros(1, dtype=np.uint64))
