@@ -262,9 +262,10 @@ def _scan_last(
 def _drop_behind(segments: list[Segment], number: int, end: int, report: RecoveryReport) -> None:
     """Zeroes what is behind the end, so that no old record comes back after the next crash."""
     segments[number].zero_from(end - segments[number].start)
-    for segment in segments[number + 1 :]:
+    for segment in reversed(segments[number + 1 :]):  # a crash on the way leaves no gap
         if report.cut_at is None and segment.view[:4] != bytes(4):
             report.cut_at = end
         segment.close()
         segment.path.unlink()
+        sync_folder(segment.path.parent)
     del segments[number + 1 :]
