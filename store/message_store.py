@@ -204,7 +204,7 @@ class MessageStore:
     def append(self, records: Sequence[PendingRecord]) -> list[Appended]:
         """Appends all of the records or none. Raises StoreReadOnlyError, RecordTooLargeError, RecordError, OSError."""
         if self._flusher.error is not None:
-            raise self._flusher.error
+            raise StoreReadOnlyError(str(self._flusher.error))  # one raised again keeps every traceback
         if self._closed:
             raise StoreReadOnlyError(f"the store {self.root} is closed; start the broker again")
         if not records:
