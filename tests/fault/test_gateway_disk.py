@@ -20,8 +20,8 @@ from tests.fault.conftest import EVIDENCE
 from tests.fault.test_gateway_crash import stored
 from tests.integration.gateway.conftest import OPTIONS, Client
 
-ROUNDS = 60 if EVIDENCE else 2
-CUTS_A_ROUND = 5
+ROUNDS = 30 if EVIDENCE else 1
+CUTS_A_ROUND = 5 if EVIDENCE else 3
 
 
 class FaultyGateway(Gateway):
