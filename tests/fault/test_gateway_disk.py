@@ -116,7 +116,10 @@ def test_a_failed_fdatasync(tmp_path: Path) -> None:
         wait_for(gateway.tell("fail"))
         while len(senders.refused) < 50:
             time.sleep(0.01)
+        answered = len(senders.sent)
+        time.sleep(1.5)  # the next flushes by interval would succeed: that must not count
         senders.stop()
+        assert len(senders.sent) == answered
         sent = dict(senders.sent)
         pending = [each for each in senders.refused if each.code == pb.MASTER_PERSISTENCE_TIMEOUT]
         later = [each for each in senders.refused if each.code != pb.MASTER_PERSISTENCE_TIMEOUT]
@@ -127,7 +130,6 @@ def test_a_failed_fdatasync(tmp_path: Path) -> None:
             assert "Input/output error" in each.message
             assert "read-only" in each.message
             assert "restart" in each.message
-        # the next fdatasync would succeed: that must not count
         again = client.send("t", b"again")
         assert again.status.code == pb.INTERNAL_SERVER_ERROR
         received = take_all(client, "while-read-only")

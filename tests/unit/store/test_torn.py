@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -229,3 +231,35 @@ def test_a_short_last_file_is_removed_only_when_it_holds_nothing(tmp_path: Path)
     with pytest.raises(StoreDamagedError, match=rf"{last} has 4095 bytes, expected 4096; restore the file"):
         open_store(tmp_path)
     assert last.read_bytes() == whole[:-1]
+
+
+def test_a_crash_while_what_is_behind_the_cut_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path)
+    placed = [store.append([pending(bytes(3000))])[0] for _ in range(4)]  # a segment each
+    store.close()
+    shutil.rmtree(tmp_path / "lakeindex")
+    (tmp_path / "flushed").unlink()
+    with (tmp_path / LOG).open("r+b") as file:
+        file.seek(200)
+        file.write(b"\xff")
+    for _ in placed:  # each start gets to remove one file
+        removed: list[Path] = []
+        real = os.unlink
+
+        def unlink(path: Path, removed: list[Path] = removed, real: Any = real, **options: Any) -> None:
+            if Path(path).parent.name == "commitlog":
+                if removed:
+                    raise KeyboardInterrupt
+                removed.append(path)
+            real(path, **options)
+
+        monkeypatch.setattr(os, "unlink", unlink)
+        with contextlib.suppress(KeyboardInterrupt):
+            open_store(tmp_path).close()
+        monkeypatch.setattr(os, "unlink", real)
+    store = open_store(tmp_path)
+    assert (starts(store), store.max_offset) == ([], 0)
+    assert store.append([pending(b"again")])[0].queue_offset == 0
+    store.close()
