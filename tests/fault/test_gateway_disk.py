@@ -20,7 +20,7 @@ from tests.fault.conftest import EVIDENCE
 from tests.fault.test_gateway_crash import stored
 from tests.integration.gateway.conftest import OPTIONS, Client
 
-ROUNDS = 30 if EVIDENCE else 1
+ROUNDS = 15 if EVIDENCE else 1
 CUTS_A_ROUND = 5 if EVIDENCE else 3
 
 

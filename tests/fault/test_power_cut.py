@@ -22,7 +22,7 @@ from store.retention import Rules
 from tests.fault.conftest import EVIDENCE
 from tests.fault.power_cut import Disk
 
-ROUNDS = 400 if EVIDENCE else 6
+ROUNDS = 200 if EVIDENCE else 6
 CUTS_A_ROUND = 6
 SEGMENT = 1 << 16
 HOST = Host("127.0.0.1", 10911)
