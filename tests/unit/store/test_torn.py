@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,13 @@ def _nothing_loses_power(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of starts, whose fsyncs would be most of the time."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(os, "fdatasync", lambda fd: None)
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory where there is such a folder, for the same reason."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
+        yield Path(name)
 
 
 def open_store(folder: Path) -> MessageStore:
@@ -120,7 +128,7 @@ def test_a_flipped_bit_in_every_byte_of_the_last_record(tmp_path: Path) -> None:
 
 
 def test_a_batch_torn_at_every_byte(tmp_path: Path) -> None:
-    torn = Torn(tmp_path / "store", [b"one", b"two!"])
+    torn = Torn(tmp_path / "store", [b"one", b"two!", b"three"])
     ends = [each.physical_offset + each.size for each in torn.placed]
     for at in range(torn.end, torn.after):
         survivors = sum(end <= at for end in ends)
