@@ -17,7 +17,6 @@ import os
 import struct
 from pathlib import Path
 
-from store.errors import StoreDamagedError
 from store.segment import sync_folder
 
 CHECKPOINT_FILE = "checkpoint"
@@ -27,21 +26,17 @@ _NEWEST = struct.Struct(">q")
 
 
 class Checkpoint:
-    """The file, mapped. Raises StoreDamagedError when it is too short, OSError."""
+    """The file, mapped. One that a crash left too short is made anew: nothing is known then. Raises OSError."""
 
     def __init__(self, root: Path) -> None:
         path = root / CHECKPOINT_FILE
-        made = not path.exists()
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            if made:
+            if os.fstat(fd).st_size < _BYTES:
+                os.ftruncate(fd, 0)
                 os.posix_fallocate(fd, 0, _BYTES)
                 os.fsync(fd)
                 sync_folder(root)
-            if os.fstat(fd).st_size < _BYTES:
-                raise StoreDamagedError(
-                    f"{path} is shorter than {_BYTES} bytes; restore it, or remove it: it is made anew"
-                )
             self._map = mmap.mmap(fd, _BYTES)
         finally:
             os.close(fd)

@@ -5,14 +5,15 @@ records are on disk. Its file is named by `start` in 20 digits and holds, little
 
 | section | per | columns |
 |---|---|---|
-| header | file | magic, version, log id, start, end, records, entries, queues, bytes of names, CRC-32 of header, directory and names |
+| header | file | magic, version, log id, start, end, records, entries, queues, bytes of names, CRC-32 of the columns, CRC-32 of header, directory and names |
 | directory | queue, by (hash, queue id) | hash of topic and queue id, topic (where in the names, length), queue id, first queue offset, first entry, entries, next queue offset |
 | names | topic | UTF-8 |
 | starts | record | physical offset - start (u4) |
 | offsets, sizes, codes | entry, by queue | physical offset - start (u4), size (i4; 0: cannot be read), tags code (i8) |
 
 The directory names every queue the log knew, also those without an entry in the run, with the offset that their
-next record gets: the newest file alone restores those.
+next record gets: the newest file alone restores those. The columns are checked when they are first read, so that
+a start need not read them all.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ Key = tuple[str, int]
 LARGEST_GAP = 4096
 """A run whose queue offsets jump further ahead ends before the jump."""
 _MAGIC = b"LKINDEX1"
-_VERSION = 1
-_HEADER = struct.Struct("<8sI4x32sqqqqqqI4x")
+_VERSION = 2
+_HEADER = struct.Struct("<8sI4x32sqqqqqqII")
 _DIRECTORY = np.dtype(
     [
         ("hash", "<u8"),
@@ -237,9 +238,8 @@ class LiveRun:
             len(directory),
             len(names),
             0,
+            0,
         )
-        check = zlib_ng.crc32(names, zlib_ng.crc32(directory.tobytes(), zlib_ng.crc32(header[:-8])))
-        header = header[:-8] + struct.pack("<I4x", check)
         offsets = np.asarray(self._offsets)
         held = np.flatnonzero(order != _HOLE)
         columns: list[NDArray[Any]] = [(offsets - self.start).astype("<u4")]
@@ -252,15 +252,21 @@ class LiveRun:
             column = np.zeros(len(order), dtype=kind)
             column[held] = source[order[held]]
             columns.append(column)
+        whole = bytearray()
+        for column in columns:
+            whole += column.tobytes()
+            whole += b"\0" * (-len(whole) % 8)
+        header = header[:-8] + struct.pack("<I", zlib_ng.crc32(whole))
+        check = zlib_ng.crc32(names, zlib_ng.crc32(directory.tobytes(), zlib_ng.crc32(header)))
+        header += struct.pack("<I", check)
         path = folder / f"{self.start:020d}"
         staged = path.with_suffix(".tmp")
         with staged.open("wb") as file:
             file.write(header)
             file.write(directory.tobytes())
             file.write(names)
-            for column in columns:
-                file.write(b"\0" * (-file.tell() % 8))
-                file.write(column.tobytes())
+            file.write(b"\0" * (-file.tell() % 8))
+            file.write(whole)
             file.flush()
             os.fsync(file.fileno())
         staged.rename(path)
@@ -306,9 +312,19 @@ class FileRun:
             if size < _HEADER.size:
                 raise StoreDamagedError(f"{path} has {size} bytes and is no index of the log")
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        magic, version, log_id, self.start, self.end, self.records, entries, queues, names, check = (
-            _HEADER.unpack_from(self._map)
-        )
+        (
+            magic,
+            version,
+            log_id,
+            self.start,
+            self.end,
+            self.records,
+            entries,
+            queues,
+            names,
+            columns_check,
+            check,
+        ) = _HEADER.unpack_from(self._map)
         if magic != _MAGIC or version != _VERSION:
             raise StoreDamagedError(f"{path} is no index of the log of version {_VERSION}")
         self.log_id = log_id.decode("ascii", "replace")
@@ -317,12 +333,14 @@ class FileRun:
         if min(queues, names, entries, self.records) < 0 or at + sum(sizes) > size:
             raise StoreDamagedError(f"{path} is shorter than its header says")
         if check != zlib_ng.crc32(
-            memoryview(self._map)[at : at + sum(sizes)], zlib_ng.crc32(self._map[: at - 8])
+            memoryview(self._map)[at : at + sum(sizes)], zlib_ng.crc32(self._map[: at - 4])
         ):
             raise StoreDamagedError(f"the header or directory of {path} is damaged")
         self._directory = np.frombuffer(self._map, dtype=_DIRECTORY, count=queues, offset=at)
         self._names = bytes(self._map[at + sizes[0] : at + sum(sizes)])
         at += sum(sizes)
+        at += -at % 8
+        self._unchecked: tuple[int, int] | None = (at, columns_check)
         columns = []
         for kind, count in (("<u4", self.records), ("<u4", entries), ("<i4", entries), ("<i8", entries)):
             at += -at % 8
@@ -330,11 +348,49 @@ class FileRun:
                 raise StoreDamagedError(f"{path} is shorter than its header says")
             columns.append(np.frombuffer(self._map, dtype=kind, count=count, offset=at))
             at += columns[-1].nbytes
-        self._starts, self._offsets, self._sizes, self._codes = columns
+        self._columns = columns
         self._hashes = np.ascontiguousarray(self._directory["hash"])
 
     def __len__(self) -> int:
         return int(self.records)
+
+    def check(self) -> None:
+        """Raises StoreDamagedError, and removes the file, when its columns are damaged; looks once."""
+        if self._unchecked is None:
+            return
+        at, check = self._unchecked
+        if zlib_ng.crc32(memoryview(self._map)[at:]) != check:
+            self.path.unlink(missing_ok=True)
+            sync_folder(self.path.parent)
+            raise StoreDamagedError(
+                f"{self.path} was damaged and is removed; restart the broker: it is made anew from the log"
+            )
+        self._unchecked = None
+
+    @property
+    def last(self) -> int | None:
+        """The last record, unchecked."""
+        return int(self._columns[0][-1]) + int(self.start) if len(self._columns[0]) else None
+
+    @property
+    def _starts(self) -> NDArray[Any]:
+        self.check()
+        return self._columns[0]
+
+    @property
+    def _offsets(self) -> NDArray[Any]:
+        self.check()
+        return self._columns[1]
+
+    @property
+    def _sizes(self) -> NDArray[Any]:
+        self.check()
+        return self._columns[2]
+
+    @property
+    def _codes(self) -> NDArray[Any]:
+        self.check()
+        return self._columns[3]
 
     def find(self, key: Key) -> tuple[int, int] | None:
         """First queue offset and number of the queue's entries; None when it has none here."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from store.flush import Flusher
 from store.index_run import Key, LiveRun
 from store.queue_index import QueueIndex
+from store.segment import make_folder
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +20,7 @@ class IndexWriter:
     next start scans that part of the log."""
 
     def __init__(self, folder: Path, log_id: str, index: QueueIndex) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for left in folder.glob("*.tmp"):
             left.unlink()
         self._folder = folder

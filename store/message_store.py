@@ -45,7 +45,7 @@ from store.recovery import (
 )
 from store.retention import Candidate, Rules, choose, least_full, refusal
 from store.scan import Scan, scan
-from store.segment import Segment, list_segments, sync_folder
+from store.segment import Segment, list_segments, make_folder, sync_folder
 from store.self_check import SegmentFile, SelfCheck
 from store.time_search import BoundaryType
 
@@ -138,7 +138,7 @@ class MessageStore:
         it will be. See `PageCache` for `prefault_bytes` and `warm_bytes`, `QueueIndex` for the last two.
         Raises StoreLockedError, StoreDamagedError, OSError.
         """
-        root.mkdir(parents=True, exist_ok=True)
+        make_folder(root)
         lock_fd = lock_store(root)
         try:
             identity = load_identity(root) or make_identity(root, broker, cluster, segment_size)
@@ -288,7 +288,7 @@ class MessageStore:
 
     def _check_writable(self) -> None:
         if self._flusher.error is not None:
-            raise self._flusher.error
+            raise StoreReadOnlyError(str(self._flusher.error))  # one raised again keeps every traceback
         if self._closed:
             raise StoreReadOnlyError(f"the store {self.root} is closed; start the broker again")
 
@@ -432,7 +432,7 @@ def _folders(root: Path, identity: Identity, wanted: Sequence[Path]) -> tuple[li
     """
     folders = [path.absolute() for path in wanted] or [root / COMMIT_LOG_FOLDER]
     for folder in folders:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     before = [each for each in commit_log_folders(root, identity) if each not in folders]
     every = folders + [each for each in before if list_segments(each)]
     known = () if every == [root / COMMIT_LOG_FOLDER] else tuple(str(folder) for folder in every)

@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from zlib_ng import zlib_ng
+
 from store.errors import RecordError, StoreDamagedError, StoreLockedError
 from store.index_run import FileRun, list_runs
 from store.queue_index import QueueIndex
@@ -30,6 +32,7 @@ IDENTITY_FILE = "lakebroker.json"
 COMMIT_LOG_FOLDER = "commitlog"
 INDEX_FOLDER = "lakeindex"
 _SCAN_BYTES = 64 << 20
+_CHECK = "crc32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,9 @@ def load_identity(root: Path) -> Identity | None:
     path = root / IDENTITY_FILE
     try:
         data = json.loads(path.read_text())
+        check = data.pop(_CHECK, None)
+        if check is not None and check != _checksum(data):  # files of before have none
+            raise ValueError(f"its {_CHECK} does not match")
         return Identity(
             str(data["log_id"]),
             str(data["broker"]),
@@ -90,7 +96,7 @@ def load_identity(root: Path) -> Identity | None:
         )
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreDamagedError(f"{path} cannot be read ({error}); restore it from a copy") from error
 
 
@@ -105,11 +111,17 @@ def write_identity(root: Path, identity: Identity) -> None:
     """Writes the identity, whole or not at all."""
     staged = root / (IDENTITY_FILE + ".tmp")
     with staged.open("w") as file:
-        json.dump(asdict(identity), file)
+        data = asdict(identity)
+        json.dump({**data, _CHECK: _checksum(data)}, file)
         file.flush()
         os.fsync(file.fileno())
     staged.rename(root / IDENTITY_FILE)
     sync_folder(root)
+
+
+def _checksum(data: dict[str, object]) -> int:
+    """CRC-32 of the fields: another log id would be another log to the lake, another size other files."""
+    return zlib_ng.crc32(json.dumps(data, sort_keys=True).encode())
 
 
 def commit_log_folders(root: Path, identity: Identity | None) -> list[Path]:
@@ -122,11 +134,13 @@ def commit_log_folders(root: Path, identity: Identity | None) -> list[Path]:
 def open_segments(folders: Sequence[Path], segment_size: int) -> list[Segment]:
     """Every segment of the log, in whichever of the folders it is; raises StoreDamagedError for a gap or a file of another size.
 
-    A last file that a crash left before it had its size is removed: nothing in it was ever answered.
+    A last file that a crash left before it had its size holds nothing, and is removed.
     """
     found = sorted(each for folder in folders for each in list_segments(folder))
-    if found and found[-1][1].stat().st_size < segment_size:
-        found.pop()[1].unlink()
+    if found and found[-1][1].stat().st_size < segment_size and _only_zeros(found[-1][1]):
+        path = found.pop()[1]
+        path.unlink()
+        sync_folder(path.parent)
     for (start, path), (following, _) in itertools.pairwise(found):
         if start + segment_size != following:
             raise StoreDamagedError(
@@ -134,6 +148,14 @@ def open_segments(folders: Sequence[Path], segment_size: int) -> list[Segment]:
                 "restore the missing file"
             )
     return [Segment(path, start, segment_size, writable=True) for start, path in found]
+
+
+def _only_zeros(path: Path) -> bool:
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            if any(piece):
+                return False
+    return True
 
 
 def open_runs(folder: Path, segments: list[Segment], log_id: str, report: RecoveryReport) -> list[FileRun]:
@@ -146,8 +168,14 @@ def open_runs(folder: Path, segments: list[Segment], log_id: str, report: Recove
         except (StoreDamagedError, RecordError) as error:
             report.unusable.append(f"{path.name}: {error}")
             path.unlink()
+            sync_folder(folder)  # it must not come back when the log has grown to where it would fit
             continue
         runs.append(run)
+    if runs:
+        try:
+            runs[-1].check()  # it grows on, so that all of it is read
+        except StoreDamagedError as error:
+            report.unusable.append(f"{runs.pop().path.name}: {error}")
     return runs
 
 
@@ -157,9 +185,11 @@ def _check_run(run: FileRun, segments: list[Segment], log_id: str, least: int) -
         raise StoreDamagedError("of another log")
     if not segments or run.start < max(segments[0].start, least) or run.end > segments[-1].end:
         raise StoreDamagedError("outside of the log")
-    last = run.floor(run.end - 1)
+    last = run.last
     if last is None:
         return
+    if not run.start <= last < run.end:
+        raise StoreDamagedError(f"its last record, at {last}, is outside of it")
     segment = segments[(last - segments[0].start) // segments[0].size]
     position = last - segment.start
     decode_record(segment.view[position : min(run.end - segment.start, segment.size)], 0, last)
@@ -262,9 +292,10 @@ def _scan_last(
 def _drop_behind(segments: list[Segment], number: int, end: int, report: RecoveryReport) -> None:
     """Zeroes what is behind the end, so that no old record comes back after the next crash."""
     segments[number].zero_from(end - segments[number].start)
-    for segment in segments[number + 1 :]:
+    for segment in reversed(segments[number + 1 :]):  # a crash on the way leaves no gap
         if report.cut_at is None and segment.view[:4] != bytes(4):
             report.cut_at = end
         segment.close()
         segment.path.unlink()
+        sync_folder(segment.path.parent)
     del segments[number + 1 :]

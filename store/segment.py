@@ -84,6 +84,14 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def make_folder(folder: Path) -> None:
+    """Makes a directory and those above it that are missing; their names survive a power cut."""
+    missing = [each for each in (folder, *folder.parents) if not each.is_dir()]
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        sync_folder(each.parent)
+
+
 def list_segments(folder: Path) -> list[tuple[int, Path]]:
     """Start offset and path of every segment in `folder`, ascending."""
     if not folder.is_dir():

@@ -12,15 +12,19 @@ import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 
+import structlog
+
 from broker_gateway.clock import now_ms
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
 from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
+from store.errors import StoreReadOnlyError
 from store.message_store import MessageStore
 from store.record import PendingRecord, encode_properties, tags_code
 
+log = structlog.get_logger(__name__)
 VERSION = 1
 EVENTS_TAG = "events"
 SNAPSHOT_TAG = "snapshot"
@@ -55,6 +59,7 @@ class Journal:
         self._changes: dict[QueueKey, tuple[QueueDelivery, pb.QueueChange]] = {}
         self._pending = 0
         self._scheduled = False
+        self._read_only = False
         self._waiting: list[Callable[[Exception | None], None]] = []
 
     def replayed_to(self, snapshot_offset: int) -> None:
@@ -191,7 +196,12 @@ class Journal:
 
     def _end_of_turn(self) -> None:
         self._scheduled = False
-        self.write()
+        try:
+            self.write()
+        except StoreReadOnlyError as error:  # who waits was told; a traceback a turn would hold up receives
+            if not self._read_only:
+                self._read_only = True
+                log.error("nothing is journaled any more; what is acknowledged is refused", error=str(error))
 
     def _append(self, batches: Sequence[pb.Batch], tag: str) -> None:
         code, properties = _TAGS[tag]

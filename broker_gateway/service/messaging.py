@@ -20,6 +20,7 @@ from broker_gateway.service.status import ServiceError, status_of
 from broker_gateway.service.validation import client_id_of
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from store.errors import StoreReadOnlyError
 
 log = structlog.get_logger(__name__)
 R = TypeVar("R")
@@ -188,7 +189,7 @@ class MessagingService:
 
 
 def _status(call: str, error: Exception) -> pb.Status:
-    if not isinstance(error, ServiceError):
+    if not isinstance(error, (ServiceError, StoreReadOnlyError)):
         log.error("call failed", call=call, exc_info=error)
     return status_of(error)
 

@@ -38,7 +38,7 @@ from broker_gateway.service.validation import check_invisible_ms, client_id_of, 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
-from store.errors import RecordError, StoreError
+from store.errors import RecordError, StoreError, StoreReadOnlyError
 from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
@@ -145,10 +145,13 @@ class ReceiveService:
             self._finish(poll, error)
 
     def _finish(self, poll: Poll, error: Exception | None = None) -> None:
-        """Gives the reply, after what it holds is in the journal."""
+        """Gives the reply, after what it holds is in the journal.
+
+        A store that turned read-only takes no journal, and what is in it can still be had: a start delivers it again.
+        """
         if poll.timer is not None:
             poll.timer.cancel()
-        if error is not None:
+        if error is not None and not isinstance(error, StoreReadOnlyError):
             self._give_back(poll)
             if not isinstance(error, ServiceError):
                 log.error("call failed", call="ReceiveMessage", exc_info=error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from store.errors import StoreReadOnlyError
 
 OK = pb.Status(code=pb.OK, message="OK")
 
@@ -26,6 +27,8 @@ def status_of(error: BaseException) -> pb.Status:
     """The status to answer for any exception; unexpected ones say no more than their kind."""
     if isinstance(error, ServiceError):
         return error.status
+    if isinstance(error, StoreReadOnlyError):
+        return pb.Status(code=pb.INTERNAL_SERVER_ERROR, message=str(error))
     return pb.Status(
         code=pb.INTERNAL_SERVER_ERROR,
         message=f"the broker could not complete the call ({type(error).__name__}); its log says more",

@@ -1,0 +1,72 @@
+"""The fuzz target of the scan: its corpus again, compiled and not, and a run from there. `make evidence` runs it
+for ten minutes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.fault.conftest import EVIDENCE
+
+ROOT = Path(__file__).parents[2]
+CORPUS = ROOT / "tests" / "fuzz" / "corpus" / "scan"
+SECONDS = 600 if EVIDENCE else 6
+
+
+def run_target(*arguments: str, compiled: bool, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.fuzz.scan_target", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_DISABLE_JIT": "0" if compiled else "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_the_corpus_holds(compiled: bool) -> None:
+    inputs = sorted(CORPUS.iterdir())
+    assert len(inputs) > 50
+    done = run_target("--replay", *map(str, inputs), compiled=compiled)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == f"replayed {len(inputs)}\n"
+
+
+@pytest.mark.timeout(SECONDS + 120)
+def test_a_run_from_the_corpus_finds_nothing(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    new = tmp_path / "new"
+    new.mkdir()
+    done = run_target(
+        f"-max_total_time={SECONDS}",
+        "-max_len=4097",
+        "-timeout=20",
+        f"-artifact_prefix={tmp_path}/finding-",
+        str(new),
+        str(CORPUS),
+        compiled=False,
+        folder=tmp_path,
+    )
+    findings = sorted(path.read_bytes() for path in tmp_path.glob("finding-*"))
+    last = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", done.stderr)[-1]
+    executions = re.search(r"Done (\d+) runs", done.stderr)
+    record_property("executions", int(executions[1]) if executions else 0)
+    record_property("edges_covered", int(last[0]))
+    record_property("features", int(last[1]))
+    record_property("new_inputs", len(list(new.iterdir())))
+    record_property("findings", len(findings))
+    kept = os.environ.get("LAKEBROKER_FUZZ_KEEP")
+    if kept:
+        shutil.copytree(new, kept, dirs_exist_ok=True)
+    assert done.returncode == 0, f"{findings}\n{done.stderr[-3000:]}"
+    assert executions is not None
+    assert int(executions[1]) > 100
