@@ -16,12 +16,15 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from zlib_ng import zlib_ng
 
+from store.columns import BODY_START, PROPERTIES_START, PendingColumns
 from store.message_store import MessageStore
 from store.record import Host, PendingRecord, encode_properties
 from store.scan import scan
@@ -48,15 +51,34 @@ def pending(number: int) -> PendingRecord:
     return PendingRecord("bench", number % 8, BODY, PROPERTIES, 1_700_000_000_000, HOST.packed, tags_code=97)
 
 
-def append(folder: Path, records: int, batch: int) -> None:
+def pending_columns(queue_id: int, count: int) -> PendingColumns:
+    """The same records for one queue, as a send brings them."""
+    row = [0, len(BODY), 0, len(PROPERTIES), 1_700_000_000_000, 0, 97, -1]
+    rows = np.array([row] * count, dtype=np.int64)
+    rows[:, BODY_START] = np.arange(count) * len(BODY)
+    rows[:, PROPERTIES_START] = np.arange(count) * len(PROPERTIES)
+    bodies, properties = BODY * count, PROPERTIES * count
+    size = len(bodies) + len(properties)
+    return PendingColumns("bench", queue_id, HOST.packed, bodies, properties, rows, size, count)
+
+
+def append(folder: Path, records: int, batch: int, *, columns: bool) -> None:
     """Records a CPU-second of the appending thread, and of one that only copies the same bytes."""
     store = open_store(folder)
-    ready = [[pending(each) for each in range(batch)] for _ in range(64)]
+    store.load_compiled()
+    put: Callable[[Any], object]
+    ready: list[Any]
+    if columns:
+        ready = [[pending_columns(each % 8, batch)] for each in range(64)]
+        put = store.append_columns
+    else:
+        ready = [[pending(each) for each in range(batch)] for _ in range(64)]
+        put = store.append
     for some in ready:
-        store.append(some)
+        put(some)
     began, at = time.thread_time(), store.max_offset
     for number in range(records // batch):
-        store.append(ready[number % 64])
+        put(ready[number % 64])
     cpu, size = time.thread_time() - began, (store.max_offset - at) / (records // batch * batch)
     store.close()
     target = mmap.mmap(-1, SEGMENT)
@@ -69,7 +91,7 @@ def append(folder: Path, records: int, batch: int) -> None:
     view.release()
     target.close()
     say(
-        benchmark="append",
+        benchmark="append as columns" if columns else "append",
         batch=batch,
         bytes=int(size),
         records_per_cpu_s=int(records / cpu),
@@ -228,7 +250,8 @@ def main() -> None:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lakebroker-bench-") as name:
         for batch in (1, 16, 64):
-            append(Path(name) / "store", chosen.records, batch)
+            for columns in (False, True):
+                append(Path(name) / "store", chosen.records, batch, columns=columns)
         scan_again(Path(name) / "store")
         start(Path(name) / "store")
         sync_flush(Path(name) / "flush", chosen.seconds, 64)
