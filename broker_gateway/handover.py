@@ -26,6 +26,7 @@ from broker_gateway.metadata.rocketmq_files import (
 )
 from broker_gateway.pop_state import read_check_points, restore_in_flight, write_check_points
 from broker_gateway.retry_moves import move_retries
+from broker_gateway.waiting_messages import waiting_messages
 from store.errors import StoreDamagedError
 from store.message_store import MessageStore
 from store.record import Host
@@ -110,6 +111,7 @@ def take_over(root: Path, broker: str, cluster: str, *, skip_damaged: bool = Fal
             deliveries.queue(key).reset(offset)
         result.topics = len(config.topics)
         _take_check_points(store, deliveries, config, skip_damaged, result)
+        result.problems += waiting_messages(store, root, config.offsets)
         moved = move_retries(store, catalog, deliveries, now)
         result.retries = moved.count
         result.problems += moved.problems
