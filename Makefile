@@ -43,6 +43,7 @@ interop: $(READY) ## Compare and talk with RocketMQ's official programs (fetched
 
 bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the reput (needs Go and Maven)
 	$(BIN)/python -m benchmarks.store
+	$(BIN)/python -m benchmarks.start
 	$(BIN)/python -m benchmarks.data_plane
 	$(BIN)/python -m benchmarks.reput
 
