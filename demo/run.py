@@ -22,7 +22,7 @@ from demo.questions import QUESTIONS
 from structured_streaming.sql import lake_session
 
 OUTPUT = ROOT / "demo-output"
-CATCH_UP_S = 60.0
+CATCH_UP_S = 180.0
 console = Console(width=max(Console().width, 110))
 
 
