@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from broker_gateway.options import OptionGroup as _Group
 from broker_gateway.options import Port, load_groups
+from broker_gateway.registration.options import NameServerList, RegistrationOptions
 from store.flush import FlushMode
 
 _NAME = r"^[%|a-zA-Z0-9_-]{1,120}$"
@@ -40,8 +41,12 @@ class BrokerOptions(_Group):
     broker_ip1: str = Field(
         default_factory=default_ip, alias="brokerIP1", description="address in STOREHOST and routes"
     )
-    listen_port: Port = Field(10911, description="remoting port in STOREHOST; nothing listens there yet")
-    namesrv_addr: str = Field("", description="name servers, host:port;…; registration is not built yet")
+    listen_port: Port = Field(10911, description="remoting port, in STOREHOST and registered; 0: a free one")
+    namesrv_addr: NameServerList = Field(
+        default_factory=lambda: os.environ.get("NAMESRV_ADDR", ""),
+        validate_default=True,
+        description="name servers, host:port;…; empty: NAMESRV_ADDR of the environment",
+    )
     default_topic_queue_nums: int = Field(8, ge=1, le=1024, description="queues of a topic made on first use")
     auto_create_topic_enable: bool = Field(True, description="make topics on first use")
     auto_create_subscription_group: bool = Field(True, description="make consumer groups on first use")
@@ -163,6 +168,7 @@ GROUPS: dict[str, type[_Group]] = {
     "broker": BrokerOptions,
     "store": StoreOptions,
     "proxy": ProxyOptions,
+    "registration": RegistrationOptions,
     "lake": LakeOptions,
 }
 IMPORTANT = [
@@ -187,12 +193,13 @@ class GatewayConfig(BaseModel):
     broker: BrokerOptions
     store: StoreOptions
     proxy: ProxyOptions
+    registration: RegistrationOptions
     lake: LakeOptions
 
     def options(self) -> dict[str, str]:
         """Every option by its RocketMQ name, as text."""
         shown = {}
-        for group in (self.broker, self.store, self.proxy, self.lake):
+        for group in (self.broker, self.store, self.proxy, self.registration, self.lake):
             for name, value in group.model_dump(mode="json", by_alias=True).items():
                 shown[name] = "" if value is None else str(value)
         return shown
