@@ -37,6 +37,12 @@ def name_server_addresses(text: str) -> list[str]:
     return list(found)
 
 
+def local_address(bound: str, port: int) -> str:
+    """Address for this host of what listens on a port of the address `bound`."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, bound)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _checked(text: str) -> str:
     name_server_addresses(text)
     return text

@@ -4,6 +4,7 @@
 |---|---|
 | at first, after a failure, after a topic was deleted | every topic |
 | a topic changed | that topic (`enableSingleTopicRegister`: its route alone) |
+| the connection ended, so that the name server forgot us | every topic, a second later |
 | every period | every topic; with `forceRegister=false` only when the name server's data version differs |
 | at the end | that the broker leaves |
 """
@@ -75,6 +76,14 @@ class Registrar:
             self._changed[topic] = None
         else:
             self._all = True
+        self._wake.set()
+
+    def lost(self) -> None:
+        """The connection to the name server ended."""
+        asyncio.get_running_loop().call_later(FIRST_WAIT_S, self._register_anew)
+
+    def _register_anew(self) -> None:
+        self._all = True
         self._wake.set()
 
     async def heartbeat(self) -> None:

@@ -76,7 +76,7 @@ class Registration:
             f"{host}:{listen_port}",
             f"{host}:{listen_port + 1}",
         )
-        self._client = RemotingClient()
+        self._client = RemotingClient(on_lost=self._lost)
         self._book = Book(self._config, self._catalog, identity)
         configured = name_server_addresses(broker.namesrv_addr)
         if configured or own_name_servers:
@@ -102,6 +102,10 @@ class Registration:
         """A topic was made, changed or deleted: the name servers are told."""
         for registrar in self._registrars.values():
             registrar.changed(name)
+
+    def _lost(self, address: str) -> None:
+        if (registrar := self._registrars.get(address)) is not None:
+            registrar.lost()
 
     def _use(self, addresses: Sequence[str]) -> None:
         """Registers with these name servers; those that are not listed any more are left."""

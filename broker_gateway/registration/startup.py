@@ -10,12 +10,12 @@ import structlog
 from broker_gateway.config import GatewayConfig
 from broker_gateway.nameserver.config import load_config
 from broker_gateway.nameserver.server import NameServer
+from broker_gateway.registration.options import local_address
 from broker_gateway.registration.registration import Registration
 from broker_gateway.remoting.connection import Processors
 from broker_gateway.transport.remoting.server import FrontDoor
 
 log = structlog.get_logger(__name__)
-_EVERY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 
 async def start_registration(
@@ -59,6 +59,6 @@ async def _start_name_server(config: GatewayConfig, undo: contextlib.AsyncExitSt
     server = NameServer(options)
     await server.start()
     undo.push_async_callback(server.stop)
-    host = _EVERY.get(bound, f"[{bound}]" if ":" in bound else bound)
-    log.info("name server", address=f"{host}:{server.port}")
-    return f"{host}:{server.port}", server.port
+    address = local_address(bound, server.port)
+    log.info("name server", address=address)
+    return address, server.port
