@@ -3,11 +3,12 @@
 | what | asked | kept |
 |---|---|---|
 | brokers alive | every 5 s | until the next answer |
-| a broker's gRPC endpoint | when the broker appears, then every `pollNameServerInterval` | while it is alive |
+| a broker's gRPC endpoint | when the broker appears or its connection ends, and every `pollNameServerInterval` | while it is alive |
 | a topic's queues | by a call that needs them, at most every `pollNameServerInterval` | `MAX_TOPICS`, last used |
 
 A topic no name server knows is asked for again after `UNKNOWN_S`; all topics are when brokers come or go. What cannot be
-asked stays as it was. Calls that find nothing to wait for are answered at once.
+asked stays as it was, and for 5 s no call waits for name servers that do not answer. Calls that find nothing to wait for
+are answered at once.
 """
 
 from __future__ import annotations
@@ -61,10 +62,12 @@ class Cluster:
         self._tasks: set[asyncio.Task[None]] = set()
         self._refreshed = asyncio.Event()
         self._name_servers_answer = True
+        self._silent_until = 0.0
+        self._ask_again: set[str] = set()
 
     def start(self, name_servers: Callable[[], list[str]]) -> None:
         self._name_servers = name_servers
-        self._client = RemotingClient()
+        self._client = RemotingClient(on_lost=self._lost)
         self._spawn(self._keep_up(), "cluster")
 
     async def stop(self) -> None:
@@ -102,6 +105,9 @@ class Cluster:
         self._spawn(self._look_up(topic), "topic route")
 
     def _is_new(self, topic: str) -> bool:
+        """Whether asking would tell nothing new; so too for a while when no name server answers."""
+        if asyncio.get_running_loop().time() < self._silent_until:
+            return True
         route = self._routes.get(topic)
         if route is None or route.brokers_version != self._brokers_version:
             return False
@@ -120,6 +126,7 @@ class Cluster:
                 await self._ask_for(topic)
         except TimeoutError:
             log.debug("no route in time", topic=topic)
+            self._silent_until = asyncio.get_running_loop().time() + REFRESH_S
         except Exception:
             log.exception("a topic's route could not be looked up", topic=topic)
         finally:
@@ -193,9 +200,18 @@ class Cluster:
                 log.info("a broker left", broker=name)
                 self._brokers_version += 1
         self._strangers &= set(alive.items())
+        again_too, self._ask_again = self._ask_again, set()
         await self._learn(
-            alive if again else {name: alive[name] for name in alive if name not in self._addresses}
+            {
+                name: address
+                for name, address in alive.items()
+                if again or name not in self._addresses or name in again_too
+            }
         )
+
+    def _lost(self, address: str) -> None:
+        """A broker's connection ended: it may start anew and serve elsewhere, before a name server noticed."""
+        self._ask_again |= {name for name, known in self._addresses.items() if known == address}
 
     async def _learn(self, brokers: dict[str, str]) -> None:
         """Asks these brokers for their endpoints, all at the same time."""
@@ -241,6 +257,7 @@ class Cluster:
             if self._name_servers_answer:
                 log.warning("no name server answers; routes stay as they were", error=str(error))
             self._name_servers_answer = False
+            self._silent_until = asyncio.get_running_loop().time() + REFRESH_S
             return None
         if not self._name_servers_answer:
             log.info("a name server answers again")

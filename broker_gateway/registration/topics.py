@@ -38,6 +38,8 @@ def system_topics(config: GatewayConfig) -> list[TopicConfig]:
         _topic(f"{MEMBER_GROUP_PREFIX}{name}", 1, PERM_INHERIT),
         _topic("RMQ_SYS_TRANS_HALF_TOPIC"),
         _topic("RMQ_SYS_TRANS_OP_HALF_TOPIC"),
+        _topic("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"),
+        _topic("RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"),
     ]
     if options.timer_wheel_enable:
         found.append(_topic("rmq_sys_wheel_timer"))

@@ -90,7 +90,7 @@ def test_a_broker_as_a_real_one(peer: RocketMQ, tmp_path: Path) -> None:
                 theirs.perm,
             ), topic
             compared += 1
-        assert compared >= 11
+        assert compared >= 13
         rows = [line.split()[:4] for line in peer.mqadmin("clusterList").splitlines()]
         assert ["DefaultCluster", "lake", "0", f"127.0.0.1:{ours.remoting_port}"] in rows
 
