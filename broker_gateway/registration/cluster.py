@@ -31,6 +31,8 @@ log = structlog.get_logger(__name__)
 
 REFRESH_S = 5.0
 UNKNOWN_S = 1.0
+CLAIMS = 2
+"""Looks in a row that find another broker under the own name before it is said."""
 TIMEOUT_S = 3.0
 MAX_TOPICS = 10_000
 MAX_BROKERS = 1000
@@ -64,9 +66,13 @@ class Cluster:
         self._name_servers_answer = True
         self._silent_until = 0.0
         self._ask_again: set[str] = set()
+        self._own_address = ""
+        self._claims = 0
 
-    def start(self, name_servers: Callable[[], list[str]]) -> None:
+    def start(self, name_servers: Callable[[], list[str]], own_address: str) -> None:
+        """`own_address` is what this broker registers."""
         self._name_servers = name_servers
+        self._own_address = own_address
         self._client = RemotingClient(on_lost=self._lost)
         self._spawn(self._keep_up(), "cluster")
 
@@ -189,6 +195,7 @@ class Cluster:
         except RemotingError as error:
             log.warning("a name server's cluster information cannot be read", error=str(error))
             return
+        self._look_for_namesake(info.broker_addr_table.get(self._own_name))
         alive = masters(info.broker_addr_table.values(), self._own_name)
         if len(alive) > MAX_BROKERS:
             log.warning("too many brokers; the last are left out of routes", known=len(alive))
@@ -208,6 +215,18 @@ class Cluster:
                 if again or name not in self._addresses or name in again_too
             }
         )
+
+    def _look_for_namesake(self, known: BrokerData | None) -> None:
+        """Says when another broker took this one's name; not at the first sight, which may be what it was before."""
+        address = known.broker_addrs.get(MASTER_ID, self._own_address) if known else self._own_address
+        self._claims = self._claims + 1 if address != self._own_address else 0
+        if self._claims == CLAIMS:
+            log.error(
+                "another broker registers under this one's name; give each its own brokerName",
+                broker=self._own_name,
+                address=self._own_address,
+                other=address[:300],
+            )
 
     def _lost(self, address: str) -> None:
         """A broker's connection ended: it may start anew and serve elsewhere, before a name server noticed."""

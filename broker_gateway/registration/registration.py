@@ -85,7 +85,7 @@ class Registration:
             self._tasks.append(asyncio.create_task(self._ask_address_server(), name="address server"))
         if options.enable_slave_acting_master:
             self._tasks.append(asyncio.create_task(self._send_heartbeats(), name="broker heartbeat"))
-        self.cluster.start(lambda: self._name_servers)
+        self.cluster.start(lambda: self._name_servers, identity.address)
 
     async def stop(self) -> None:
         """Unregisters everywhere at the same time; bounded by the time one name server gets."""

@@ -41,6 +41,7 @@ class RouteService:
     def __init__(self, config: GatewayConfig, resources: Resources, peers: Peers, cluster: Cluster) -> None:
         self._broker_name = config.broker.broker_name
         self._own_host = config.broker.broker_ip1
+        self._auto_create = config.broker.auto_create_topic_enable
         self._broker_permission = config.registration.broker_permission
         self._resources = resources
         self._peers = peers
@@ -100,13 +101,13 @@ class RouteService:
     ) -> tuple[Topic | None, list[_Queues]]:
         """The topic as it is here, if it is, and every broker's queues of it.
 
-        A topic that only others have is not made here. This broker is at the address by which the client came, since
+        A topic that only others have is not made here, unless by a broker with peers, which share their topics. This broker is at the address by which the client came, since
         that one is known to reach it; its peers, and others of its own address, are at the same host.
         """
         endpoints = _own_endpoints(endpoints, context)
         topic = self._resources.find_topic(resource)
         others = list(self._others(resource_name(resource), endpoints))
-        if topic is None and not others:
+        if topic is None and (not others or (self._peers.all and self._auto_create)):
             topic = self._resources.topic(resource)
         if topic is None:
             return None, _bounded(others)

@@ -284,3 +284,11 @@ def test_several_processes_with_a_name_server_in_the_first(tmp_path: Path) -> No
     finally:
         process.terminate()
         assert process.wait(30) == 0
+
+
+def test_two_brokers_of_one_name_are_told(tmp_path: Path, name_server: NameServer) -> None:
+    with (
+        Gateway(tmp_path / "a", namesrvAddr=name_server.address, listenPort="0") as first,
+        Gateway(tmp_path / "b", namesrvAddr=name_server.address, listenPort="0"),
+    ):
+        wait_for(lambda: "give each its own brokerName" in first.log.read_text())
