@@ -50,6 +50,14 @@ class BrokerOptions(_Group):
     default_topic_queue_nums: int = Field(8, ge=1, le=1024, description="queues of a topic made on first use")
     auto_create_topic_enable: bool = Field(True, description="make topics on first use")
     auto_create_subscription_group: bool = Field(True, description="make consumer groups on first use")
+    cluster_topic_enable: bool = Field(True, description="the topic named like the cluster may be used")
+    broker_topic_enable: bool = Field(True, description="the topic named like the broker may be used")
+    trace_topic_enable: bool = Field(False, description="register msgTraceTopicName")
+    msg_trace_topic_name: str = Field("RMQ_SYS_TRACE_TOPIC", pattern=_NAME, description="topic of traces")
+    revive_queue_num: int = Field(8, ge=1, le=1024, description="queues of the revive topic, registered only")
+    broker_permission: int = Field(
+        6, ge=0, le=7, description="4 read, 2 write: what every topic's permission is ANDed with"
+    )
     retry_max_times: int = Field(16, ge=0, le=1000, description="deliveries after the first, of new groups")
 
 
@@ -100,6 +108,8 @@ class StoreOptions(_Group):
         4096, ge=1, le=1 << 20, description="pages of 4 KiB between flushes while a segment is warmed"
     )
     max_message_size: int = Field(4 << 20, ge=1, le=64 << 20, description="bytes of a body")
+    ha_listen_port: Port = Field(0, description="announced only, replication is not built; 0: listenPort + 1")
+    timer_wheel_enable: bool = Field(True, description="register the timer's topic; no timer is built yet")
 
 
 class ProxyOptions(_Group):

@@ -31,6 +31,7 @@ class Book:
         self._catalog = catalog
         self._system = system_topics(config)
         self._options = config.registration
+        self._permission = config.broker.broker_permission
         self._order: frozenset[str] = frozenset()
         self._whole: tuple[DataVersion, list[Command]] | None = None
         self._making = asyncio.Lock()
@@ -68,13 +69,19 @@ class Book:
             self._order |= new
             self._catalog.count_topics_version()
 
+    def permit(self, permission: int) -> None:
+        """The broker's permission changed while it runs."""
+        if permission != self._permission:
+            self._permission = permission
+            self._catalog.count_topics_version()
+
     def _limited(self, topic: Topic) -> tuple[str, TopicConfig]:
         whole = topic_config(topic, order=topic.name in self._order)
-        return topic.name, limited(whole, self._options.broker_permission)
+        return topic.name, limited(whole, self._permission)
 
     def _encode(self, version: DataVersion, topics: list[Topic]) -> list[Command]:
         options = self._options
-        table = registered(self._system, topics, self._order, options.broker_permission)
+        table = registered(self._system, topics, self._order, self._permission)
         size = options.split_registration_size if options.enable_split_registration else len(table)
         return [self._request(version, part) for part in split(table, size)]
 

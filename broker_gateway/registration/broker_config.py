@@ -6,12 +6,23 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from broker_gateway.remoting.address import is_loopback
 from broker_gateway.remoting.codes import RequestCode
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Connection, Processor
 
 MARK = "lakeTransport"
 """An option that only lakebroker has."""
+PUBLIC = (
+    "brokerName",
+    "brokerClusterName",
+    "brokerId",
+    "brokerIP1",
+    "listenPort",
+    "grpcServerPort",
+    MARK,
+)
+"""What other machines are told: enough to reach the broker's gRPC port."""
 MAX_BODY = 256 << 10
 _HOST = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 
@@ -52,10 +63,12 @@ def member_of(name: str, body: bytes) -> Member:
 
 
 def config_processor(options: Callable[[], Mapping[str, str]]) -> Processor:
-    """Answers GET_BROKER_CONFIG with these options."""
+    """Answers GET_BROKER_CONFIG: with every option on this machine, with `PUBLIC` ones to others."""
 
-    def processor(_: Connection, request: Command) -> Command:
-        text = "".join(f"{name}={value}\n" for name, value in options().items())
+    def processor(connection: Connection, request: Command) -> Command:
+        shown = options()
+        names = list(shown) if is_loopback(connection.peer_host) else PUBLIC
+        text = "".join(f"{name}={shown[name]}\n" for name in names if name in shown)
         return request.reply(body=text.encode())
 
     return processor

@@ -244,7 +244,8 @@ class Cluster:
                 raise NoMemberError(f"it refused: {answer.code} {(answer.remark or '')[:200]}")
             member = member_of(name, answer.body)
         except RemotingError as error:
-            self._not_a_member(name, address, str(error))  # asked again with the next look
+            if name not in self._members:  # which is asked again with the next look
+                self._not_a_member(name, address, str(error))
             return
         except NoMemberError as error:
             self._not_a_member(name, address, str(error))

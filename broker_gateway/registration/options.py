@@ -54,9 +54,6 @@ NameServerList = Annotated[str, AfterValidator(_checked)]
 class RegistrationOptions(OptionGroup):
     """How the broker registers, and how it learns of others."""
 
-    broker_permission: int = Field(
-        6, ge=0, le=7, description="4 read, 2 write: what every topic's permission is ANDed with"
-    )
     compressed_register: bool = Field(False, description="send the topics compressed (without order flags)")
     force_register: bool = Field(
         True, description="register at every period; false: only when a name server's data version differs"
@@ -86,14 +83,6 @@ class RegistrationOptions(OptionGroup):
         "nsaddr", pattern=r"^[A-Za-z0-9._-]{1,64}$", description="end of the path that is asked for"
     )
     fetch_namesrv_addr_interval: int = Field(10_000, ge=1000, le=3_600_000, description="ms between the asks")
-    cluster_topic_enable: bool = Field(True, description="the topic of the cluster's name can be used")
-    broker_topic_enable: bool = Field(True, description="the topic of the broker's name can be used")
-    trace_topic_enable: bool = Field(False, description="register msgTraceTopicName")
-    msg_trace_topic_name: str = Field(
-        "RMQ_SYS_TRACE_TOPIC", pattern=r"^[%|a-zA-Z0-9_-]{1,127}$", description="topic of message traces"
-    )
-    revive_queue_num: int = Field(8, ge=1, le=1024, description="queues of the revive topic, registered only")
-    timer_wheel_enable: bool = Field(True, description="register the timer's topic")
     enable_slave_acting_master: bool = Field(
         False, description="heartbeats to name servers, which then notice a dead broker sooner"
     )

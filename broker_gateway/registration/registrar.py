@@ -80,9 +80,10 @@ class Registrar:
 
     def lost(self) -> None:
         """The connection to the name server ended."""
-        asyncio.get_running_loop().call_later(FIRST_WAIT_S, self._register_anew)
+        asyncio.get_running_loop().call_later(FIRST_WAIT_S, self.register_anew)
 
-    def _register_anew(self) -> None:
+    def register_anew(self) -> None:
+        """Every topic is registered again."""
         self._all = True
         self._wake.set()
 

@@ -69,12 +69,12 @@ class Registration:
         broker, options = self._config.broker, self._config.registration
         self._ports = {"listenPort": str(listen_port), "grpcServerPort": str(grpc_port)}
         host = f"[{broker.broker_ip1}]" if ":" in broker.broker_ip1 else broker.broker_ip1
-        # no replication port is open; name servers ask for one, and this is the original's default
+        ha_port = self._config.store.ha_listen_port or listen_port + 1
         identity = Identity(
             broker.broker_cluster_name,
             broker.broker_name,
             f"{host}:{listen_port}",
-            f"{host}:{listen_port + 1}",
+            f"{host}:{ha_port}",
         )
         self._client = RemotingClient(on_lost=self._lost)
         self._book = Book(self._config, self._catalog, identity)
@@ -102,6 +102,13 @@ class Registration:
         """A topic was made, changed or deleted: the name servers are told."""
         for registrar in self._registrars.values():
             registrar.changed(name)
+
+    def permission_changed(self, permission: int) -> None:
+        """`brokerPermission` changed: every topic is registered anew."""
+        if self._book is not None:
+            self._book.permit(permission)
+        for registrar in self._registrars.values():
+            registrar.register_anew()
 
     def _lost(self, address: str) -> None:
         if (registrar := self._registrars.get(address)) is not None:

@@ -18,30 +18,30 @@ MEMBER_GROUP_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 def system_topics(config: GatewayConfig) -> list[TopicConfig]:
     """What every broker has beside its users' topics."""
-    options, broker = config.registration, config.broker
+    broker = config.broker
     cluster, name, queues = broker.broker_cluster_name, broker.broker_name, broker.default_topic_queue_nums
     found = [_topic("SELF_TEST_TOPIC")]
     if broker.auto_create_topic_enable:
         found.append(_topic("TBW102", queues, PERM_INHERIT | BOTH))
     found += [
         _topic("BenchmarkTest", BENCHMARK_QUEUES),
-        _topic(cluster, 16, PERM_INHERIT | (BOTH if options.cluster_topic_enable else 0)),
-        _topic(name, 1, PERM_INHERIT | (BOTH if options.broker_topic_enable else 0)),
+        _topic(cluster, 16, PERM_INHERIT | (BOTH if broker.cluster_topic_enable else 0)),
+        _topic(name, 1, PERM_INHERIT | (BOTH if broker.broker_topic_enable else 0)),
         _topic("OFFSET_MOVED_EVENT"),
         _topic("SCHEDULE_TOPIC_XXXX", SCHEDULE_QUEUES),
     ]
-    if options.trace_topic_enable:
-        found.append(_topic(options.msg_trace_topic_name))
+    if broker.trace_topic_enable:
+        found.append(_topic(broker.msg_trace_topic_name))
     found += [
         _topic(f"{cluster}_REPLY_TOPIC"),
-        _topic(f"{REVIVE_PREFIX}{cluster}", options.revive_queue_num),
+        _topic(f"{REVIVE_PREFIX}{cluster}", broker.revive_queue_num),
         _topic(f"{MEMBER_GROUP_PREFIX}{name}", 1, PERM_INHERIT),
         _topic("RMQ_SYS_TRANS_HALF_TOPIC"),
         _topic("RMQ_SYS_TRANS_OP_HALF_TOPIC"),
         _topic("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"),
         _topic("RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"),
     ]
-    if options.timer_wheel_enable:
+    if config.store.timer_wheel_enable:
         found.append(_topic("rmq_sys_wheel_timer"))
     return found
 

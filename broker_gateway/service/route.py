@@ -42,7 +42,7 @@ class RouteService:
         self._broker_name = config.broker.broker_name
         self._own_host = config.broker.broker_ip1
         self._auto_create = config.broker.auto_create_topic_enable
-        self._broker_permission = config.registration.broker_permission
+        self._broker_permission = config.broker.broker_permission
         self._resources = resources
         self._peers = peers
         self._cluster = cluster

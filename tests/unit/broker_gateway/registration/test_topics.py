@@ -132,6 +132,18 @@ def test_a_book_is_written_anew_when_topics_change() -> None:
     asyncio.run(test())
 
 
+def test_a_permission_that_changes_is_a_new_version() -> None:
+    async def test() -> None:
+        catalog = Catalog()
+        book = Book(load_config(None, {}, {})[0], catalog, IDENTITY)
+        assert book.one(Topic("t", 1, 1)).perm == 6
+        book.permit(4)
+        assert book.one(Topic("t", 1, 1)).perm == 4
+        assert catalog.topics_version.counter == 1
+
+    asyncio.run(test())
+
+
 def test_data_versions_count_up_with_real_changes_only() -> None:
     catalog = Catalog()
     catalog.versions["topics.json"] = DataVersion(3, 41, 1 << 50)
