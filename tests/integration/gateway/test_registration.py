@@ -292,3 +292,60 @@ def test_two_brokers_of_one_name_are_told(tmp_path: Path, name_server: NameServe
         Gateway(tmp_path / "b", namesrvAddr=name_server.address, listenPort="0"),
     ):
         wait_for(lambda: "give each its own brokerName" in first.log.read_text())
+
+
+def test_brokers_of_another_host_are_at_their_own_address(tmp_path: Path, name_server: NameServer) -> None:
+    """One of the same address is where the client came to this one, whatever name it used."""
+    elsewhere = {"brokerIP1": "127.0.0.2", "grpcBindAddress": "127.0.0.2"}
+    with contextlib.ExitStack() as started:
+        here, near, far = [
+            started.enter_context(
+                Gateway(
+                    tmp_path / name,
+                    brokerName=name,
+                    namesrvAddr=name_server.address,
+                    listenPort="0",
+                    autoCreateTopicEnable="false",
+                    **options,
+                )
+            )
+            for name, options in (("here", {}), ("near", {}), ("far", elsewhere))
+        ]
+        create(here, "t", 1)
+        create(near, "t", 2)
+        subprocess.run(
+            command("topic", "create", "t", "--queues", "3", "--gateway", f"127.0.0.2:{far.grpc_port}"),
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        )
+        client = Client(here.address)
+
+        def found(**endpoints: Any) -> dict[str, tuple[str, int, int]]:
+            answer = client.call(
+                "QueryRoute", rpc.QueryRouteRequest(topic=pb.Resource(name="t"), **endpoints)
+            )
+            queues: dict[str, tuple[str, int, int]] = {}
+            for each in answer.message_queues:
+                address = each.broker.endpoints.addresses[0]
+                count = queues.get(each.broker.name, ("", 0, 0))[2] + 1
+                queues[each.broker.name] = (address.host, address.port, count)
+            return queues
+
+        wait_for(
+            lambda: (
+                found()
+                == {
+                    "here": ("127.0.0.1", here.grpc_port, 1),
+                    "near": ("127.0.0.1", near.grpc_port, 2),
+                    "far": ("127.0.0.2", far.grpc_port, 3),
+                }
+            )
+        )
+        by_name = pb.Endpoints(scheme=pb.DOMAIN_NAME, addresses=[pb.Address(host="broker.test", port=81)])
+        assert found(endpoints=by_name) == {
+            "here": ("broker.test", 81, 1),
+            "near": ("broker.test", near.grpc_port, 2),
+            "far": ("127.0.0.2", far.grpc_port, 3),
+        }
+        client.channel.close()

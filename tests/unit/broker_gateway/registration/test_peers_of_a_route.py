@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from broker_gateway.config import load_config
-from broker_gateway.registration.broker_config import MAX_BODY, Member, NoMemberError, member_of
+from broker_gateway.registration.broker_config import (
+    GET_BROKER_CONFIG,
+    MAX_BODY,
+    PUBLIC,
+    Member,
+    NoMemberError,
+    config_processor,
+    member_of,
+)
 from broker_gateway.registration.cluster import masters, merged
 from broker_gateway.remoting.body.route import BrokerData, QueueData
+from broker_gateway.remoting.command import Command
+from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
 
 
 def test_masters_of_others() -> None:
@@ -57,3 +69,23 @@ def test_a_member_says_where_it_serves() -> None:
 def test_others_are_none_and_it_is_said_why(body: bytes, reason: str) -> None:
     with pytest.raises(NoMemberError, match=reason):
         member_of("a", body)
+
+
+def test_other_machines_are_told_only_where_it_serves() -> None:
+    async def test() -> None:
+        processor = config_processor(
+            lambda: load_config(None, {"brokerName": "a", "lakeTokenFile": "/secret"}, {})[0].options()
+        )
+        connection = Connection(Processors(), ConnectionOptions())
+        told = {}
+        for host in ("127.0.0.1", "::1", "10.0.0.1"):
+            connection.peer_host = host
+            answer = processor(connection, GET_BROKER_CONFIG)
+            assert isinstance(answer, Command)
+            told[host] = answer.body
+        assert b"lakeTokenFile=/secret\n" in told["127.0.0.1"]
+        assert told["127.0.0.1"] == told["::1"]
+        assert {line.partition("=")[0] for line in told["10.0.0.1"].decode().splitlines()} == set(PUBLIC)
+        assert member_of("a", told["10.0.0.1"]) == member_of("a", told["::1"])
+
+    asyncio.run(test())
