@@ -138,8 +138,8 @@ class Cluster:
         finally:
             callbacks = self._looking.pop(topic)
             self._waiting -= len(callbacks)
-            for callback in callbacks:
-                callback()
+            for callback in callbacks:  # one that fails takes no other along
+                asyncio.get_running_loop().call_soon(callback)
 
     async def _ask_for(self, topic: str) -> None:
         request = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
