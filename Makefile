@@ -48,8 +48,8 @@ bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the repu
 	$(BIN)/python -m benchmarks.data_plane
 	$(BIN)/python -m benchmarks.reput
 
-evidence: $(JARS) ## The long versions of the crash tests
-	LAKEBROKER_EVIDENCE=1 $(BIN)/python -m pytest tests/fault --timeout 7200
+evidence: $(JARS) ## The long versions of the crash tests, and of registration with the real name server
+	LAKEBROKER_EVIDENCE=1 $(BIN)/python -m pytest tests/fault tests/interop/test_registration.py --timeout 7200
 
 clean: ## Remove what was built
 	rm -rf $(VENV) .cache lakebroker_pb demo-output build dist *.egg-info

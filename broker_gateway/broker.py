@@ -21,10 +21,11 @@ from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.journal.replay import Replayed, replay
 from broker_gateway.lake import Lake
-from broker_gateway.metadata.catalog import Catalog, Group
+from broker_gateway.metadata.catalog import Catalog, Group, Topic
 from broker_gateway.metadata.names import RETRY_PREFIX
 from broker_gateway.metadata.peers import Peers
 from broker_gateway.metrics import MAX_SERIES, Metrics
+from broker_gateway.registration.registration import Registration
 from broker_gateway.retention import Retention, rules_of
 from broker_gateway.self_check import SelfCheck
 from broker_gateway.service.access import Access
@@ -71,6 +72,7 @@ class Broker:
         )
         self.minutes = MinuteStatistics()
         self.peers = Peers(config.lake.lake_peers_file, config.broker.broker_name)
+        self.registration = Registration(config, self.catalog)
         self.wakeups: Wakeups[Poll] = Wakeups(partial(self.turn.add, Stage.WAKE), self.deliveries.offer)
         resources = Resources(config, self.catalog)
         mover = DeadLetterMover(store, resources, self.journal, self.wakeups, metrics)
@@ -90,7 +92,7 @@ class Broker:
         send = SendService(config, store, resources, self.wakeups, self.turn, metrics, self.minutes)
         self.load_compiled = send.load_compiled
         self.messaging = MessagingService(
-            RouteService(config, resources, self.peers),
+            RouteService(config, resources, self.peers, self.registration.cluster),
             send,
             self._receive,
             SettlementService(
@@ -124,7 +126,7 @@ class Broker:
         self.peers.refresh()
         replayed = replay(self._store, self.catalog, self.deliveries)
         self.journal.replayed_to(replayed.snapshot_offset)
-        self.catalog.on_topic = self.journal.topic
+        self.catalog.on_topic = self._topic_changed
         self.catalog.on_group = self._group_changed
         self._tasks = [
             asyncio.create_task(self._repeat(_LOOK_S, self._look_after_due), name="redelivery"),
@@ -189,6 +191,10 @@ class Broker:
             if self._store.max_offset - self._store.min_offset <= memory * _MEMORY_RATIO:
                 return 0
         return index.max_offset(topic, queue_id)
+
+    def _topic_changed(self, topic: Topic) -> None:
+        self.journal.topic(topic)
+        self.registration.topic_changed(topic.name)
 
     def _group_changed(self, group: Group) -> None:
         self.journal.group(group)

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from broker_gateway.options import OptionGroup as _Group
 from broker_gateway.options import Port, load_groups
+from broker_gateway.registration.options import NameServerList, RegistrationOptions
 from store.flush import FlushMode
 
 _NAME = r"^[%|a-zA-Z0-9_-]{1,120}$"
@@ -40,11 +41,23 @@ class BrokerOptions(_Group):
     broker_ip1: str = Field(
         default_factory=default_ip, alias="brokerIP1", description="address in STOREHOST and routes"
     )
-    listen_port: Port = Field(10911, description="remoting port in STOREHOST; nothing listens there yet")
-    namesrv_addr: str = Field("", description="name servers, host:port;…; registration is not built yet")
+    listen_port: Port = Field(10911, description="remoting port, in STOREHOST and registered; 0: a free one")
+    namesrv_addr: NameServerList = Field(
+        default_factory=lambda: os.environ.get("NAMESRV_ADDR", ""),
+        validate_default=True,
+        description="name servers, host:port;…; empty: NAMESRV_ADDR of the environment",
+    )
     default_topic_queue_nums: int = Field(8, ge=1, le=1024, description="queues of a topic made on first use")
     auto_create_topic_enable: bool = Field(True, description="make topics on first use")
     auto_create_subscription_group: bool = Field(True, description="make consumer groups on first use")
+    cluster_topic_enable: bool = Field(True, description="the topic named like the cluster may be used")
+    broker_topic_enable: bool = Field(True, description="the topic named like the broker may be used")
+    trace_topic_enable: bool = Field(False, description="register msgTraceTopicName")
+    msg_trace_topic_name: str = Field("RMQ_SYS_TRACE_TOPIC", pattern=_NAME, description="topic of traces")
+    revive_queue_num: int = Field(8, ge=1, le=1024, description="queues of the revive topic, registered only")
+    broker_permission: int = Field(
+        6, ge=0, le=7, description="4 read, 2 write: what every topic's permission is ANDed with"
+    )
     retry_max_times: int = Field(16, ge=0, le=1000, description="deliveries after the first, of new groups")
 
 
@@ -95,6 +108,8 @@ class StoreOptions(_Group):
         4096, ge=1, le=1 << 20, description="pages of 4 KiB between flushes while a segment is warmed"
     )
     max_message_size: int = Field(4 << 20, ge=1, le=64 << 20, description="bytes of a body")
+    ha_listen_port: Port = Field(0, description="announced only, replication is not built; 0: listenPort + 1")
+    timer_wheel_enable: bool = Field(True, description="register the timer's topic; no timer is built yet")
 
 
 class ProxyOptions(_Group):
@@ -163,6 +178,7 @@ GROUPS: dict[str, type[_Group]] = {
     "broker": BrokerOptions,
     "store": StoreOptions,
     "proxy": ProxyOptions,
+    "registration": RegistrationOptions,
     "lake": LakeOptions,
 }
 IMPORTANT = [
@@ -187,12 +203,13 @@ class GatewayConfig(BaseModel):
     broker: BrokerOptions
     store: StoreOptions
     proxy: ProxyOptions
+    registration: RegistrationOptions
     lake: LakeOptions
 
     def options(self) -> dict[str, str]:
         """Every option by its RocketMQ name, as text."""
         shown = {}
-        for group in (self.broker, self.store, self.proxy, self.lake):
+        for group in (self.broker, self.store, self.proxy, self.registration, self.lake):
             for name, value in group.model_dump(mode="json", by_alias=True).items():
                 shown[name] = "" if value is None else str(value)
         return shown

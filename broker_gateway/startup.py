@@ -7,6 +7,7 @@
 | broker: journal replayed, scheduled work | snapshot |
 | gRPC server bound and started | drained: no new calls, waiting ones end, then cancelled |
 | metrics endpoint | closed |
+| with name servers: remoting port, registration | unregistered before all else, closed |
 | port file, boot line | removed |
 | compiled code loaded, beside the rest | - |
 
@@ -38,6 +39,7 @@ from broker_gateway.config import GatewayConfig
 from broker_gateway.errors import OptionError, StartError
 from broker_gateway.logs import configure_logs
 from broker_gateway.metrics import Metrics
+from broker_gateway.registration.startup import start_registration
 from broker_gateway.service.access import Access
 from broker_gateway.service.health import HealthService
 from broker_gateway.service.log import LogService
@@ -62,8 +64,6 @@ def run(config: GatewayConfig, warnings: Iterable[str] = ()) -> None:
     configure_logs(config.lake.lake_log_format, config.lake.lake_log_level)
     for warning in warnings:
         log.warning(warning)
-    if config.broker.namesrv_addr:
-        log.warning("registration with name servers is not built yet; namesrvAddr has no effect")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(config))
 
@@ -87,12 +87,14 @@ async def _serve(config: GatewayConfig) -> None:
         undo.push_async_callback(server.stop, config.proxy.grpc_shutdown_time_seconds)
         metrics_port = _serve_metrics(config, broker, store, undo)
         _tune_collector()
-        _announce(config, server.port, metrics_port, undo)
+        remoting_ports = await start_registration(config, broker.registration, server.port, undo)
+        _announce(config, {"grpc": server.port, "metrics": metrics_port, **remoting_ports}, undo)
         threading.Thread(target=_load_compiled, args=(broker,), name="load-compiled", daemon=True).start()
         await stopped.wait()
         log.info("stopping", broker=config.broker.broker_name)
         health.stopping()
-        undo.push_async_callback(broker.drain)  # first of all, beside the server's grace
+        undo.push_async_callback(broker.drain)  # beside the server's grace
+        undo.push_async_callback(broker.registration.stop)  # first of all: clients look elsewhere
     log.info("stopped", broker=config.broker.broker_name)
 
 
@@ -240,16 +242,16 @@ def _serve_metrics(
     return int(http.server_port)
 
 
-def _announce(
-    config: GatewayConfig, grpc_port: int, metrics_port: int, undo: contextlib.AsyncExitStack
-) -> None:
+def _announce(config: GatewayConfig, ports: dict[str, int], undo: contextlib.AsyncExitStack) -> None:
+    """Writes the port file and the boot line; `ports` by what is served there."""
     path = config.lake.lake_port_file
     if path is not None:
         staged = Path(f"{path}.tmp")
-        staged.write_text(json.dumps({"grpc": grpc_port, "metrics": metrics_port, "pid": os.getpid()}))
+        staged.write_text(json.dumps({**ports, "pid": os.getpid()}))
         staged.rename(path)
         undo.callback(path.unlink, missing_ok=True)
-    name, ip, port = config.broker.broker_name, config.broker.broker_ip1, config.broker.listen_port
+    name, ip = config.broker.broker_name, config.broker.broker_ip1
+    port = ports.get("remoting", config.broker.listen_port)
     sys.stdout.write(f"The broker[{name}, {ip}:{port}] boot success. serializeType=JSON\n")
     sys.stdout.flush()
-    log.info("serving", grpc_port=grpc_port, metrics_port=metrics_port)
+    log.info("serving", **{f"{what}_port": port for what, port in ports.items()})

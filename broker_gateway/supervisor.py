@@ -22,6 +22,7 @@ import structlog
 from broker_gateway.config import GatewayConfig
 from broker_gateway.errors import OptionError
 from broker_gateway.logs import configure_logs
+from broker_gateway.registration.options import local_address
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +64,18 @@ def child_options(config: GatewayConfig, number: int, folder: Path) -> dict[str,
             if port + step * number > 65535:
                 raise OptionError(f"{option}={port} leaves no room for {number + 1} processes")
             given[option] = str(port + step * number)
+    if config.registration.lake_with_namesrv and number > 0:
+        given |= _at_the_firsts_name_server(config)
     return given
+
+
+def _at_the_firsts_name_server(config: GatewayConfig) -> dict[str, str]:
+    """Only the first broker runs the name server; the others register there."""
+    port = config.registration.lake_namesrv_listen_port
+    if port == 0:
+        raise OptionError("lakeNamesrvListenPort=0: several processes need to know it; give a port")
+    servers = [local_address(config.proxy.grpc_bind_address, port), config.broker.namesrv_addr]
+    return {"lakeWithNamesrv": "false", "namesrvAddr": ";".join(each for each in servers if each)}
 
 
 def supervise(config: GatewayConfig, arguments: list[str], processes: int) -> int:

@@ -50,6 +50,10 @@ class Gateway:
         }
         self.grpc_port = 0
         self.metrics_port = 0
+        self.remoting_port = 0
+        """With name servers; 0 without."""
+        self.name_server_port = 0
+        """Of its own name server (`lakeWithNamesrv`); 0 without."""
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Gateway:
@@ -87,6 +91,7 @@ class Gateway:
             time.sleep(0.05)
         ports = json.loads(self._ports.read_text())
         self.grpc_port, self.metrics_port = ports["grpc"], ports["metrics"]
+        self.remoting_port, self.name_server_port = ports.get("remoting", 0), ports.get("namesrv", 0)
 
     def terminate(self, timeout_s: float = 30.0) -> int:
         """SIGTERM; returns the exit status."""

@@ -23,6 +23,8 @@ from structured_streaming.sql import lake_session
 
 OUTPUT = ROOT / "demo-output"
 CATCH_UP_S = 180.0
+NAME_SERVER = {"lakeWithNamesrv": "true", "lakeNamesrvListenPort": "0", "listenPort": "0"}
+"""The gateway registers with a name server in its own process."""
 console = Console(width=max(Console().width, 110))
 
 
@@ -63,7 +65,7 @@ def traffic(lake: Path, progress: Progress) -> workload.Counted:
     setup = progress.add_task("official client, gateway, reput", total=3)
     interpreter()
     progress.advance(setup)
-    with Gateway(OUTPUT) as gateway:
+    with Gateway(OUTPUT, **NAME_SERVER) as gateway:
         progress.advance(setup)
         group = ["group", "create", "audit", "--retry-max", str(workload.AUDIT_RETRIES)]
         subprocess.run(

@@ -72,7 +72,8 @@ def free_ports(count: int) -> list[int]:
 
 
 class RocketMQ:
-    """A name server and a broker (behind a proxy, unless `proxy` is False) over the store in `folder`.
+    """A name server and a broker (behind a proxy, unless `proxy` is False; none, unless `broker` is True) over the store
+    in `folder`.
 
     `topics` maps names to (queues, message type). `broker_options` are lines of `broker.conf`; the broker registers with
     `other_name_servers` too.
@@ -85,6 +86,7 @@ class RocketMQ:
         groups: Sequence[str] = (),
         *,
         proxy: bool = True,
+        broker: bool = True,
         heap: str = "2g",
         other_name_servers: Sequence[str] = (),
         **broker_options: str,
@@ -94,6 +96,7 @@ class RocketMQ:
         self._topics = topics
         self._groups = groups
         self._proxy = proxy
+        self._broker = broker
         self._heap = heap
         self._other_name_servers = other_name_servers
         self._options = broker_options
@@ -136,6 +139,8 @@ class RocketMQ:
             str(self.folder / "namesrv.conf"),
             port=self.name_server_port,
         )
+        if not self._broker:
+            return
         name_server = self._name_servers()
         broker = str(self.folder / "broker.conf")
         began = time.monotonic()
@@ -160,6 +165,11 @@ class RocketMQ:
         else:
             self._run("broker", self._heap, _BROKER, "-n", name_server, "-c", broker, port=self.broker_port)
         self.broker_start_s = time.monotonic() - began
+
+    @property
+    def name_server(self) -> str:
+        """Address of its name server."""
+        return f"127.0.0.1:{self.name_server_port}"
 
     def kill(self) -> None:
         """SIGKILL for all of them."""

@@ -20,6 +20,8 @@ Examples:
   lakebroker gateway -c broker.conf --set grpcServerPort=8081 --set flushDiskType=SYNC_FLUSH
 
   lakebroker gateway --store /var/lib/lakebroker --processes 4
+
+  lakebroker gateway --store /var/lib/lakebroker --with-namesrv
 """
 
 
@@ -40,6 +42,9 @@ def gateway(
     processes: Annotated[
         int, typer.Option(min=1, max=64, help="Brokers on this host, each with its own store and port")
     ] = 1,
+    with_namesrv: Annotated[
+        bool, typer.Option("--with-namesrv", help="Run a name server too (lakeWithNamesrv), on port 9876")
+    ] = False,
     transport: Annotated[str | None, typer.Option(help="http2 or grpcio (lakeTransport)")] = None,
 ) -> None:
     from broker_gateway.config import IMPORTANT, load_config
@@ -49,6 +54,8 @@ def gateway(
         overrides["namesrvAddr"] = namesrv
     if store is not None:
         overrides["storePathRootDir"] = str(store)
+    if with_namesrv:
+        overrides["lakeWithNamesrv"] = "true"
     if transport is not None:
         overrides["lakeTransport"] = transport
     try:

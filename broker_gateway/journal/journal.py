@@ -17,7 +17,8 @@ import structlog
 from broker_gateway.clock import now_ms
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.metadata.catalog import Catalog, Group, Topic
+from broker_gateway.metadata.catalog import TOPICS_FILE, Catalog, Group, Topic
+from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.errors import StoreReadOnlyError
@@ -140,6 +141,8 @@ class Journal:
         waiting, self._waiting = self._waiting, []
         self._pending = 0
         batch.timestamp_ms = now_ms()
+        if batch.topics:
+            batch.data_versions.append(_version_change(TOPICS_FILE, self._catalog.topics_version))
         for state, change in changes.values():
             change.cursor = state.cursor
             committed = state.committed
@@ -234,13 +237,7 @@ class Journal:
 
     def _snapshot_pieces(self) -> Iterable[pb.Batch]:
         for file, version in self._catalog.versions.items():
-            kept = pb.DataVersion(
-                file=file,
-                state_version=version.state_version,
-                counter=version.counter,
-                timestamp_ms=version.timestamp_ms,
-            )
-            yield pb.Batch(data_versions=[kept])
+            yield pb.Batch(data_versions=[_version_change(file, version)])
         for topic in self._catalog.topics():
             change = _topic_change(topic)
             change.next_queue_offset.extend(
@@ -275,6 +272,15 @@ def _queue_snapshots(state: QueueDelivery) -> Iterable[pb.QueueChange]:
                 client_id=[m.client_id for m in some],
             ),
         )
+
+
+def _version_change(file: str, version: DataVersion) -> pb.DataVersion:
+    return pb.DataVersion(
+        file=file,
+        state_version=version.state_version,
+        counter=version.counter,
+        timestamp_ms=version.timestamp_ms,
+    )
 
 
 def _topic_change(topic: Topic) -> pb.TopicChange:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from broker_gateway.clock import now_ms
 from broker_gateway.metadata.data_version import DataVersion
 
 READ = 4
@@ -16,6 +17,8 @@ WRITE = 2
 MAX_QUEUES = 1024
 MAX_TOPICS = 100_000
 MAX_GROUPS = 100_000
+TOPICS_FILE = "topics.json"
+"""Whose data version counts up with every change of a topic."""
 
 
 class CatalogFullError(Exception):
@@ -79,6 +82,14 @@ class Catalog:
     def groups(self) -> Iterable[Group]:
         return self._groups.values()
 
+    @property
+    def topics_version(self) -> DataVersion:
+        return self.versions.get(TOPICS_FILE, DataVersion())
+
+    def count_topics_version(self) -> None:
+        """Something about topics changed that name servers should hear of."""
+        self.versions[TOPICS_FILE] = self.topics_version.next(now_ms())
+
     def put_topic(self, topic: Topic) -> tuple[Topic, bool]:
         """Creates or changes a topic; queues never shrink. Returns it and whether it is new.
 
@@ -96,6 +107,7 @@ class Catalog:
             )
         if topic != known:
             self._topics[topic.name] = topic
+            self.count_topics_version()
             self.on_topic(topic)
         return topic, known is None
 

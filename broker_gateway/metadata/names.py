@@ -26,6 +26,8 @@ _SYSTEM_TOPICS = frozenset(
         "BenchmarkTest",
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
         "RMQ_SYS_TRACE_TOPIC",
         "TRANS_CHECK_MAX_TIME_TOPIC",
         "SELF_TEST_TOPIC",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import structlog
 
@@ -27,7 +27,8 @@ MAX_CONNECTIONS = 4096
 
 
 class RemotingClient:
-    """Sends requests to addresses. `processors` serve what peers ask on these connections."""
+    """Sends requests to addresses. `processors` serve what peers ask on these connections; `on_lost` is told the address
+    of one that ended otherwise than by `disconnect` or `close`."""
 
     def __init__(
         self,
@@ -37,7 +38,9 @@ class RemotingClient:
         one_way_limit: int = 256,
         async_limit: int = 64,
         connect_timeout_s: float = 3.0,
+        on_lost: Callable[[str], None] | None = None,
     ) -> None:
+        self._on_lost = on_lost
         self._processors = processors or Processors()
         self._options = options or ConnectionOptions()
         self._one_way = asyncio.Semaphore(one_way_limit)
@@ -153,6 +156,8 @@ class RemotingClient:
         def gone(connection: Connection) -> None:
             if self._connections.get(address) is connection:
                 del self._connections[address]
+                if self._on_lost is not None and not self._closed:
+                    self._on_lost(address)
 
         try:
             async with asyncio.timeout(self._connect_timeout_s):

@@ -52,12 +52,12 @@ class MessagingService:
     def QueryRoute(
         self, request: rpc.QueryRouteRequest, context: CallContext
     ) -> Answer[rpc.QueryRouteResponse]:
-        return self._journaled(rpc.QueryRouteResponse, self._route.query_route, request, context)
+        return self._routed(rpc.QueryRouteResponse, self._route.query_route, request, context)
 
     def QueryAssignment(
         self, request: rpc.QueryAssignmentRequest, context: CallContext
     ) -> Answer[rpc.QueryAssignmentResponse]:
-        return self._journaled(rpc.QueryAssignmentResponse, self._route.query_assignment, request, context)
+        return self._routed(rpc.QueryAssignmentResponse, self._route.query_assignment, request, context)
 
     @takes_bytes
     def SendMessage(self, request: bytes, context: CallContext) -> rpc.SendMessageResponse | Reply[bytes]:
@@ -161,6 +161,23 @@ class MessagingService:
         return rpc.SyncLiteSubscriptionResponse(
             status=_later("SyncLiteSubscription", "use a push or simple consumer")
         )
+
+    def _routed(
+        self,
+        response: Callable[..., R],
+        call: Callable[[Any, CallContext], R | bytes],
+        request: Any,
+        context: CallContext,
+    ) -> Answer[R]:
+        """Answers a call after name servers said who else has its topic."""
+        reply: Answer[R] = Reply()
+
+        def known() -> None:
+            if not reply.done:  # else the caller went away
+                self._journaled(response, call, request, context).when_set(reply.set)
+
+        self._route.when_known(request.topic, known)
+        return reply
 
     def _journaled(
         self,

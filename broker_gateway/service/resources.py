@@ -36,6 +36,10 @@ class Resources:
             )
         return self._put_topic(Topic(name, self._queues, self._queues, created_ms=now_ms()))
 
+    def find_topic(self, resource: pb.Resource) -> Topic | None:
+        """The topic if there is one, never created. ILLEGAL_TOPIC."""
+        return self._catalog.topic(topic_of(resource, self._cluster, self._broker))
+
     def known_topic(self, resource: pb.Resource) -> Topic:
         """The topic, never created. ILLEGAL_TOPIC, TOPIC_NOT_FOUND."""
         name = topic_of(resource, self._cluster, self._broker)

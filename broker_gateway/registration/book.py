@@ -1,0 +1,100 @@
+"""What is registered: the broker's topics as bodies, encoded once for all name servers.
+
+Bodies are made on a thread, since 100,000 topics take longer than the event loop may stand still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import structlog
+
+from broker_gateway.config import GatewayConfig
+from broker_gateway.metadata.catalog import Catalog, Topic
+from broker_gateway.metadata.data_version import DataVersion
+from broker_gateway.registration.requests import Identity, register_broker, remoting_version
+from broker_gateway.registration.topics import limited, registered, split, system_topics, topic_config
+from broker_gateway.remoting.body.registration import RegisterBrokerBody
+from broker_gateway.remoting.body.tables import KVTable
+from broker_gateway.remoting.body.topic_config import TopicConfig
+from broker_gateway.remoting.command import Command
+
+log = structlog.get_logger(__name__)
+
+
+class Book:
+    """The requests that register the catalog's topics under an identity."""
+
+    def __init__(self, config: GatewayConfig, catalog: Catalog, identity: Identity) -> None:
+        self.identity = identity
+        self._catalog = catalog
+        self._system = system_topics(config)
+        self._options = config.registration
+        self._permission = config.broker.broker_permission
+        self._order: frozenset[str] = frozenset()
+        self._whole: tuple[DataVersion, list[Command]] | None = None
+        self._making = asyncio.Lock()
+
+    @property
+    def version(self) -> DataVersion:
+        return self._catalog.topics_version
+
+    async def whole(self) -> list[Command]:
+        """Requests with every topic: one, or several where registrations are split."""
+        async with self._making:
+            version = self.version
+            if self._whole is None or self._whole[0] != version:
+                topics = list(self._catalog.topics())
+                self._whole = version, await asyncio.to_thread(self._encode, version, topics)
+            return self._whole[1]
+
+    def some(self, topics: Iterable[Topic]) -> Command:
+        """A request with these topics, beside those that were registered before."""
+        return self._request(
+            self.version, {name: each for topic in topics for name, each in [self._limited(topic)]}
+        )
+
+    def one(self, topic: Topic) -> TopicConfig:
+        return self._limited(topic)[1]
+
+    def topic(self, name: str) -> Topic | None:
+        return self._catalog.topic(name)
+
+    def ordered(self, table: KVTable) -> None:
+        """Topics that a name server lists as ordered become so; as in the original, none ever stops being one."""
+        new = {name for name in table.table if self._catalog.topic(name) is not None} - self._order
+        if new:
+            log.info("topics are ordered from now on", topics=sorted(new)[:20], count=len(new))
+            self._order |= new
+            self._catalog.count_topics_version()
+
+    def permit(self, permission: int) -> None:
+        """The broker's permission changed while it runs."""
+        if permission != self._permission:
+            self._permission = permission
+            self._catalog.count_topics_version()
+
+    def _limited(self, topic: Topic) -> tuple[str, TopicConfig]:
+        whole = topic_config(topic, order=topic.name in self._order)
+        return topic.name, limited(whole, self._permission)
+
+    def _encode(self, version: DataVersion, topics: list[Topic]) -> list[Command]:
+        options = self._options
+        table = registered(self._system, topics, self._order, self._permission)
+        size = options.split_registration_size if options.enable_split_registration else len(table)
+        return [self._request(version, part) for part in split(table, size)]
+
+    def _request(self, version: DataVersion, table: dict[str, TopicConfig]) -> Command:
+        options = self._options
+        body = RegisterBrokerBody(remoting_version(version), table).encode(
+            compress=options.compressed_register
+        )
+        return register_broker(
+            self.identity,
+            body,
+            compressed=options.compressed_register,
+            heartbeat_timeout_ms=options.broker_not_active_timeout_millis
+            if options.enable_slave_acting_master
+            else None,
+        )

@@ -1,0 +1,302 @@
+"""The other lakebrokers, and the queues they have of a topic, as name servers know them.
+
+| what | asked | kept |
+|---|---|---|
+| brokers alive | every 5 s | until the next answer |
+| a broker's gRPC endpoint | when the broker appears or its connection ends, and every `pollNameServerInterval` | while it is alive |
+| a topic's queues | by a call that needs them, at most every `pollNameServerInterval` | `MAX_TOPICS`, last used |
+
+A topic no name server knows is asked for again after `UNKNOWN_S`; all topics are when brokers come or go. What cannot be
+asked stays as it was, and for 5 s no call waits for name servers that do not answer. Calls that find nothing to wait for
+are answered at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, NamedTuple
+
+import structlog
+
+from broker_gateway.registration.broker_config import GET_BROKER_CONFIG, Member, NoMemberError, member_of
+from broker_gateway.remoting.body.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
+from broker_gateway.remoting.client import RemotingClient
+from broker_gateway.remoting.codes import RequestCode, ResponseCode
+from broker_gateway.remoting.command import Command
+from broker_gateway.remoting.errors import RemotingError
+
+log = structlog.get_logger(__name__)
+
+REFRESH_S = 5.0
+UNKNOWN_S = 1.0
+CLAIMS = 2
+"""Looks in a row that find another broker under the own name before it is said."""
+TIMEOUT_S = 3.0
+MAX_TOPICS = 10_000
+MAX_BROKERS = 1000
+MAX_LOOK_UPS = 256
+MAX_WAITING = 10_000
+
+
+class _Route(NamedTuple):
+    queues: tuple[QueueData, ...]
+    asked_at: float
+    brokers_version: int
+
+
+class Cluster:
+    """Knows nothing while `name_servers` is empty."""
+
+    def __init__(self, own_name: str, poll_s: float) -> None:
+        self._own_name = own_name
+        self._poll_s = poll_s
+        self._client: RemotingClient | None = None
+        self._name_servers: Callable[[], list[str]] = list
+        self._addresses: dict[str, str] = {}
+        self._members: dict[str, Member] = {}
+        self._strangers: set[tuple[str, str]] = set()
+        self._brokers_version = 0
+        self._routes: OrderedDict[str, _Route] = OrderedDict()
+        self._looking: dict[str, list[Callable[[], None]]] = {}
+        self._waiting = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._refreshed = asyncio.Event()
+        self._name_servers_answer = True
+        self._silent_until = 0.0
+        self._ask_again: set[str] = set()
+        self._own_address = ""
+        self._claims = 0
+
+    def start(self, name_servers: Callable[[], list[str]], own_address: str) -> None:
+        """`own_address` is what this broker registers."""
+        self._name_servers = name_servers
+        self._own_address = own_address
+        self._client = RemotingClient(on_lost=self._lost)
+        self._spawn(self._keep_up(), "cluster")
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._client is not None:
+            await self._client.close()
+
+    @property
+    def members(self) -> list[Member]:
+        """The other lakebrokers that are alive."""
+        return sorted(self._members.values())
+
+    def queues(self, topic: str) -> list[tuple[Member, QueueData]]:
+        """What is known of the topic's queues at other lakebrokers."""
+        route = self._routes.get(topic)
+        return merged(route.queues, self._members) if route is not None else []
+
+    def when_known(self, topic: str, callback: Callable[[], None]) -> None:
+        """Calls `callback` once the topic's queues are as new as they can be had; at once when they are, or when too
+        much is being looked up already."""
+        if self._client is None or self._is_new(topic):
+            callback()
+            return
+        waiting = self._looking.get(topic)
+        if self._waiting >= MAX_WAITING or (waiting is None and len(self._looking) >= MAX_LOOK_UPS):
+            callback()
+            return
+        self._waiting += 1
+        if waiting is not None:
+            waiting.append(callback)
+            return
+        self._looking[topic] = [callback]
+        self._spawn(self._look_up(topic), "topic route")
+
+    def _is_new(self, topic: str) -> bool:
+        """Whether asking would tell nothing new; so too for a while when no name server answers."""
+        if asyncio.get_running_loop().time() < self._silent_until:
+            return True
+        route = self._routes.get(topic)
+        if route is None or route.brokers_version != self._brokers_version:
+            return False
+        age = asyncio.get_running_loop().time() - route.asked_at
+        return age < (self._poll_s if route.queues else min(UNKNOWN_S, self._poll_s))
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _look_up(self, topic: str) -> None:
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await self._refreshed.wait()
+                await self._ask_for(topic)
+        except TimeoutError:
+            log.debug("no route in time", topic=topic)
+            self._silent_until = asyncio.get_running_loop().time() + REFRESH_S
+        except Exception:
+            log.exception("a topic's route could not be looked up", topic=topic)
+        finally:
+            callbacks = self._looking.pop(topic)
+            self._waiting -= len(callbacks)
+            for callback in callbacks:  # one that fails takes no other along
+                asyncio.get_running_loop().call_soon(callback)
+
+    async def _ask_for(self, topic: str) -> None:
+        request = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        version = self._brokers_version
+        answer = await self._ask(request)
+        if answer is None:
+            return
+        queues: tuple[QueueData, ...] = ()
+        if answer.code == ResponseCode.SUCCESS:
+            try:
+                route = TopicRouteData.decode(answer.body)
+            except RemotingError as error:
+                log.warning("a name server's route cannot be read", topic=topic, error=str(error))
+                return
+            queues = route.queue_datas[:MAX_BROKERS]
+            new = masters(route.broker_datas, self._own_name)
+            unknown = {
+                name: address
+                for name, address in new.items()
+                if name not in self._addresses and (name, address) not in self._strangers
+            }
+            if unknown and len(self._addresses) + len(unknown) <= MAX_BROKERS:
+                await self._learn(unknown)
+        elif answer.code != ResponseCode.TOPIC_NOT_EXIST:
+            return
+        self._routes[topic] = _Route(queues, asyncio.get_running_loop().time(), version)
+        self._routes.move_to_end(topic)
+        while len(self._routes) > MAX_TOPICS:
+            self._routes.popitem(last=False)
+
+    async def _keep_up(self) -> None:
+        loop = asyncio.get_running_loop()
+        learned_at = loop.time()
+        while True:
+            try:
+                again = loop.time() - learned_at >= self._poll_s
+                if again:
+                    learned_at = loop.time()
+                await self._refresh(again)
+            except Exception:
+                log.exception("the cluster could not be looked at; it is tried again")
+            self._refreshed.set()
+            await asyncio.sleep(REFRESH_S)
+
+    async def _refresh(self, again: bool) -> None:
+        """`again`: brokers that are known are asked for their endpoints too, which change when they start anew."""
+        assert self._client is not None
+        answer = await self._ask(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+        if answer is None or answer.code != ResponseCode.SUCCESS:
+            return
+        try:
+            info = ClusterInfo.decode(answer.body)
+        except RemotingError as error:
+            log.warning("a name server's cluster information cannot be read", error=str(error))
+            return
+        self._look_for_namesake(info.broker_addr_table.get(self._own_name))
+        alive = masters(info.broker_addr_table.values(), self._own_name)
+        if len(alive) > MAX_BROKERS:
+            log.warning("too many brokers; the last are left out of routes", known=len(alive))
+            alive = {name: alive[name] for name in sorted(alive)[:MAX_BROKERS]}
+        gone = {name for name, address in self._addresses.items() if alive.get(name) != address}
+        for name in gone:
+            self._client.disconnect(self._addresses.pop(name))
+            if self._members.pop(name, None) is not None:
+                log.info("a broker left", broker=name)
+                self._brokers_version += 1
+        self._strangers &= set(alive.items())
+        again_too, self._ask_again = self._ask_again, set()
+        await self._learn(
+            {
+                name: address
+                for name, address in alive.items()
+                if again or name not in self._addresses or name in again_too
+            }
+        )
+
+    def _look_for_namesake(self, known: BrokerData | None) -> None:
+        """Says when another broker took this one's name; not at the first sight, which may be what it was before."""
+        address = known.broker_addrs.get(MASTER_ID, self._own_address) if known else self._own_address
+        self._claims = self._claims + 1 if address != self._own_address else 0
+        if self._claims == CLAIMS:
+            log.error(
+                "another broker registers under this one's name; give each its own brokerName",
+                broker=self._own_name,
+                address=self._own_address,
+                other=address[:300],
+            )
+
+    def _lost(self, address: str) -> None:
+        """A broker's connection ended: it may start anew and serve elsewhere, before a name server noticed."""
+        self._ask_again |= {name for name, known in self._addresses.items() if known == address}
+
+    async def _learn(self, brokers: dict[str, str]) -> None:
+        """Asks these brokers for their endpoints, all at the same time."""
+        await asyncio.gather(*(self._learn_one(name, address) for name, address in brokers.items()))
+
+    async def _learn_one(self, name: str, address: str) -> None:
+        assert self._client is not None
+        try:
+            answer = await self._client.invoke(address, GET_BROKER_CONFIG, TIMEOUT_S)
+            if answer.code != ResponseCode.SUCCESS:
+                raise NoMemberError(f"it refused: {answer.code} {(answer.remark or '')[:200]}")
+            member = member_of(name, answer.body)
+        except RemotingError as error:
+            if name not in self._members:  # which is asked again with the next look
+                self._not_a_member(name, address, str(error))
+            return
+        except NoMemberError as error:
+            self._not_a_member(name, address, str(error))
+            self._addresses[name] = address
+            if self._members.pop(name, None) is not None:
+                self._brokers_version += 1
+            return
+        self._addresses[name] = address
+        self._strangers.discard((name, address))
+        if self._members.get(name) != member:
+            log.info("a broker joined", broker=name, host=member.host, grpc_port=member.grpc_port)
+            self._members[name] = member
+            self._brokers_version += 1
+
+    def _not_a_member(self, name: str, address: str, reason: str) -> None:
+        if (name, address) not in self._strangers:
+            self._strangers.add((name, address))
+            log.warning("a broker is left out of routes", broker=name, address=address, reason=reason)
+
+    async def _ask(self, request: Command) -> Command | None:
+        """The answer of the first name server that gives one; says once when none does."""
+        assert self._client is not None
+        name_servers = self._name_servers()
+        if not name_servers:
+            return None
+        try:
+            answer = await self._client.invoke_first(name_servers, request, TIMEOUT_S)
+        except RemotingError as error:
+            if self._name_servers_answer:
+                log.warning("no name server answers; routes stay as they were", error=str(error))
+            self._name_servers_answer = False
+            self._silent_until = asyncio.get_running_loop().time() + REFRESH_S
+            return None
+        if not self._name_servers_answer:
+            log.info("a name server answers again")
+        self._name_servers_answer = True
+        return answer
+
+
+def masters(brokers: Iterable[BrokerData], own_name: str) -> dict[str, str]:
+    """The master's address of every other broker."""
+    return {
+        each.broker_name: each.broker_addrs[MASTER_ID]
+        for each in brokers
+        if MASTER_ID in each.broker_addrs and each.broker_name != own_name
+    }
+
+
+def merged(queues: Iterable[QueueData], members: dict[str, Member]) -> list[tuple[Member, QueueData]]:
+    """Of the queues of a route, those of members, in the order of their names; one entry for each."""
+    found = {
+        each.broker_name: (members[each.broker_name], each) for each in queues if each.broker_name in members
+    }
+    return [found[name] for name in sorted(found)]

@@ -1,0 +1,64 @@
+"""Starting registration within the broker's process: its own name server where one is wanted, the remoting port, then
+the registration itself."""
+
+from __future__ import annotations
+
+import contextlib
+
+import structlog
+
+from broker_gateway.config import GatewayConfig
+from broker_gateway.nameserver.config import load_config
+from broker_gateway.nameserver.server import NameServer
+from broker_gateway.registration.options import local_address
+from broker_gateway.registration.registration import Registration
+from broker_gateway.remoting.connection import Processors
+from broker_gateway.transport.remoting.server import FrontDoor
+
+log = structlog.get_logger(__name__)
+
+
+async def start_registration(
+    config: GatewayConfig, registration: Registration, grpc_port: int, undo: contextlib.AsyncExitStack
+) -> dict[str, int]:
+    """The ports it opened by their names. Raises StartError; what was started is undone by `undo`."""
+    if not registration.is_wanted:
+        return {}
+    ports = {}
+    own = []
+    if config.registration.lake_with_namesrv:
+        address, ports["namesrv"] = await _start_name_server(config, undo)
+        own.append(address)
+    processors = Processors()
+    registration.bind(processors)
+    front_door = FrontDoor(config, processors)
+    await front_door.start()
+    undo.push_async_callback(front_door.stop)
+    ports["remoting"] = front_door.port
+    registration.start(front_door.port, grpc_port, own)
+    return ports
+
+
+async def _start_name_server(config: GatewayConfig, undo: contextlib.AsyncExitStack) -> tuple[str, int]:
+    """Its address for this host, and its port. Its files are in the store's folder; other options come from the
+    environment (`LAKEBROKER_NAMESRV_<name>`)."""
+    folder = config.store.store_path_root_dir / "namesrv"
+    folder.mkdir(parents=True, exist_ok=True)
+    bound = config.proxy.grpc_bind_address
+    options, warnings = load_config(
+        None,
+        {
+            "listenPort": str(config.registration.lake_namesrv_listen_port),
+            "bindAddress": bound,
+            "kvConfigPath": str(folder / "kvConfig.json"),
+            "configStorePath": str(folder / "namesrv.properties"),
+        },
+    )
+    for warning in warnings:
+        log.warning(warning)
+    server = NameServer(options)
+    await server.start()
+    undo.push_async_callback(server.stop)
+    address = local_address(bound, server.port)
+    log.info("name server", address=address)
+    return address, server.port

@@ -1,0 +1,1 @@
+"""The broker's own remoting port."""

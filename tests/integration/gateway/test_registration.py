@@ -1,0 +1,359 @@
+"""Gateways, our name server, and peers that misbehave: lists of name servers, data versions, routes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_gateway.registration import requests
+from broker_gateway.registration.requests import Identity
+from broker_gateway.remoting.body.registration import RegisterBrokerBody
+from broker_gateway.remoting.body.route import ClusterInfo
+from broker_gateway.remoting.body.topic_config import DataVersion, TopicConfig
+from broker_gateway.remoting.client import RemotingClient
+from broker_gateway.remoting.codes import RequestCode, ResponseCode
+from broker_gateway.remoting.command import Command
+from broker_gateway.remoting.connection import Connection, Processors
+from broker_gateway.remoting.server import RemotingServer
+from demo.processes import ROOT, Gateway, NameServer, command
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+
+from .conftest import Client
+from .test_processes import routes
+
+
+def wait_for(condition: Callable[[], Any], limit_s: float = 40.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def invoke(address: str, request: Command) -> Command:
+    async def ask() -> Command:
+        client = RemotingClient()
+        try:
+            return await client.invoke(address, request, 10)
+        finally:
+            await client.close()
+
+    return asyncio.run(ask())
+
+
+def brokers(name_server: str) -> dict[str, str]:
+    answer = invoke(name_server, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+    table = ClusterInfo.decode(answer.body).broker_addr_table
+    return {name: each.broker_addrs[0] for name, each in table.items()}
+
+
+def version_at(name_server: str, gateway: Gateway) -> DataVersion | None:
+    """The data version that the name server holds for `broker-a`; None while it does not know the broker."""
+    identity = Identity("DefaultCluster", "broker-a", f"127.0.0.1:{gateway.remoting_port}", "")
+    fields = identity.fields()
+    answer = invoke(
+        name_server, Command(RequestCode.QUERY_DATA_VERSION, fields, DataVersion(counter=-1).encode())
+    )
+    return DataVersion.decode(answer.body) if answer.body else None
+
+
+def create(gateway: Gateway, topic: str, queues: int = 2) -> None:
+    subprocess.run(
+        command("topic", "create", topic, "--queues", str(queues), "--gateway", gateway.address),
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+
+
+@pytest.fixture
+def name_server(tmp_path: Path) -> Iterator[NameServer]:
+    with NameServer(tmp_path / "namesrv") as started:
+        yield started
+
+
+@contextlib.contextmanager
+def beside(work: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> Iterator[None]:
+    """Runs `work` on an event loop of its own until the block ends; it returns when its event is set."""
+    ready = threading.Event()
+    kept: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    async def run() -> None:
+        ended = asyncio.Event()
+        kept.append((asyncio.get_running_loop(), ended))
+        ready.set()
+        await work(ended)
+
+    thread = threading.Thread(target=asyncio.run, args=(run(),))
+    thread.start()
+    ready.wait(10)
+    try:
+        yield
+    finally:
+        loop, ended = kept[0]
+        loop.call_soon_threadsafe(ended.set)
+        thread.join(20)
+
+
+def test_a_name_server_in_the_same_process(tmp_path: Path) -> None:
+    options = {"lakeWithNamesrv": "true", "lakeNamesrvListenPort": "0", "listenPort": "0"}
+    with Gateway(tmp_path, **options) as gateway:
+        own = f"127.0.0.1:{gateway.name_server_port}"
+        wait_for(lambda: brokers(own) == {"broker-a": f"127.0.0.1:{gateway.remoting_port}"})
+        shown = invoke(f"127.0.0.1:{gateway.remoting_port}", Command(RequestCode.GET_BROKER_CONFIG)).body
+        assert f"grpcServerPort={gateway.grpc_port}\n".encode() in shown
+        assert f"listenPort={gateway.remoting_port}\n".encode() in shown
+        news = {"minBrokerId": "0", "minBrokerAddr": "h:1"}
+        told = Command(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, news)
+        assert invoke(f"127.0.0.1:{gateway.remoting_port}", told).code == ResponseCode.SUCCESS
+        assert gateway.terminate() == 0
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", gateway.name_server_port)) != 0
+
+
+def test_data_versions_go_on_after_a_crash(tmp_path: Path, name_server: NameServer) -> None:
+    with Gateway(tmp_path / "g", namesrvAddr=name_server.address, listenPort="0") as gateway:
+        create(gateway, "one")
+        create(gateway, "two")
+
+        def counted(count: int) -> DataVersion | None:
+            version = version_at(name_server.address, gateway)
+            return version if version is not None and version.counter == count else None
+
+        wait_for(lambda: counted(2))
+        before = counted(2)
+        assert before is not None
+        gateway.kill()
+        gateway.start()
+        wait_for(lambda: version_at(name_server.address, gateway) == before)
+        create(gateway, "three")
+        wait_for(lambda: counted(3))
+        after = counted(3)
+        assert after is not None
+        assert after.timestamp > before.timestamp
+
+
+def test_the_address_server_moves_the_broker(tmp_path: Path, name_server: NameServer) -> None:
+    """Its list names one name server, then another: the broker leaves the first."""
+    listed = tmp_path / "www" / "rocketmq" / "mine"
+    listed.parent.mkdir(parents=True)
+    listed.write_text(f"{name_server.address}\n")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "http.server", str(port), "-b", "127.0.0.1", "-d", str(tmp_path / "www")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    options = {
+        "fetchNamesrvAddrByAddressServer": "true",
+        "rmqAddressServerDomain": f"127.0.0.1:{port}",
+        "rmqAddressServerSubGroup": "mine",
+        "fetchNamesrvAddrInterval": "1000",
+        "listenPort": "0",
+    }
+    try:
+        with NameServer(tmp_path / "other") as other, Gateway(tmp_path / "g", **options) as gateway:
+            wait_for(lambda: "broker-a" in brokers(name_server.address))
+            listed.write_text("nonsense")
+            wait_for(lambda: "gives no name servers" in gateway.log.read_text())
+            assert "broker-a" in brokers(name_server.address)
+            staged = listed.with_suffix(".new")
+            staged.write_text(f"{other.address}\n")
+            staged.rename(listed)
+            wait_for(lambda: "broker-a" in brokers(other.address))
+            wait_for(lambda: not brokers(name_server.address))
+            assert gateway.terminate() == 0
+            assert not brokers(other.address)
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def test_name_servers_that_answer_nothing_or_nonsense(tmp_path: Path, name_server: NameServer) -> None:
+    """They hold up neither the registration with the third nor calls of clients."""
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(4)
+        writer.write(b"\xff" * 4096)
+        writer.close()
+
+    servers: list[asyncio.Server] = []
+
+    async def serve(ended: asyncio.Event) -> None:
+        servers.append(await asyncio.start_server(silent, "127.0.0.1", 0))
+        servers.append(await asyncio.start_server(nonsense, "127.0.0.1", 0))
+        await ended.wait()
+        for each in servers:
+            each.close()
+
+    with beside(serve):
+        wait_for(lambda: len(servers) == 2)
+        wrong = [f"127.0.0.1:{each.sockets[0].getsockname()[1]}" for each in servers]
+        listed = ";".join([*wrong, name_server.address])
+        with Gateway(
+            tmp_path / "g", namesrvAddr=listed, listenPort="0", registerBrokerTimeoutMills="1000"
+        ) as gateway:
+            wait_for(lambda: "broker-a" in brokers(name_server.address))
+            assert routes(gateway.grpc_port, "t") == {"broker-a": (gateway.grpc_port, 8)}
+            log = gateway.log.read_text
+            wait_for(lambda: log().count("does not take the registration") == 2)
+            assert gateway.terminate() == 0
+            assert not brokers(name_server.address)
+
+
+def test_brokers_that_are_no_lakebrokers_and_one_that_lies(tmp_path: Path, name_server: NameServer) -> None:
+    """The first is left out, said once; of the second, no more queues are believed than a topic may have."""
+    asked = 0
+
+    def config(_: Connection, request: Command) -> Command:
+        nonlocal asked
+        asked += 1
+        body = b"brokerName=liar\nbrokerIP1=10.9.9.9\ngrpcServerPort=8081\nlakeTransport=http2\n"
+        return request.reply(body=body)
+
+    async def register(ended: asyncio.Event) -> None:
+        processors = Processors()
+        processors.register(RequestCode.GET_BROKER_CONFIG, config)
+        server = RemotingServer(processors)
+        await server.start("127.0.0.1", 0)
+        client = RemotingClient()
+        table = {name: TopicConfig(name, 2**31 - 1, 2**31 - 1) for name in ("t", "u")}
+        for name, address in (("liar", f"127.0.0.1:{server.port}"), ("stranger", "127.0.0.1:1")):
+            body = RegisterBrokerBody(topic_config_table=table).encode(compress=False)
+            identity = Identity("DefaultCluster", name, address, address)
+            await client.invoke(
+                name_server.address, requests.register_broker(identity, body, compressed=False)
+            )
+        await ended.wait()
+        await client.close()
+        await server.stop()
+
+    with (
+        beside(register),
+        Gateway(tmp_path / "g", namesrvAddr=name_server.address, listenPort="0") as gateway,
+    ):
+        wait_for(lambda: brokers(name_server.address).keys() == {"broker-a", "liar", "stranger"})
+        create(gateway, "t", 2)
+        expected = {"broker-a": (gateway.grpc_port, 2), "liar": (8081, 1024)}
+        wait_for(lambda: routes(gateway.grpc_port, "t") == expected)
+        client = Client(gateway.address)
+        request = rpc.QueryAssignmentRequest(topic=pb.Resource(name="t"), group=pb.Resource(name="g"))
+        assigned = client.call("QueryAssignment", request)
+        assert sorted(each.message_queue.broker.name for each in assigned.assignments) == ["broker-a", "liar"]
+        client.channel.close()
+        assert asked >= 1
+        assert gateway.log.read_text().count("left out of routes") == 1
+    # both left with their connections, and the gateway with its own
+    wait_for(lambda: not brokers(name_server.address))
+
+
+def test_several_processes_with_a_name_server_in_the_first(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    settings = {
+        "storePathRootDir": str(tmp_path / "stores"),
+        "grpcServerPort": "0",
+        "grpcBindAddress": "127.0.0.1",
+        "brokerIP1": "127.0.0.1",
+        "listenPort": "0",
+        "metricsPromExporterPort": "0",
+        "mappedFileSizeCommitLog": str(16 << 20),
+        "lakeNamesrvListenPort": str(port),
+        "lakePortFile": str(tmp_path / "ports.json"),
+    }
+    given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command("gateway", "--processes", "2", "--with-namesrv", *given),
+            stdout=log,
+            stderr=log,
+            cwd=ROOT,
+        )
+    try:
+        wait_for((tmp_path / "ports.json").exists, 60)
+        wait_for(lambda: brokers(f"127.0.0.1:{port}").keys() == {"broker-a-0", "broker-a-1"}, 60)
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_two_brokers_of_one_name_are_told(tmp_path: Path, name_server: NameServer) -> None:
+    with (
+        Gateway(tmp_path / "a", namesrvAddr=name_server.address, listenPort="0") as first,
+        Gateway(tmp_path / "b", namesrvAddr=name_server.address, listenPort="0"),
+    ):
+        wait_for(lambda: "give each its own brokerName" in first.log.read_text())
+
+
+def test_brokers_of_another_host_are_at_their_own_address(tmp_path: Path, name_server: NameServer) -> None:
+    """One of the same address is where the client came to this one, whatever name it used."""
+    elsewhere = {"brokerIP1": "127.0.0.2", "grpcBindAddress": "127.0.0.2"}
+    with contextlib.ExitStack() as started:
+        here, near, far = [
+            started.enter_context(
+                Gateway(
+                    tmp_path / name,
+                    brokerName=name,
+                    namesrvAddr=name_server.address,
+                    listenPort="0",
+                    autoCreateTopicEnable="false",
+                    **options,
+                )
+            )
+            for name, options in (("here", {}), ("near", {}), ("far", elsewhere))
+        ]
+        create(here, "t", 1)
+        create(near, "t", 2)
+        subprocess.run(
+            command("topic", "create", "t", "--queues", "3", "--gateway", f"127.0.0.2:{far.grpc_port}"),
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        )
+        client = Client(here.address)
+
+        def found(**endpoints: Any) -> dict[str, tuple[str, int, int]]:
+            answer = client.call(
+                "QueryRoute", rpc.QueryRouteRequest(topic=pb.Resource(name="t"), **endpoints)
+            )
+            queues: dict[str, tuple[str, int, int]] = {}
+            for each in answer.message_queues:
+                address = each.broker.endpoints.addresses[0]
+                count = queues.get(each.broker.name, ("", 0, 0))[2] + 1
+                queues[each.broker.name] = (address.host, address.port, count)
+            return queues
+
+        wait_for(
+            lambda: (
+                found()
+                == {
+                    "here": ("127.0.0.1", here.grpc_port, 1),
+                    "near": ("127.0.0.1", near.grpc_port, 2),
+                    "far": ("127.0.0.2", far.grpc_port, 3),
+                }
+            )
+        )
+        by_name = pb.Endpoints(scheme=pb.DOMAIN_NAME, addresses=[pb.Address(host="broker.test", port=81)])
+        assert found(endpoints=by_name) == {
+            "here": ("broker.test", 81, 1),
+            "near": ("broker.test", near.grpc_port, 2),
+            "far": ("127.0.0.2", far.grpc_port, 3),
+        }
+        client.channel.close()
