@@ -31,7 +31,7 @@ public class SendBack {
         });
         consumer.start();
         boolean done = left.await(60, TimeUnit.SECONDS);
-        Thread.sleep(2000); // what was given back is on its way
+        Thread.sleep(7000); // what was given back is on its way, and its offsets, written every 5 s, are with the broker
         consumer.shutdown();
         producer.shutdown();
         System.exit(done ? 0 : 1);

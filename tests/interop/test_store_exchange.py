@@ -281,7 +281,9 @@ def test_what_pop_consumers_hold_goes_there_and_back(tmp_path: Path, end: str) -
         peer.terminate()
     assert all(each >= after[name] for name, each in versions(store).items())
     taken = run("store", "import", str(store))
-    assert taken["in_flight"] == len(kept)  # theirs, through both
+    assert (
+        len(kept) <= taken["in_flight"] <= len(kept) + len(held)
+    )  # theirs, through both; the held ones as above
 
 
 @pytest.mark.timeout(300)
