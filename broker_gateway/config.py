@@ -147,7 +147,7 @@ class ServerOptions(_Group):
     """Connections of clients."""
 
     server_channel_max_idle_time_seconds: int = Field(
-        120, ge=1, le=86_400, description="s after which a connection without calls is closed (http2)"
+        120, ge=1, le=86_400, description="s after which a connection without calls is closed"
     )
 
 
@@ -263,6 +263,9 @@ class LakeOptions(_Group):
     lake_max_waiting_receives: int = Field(50_000, ge=1, description="receives that wait at a time")
     lake_max_clients: int = Field(50_000, ge=1, description="clients known at a time")
     lake_transport: Literal["http2", "grpcio"] = Field("http2", description="what serves the gRPC port")
+    lake_metrics_sink_interval: int = Field(
+        10_000, ge=100, le=3_600_000, description="ms between two times that plugged-in metrics sinks are fed"
+    )
     lake_port_file: Path | None = Field(None, description="file that is told the ports when the broker is up")
     lake_peers_file: Path | None = Field(
         None, description="file with the other brokers of this host; kept by --processes"

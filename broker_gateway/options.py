@@ -15,7 +15,8 @@ from broker_gateway.errors import OptionError
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """The option of an attribute."""
     first, *rest = name.split("_")
     return first + "".join(part.capitalize() for part in rest)
 
@@ -23,7 +24,7 @@ def _camel(name: str) -> str:
 class OptionGroup(BaseModel):
     """An attribute is an option's name in snake case."""
 
-    model_config = ConfigDict(frozen=True, alias_generator=_camel, populate_by_name=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, alias_generator=camel, populate_by_name=True, extra="forbid")
 
 
 _G = TypeVar("_G", bound=OptionGroup)

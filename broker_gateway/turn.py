@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import time
 from collections.abc import Callable
 
 import structlog
@@ -39,12 +40,19 @@ class Turn:
     def __init__(self) -> None:
         self._work: tuple[list[Callable[[], None]], ...] = tuple([] for _ in Stage)
         self._scheduled = False
+        self._began = 0.0
+
+    @property
+    def waited_s(self) -> float:
+        """How long, at least, what is being read now was there to be read: since the turn's first work."""
+        return time.monotonic() - self._began if self._scheduled else 0.0
 
     def add(self, stage: Stage, work: Callable[[], None]) -> None:
         """Runs `work` in that stage of this turn, or of the next one."""
         self._work[stage].append(work)
         if not self._scheduled:
             self._scheduled = True
+            self._began = time.monotonic()
             asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
