@@ -195,7 +195,7 @@ class SendService:
         try:
             queue_id = self._queue(topic)
             for hook in self._append_hooks:
-                run_append_hook(hook, messages, peer)
+                run_append_hook(hook, messages, f"{peer.host.ip}:{peer.host.port}")
             records, message_ids = pending_records(topic, queue_id, messages, peer, self._limits, now)
         except ServiceError:
             self._failed(topic.name, len(messages))
