@@ -74,8 +74,12 @@ class BrokerOptions(_Group):
     default_topic_queue_nums: int = Field(8, ge=1, le=1024, description="queues of a topic made on first use")
     auto_create_topic_enable: bool = Field(True, description="make topics on first use")
     auto_create_subscription_group: bool = Field(True, description="make consumer groups on first use")
-    cluster_topic_enable: bool = Field(True, description="the topic named like the cluster may be used")
-    broker_topic_enable: bool = Field(True, description="the topic named like the broker may be used")
+    cluster_topic_enable: bool = Field(
+        True, description="make the topic named like the cluster one that may be used"
+    )
+    broker_topic_enable: bool = Field(
+        True, description="make the topic named like the broker one that may be used"
+    )
     trace_topic_enable: bool = Field(False, description="make msgTraceTopicName at start")
     msg_trace_topic_name: str = Field("RMQ_SYS_TRACE_TOPIC", pattern=_NAME, description="topic of traces")
     revive_queue_num: int = Field(8, ge=1, le=1024, description="queues of the revive topic, made at start")

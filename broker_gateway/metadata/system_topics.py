@@ -1,6 +1,6 @@
 """Topics that every broker has from its start on. Source: RocketMQ's `TopicConfigManager` (names, queues, permissions).
 
-They follow from the options, are made again at each start, and are not journaled by that.
+Options decide how they are made; one that is there, as the journal had it or somebody changed it, stays.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ def system_topics(config: GatewayConfig) -> Iterable[Topic]:
 
 
 def make_system_topics(config: GatewayConfig, catalog: Catalog) -> None:
-    """Puts them into the catalog, over what the journal had of the same name."""
+    """Puts those that are missing into the catalog; they are not journaled by that."""
     for topic in system_topics(config):
-        catalog.restore_topic(topic, topic.name)
+        if catalog.topic(topic.name) is None:
+            catalog.restore_topic(topic, topic.name)
 
 
 def _topic(name: str, queues: int = 1, permission: int = READ | WRITE) -> Topic:

@@ -7,7 +7,7 @@ import os
 import re
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +82,14 @@ def install(folder: Path, name: str, code: str, points: dict[str, dict[str, str]
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that brokers started by the test find packages in."""
     folder = tmp_path / "site"
     folder.mkdir()
     before = os.environ.get("PYTHONPATH", "")
     monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{before}" if before else str(folder))
     monkeypatch.setenv("EXAMPLE_SEEN", str(tmp_path / "seen"))
-    yield folder
+    return folder
 
 
 def until(there: Callable[[], Any]) -> None:

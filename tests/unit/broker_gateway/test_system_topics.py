@@ -51,3 +51,11 @@ def test_they_are_made_without_a_word_to_the_journal() -> None:
     make_system_topics(load_config(None, {}, {})[0], catalog)
     assert told == []
     assert catalog.topic("TBW102") is not None
+
+
+def test_what_was_changed_by_hand_stays() -> None:
+    catalog = Catalog()
+    changed = Topic("TBW102", 2, 2)
+    catalog.restore_topic(changed, "TBW102")
+    make_system_topics(load_config(None, {}, {})[0], catalog)
+    assert catalog.topic("TBW102") == changed
