@@ -77,8 +77,14 @@ def run(config: GatewayConfig, warnings: Iterable[str] = (), file: Path | None =
         log.warning(warning)
     configuration = Configuration(config, file)
     configuration.on_change(_log_as)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(configuration))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(configuration))
+    except StartError:
+        raise
+    except Exception as error:
+        log.exception("the broker ended")
+        raise StartError(f"the broker ended: {type(error).__name__}: {error}; its log says more") from error
 
 
 def _log_as(config: GatewayConfig) -> None:

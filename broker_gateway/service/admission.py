@@ -20,6 +20,7 @@ read it; the time before that is the system's and cannot be seen.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -71,8 +72,8 @@ class Lane:
                 f"the broker is busy: {self.under_way} {self.name} calls are under way "
                 f"({camel(self._capacity_option)}={self.capacity}); try again later",
             )
-        if self.wait_s:
-            waited = self._turn.waited_s
+        if self.wait_s and self._turn.scheduled:
+            waited = time.monotonic() - self._turn.began
             if waited > self.wait_s:
                 self.refused += 1
                 raise ServiceError(

@@ -13,6 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from broker_gateway.broker import Broker
+from broker_gateway.config import load_config
+from broker_gateway.errors import StartError
+from broker_gateway.startup import run
 from demo.processes import ROOT, Gateway, command
 
 
@@ -187,6 +191,27 @@ def test_the_boot_line_is_the_originals(tmp_path: Path) -> None:
     lines = gateway.log.read_text().splitlines()
     assert "The broker[broker-a, 127.0.0.1:10911] boot success. serializeType=JSON" in lines
     assert any("option brokerId=3 is set to 0, as every master's" in line for line in lines)
+
+
+def test_the_boot_line_names_the_name_servers(tmp_path: Path) -> None:
+    with Gateway(tmp_path, namesrvAddr="127.0.0.1:1;127.0.0.1:2") as gateway:
+        assert gateway.terminate() == 0
+    assert "serializeType=JSON and name server is 127.0.0.1:1;127.0.0.1:2\n" in gateway.log.read_text()
+
+
+def test_what_nobody_thought_of_ends_with_the_originals_status_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(self: Broker) -> None:
+        raise ValueError("a journal from the future")
+
+    monkeypatch.setattr(Broker, "load", broken)
+    given = {"storePathRootDir": str(tmp_path / "store"), "mappedFileSizeCommitLog": str(16 << 20)}
+    with pytest.raises(StartError, match="the broker ended: ValueError: a journal from the future") as ended:
+        run(load_config(None, given, {})[0])
+    assert ended.value.exit_code == 255
+    assert "Traceback" in capsys.readouterr().err
+    assert_nothing_left(tmp_path)
 
 
 def test_isolated_logs_name_the_broker_on_every_line(tmp_path: Path) -> None:
