@@ -18,7 +18,7 @@ from broker_gateway.clock import now_ms
 from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
-from broker_gateway.extensions import Extensions, MetricsSink
+from broker_gateway.extensions import Extensions, MetricsSink, on_thread
 from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.journal.replay import Replayed, replay
@@ -188,11 +188,15 @@ class Broker:
     def feed(self, sink: MetricsSink, period_s: float) -> None:
         """Gives the metrics to a sink at intervals, on a thread; a slow one is waited for."""
 
-        async def publish() -> None:
-            await asyncio.to_thread(lambda: sink.publish(list(self.metrics.registry.collect())))
+        def publish() -> None:
+            sink.publish(list(self.metrics.registry.collect()))
 
         self._sinks += 1
-        self.tasks.add(f"metrics-sink-{self._sinks}", period_s, publish)
+        self.tasks.add(
+            f"metrics-sink-{self._sinks}",
+            period_s,
+            partial(on_thread, publish, f"metrics-sink-{self._sinks}"),
+        )
 
     async def drain(self) -> None:
         """Ends waiting receives with nothing and closes telemetry streams."""

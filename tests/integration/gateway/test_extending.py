@@ -167,6 +167,18 @@ def test_authenticators_interceptors_and_sinks(tmp_path: Path, site: Path, trans
     assert "OSError: not yet" in gateway.log.read_text()
 
 
+def test_a_sink_that_never_returns_does_not_hold_up_the_stop(tmp_path: Path, site: Path) -> None:
+    code = (
+        "import threading\n\n\nclass Stuck:\n    def __init__(self, config):\n        pass\n\n"
+        "    def publish(self, metrics):\n        print('stuck', flush=True)\n        threading.Event().wait()\n"
+    )
+    install(site, "example_stuck", code, {"lakebroker.metrics_sinks": {"stuck": "example_stuck:Stuck"}})
+    with Gateway(tmp_path, lakeMetricsSinkInterval="100") as gateway:
+        until(lambda: "stuck\n" in gateway.log.read_text())
+        assert gateway.terminate() == 0
+    assert gateway.log.read_text().count("stuck\n") == 1, "its next turn comes after its last"
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
