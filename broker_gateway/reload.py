@@ -6,6 +6,7 @@ took effect, and which wait for the next start.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -88,25 +89,30 @@ class Configuration:
     def __init__(self, config: GatewayConfig, file: Path | None = None) -> None:
         self.current = config
         self._file = file
+        self._changing = asyncio.Lock()
         self._listeners: list[Callable[[GatewayConfig], None]] = []
 
     def on_change(self, listener: Callable[[GatewayConfig], None]) -> None:
         """Calls `listener` with the new options after every change, on the event loop."""
         self._listeners.append(listener)
 
-    def apply(self, given: Mapping[str, str]) -> Changes:
+    async def apply(self, given: Mapping[str, str]) -> Changes:
         """Changes options: all of them or, with an OptionError that names the bad one, none.
 
-        To be called on the event loop. What is in `configBlackList` cannot be changed. Writes the file, if there
-        is one, before anything takes effect.
+        What is in `configBlackList` cannot be changed. The file, if there is one, is written before anything takes
+        effect; changes that come together are made one after the other.
         """
+        async with self._changing:
+            return await self._apply(given)
+
+    async def _apply(self, given: Mapping[str, str]) -> Changes:
         self._check(given)
         before = self.current.options()
         asked = {name: value for name, value in before.items() if value} | dict(given)
         config, warnings = config_of(asked)
         after = config.options()
         changed = {name: (old, after[name]) for name, old in before.items() if after[name] != old}
-        kept = self._keep(given) if changed else None
+        kept = await asyncio.to_thread(self._keep, given) if changed else None
         self.current = config
         for listener in self._listeners:
             listener(config)

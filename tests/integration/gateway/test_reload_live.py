@@ -69,21 +69,23 @@ def test_permissions_topics_and_limits_change_while_it_runs(tmp_path: Path) -> N
         async with running(tmp_path) as broker:
             apply = broker.configuration.apply
             assert (await send(broker, "t")).code == pb.OK
-            apply({"brokerPermission": "4"})
+            await apply({"brokerPermission": "4"})
             refused = await send(broker, "t")
             assert (refused.code, "brokerPermission=4" in refused.message) == (pb.FORBIDDEN, True)
-            apply({"brokerPermission": "2", "autoCreateTopicEnable": "false", "defaultTopicQueueNums": "3"})
+            await apply(
+                {"brokerPermission": "2", "autoCreateTopicEnable": "false", "defaultTopicQueueNums": "3"}
+            )
             assert (await send(broker, "t")).code == pb.OK
             assert await receive(broker, "t") == pb.FORBIDDEN
             assert (await send(broker, "new")).code == pb.TOPIC_NOT_FOUND
-            apply({"autoCreateTopicEnable": "true", "brokerPermission": "6"})
+            await apply({"autoCreateTopicEnable": "true", "brokerPermission": "6"})
             assert (await send(broker, "new")).code == pb.OK
             made = broker.catalog.topic("new")
             assert made is not None
             assert made.write_queues == 3
-            apply({"longPollingEnable": "false", "shortPollingTimeMills": "1"})
+            await apply({"longPollingEnable": "false", "shortPollingTimeMills": "1"})
             assert await receive(broker, "empty") == pb.MESSAGE_NOT_FOUND
-            apply({"sendThreadPoolQueueCapacity": "1"})
+            await apply({"sendThreadPoolQueueCapacity": "1"})
             first, second = await asyncio.gather(send(broker, "t"), send(broker, "t"))
             assert first.code == pb.OK
             assert second.code == pb.TOO_MANY_REQUESTS
@@ -97,7 +99,7 @@ def test_a_refused_change_leaves_the_broker_as_it_was(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
             with pytest.raises(OptionError, match="brokerPermission=8"):
-                broker.configuration.apply({"autoCreateTopicEnable": "false", "brokerPermission": "8"})
+                await broker.configuration.apply({"autoCreateTopicEnable": "false", "brokerPermission": "8"})
             assert (await send(broker, "made-on-first-use")).code == pb.OK
 
     asyncio.run(scenario())
@@ -110,11 +112,11 @@ def test_the_log_level_changes_while_it_runs(capsys: pytest.CaptureFixture[str])
     running.on_change(_log_as)
     _log_as(running.current)
     log.debug("not said")
-    running.apply({"lakeLogLevel": "debug"})
+    asyncio.run(running.apply({"lakeLogLevel": "debug"}))
     log.debug("said")
-    running.apply({"lakeLogLevel": "error"})
+    asyncio.run(running.apply({"lakeLogLevel": "error"}))
     log.warning("not said either")
-    running.apply({"lakeLogLevel": "info"})
+    asyncio.run(running.apply({"lakeLogLevel": "info"}))
     told = capsys.readouterr().err
     assert '"said"' in told
     assert "not said" not in told
