@@ -105,6 +105,7 @@ def test_a_refused_change_leaves_the_broker_as_it_was(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("own_logs")
 def test_the_log_level_changes_while_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
     from broker_gateway.startup import _log_as, log
 

@@ -199,6 +199,7 @@ def test_the_boot_line_names_the_name_servers(tmp_path: Path) -> None:
     assert "serializeType=JSON and name server is 127.0.0.1:1;127.0.0.1:2\n" in gateway.log.read_text()
 
 
+@pytest.mark.usefixtures("own_logs")
 def test_what_nobody_thought_of_ends_with_the_originals_status_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
