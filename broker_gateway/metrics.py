@@ -22,6 +22,8 @@ class Metrics:
 
     def __init__(self, cluster: str = "", broker: str = "") -> None:
         self.registry = CollectorRegistry()
+        self.messages_in = 0
+        self.messages_out = 0
         node = {"cluster": cluster, "node_id": broker}
         by_topic, by_group = ("topic",), ("topic", "consumer_group")
         self._messages_in = _Counter("rocketmq_messages_in", "Messages stored", by_topic)
@@ -39,6 +41,7 @@ class Metrics:
 
     def sent(self, topic: str, calls: int, messages: int, size: int, seconds: float) -> None:
         """Sends that were answered together: `seconds` is what each of the calls took."""
+        self.messages_in += messages
         self._messages_in.add((topic,), messages)
         self._bytes_in.add((topic,), size)
         self._latency.add(seconds, calls)
@@ -47,6 +50,7 @@ class Metrics:
         self._failures.add((topic,), 1)
 
     def received(self, topic: str, group: str, messages: int, size: int) -> None:
+        self.messages_out += messages
         self._messages_out.add((topic, group), messages)
         self._bytes_out.add((topic, group), size)
 

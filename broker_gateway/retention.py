@@ -49,6 +49,10 @@ class Retention:
         self._refused = False
         self._held = ""
 
+    def use(self, rules: Rules) -> None:
+        """Other rules, from the next look on."""
+        self._rules = rules
+
     async def look(self, *, by_hand: bool = False) -> int:
         """Deletes what may go; returns how many segments went."""
         store, rules = self._store, self._rules

@@ -14,6 +14,7 @@ from broker_gateway.metadata.data_version import DataVersion
 
 READ = 4
 WRITE = 2
+INHERIT = 1
 MAX_QUEUES = 1024
 MAX_TOPICS = 100_000
 MAX_GROUPS = 100_000

@@ -104,11 +104,10 @@ class Registration:
             registrar.changed(name)
 
     def permission_changed(self, permission: int) -> None:
-        """`brokerPermission` changed: every topic is registered anew."""
-        if self._book is not None:
-            self._book.permit(permission)
-        for registrar in self._registrars.values():
-            registrar.register_anew()
+        """Takes `brokerPermission`: every topic is registered anew when it is another one."""
+        if self._book is not None and self._book.permit(permission):
+            for registrar in self._registrars.values():
+                registrar.register_anew()
 
     def _lost(self, address: str) -> None:
         if (registrar := self._registrars.get(address)) is not None:
