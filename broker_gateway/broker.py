@@ -29,6 +29,7 @@ from broker_gateway.retention import Retention, rules_of
 from broker_gateway.self_check import SelfCheck
 from broker_gateway.service.access import Access
 from broker_gateway.service.admin import AdminService
+from broker_gateway.service.administration.administration import Administration
 from broker_gateway.service.client import ClientService
 from broker_gateway.service.dead_letters import DeadLetterMover
 from broker_gateway.service.messaging import MessagingService
@@ -117,6 +118,18 @@ class Broker:
         )
         self.self_check = SelfCheck(store)
         self.admin = AdminService(config, self.catalog, self.journal, access, self.peers)
+        self.administration = Administration(
+            config,
+            store,
+            self.catalog,
+            self.deliveries,
+            self.journal,
+            self.wakeups,
+            self.clients,
+            metrics,
+            resources,
+            self.retention,
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> Replayed:
@@ -184,7 +197,7 @@ class Broker:
         index = self._store.index
         if topic.startswith(RETRY_PREFIX):
             return index.min_offset(topic, queue_id)
-        if index.min_offset(topic, queue_id) == 0:
+        if index.min_offset(topic, queue_id) == index.begin(topic, queue_id):
             memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
             if self._store.max_offset - self._store.min_offset <= memory * _MEMORY_RATIO:
                 return 0
@@ -211,6 +224,7 @@ class Broker:
             if session.group:
                 self._redelivery.release(session.client_id, session.group)
         self.journal.stats(self.minutes.roll(now_ms()))
+        self.administration.statistics.sample(now_ms())
 
     @staticmethod
     async def _repeat(period_s: float, work: Callable[[], Awaitable[None]]) -> None:

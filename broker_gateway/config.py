@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from broker_gateway.options import OptionGroup as _Group
-from broker_gateway.options import Port, load_groups
+from broker_gateway.options import Port, load_groups, option_names
 from store.flush import FlushMode
 
 _NAME = r"^[%|a-zA-Z0-9_-]{1,120}$"
@@ -40,7 +40,13 @@ class BrokerOptions(_Group):
     broker_ip1: str = Field(
         default_factory=default_ip, alias="brokerIP1", description="address in STOREHOST and routes"
     )
-    listen_port: Port = Field(10911, description="remoting port in STOREHOST; nothing listens there yet")
+    bind_address: str = Field("0.0.0.0", description="address that the remoting ports are opened on")
+    listen_port: Port = Field(
+        10911, description="remoting port, also in STOREHOST; the fast port is 2 below; 0 takes free ones"
+    )
+    server_channel_max_idle_time_seconds: int = Field(
+        120, ge=1, le=86_400, description="s without a byte after which a remoting connection is closed"
+    )
     namesrv_addr: str = Field("", description="name servers, host:port;…; registration is not built yet")
     default_topic_queue_nums: int = Field(8, ge=1, le=1024, description="queues of a topic made on first use")
     auto_create_topic_enable: bool = Field(True, description="make topics on first use")
@@ -126,6 +132,7 @@ class LakeOptions(_Group):
     lake_force_delete: bool = Field(
         False, description="delete segments that the lake does not have before refusing sends"
     )
+    lake_remote_admin: bool = Field(False, description="take remoting administration from other machines too")
     lake_token_file: Path | None = Field(None, description="file with the token for Log and Admin services")
     lake_journal_snapshot_bytes: int = Field(64 << 20, ge=1 << 16, description="log between two snapshots")
     lake_queue_index_max_bytes: int = Field(
@@ -188,6 +195,10 @@ class GatewayConfig(BaseModel):
     store: StoreOptions
     proxy: ProxyOptions
     lake: LakeOptions
+    file: Path | None = None
+    """Where options were read from."""
+    overridden: frozenset[str] = frozenset()
+    """Options that were not: given on the command line or in the environment."""
 
     def options(self) -> dict[str, str]:
         """Every option by its RocketMQ name, as text."""
@@ -203,4 +214,7 @@ def load_config(
 ) -> tuple[GatewayConfig, list[str]]:
     """The configuration, and a warning for every option nobody knows. Raises OptionError for a bad value."""
     parts, warnings = load_groups(GROUPS, file, overrides, "LAKEBROKER_", environment, WITHOUT_EFFECT)
-    return GatewayConfig(**parts), warnings
+    overridden = {
+        name for name in option_names(GROUPS) if name in overrides or f"LAKEBROKER_{name}" in environment
+    }
+    return GatewayConfig(**parts, file=file, overridden=frozenset(overridden)), warnings

@@ -3,9 +3,11 @@
 | step | undone by |
 |---|---|
 | logs, access token | - |
+| remoting ports taken | given back |
 | store: lock, recovery, flushing | flush, remove `abort`, unlock |
 | broker: journal replayed, scheduled work | snapshot |
 | gRPC server bound and started | drained: no new calls, waiting ones end, then cancelled |
+| remoting ports listened on | closed, requests being served get 1 s |
 | metrics endpoint | closed |
 | port file, boot line | removed |
 | compiled code loaded, beside the rest | - |
@@ -44,6 +46,8 @@ from broker_gateway.service.log import LogService
 from broker_gateway.service.reflection import ReflectionService
 from broker_gateway.transport.certificates import server_context, trial_certificate
 from broker_gateway.transport.methods import Server
+from broker_gateway.transport.remoting.ports import take_ports
+from broker_gateway.transport.remoting.server import FrontDoor
 from broker_gateway.turn import Turn
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
@@ -75,6 +79,8 @@ async def _serve(config: GatewayConfig) -> None:
         loop.add_signal_handler(number, _stop, stopped)
     async with contextlib.AsyncExitStack() as undo:
         access = Access(config.lake.lake_token_file)
+        ports, config = take_ports(config)  # records carry the port
+        undo.callback(ports.close)
         store = await asyncio.to_thread(_open_store, config)  # a scan must not hold up signals
         undo.callback(store.close)
         metrics = Metrics(config.broker.broker_cluster_name, config.broker.broker_name)
@@ -85,6 +91,9 @@ async def _serve(config: GatewayConfig) -> None:
         server, health = _bind(config, broker, LogService(store, access))
         await server.start()
         undo.push_async_callback(server.stop, config.proxy.grpc_shutdown_time_seconds)
+        front_door = FrontDoor(config, broker.administration)
+        await front_door.start(ports)
+        undo.push_async_callback(front_door.stop)
         metrics_port = _serve_metrics(config, broker, store, undo)
         _tune_collector()
         _announce(config, server.port, metrics_port, undo)
@@ -246,7 +255,16 @@ def _announce(
     path = config.lake.lake_port_file
     if path is not None:
         staged = Path(f"{path}.tmp")
-        staged.write_text(json.dumps({"grpc": grpc_port, "metrics": metrics_port, "pid": os.getpid()}))
+        staged.write_text(
+            json.dumps(
+                {
+                    "grpc": grpc_port,
+                    "metrics": metrics_port,
+                    "remoting": config.broker.listen_port,
+                    "pid": os.getpid(),
+                }
+            )
+        )
         staged.rename(path)
         undo.callback(path.unlink, missing_ok=True)
     name, ip, port = config.broker.broker_name, config.broker.broker_ip1, config.broker.listen_port

@@ -42,6 +42,8 @@ class Gateway:
             "storePathRootDir": str(folder / "store"),
             "grpcServerPort": "0",
             "grpcBindAddress": "127.0.0.1",
+            "listenPort": "0",
+            "bindAddress": "127.0.0.1",
             "brokerIP1": "127.0.0.1",
             "metricsPromExporterPort": "0",
             "mappedFileSizeCommitLog": str(64 << 20),
@@ -50,6 +52,7 @@ class Gateway:
         }
         self.grpc_port = 0
         self.metrics_port = 0
+        self.remoting_port = 0
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Gateway:
@@ -87,6 +90,7 @@ class Gateway:
             time.sleep(0.05)
         ports = json.loads(self._ports.read_text())
         self.grpc_port, self.metrics_port = ports["grpc"], ports["metrics"]
+        self.remoting_port = ports["remoting"]
 
     def terminate(self, timeout_s: float = 30.0) -> int:
         """SIGTERM; returns the exit status."""

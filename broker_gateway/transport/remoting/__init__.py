@@ -1,0 +1,1 @@
+"""The remoting transport: bytes in, a call on a service, bytes out."""
