@@ -13,7 +13,7 @@ from broker_gateway.metadata.catalog import Catalog, CatalogFullError, Group
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.remoting.java_json import JsonObject
-from broker_gateway.service.administration.topics import written
+from broker_gateway.service.administration.topics import refused_by_log, written
 from broker_gateway.service.status import ServiceError
 from broker_gateway.service.validation import group_of
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2
@@ -103,7 +103,8 @@ class GroupAdministration:
             log.info("consumer group deleted", group=name, clean_offsets=clean_offsets)
         if clean_offsets:
             keys = [state.key for state in self._deliveries.queues() if state.key.group == name]
-            self._journal.removed(keys)
+            with refused_by_log():
+                self._journal.removed(keys)
             for key in keys:
                 self._deliveries.forget(key)
         await written(self._journal)

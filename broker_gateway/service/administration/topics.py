@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import structlog
@@ -12,7 +13,7 @@ from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, CatalogFullError, Topic
-from broker_gateway.metadata.names import is_system_topic
+from broker_gateway.metadata.names import RETRY_PREFIX, is_system_topic
 from broker_gateway.remoting.body.topic_config import TopicConfig
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
@@ -48,6 +49,17 @@ def topic_config(topic: Topic) -> TopicConfig:
         topic.permission,
         attributes={MESSAGE_TYPE: kinds[0] if len(kinds) == 1 else "MIXED"},
     )
+
+
+def retry_topic_of(group: str) -> Topic:
+    """What tools look up to find a group's brokers; nothing is put there, a message is delivered again in place."""
+    return Topic(RETRY_PREFIX + group, 1, 1)
+
+
+def shown_topics(catalog: Catalog) -> list[Topic]:
+    """The topics that the broker shows, and registers with name servers."""
+    retry = {topic.name: topic for topic in (retry_topic_of(group.name) for group in catalog.groups())}
+    return list((retry | {topic.name: topic for topic in catalog.topics()}).values())
 
 
 def message_types(changes: Mapping[str, str], known: Topic | None) -> tuple[str, ...]:
@@ -91,14 +103,18 @@ class TopicAdministration:
         catalog.on_topic_deleted = self._deleted
 
     def known(self, name: str) -> Topic:
-        """TOPIC_NOT_EXIST."""
+        """A topic, or the retry topic of a group. TOPIC_NOT_EXIST."""
         topic = self._catalog.topic(name)
+        if topic is None and name.startswith(RETRY_PREFIX):
+            group = name.removeprefix(RETRY_PREFIX)
+            topic = retry_topic_of(group) if self._catalog.group(group) is not None else None
         if topic is None:
             raise RequestError(f"topic[{name}] not exist", ResponseCode.TOPIC_NOT_EXIST)
         return topic
 
     def all(self) -> list[Topic]:
-        return list(self._catalog.topics())
+        """Every topic, and the retry topic of every group."""
+        return shown_topics(self._catalog)
 
     async def put(self, asked: TopicConfig) -> None:
         """Creates or changes a topic; `attributes` are changes of them. INVALID_PARAMETER, SYSTEM_ERROR."""
@@ -146,8 +162,9 @@ class TopicAdministration:
             raise RequestError(
                 f"The topic[{name[:255]}] is conflict with system topic.", ResponseCode.INVALID_PARAMETER
             )
-        if self._catalog.delete_topic(name) is not None:
-            log.info("topic deleted", topic=name)
+        with refused_by_log():
+            if self._catalog.delete_topic(name) is not None:
+                log.info("topic deleted", topic=name)
         await self._written()
 
     def status(self, name: str) -> list[QueueStatus]:
@@ -190,12 +207,19 @@ class TopicAdministration:
         await written(self._journal)
 
 
-async def written(journal: Journal) -> None:
-    """Returns when what was changed is in the log. Raises RequestError."""
+@contextlib.contextmanager
+def refused_by_log() -> Iterator[None]:
+    """What the log does not take is a RequestError."""
     try:
-        await journal.written()
+        yield
     except (StoreError, OSError) as error:
         raise RequestError(f"it could not be written to the log: {error}") from error
+
+
+async def written(journal: Journal) -> None:
+    """Returns when what was changed is in the log. Raises RequestError."""
+    with refused_by_log():
+        await journal.written()
 
 
 def store_time_of(store: MessageStore, topic: str, queue_id: int, queue_offset: int) -> int:
