@@ -29,11 +29,18 @@ class Gateway:
     """A gateway over the store in `folder`, on free ports of the loopback interface."""
 
     def __init__(
-        self, folder: Path, *, transport: str = "http2", wrapper: Sequence[str] = (), **options: str
+        self,
+        folder: Path,
+        *,
+        transport: str = "http2",
+        wrapper: Sequence[str] = (),
+        config_file: Path | None = None,
+        **options: str,
     ) -> None:
         """`wrapper` goes before the command, such as one that enters a namespace."""
         folder.mkdir(parents=True, exist_ok=True)
         self._wrapper = wrapper
+        self._file = ["-c", str(config_file)] if config_file is not None else []
         self.folder = folder
         self._transport = transport
         self.log = folder / "gateway.log"
@@ -77,7 +84,7 @@ class Gateway:
         settings = [part for name, value in self._options.items() for part in ("--set", f"{name}={value}")]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self._wrapper, *command("gateway", "--transport", self._transport, *settings)],
+                [*self._wrapper, *command("gateway", *self._file, "--transport", self._transport, *settings)],
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
