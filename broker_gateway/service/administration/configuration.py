@@ -59,8 +59,12 @@ class Configuration:
 
     async def change(self, body: bytes, now_ms: int) -> None:
         """Changes the options in `key=value` lines, all or none. Raises RequestError naming the option."""
+        if len(body) > MAX_BODY:
+            raise RequestError(
+                f"options of {len(body)} bytes: {MAX_BODY} are allowed", ResponseCode.INVALID_PARAMETER
+            )
         try:
-            given = parse_properties(body[:MAX_BODY].decode("utf-8"), "the request")
+            given = parse_properties(body.decode("utf-8"), "the request")
         except (UnicodeDecodeError, OptionError) as error:
             raise RequestError(f"string2Properties error: {error}") from error
         async with self._writing:

@@ -107,6 +107,13 @@ class OffsetAdministration:
         """Topics of which a group has, or had, something."""
         return sorted({state.key.topic for state in self._deliveries.queues() if state.key.group == group})
 
+    def topics_by_group(self) -> dict[str, set[str]]:
+        """`topics_of` for every group."""
+        found: dict[str, set[str]] = {}
+        for state in self._deliveries.queues():
+            found.setdefault(state.key.group, set()).add(state.key.topic)
+        return found
+
     def progress(self, group: str, topics: Iterable[str]) -> list[Progress]:
         """A group on every read queue of those topics that exist."""
         found = []

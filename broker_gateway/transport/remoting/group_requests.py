@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from broker_gateway.remoting.body.tables import TopicList
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Connection
-from broker_gateway.remoting.errors import RequestError
+from broker_gateway.remoting.errors import BodyError, RequestError
 from broker_gateway.remoting.fields import Fields
 from broker_gateway.remoting.java_json import JsonObject, ObjectKeys
 from broker_gateway.service.administration.administration import Administration
@@ -20,6 +21,9 @@ from broker_gateway.service.administration.offsets import Progress
 from broker_gateway.transport.remoting.guard import Guard
 from broker_gateway.transport.remoting.topic_requests import message_queue
 
+MAX_CONFIG = 64 << 10
+MAX_HEARTBEAT = 1 << 20
+"""Bytes of a body."""
 MAX_TOPICS = 1000
 """In the `topicList` of a request."""
 
@@ -50,7 +54,7 @@ class GroupRequests:
         guard.open(RequestCode.UNREGISTER_CLIENT, self.unregister)
 
     async def put(self, _: Connection, request: Command) -> Command:
-        config = JsonObject(java_json.loads(request.body), "the group's configuration")
+        config = _object(request, MAX_CONFIG, "the group's configuration")
         await self._admin.groups.put(group_of_config(config))
         return request.reply()
 
@@ -59,14 +63,15 @@ class GroupRequests:
         await self._admin.groups.delete(fields.text("groupName"), clean_offsets=fields.boolean("cleanOffset"))
         return request.reply()
 
-    def all(self, _: Connection, request: Command) -> Command:
-        groups = self._admin.groups.all()
-        body = {
-            "dataVersion": self._admin.group_version().to_json(),
-            "forbiddenTable": {},
-            "subscriptionGroupTable": {each.name: group_config(each) for each in groups},
-        }
-        return request.reply(fields={"totalGroupNum": str(len(groups))}, body=java_json.dumps(body))
+    async def all(self, _: Connection, request: Command) -> Command:
+        groups, version = self._admin.groups.all(), self._admin.group_version().to_json()
+
+        def body() -> bytes:
+            table = {each.name: group_config(each) for each in groups}
+            shown = {"dataVersion": version, "forbiddenTable": {}, "subscriptionGroupTable": table}
+            return java_json.dumps(shown)
+
+        return request.reply(fields={"totalGroupNum": str(len(groups))}, body=await asyncio.to_thread(body))
 
     def one(self, _: Connection, request: Command) -> Command:
         group = self._admin.groups.known(Fields(request.ext_fields).text("group"))
@@ -85,29 +90,32 @@ class GroupRequests:
             topics = [one] if one and one.strip() else self._admin.offsets.topics_of(group)
         return request.reply(body=java_json.dumps(self._stats(group, topics)))
 
-    def all_stats(self, _: Connection, request: Command) -> Command:
+    async def all_stats(self, _: Connection, request: Command) -> Command:
+        """Others are served between two groups."""
         in_order = Fields(request.ext_fields).boolean("isOrder")
+        known = {} if in_order else self._admin.offsets.topics_by_group()
         found, behind, flying = [], 0, 0
         for group in self._admin.groups.all():
-            topics = [] if in_order else self._admin.offsets.topics_of(group.name)
+            topics = sorted(known.get(group.name, ()))
             found.append({group.name: [self._stats(group.name, [topic]) for topic in topics]})
             for each in self._admin.offsets.progress(group.name, topics):
                 behind += each.behind
                 flying += each.in_flight
+            await asyncio.sleep(0)
         body = {
             "brokerAddr": self._admin.address,
             "consumeStatsList": found,
             "totalDiff": behind,
             "totalInflightDiff": flying,
         }
-        return request.reply(body=java_json.dumps(body))
+        return request.reply(body=await asyncio.to_thread(java_json.dumps, body))
 
-    def all_offsets(self, _: Connection, request: Command) -> Command:
+    async def all_offsets(self, _: Connection, request: Command) -> Command:
         body = {
             "dataVersion": self._admin.group_version().to_json(),
             "offsetTable": self._admin.offsets.all(),
         }
-        return request.reply(body=java_json.dumps(body))
+        return request.reply(body=await asyncio.to_thread(java_json.dumps, body))
 
     def query_offset(self, _: Connection, request: Command) -> Command:
         fields = Fields(request.ext_fields)
@@ -171,7 +179,7 @@ class GroupRequests:
         return request.reply(body=java_json.dumps({"consumerIdList": ids}))
 
     def heartbeat(self, connection: Connection, request: Command) -> Command:
-        heartbeat = Heartbeat.decode(JsonObject(java_json.loads(request.body), "the heartbeat"))
+        heartbeat = Heartbeat.decode(_object(request, MAX_HEARTBEAT, "the heartbeat"))
         self._admin.connections.heartbeat(
             connection, heartbeat, language_name(request.language), request.version
         )
@@ -194,6 +202,13 @@ class GroupRequests:
             for each in progress
         ]
         return {"consumeTps": float(rate), "offsetTable": ObjectKeys(queues)}
+
+
+def _object(request: Command, most: int, what: str) -> JsonObject:
+    """The JSON object in a request's body, of at most so many bytes. Raises BodyError."""
+    if len(request.body) > most:
+        raise BodyError(f"{what} has {len(request.body)} bytes: {most} are allowed")
+    return JsonObject(java_json.loads(request.body), what)
 
 
 def _wrapper(progress: Progress) -> dict[str, int]:

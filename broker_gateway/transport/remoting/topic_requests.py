@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from broker_gateway.metadata.data_version import DataVersion
@@ -81,17 +82,21 @@ class TopicRequests:
         await self._admin.topics.delete(Fields(request.ext_fields).text("topic"))
         return request.reply()
 
-    def all(self, _: Connection, request: Command) -> Command:
-        topics = self._admin.topics.all()
-        version = DataVersion().to_json()
-        body = {
-            "dataVersion": self._admin.topic_version().to_json(),
-            "mappingDataVersion": version,
-            "topicConfigTable": {each.name: topic_config(each).to_json() for each in topics},
-            "topicQueueMappingDetailMap": {},
-            "topicQueueMappingInfoMap": {},
-        }
-        return request.reply(fields={"totalTopicNum": str(len(topics))}, body=java_json.dumps(body))
+    async def all(self, _: Connection, request: Command) -> Command:
+        topics, version = self._admin.topics.all(), self._admin.topic_version().to_json()
+
+        def body() -> bytes:
+            return java_json.dumps(
+                {
+                    "dataVersion": version,
+                    "mappingDataVersion": DataVersion().to_json(),
+                    "topicConfigTable": {each.name: topic_config(each).to_json() for each in topics},
+                    "topicQueueMappingDetailMap": {},
+                    "topicQueueMappingInfoMap": {},
+                }
+            )
+
+        return request.reply(fields={"totalTopicNum": str(len(topics))}, body=await asyncio.to_thread(body))
 
     def one(self, _: Connection, request: Command) -> Command:
         name = Fields(request.ext_fields).text("topic")
