@@ -127,7 +127,7 @@ class Broker:
             self.wakeups,
             self.clients,
             metrics,
-            resources,
+            (resources.configure, self.admin.configure),
             self.retention,
         )
         self._tasks: list[asyncio.Task[None]] = []

@@ -39,6 +39,10 @@ class AdminService:
         self._access = access
         self._cluster = config.broker.broker_cluster_name
         self._broker = config.broker.broker_name
+        self.configure(config)
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes options that may change while the broker runs."""
         self._queues = config.broker.default_topic_queue_nums
         self._retry_max = config.broker.retry_max_times
 

@@ -219,3 +219,34 @@ def test_searches_by_key_are_few_at_a_time_and_hold_nobody_up(gateway: Gateway) 
         await witness.close()
 
     asyncio.run(test())
+
+
+@pytest.mark.timeout(180)
+def test_what_heartbeats_hold_is_bounded(gateway: Gateway, record_property: Record) -> None:
+    """60 connections with a heartbeat of nearly 1 MiB each: 32 MiB are kept, the rest is told so."""
+
+    async def test() -> None:
+        witness = Witness(gateway)
+        await witness.look()
+        before = memory_mib(gateway)
+        subscriptions = [{"topic": f"t{number}", "subString": "x" * 180} for number in range(4300)]
+        consumer = {"groupName": "g", "subscriptionDataSet": subscriptions}
+        body = json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode()
+        assert 900_000 < len(body) < 1 << 20
+        clients, codes = [], []
+        for _ in range(60):
+            clients.append(RemotingClient())
+            command = Command(RequestCode.HEART_BEAT, {}, body)
+            answer = await clients[-1].invoke(f"127.0.0.1:{gateway.remoting_port}", command, 20)
+            codes.append(answer.code)
+        await witness.look()
+        kept = (32 << 20) // len(body)
+        assert codes == [0] * kept + [ResponseCode.SYSTEM_BUSY] * (60 - kept)
+        grown = memory_mib(gateway) - before
+        record_property("grown_mib", grown)
+        assert grown < 400
+        for client in clients:
+            await client.close()
+        await witness.close()
+
+    asyncio.run(test())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from broker_gateway.clients import ClientRegistry
@@ -23,12 +24,11 @@ from broker_gateway.service.administration.offsets import OffsetAdministration
 from broker_gateway.service.administration.runtime import RuntimeInfo
 from broker_gateway.service.administration.statistics import Statistics
 from broker_gateway.service.administration.topics import TopicAdministration
-from broker_gateway.service.resources import Resources
 from store.message_store import MessageStore
 
 
 class Administration:
-    """What the front door's requests call."""
+    """What the front door's requests call. `configured` are told when options were changed."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Administration:
         wakeups: Wakeups[Any],
         clients: ClientRegistry,
         metrics: Metrics,
-        resources: Resources,
+        configured: Sequence[Callable[[GatewayConfig], None]],
         retention: Retention,
     ) -> None:
         self.broker = config.broker.broker_name
@@ -48,7 +48,7 @@ class Administration:
         self._cluster = config.broker.broker_cluster_name
         self._store = store
         self._catalog = catalog
-        self._resources = resources
+        self._configured = configured
         self.retention = retention
         self.topics = TopicAdministration(config, catalog, store, deliveries, journal)
         self.groups = GroupAdministration(catalog, deliveries, journal)
@@ -74,5 +74,6 @@ class Administration:
         return system_topics(self._cluster, self.broker)
 
     def _reconfigure(self, config: GatewayConfig) -> None:
-        self._resources.configure(config)
+        for configure in self._configured:
+            configure(config)
         self.retention.rules = rules_of(config.store)

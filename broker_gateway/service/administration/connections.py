@@ -16,6 +16,8 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
 MAX_GROUPS = 1000
 """Producer and consumer groups in a heartbeat."""
+MAX_HELD = 32 << 20
+"""Bytes of the newest heartbeats of all connections."""
 MAX_SUBSCRIPTIONS = 10_000
 """Subscriptions in a heartbeat."""
 
@@ -108,9 +110,20 @@ class Connections:
     def __init__(self, clients: ClientRegistry) -> None:
         self._clients = clients
         self._heartbeats: dict[Connection, tuple[Heartbeat, Client]] = {}
+        self._sizes: dict[Connection, int] = {}
+        self._held = 0
 
-    def heartbeat(self, connection: Connection, heartbeat: Heartbeat, language: str, version: int) -> None:
-        """The newest heartbeat on a connection counts."""
+    def heartbeat(
+        self, connection: Connection, heartbeat: Heartbeat, size: int, language: str, version: int
+    ) -> None:
+        """The newest heartbeat on a connection counts; `size` is that of its text, in bytes. SYSTEM_BUSY."""
+        held = self._held - self._sizes.get(connection, 0) + size
+        if held > MAX_HELD:
+            raise RequestError(
+                f"heartbeats of {MAX_HELD} bytes are held; this client is not listed",
+                ResponseCode.SYSTEM_BUSY,
+            )
+        self._held, self._sizes[connection] = held, size
         client = Client(heartbeat.client_id, connection.peer, language, version)
         self._heartbeats[connection] = heartbeat, client
 
@@ -129,10 +142,11 @@ class Connections:
         if left.producers or left.consumers:
             self._heartbeats[connection] = left, client
         else:
-            del self._heartbeats[connection]
+            self.closed(connection)
 
     def closed(self, connection: Connection) -> None:
         self._heartbeats.pop(connection, None)
+        self._held -= self._sizes.pop(connection, 0)
 
     def consumers(self, group: str) -> ConsumerGroup:
         """CONSUMER_NOT_ONLINE when nobody of the group is connected."""

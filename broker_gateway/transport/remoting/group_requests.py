@@ -181,7 +181,7 @@ class GroupRequests:
     def heartbeat(self, connection: Connection, request: Command) -> Command:
         heartbeat = Heartbeat.decode(_object(request, MAX_HEARTBEAT, "the heartbeat"))
         self._admin.connections.heartbeat(
-            connection, heartbeat, language_name(request.language), request.version
+            connection, heartbeat, len(request.body), language_name(request.language), request.version
         )
         return request.reply()
 
