@@ -298,7 +298,7 @@ def test_connected_consumers(both: Both) -> None:
             )
             receive_all(official, 0)
             deadline = time.monotonic() + 60
-            while "Subscription" not in (printed := side.run("consumerConnection", "-g", "readers")):
+            while "MessageModel" not in (printed := side.run("consumerConnection", "-g", "readers")):
                 assert time.monotonic() < deadline, side.admin.errors()[-3000:]
                 time.sleep(0.5)
         assert re.search(r"Topic: single +SubExpression: a ?\|\| ?b", printed), printed

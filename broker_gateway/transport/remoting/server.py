@@ -14,11 +14,14 @@ from broker_gateway.transport.remoting.topic_requests import TopicRequests
 
 
 class FrontDoor:
-    """Serves administration. What is no request of ours is answered REQUEST_CODE_NOT_SUPPORTED."""
+    """Serves administration, and what others have registered in `processors`. Everything else is answered
+    REQUEST_CODE_NOT_SUPPORTED."""
 
-    def __init__(self, config: GatewayConfig, administration: Administration) -> None:
+    def __init__(
+        self, config: GatewayConfig, administration: Administration, processors: Processors | None = None
+    ) -> None:
         self._admin = administration
-        processors = Processors()
+        processors = processors or Processors()
         guard = Guard(processors, remote=config.lake.lake_remote_admin)
         TopicRequests(administration).bind(guard)
         GroupRequests(administration).bind(guard)
