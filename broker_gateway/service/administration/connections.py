@@ -156,8 +156,10 @@ class Connections:
             if settings is None or session.group != group:
                 continue
             found.clients.append(
-                Client(session.client_id, session.peer, session.language, int(Version.V5_0_0))
+                Client(session.client_id, session.peer, session.language, int(Version.V5_5_0))
             )
+            if settings.client_type == pb.SIMPLE_CONSUMER:
+                found.consume_type = "CONSUME_ACTIVELY"
             for entry in settings.subscription.subscriptions:
                 expression = entry.expression.expression or "*"
                 kind = "SQL92" if entry.expression.type == pb.FilterType.SQL else "TAG"
