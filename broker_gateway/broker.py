@@ -43,6 +43,7 @@ from broker_gateway.scheduled_tasks import (
 from broker_gateway.self_check import SelfCheck
 from broker_gateway.service.access import Access
 from broker_gateway.service.admin import AdminService
+from broker_gateway.service.administration.administration import Administration
 from broker_gateway.service.admission import Admission, Guarded
 from broker_gateway.service.client import ClientService
 from broker_gateway.service.dead_letters import DeadLetterMover
@@ -157,6 +158,18 @@ class Broker:
         self._protect = ProtectBroker(config, store, self.catalog, self.deliveries)
         admin = AdminService(config, self.catalog, self.journal, access, self.peers, self.tasks)
         self.admin = Guarded(admin, self.admission.admin_broker)
+        self.administration = Administration(
+            configuration,
+            store,
+            self.catalog,
+            self.deliveries,
+            self.journal,
+            self.wakeups,
+            self.clients,
+            metrics,
+            self.retention,
+            self.registration.topic_changed,
+        )
         for part in (self.admission, send, self._receive, resources, route, admin, self._protect, self):
             configuration.on_change(part.configure)
 
@@ -262,7 +275,7 @@ class Broker:
         if topic.startswith(RETRY_PREFIX):
             return index.min_offset(topic, queue_id)
         by_memory = self._config.broker.init_pop_offset_by_check_msg_in_mem
-        if by_memory and index.min_offset(topic, queue_id) == 0:
+        if by_memory and index.min_offset(topic, queue_id) == index.begin(topic, queue_id):
             ratio = self._config.store.access_message_in_memory_max_ratio / 100
             memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
             if self._store.max_offset - self._store.min_offset <= memory * ratio:
@@ -276,6 +289,7 @@ class Broker:
     def _group_changed(self, group: Group) -> None:
         self.journal.group(group)
         self._client.group_changed(group)
+        self.registration.topic_changed(RETRY_PREFIX + group.name)
 
     async def _retain(self) -> None:
         await self.retention.look()
@@ -288,3 +302,4 @@ class Broker:
             if session.group:
                 self._redelivery.release(session.client_id, session.group)
         self.journal.stats(self.minutes.roll(now_ms()))
+        self.administration.statistics.sample(now_ms())

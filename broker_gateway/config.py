@@ -57,7 +57,10 @@ class BrokerOptions(_Group):
     broker_ip1: str = Field(
         default_factory=default_ip, alias="brokerIP1", description="address in STOREHOST and routes"
     )
-    listen_port: Port = Field(10911, description="remoting port, in STOREHOST and registered; 0: a free one")
+    listen_port: Port = Field(
+        10911,
+        description="remoting port, in STOREHOST and registered; the fast port is 2 below; 0 takes free ones",
+    )
     namesrv_addr: NameServerList = Field(
         "",
         description="name servers to register with, host:port;…; without it NAMESRV_ADDR of the environment",
@@ -141,6 +144,7 @@ class BrokerOptions(_Group):
 class ServerOptions(_Group):
     """Connections of clients."""
 
+    bind_address: str = Field("0.0.0.0", description="address that the remoting ports are opened on")
     server_channel_max_idle_time_seconds: int = Field(
         120, ge=1, le=86_400, description="s after which a connection without calls is closed"
     )
@@ -238,6 +242,7 @@ class LakeOptions(_Group):
     lake_force_delete: bool = Field(
         False, description="delete segments that the lake does not have before refusing sends"
     )
+    lake_remote_admin: bool = Field(False, description="take remoting administration from other machines too")
     lake_token_file: Path | None = Field(None, description="file with the token for Log and Admin services")
     lake_journal_snapshot_bytes: int = Field(64 << 20, ge=1 << 16, description="log between two snapshots")
     lake_queue_index_max_bytes: int = Field(
@@ -314,6 +319,8 @@ class GatewayConfig(BaseModel):
     registration: RegistrationOptions
     lake: LakeOptions
     other: dict[str, str] = {}
+    overridden: frozenset[str] = frozenset()
+    """Options given on the command line or in the environment, which count before the file."""
 
     def options(self) -> dict[str, str]:
         """Every option by its RocketMQ name, as text."""
@@ -333,7 +340,11 @@ def load_config(
     given = given_options({**effective, **ROWS}, file, overrides, "LAKEBROKER_", environment)
     if (address := environment.get("NAMESRV_ADDR")) is not None:
         given.setdefault("namesrvAddr", address)
-    return config_of(given)
+    config, warnings = config_of(given)
+    overridden = frozenset(
+        name for name in effective if name in overrides or f"LAKEBROKER_{name}" in environment
+    )
+    return config.model_copy(update={"overridden": overridden}), warnings
 
 
 def config_of(given: Mapping[str, str]) -> tuple[GatewayConfig, list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -59,6 +59,17 @@ class Metrics:
 
     def dead_lettered(self, topic: str, group: str, messages: int) -> None:
         self._dead.add((topic, group), messages)
+
+    def counters(self) -> dict[str, Mapping[tuple[str, ...], int]]:
+        """What was counted since the start: by topic, or by topic and group."""
+        return {
+            "messages_in": self._messages_in.values,
+            "bytes_in": self._bytes_in.values,
+            "failures": self._failures.values,
+            "messages_out": self._messages_out.values,
+            "bytes_out": self._bytes_out.values,
+            "acked": self._acked.values,
+        }
 
     def gauges(self, read: Callable[[], Iterable[tuple[str, str, dict[str, str], float]]]) -> None:
         """Adds gauges that are read when asked for: (name, help, labels, value)."""

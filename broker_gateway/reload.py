@@ -17,7 +17,6 @@ import structlog
 from broker_gateway.config import GatewayConfig, config_of
 from broker_gateway.errors import OptionError
 from broker_gateway.files import write_whole
-from broker_gateway.options import read_file
 
 log = structlog.get_logger(__name__)
 
@@ -80,6 +79,10 @@ class Changes:
     kept: Path | None
 
 
+class NotKeptError(OptionError):
+    """A change cannot be written into the configuration file."""
+
+
 class Configuration:
     """The options in force. `current` is replaced as a whole; listeners take what they need from it.
 
@@ -91,6 +94,18 @@ class Configuration:
         self._file = file
         self._changing = asyncio.Lock()
         self._listeners: list[Callable[[GatewayConfig], None]] = []
+
+    def bound(self, *, listen_port: int | None = None, grpc_port: int | None = None) -> GatewayConfig:
+        """Tells the ports that were taken, where free ones were asked for."""
+        broker, store, proxy = self.current.broker, self.current.store, self.current.proxy
+        if listen_port is not None:
+            broker = broker.model_copy(update={"listen_port": listen_port})
+            if store.ha_listen_port == 0 and listen_port < 65535:
+                store = store.model_copy(update={"ha_listen_port": listen_port + 1})
+        if grpc_port is not None:
+            proxy = proxy.model_copy(update={"grpc_server_port": grpc_port})
+        self.current = self.current.model_copy(update={"broker": broker, "store": store, "proxy": proxy})
+        return self.current
 
     def on_change(self, listener: Callable[[GatewayConfig], None]) -> None:
         """Calls `listener` with the new options after every change, on the event loop."""
@@ -110,6 +125,7 @@ class Configuration:
         before = self.current.options()
         asked = {name: value for name, value in before.items() if value} | dict(given)
         config, warnings = config_of(asked)
+        config = config.model_copy(update={"overridden": self.current.overridden})
         after = config.options()
         changed = {name: (old, after[name]) for name, old in before.items() if after[name] != old}
         kept = await asyncio.to_thread(self._keep, given) if changed else None
@@ -137,12 +153,28 @@ class Configuration:
         """Writes the change into the file, beside the lines that were there."""
         if self._file is None:
             return None
-        options = read_file(self._file) | dict(given)
         try:
-            write_whole(self._file, "".join(f"{name}={value}\n" for name, value in options.items()))
-        except OSError as error:
-            raise OptionError(f"the change cannot be kept in {self._file}: {error}") from error
+            write_whole(self._file, changed_text(self._file.read_text(), given))
+        except (OSError, UnicodeDecodeError) as error:
+            raise NotKeptError(
+                f"the change cannot be kept in {self._file}, which cannot be written: {error}"
+            ) from error
         return self._file
+
+
+def changed_text(text: str, given: Mapping[str, str]) -> str:
+    """The file's text with these options; its other lines, comments too, stay as they are."""
+    left = dict(given)
+    lines = []
+    for line in text.splitlines():
+        name = line.partition("=")[0].strip()
+        if name in given and not line.lstrip().startswith(("#", "!")):
+            if name not in left:
+                continue  # named twice: the last one counted
+            line = f"{name}={left.pop(name)}"
+        lines.append(line)
+    lines += [f"{name}={value}" for name, value in left.items()]
+    return "\n".join(lines) + "\n"
 
 
 def _about(warning: str, names: Iterable[str]) -> bool:

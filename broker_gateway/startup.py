@@ -5,12 +5,14 @@
 | configuration | options, logs; refused ones end it here | - |
 | extensions | what installed packages plug in | - |
 | access | the token of Log and Admin services | - |
+| remoting ports | are taken, since records carry them | given back |
 | store | lock, recovery, flushing | flush, remove `abort`, unlock |
 | metadata | topics, groups, offsets and what is in flight, from the journal; system topics | - |
 | services | scheduled tasks begin | tasks end, pending minutes and a snapshot are journaled |
 | server | the gRPC port opens | drained: no new calls, waiting ones end, then cancelled |
 | metrics | their port opens, sinks are fed | closed |
-| registration | remoting port, name servers are told, once everything can be served | unregistered before all else |
+| front door | the remoting ports are listened on | closed, requests being served get 1 s |
+| registration | name servers are told, once everything can be served | unregistered before all else |
 | announcement | port file, boot line, readiness | port file removed |
 
 Ports open, and the broker registers, once recovery is done. SIGTERM and SIGINT stop it in reverse order; what fails
@@ -52,12 +54,15 @@ from broker_gateway.logs import configure_logs
 from broker_gateway.metrics import Metrics
 from broker_gateway.registration.startup import start_registration
 from broker_gateway.reload import Configuration
+from broker_gateway.remoting.connection import Processors
 from broker_gateway.service.access import Access
 from broker_gateway.service.health import HealthService
 from broker_gateway.service.log import LogService
 from broker_gateway.service.reflection import ReflectionService
 from broker_gateway.transport.certificates import server_context, trial_certificate
 from broker_gateway.transport.methods import Method, Server
+from broker_gateway.transport.remoting.ports import Ports, take_ports
+from broker_gateway.transport.remoting.server import FrontDoor
 from broker_gateway.turn import Turn
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
@@ -117,6 +122,7 @@ class _Start:
     broker: Broker
     server: Server
     health: HealthService
+    _remoting: Ports
 
     def __init__(self, configuration: Configuration, undo: contextlib.AsyncExitStack) -> None:
         self.configuration = configuration
@@ -130,11 +136,13 @@ class _Start:
         steps: Sequence[tuple[str, Callable[[], Awaitable[None]]]] = (
             ("extensions", self._load_extensions),
             ("access", self._read_token),
+            ("remoting ports", self._take_ports),
             ("store", self._open_store),
             ("metadata", self._load_metadata),
             ("services", self._start_services),
             ("server", self._open_server),
             ("metrics", self._open_metrics),
+            ("front door", self._open_front_door),
             ("registration", self._register),
             ("announcement", self._announce),
         )
@@ -147,6 +155,11 @@ class _Start:
 
     async def _read_token(self) -> None:
         self._access = Access(self.config.lake.lake_token_file)
+
+    async def _take_ports(self) -> None:
+        self._remoting = take_ports(self.config)
+        self._undo.callback(self._remoting.close)
+        self.config = self.configuration.bound(listen_port=self._remoting.port)
 
     async def _open_store(self) -> None:
         self.store = await asyncio.to_thread(_open_store, self.config)  # a scan must not hold up signals
@@ -173,6 +186,7 @@ class _Start:
         self._configure_server(self.config)
         await self.server.start()
         self._ports["grpc"] = self.server.port
+        self.config = self.configuration.bound(grpc_port=self.server.port)
 
     def _configure_server(self, config: GatewayConfig) -> None:
         self.server.max_idle_s = float(config.server.server_channel_max_idle_time_seconds)
@@ -182,11 +196,17 @@ class _Start:
         for sink in self._extensions.metrics_sinks:
             self.broker.feed(sink, self.config.lake.lake_metrics_sink_interval / 1000)
 
+    async def _open_front_door(self) -> None:
+        processors = Processors()
+        self.broker.registration.bind(processors)
+        front_door = FrontDoor(self.config, self.broker.administration, processors)
+        self._undo.push_async_callback(front_door.stop)
+        await front_door.start(self._remoting)
+        self._ports["remoting"] = self._remoting.port
+
     async def _register(self) -> None:
         """Last of what others see: from here on name servers send clients to this broker."""
-        self._ports |= await start_registration(
-            self.config, self.broker.registration, self.server.port, self._undo
-        )
+        self._ports |= await start_registration(self.config, self.broker.registration, self._undo)
 
     async def _announce(self) -> None:
         _tune_collector()
@@ -369,8 +389,7 @@ def _announce(config: GatewayConfig, ports: dict[str, int], undo: contextlib.Asy
             raise HostError(
                 f"lakePortFile={path} cannot be written: {error}; name a file in a folder to write to"
             ) from error
-    name, ip = config.broker.broker_name, config.broker.broker_ip1
-    port = ports.get("remoting", config.broker.listen_port)
+    name, ip, port = config.broker.broker_name, config.broker.broker_ip1, config.broker.listen_port
     line = f"The broker[{name}, {ip}:{port}] boot success. serializeType=JSON"
     if config.broker.namesrv_addr:
         line += f" and name server is {config.broker.namesrv_addr}"

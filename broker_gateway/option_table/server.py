@@ -6,7 +6,7 @@ from broker_gateway.option_table import verdicts as v
 from broker_gateway.option_table.row import Kind, Row
 
 ROWS = (
-    Row("bindAddress", Kind.TEXT, "0.0.0.0", v.REMOTING),
+    Row("bindAddress", Kind.TEXT, "0.0.0.0", v.EFFECTIVE),
     Row("listenPort", Kind.INT, "10911", v.EFFECTIVE),
     Row("serverWorkerThreads", Kind.INT, "8", v.THREADS),
     Row("serverCallbackExecutorThreads", Kind.INT, "0", v.THREADS),

@@ -27,8 +27,8 @@ REGISTRATION = _accepted("name servers and routes of others are looked after in 
 REGISTRATION_REFUSED = _refused(
     "name servers are not looked up in DNS again and again; name them in namesrvAddr"
 )
-REMOTING = _accepted("the remoting port is not built yet")
-REMOTING_REFUSED = _refused("the remoting port is not built yet, and this would restrict it")
+REMOTING = _accepted("the remoting port serves administration only, within limits of our own")
+REMOTING_REFUSED = _refused("the remoting port serves no consumers yet, and this would restrict them")
 CLIENT = _accepted("connections to name servers have limits of our own")
 CLIENT_REFUSED = _refused("not built for connections to name servers")
 BUFFERS = _accepted("buffers are bounded by numbers of our own and by the system's")

@@ -15,7 +15,14 @@ from broker_gateway.metadata.catalog import Catalog, Topic
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.system_topics import system_topics
 from broker_gateway.registration.requests import Identity, register_broker, remoting_version
-from broker_gateway.registration.topics import limited, registered, split, topic_config
+from broker_gateway.registration.topics import (
+    limited,
+    registered,
+    shown_topic,
+    shown_topics,
+    split,
+    topic_config,
+)
 from broker_gateway.remoting.body.registration import RegisterBrokerBody
 from broker_gateway.remoting.body.tables import KVTable
 from broker_gateway.remoting.body.topic_config import TopicConfig
@@ -46,7 +53,7 @@ class Book:
         async with self._making:
             version = self.version
             if self._whole is None or self._whole[0] != version:
-                topics = list(self._catalog.topics())
+                topics = shown_topics(self._catalog)
                 self._whole = version, await asyncio.to_thread(self._encode, version, topics)
             return self._whole[1]
 
@@ -60,7 +67,7 @@ class Book:
         return self._limited(topic)[1]
 
     def topic(self, name: str) -> Topic | None:
-        return self._catalog.topic(name)
+        return shown_topic(self._catalog, name)
 
     def ordered(self, table: KVTable) -> None:
         """Topics that a name server lists as ordered become so; as in the original, none ever stops being one."""

@@ -4,13 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from broker_gateway.metadata.catalog import READ, WRITE, Topic
+from broker_gateway.metadata.catalog import READ, WRITE, Catalog, Topic
+from broker_gateway.metadata.names import RETRY_PREFIX
 from broker_gateway.remoting.body.topic_config import TopicConfig
 
 BOTH = READ | WRITE
 
 
-def topic_config(topic: Topic, *, order: bool, system: bool = False) -> TopicConfig:
+def retry_topic_of(group: str) -> Topic:
+    """What tools look up to find a group's brokers; nothing is put there, a message is delivered again in place."""
+    return Topic(RETRY_PREFIX + group, 1, 1)
+
+
+def shown_topic(catalog: Catalog, name: str) -> Topic | None:
+    """A topic, or the retry topic of a group."""
+    topic = catalog.topic(name)
+    if topic is None and name.startswith(RETRY_PREFIX):
+        group = name.removeprefix(RETRY_PREFIX)
+        return retry_topic_of(group) if catalog.group(group) is not None else None
+    return topic
+
+
+def shown_topics(catalog: Catalog) -> list[Topic]:
+    """The topics that the broker shows, and registers with name servers: retry topics of groups too."""
+    retry = {topic.name: topic for topic in (retry_topic_of(group.name) for group in catalog.groups())}
+    return list((retry | {topic.name: topic for topic in catalog.topics()}).values())
+
+
+def topic_config(topic: Topic, *, order: bool = False, system: bool = False) -> TopicConfig:
     """A topic of the catalog; one that accepts every message type, or several, is MIXED. The system's say nothing."""
     kinds = topic.accept_message_types
     return TopicConfig(

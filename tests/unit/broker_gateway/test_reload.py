@@ -61,7 +61,7 @@ def test_unknown_names_and_options_without_effect_are_warned_about_once() -> Non
     changes = apply(running, {"brokerPermision": "4", "traceOn": "false"})
     assert set(changes.warnings) == {
         "option brokerPermision is unknown and has no effect; did you mean brokerPermission?",
-        "option traceOn=false has no effect: the remoting port is not built yet",
+        "option traceOn=false has no effect: the remoting port serves administration only, within limits of our own",
     }
     assert changes.at_next_start == {"traceOn": ("true", "false")}
     assert running.current.other == {"serverWorkerThreads": "9", "traceOn": "false"}
