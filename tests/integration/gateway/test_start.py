@@ -36,6 +36,7 @@ def start(
         "grpcServerPort": "0",
         "grpcBindAddress": "127.0.0.1",
         "brokerIP1": "127.0.0.1",
+        "listenPort": "0",
         "metricsPromExporterPort": "0",
         "mappedFileSizeCommitLog": str(16 << 20),
         "lakePortFile": str(folder / "ports.json"),
@@ -189,7 +190,8 @@ def test_the_boot_line_is_the_originals(tmp_path: Path) -> None:
     with Gateway(tmp_path, brokerId="3") as gateway:
         assert gateway.terminate() == 0
     lines = gateway.log.read_text().splitlines()
-    assert "The broker[broker-a, 127.0.0.1:10911] boot success. serializeType=JSON" in lines
+    port = gateway.remoting_port
+    assert f"The broker[broker-a, 127.0.0.1:{port}] boot success. serializeType=JSON" in lines
     assert any("option brokerId=3 is set to 0, as every master's" in line for line in lines)
 
 
@@ -207,7 +209,11 @@ def test_what_nobody_thought_of_ends_with_the_originals_status_too(
         raise ValueError("a journal from the future")
 
     monkeypatch.setattr(Broker, "load", broken)
-    given = {"storePathRootDir": str(tmp_path / "store"), "mappedFileSizeCommitLog": str(16 << 20)}
+    given = {
+        "storePathRootDir": str(tmp_path / "store"),
+        "mappedFileSizeCommitLog": str(16 << 20),
+        "listenPort": "0",
+    }
     with pytest.raises(StartError, match="the broker ended: ValueError: a journal from the future") as ended:
         run(load_config(None, given, {})[0])
     assert ended.value.exit_code == 255
