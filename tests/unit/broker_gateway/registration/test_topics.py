@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from broker_gateway.config import load_config
-from broker_gateway.metadata.catalog import Catalog, Topic
+from broker_gateway.metadata.catalog import Catalog, Group, Topic
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.system_topics import make_system_topics
 from broker_gateway.registration import requests
@@ -136,6 +136,33 @@ def test_a_book_is_written_anew_when_topics_change() -> None:
         )
 
     asyncio.run(test())
+
+
+def test_groups_are_found_by_their_retry_topics() -> None:
+    async def test() -> None:
+        catalog = Catalog()
+        book = Book(load_config(None, {}, {})[0], catalog, IDENTITY)
+        catalog.put_group(Group("g"))
+        assert catalog.topics_version.counter == 1
+        assert book.topic("%RETRY%g") == Topic("%RETRY%g", 1, 1)
+        table = RegisterBrokerBody.decode((await book.whole())[0].body, Version.V5_5_0).topic_config_table
+        assert table["%RETRY%g"].read_queue_nums == 1
+        catalog.put_group(Group("g", 3))
+        assert catalog.topics_version.counter == 1, "its retry topic is the same"
+        catalog.delete_group("g")
+        assert catalog.topics_version.counter == 2
+        assert book.topic("%RETRY%g") is None
+
+    asyncio.run(test())
+
+
+def test_a_deleted_topic_is_a_new_version() -> None:
+    catalog = Catalog()
+    catalog.put_topic(Topic("t", 1, 1))
+    assert catalog.delete_topic("t") is not None
+    assert catalog.topics_version.counter == 2
+    assert catalog.delete_topic("t") is None
+    assert catalog.topics_version.counter == 2
 
 
 def test_a_permission_that_changes_is_a_new_version() -> None:
