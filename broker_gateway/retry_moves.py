@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from broker_gateway.delivery.moves import ORIGIN_PROPERTY, Origin, decode_origin
+from broker_gateway.delivery.moves import ORIGIN_PROPERTY, Origin, decode_origin, moved_copy
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.delivery.retry_topics import retry_topic
 from broker_gateway.delivery.table import DeliveryTable
@@ -18,7 +18,7 @@ from broker_gateway.journal.replay import records_from
 from broker_gateway.metadata.catalog import Catalog, Topic
 from broker_gateway.metadata.names import NAME_PATTERN, RETRY_PREFIX, TOPIC_MAX_LENGTH
 from store.message_store import MessageStore
-from store.record import PendingRecord, Record, encode_properties, tags_code
+from store.record import Record
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ def _move_queue(
                 deliveries.restore(to, store.index.min_offset(target, 0))
         origin = Origin(state.key.queue_id, offset, record.reconsume_times, state.key.group, state.key.topic)
         if origin not in before[target]:
-            store.append([_copy(record, properties, target, origin)])
+            store.append([moved_copy(record, properties, origin, target, 0, record.reconsume_times)])
             result.count += 1
     if moved:
         state.reset(store.index.max_offset(state.key.topic, state.key.queue_id))
@@ -95,20 +95,3 @@ def _origins(store: MessageStore, topic: str) -> set[Origin]:
         record.properties_map().get(ORIGIN_PROPERTY, "") for _, record in records_from(store, topic, 0, 0)
     )
     return {origin for origin in map(decode_origin, texts) if origin is not None}
-
-
-def _copy(record: Record, properties: dict[str, str], target: str, origin: Origin) -> PendingRecord:
-    kept = {name: value for name, value in properties.items() if name != "__CRC32#"}
-    kept[ORIGIN_PROPERTY] = origin.encode()
-    return PendingRecord(
-        topic=target,
-        queue_id=0,
-        body=record.body,
-        properties=encode_properties(kept),
-        born_timestamp=record.born_timestamp,
-        born_host=record.born_host.packed,
-        sys_flag=record.sys_flag,
-        flag=record.flag,
-        reconsume_times=record.reconsume_times,
-        tags_code=tags_code(kept.get("TAGS")),
-    )

@@ -44,7 +44,8 @@ def _u64(out: Array, at: int, value: int) -> int:
 
 
 @njit(cache=True, inline="always")
-def _copy(out: Array, at: int, data: Array, start: int, length: int) -> int:
+def copy(out: Array, at: int, data: Array, start: int, length: int) -> int:
+    """data[start:start + length] to `at` of `out`; returns where it ends. The caller has checked both bounds."""
     to, first = np.uint64(at), np.uint64(start)  # unsigned positions let this become a block copy
     for number in range(np.uint64(length)):
         out[to + number] = data[first + number]
@@ -105,19 +106,19 @@ def encode(
         at = _u64(out, at, base + position)
         at = _u32(out, at, row[SYS_FLAG] | flags)
         at = _u64(out, at, row[BORN_TIMESTAMP])
-        at = _copy(out, at, born_host, 0, len(born_host))
+        at = copy(out, at, born_host, 0, len(born_host))
         at = _u64(out, at, store_timestamp)
-        at = _copy(out, at, store_host, 0, len(store_host))
+        at = copy(out, at, store_host, 0, len(store_host))
         at = _u32(out, at, 0)
         at = _u64(out, at, 0)
         at = _u32(out, at, body_length)
         body_at = at
-        at = _copy(out, at, bodies, body_start, body_length)
+        at = copy(out, at, bodies, body_start, body_length)
         tail_at = at
-        at = _copy(out, at, topic, 0, len(topic))
+        at = copy(out, at, topic, 0, len(topic))
         out[at] = (property_bytes >> 8) & 0xFF
         out[at + 1] = property_bytes & 0xFF
-        at = _copy(out, at + 2, properties, start, length)
+        at = copy(out, at + 2, properties, start, length)
         if append_crc:
             if separator:
                 out[at] = 2
@@ -126,7 +127,7 @@ def encode(
             whole = crc32(out, position + 4, body_at, whole)
             whole = joined(whole, crc, body_length)
             digits = np.int64(crc32(out, tail_at, at, whole)) & 0x7FFFFFFF
-            at = _copy(out, at, _CRC_PREFIX, 0, len(_CRC_PREFIX))
+            at = copy(out, at, _CRC_PREFIX, 0, len(_CRC_PREFIX))
             for _ in range(10):
                 out[at] = 48 + digits % 10
                 digits //= 10

@@ -267,13 +267,8 @@ class MessageStore:
             return queue_offsets
         self._last_timestamp = now
         for batch, first, some in zip(batches, queue_offsets, sizes, strict=True):
-            if batch.count == 1:
-                size = int(some[0])
-                index.put(batch.topic, batch.queue_id, first, offset, size, int(batch.rows[0, TAGS_CODE]), 0)
-                offset += size
-            else:
-                codes = batch.rows[:, TAGS_CODE]
-                offset = index.put_columns(batch.topic, batch.queue_id, first, offset, some, codes)
+            codes = batch.rows[:, TAGS_CODE]
+            offset = index.put_columns(batch.topic, batch.queue_id, first, offset, some, codes)
         return queue_offsets
 
     def load_compiled(self) -> None:

@@ -165,6 +165,10 @@ class QueueIndex:
     ) -> int:
         """`put` for records of one queue, one behind the other; returns the offset behind the last."""
         live, key, count = self._live, (topic, queue_id), len(sizes)
+        if count == 1:  # most sends
+            size = int(sizes[0])
+            self.put(topic, queue_id, queue_offset, offset, size, int(codes[0]), 0)
+            return offset + size
         if count >= _BULK and len(live) + count < self._run_records and live.goes_on(key, queue_offset):
             ends = np.cumsum(sizes) + offset
             end = int(ends[-1])

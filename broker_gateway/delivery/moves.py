@@ -6,7 +6,10 @@ run together), and `LB_REASON`, why it was moved. Replay takes the copy as the s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
+
+from store.record import PROPERTY_CRC32, PendingRecord, Record, encode_properties, tags_code
 
 ORIGIN_PROPERTY = "LB_ORIGIN"
 REASON_PROPERTY = "LB_REASON"
@@ -41,3 +44,31 @@ def decode_origin(text: str) -> Origin | None:
     if length > len(names):
         return None
     return Origin(queue_id, queue_offset, attempt, names[:length], names[length:])
+
+
+def moved_copy(
+    record: Record,
+    properties: Mapping[str, str],
+    origin: Origin,
+    topic: str,
+    queue_id: int,
+    reconsume_times: int,
+    reason: str | None = None,
+) -> PendingRecord:
+    """The copy of a record, with these properties of it, for a queue of `topic`."""
+    kept = {name: value for name, value in properties.items() if name != PROPERTY_CRC32}
+    kept[ORIGIN_PROPERTY] = origin.encode()
+    if reason is not None:
+        kept[REASON_PROPERTY] = reason
+    return PendingRecord(
+        topic=topic,
+        queue_id=queue_id,
+        body=record.body,
+        properties=encode_properties(kept),
+        born_timestamp=record.born_timestamp,
+        born_host=record.born_host.packed,
+        sys_flag=record.sys_flag,
+        flag=record.flag,
+        reconsume_times=reconsume_times,
+        tags_code=tags_code(kept.get("TAGS")),
+    )

@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 
 from broker_gateway.clock import now_ms
-from broker_gateway.delivery.moves import ORIGIN_PROPERTY, REASON_PROPERTY, Origin
+from broker_gateway.delivery.moves import Origin, moved_copy
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery
 from broker_gateway.delivery.retry_topics import subscribed_topic
 from broker_gateway.delivery.wakeups import Wakeups
@@ -19,7 +19,6 @@ from broker_gateway.service.status import ServiceError
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
 from store.errors import StoreError
 from store.message_store import MessageStore
-from store.record import PendingRecord, encode_properties, tags_code
 
 log = structlog.get_logger(__name__)
 _QUEUE = 0
@@ -77,27 +76,11 @@ class DeadLetterMover:
         target = self._resources.dead_letters(dead_letter_topic(group))
         record = self._store.record(offset, size)
         properties = dict(record.properties_map())
-        properties.pop("__CRC32#", None)
         properties["DLQ_ORIGIN_TOPIC"] = subscribed_topic(state.key)
         properties["DLQ_ORIGIN_MESSAGE_ID"] = message.message_id
         origin = Origin(queue_id, message.queue_offset, message.attempt, group, topic)
-        properties[ORIGIN_PROPERTY] = origin.encode()
-        properties[REASON_PROPERTY] = reason
         self._store.append(
-            [
-                PendingRecord(
-                    topic=target.name,
-                    queue_id=_QUEUE,
-                    body=record.body,
-                    properties=encode_properties(properties),
-                    born_timestamp=record.born_timestamp,
-                    born_host=record.born_host.packed,
-                    sys_flag=record.sys_flag,
-                    flag=record.flag,
-                    reconsume_times=message.attempt,
-                    tags_code=tags_code(properties.get("TAGS")),
-                )
-            ]
+            [moved_copy(record, properties, origin, target.name, _QUEUE, message.attempt, reason)]
         )
 
     def _settle(

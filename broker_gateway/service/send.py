@@ -140,11 +140,11 @@ class SendService:
         if usual is None:
             return self._plain_call(request, peer, now)
         topic = self._resources.topic(usual.topic)
+        if topic.accept_message_types and not topic_accepts(topic, pb.NORMAL):
+            return self._plain_call(request, peer, now)
         records, size = usual.records, usual.body_bytes
         try:
             records.queue_id = self._queue(topic)
-            if topic.accept_message_types and not topic_accepts(topic, pb.NORMAL):
-                return self._plain_call(request, peer, now)
         except ServiceError:
             self._failed(topic.name, len(records))
             raise

@@ -21,6 +21,7 @@ from broker_gateway.service.status import ServiceError
 from broker_gateway.service.validation import check_key, check_tag, check_text, resource_name, shown
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from store.record import (
+    PROPERTIES_MAX_BYTES,
     SYS_BORN_HOST_V6,
     SYS_COMPRESSED,
     Host,
@@ -30,8 +31,7 @@ from store.record import (
 )
 
 MAX_MESSAGES_A_CALL = 1024
-PROPERTIES_MAX_BYTES = 32_767
-_MESSAGE_ID_MAX_LENGTH = 255
+MESSAGE_ID_MAX_LENGTH = 255
 _NORMAL = pb.NORMAL
 _ENCODINGS = frozenset((pb.ENCODING_UNSPECIFIED, pb.IDENTITY, pb.GZIP))
 _LATER = {
@@ -158,10 +158,10 @@ def check_message(
         raise ServiceError(pb.BAD_REQUEST, f"body encoding {encoding} is unknown; use IDENTITY or GZIP")
     if not message_id.strip():
         raise ServiceError(pb.ILLEGAL_MESSAGE_ID, "the message id is empty; a client makes it")
-    if len(message_id) > _MESSAGE_ID_MAX_LENGTH:
+    if len(message_id) > MESSAGE_ID_MAX_LENGTH:
         raise ServiceError(
             pb.ILLEGAL_MESSAGE_ID,
-            f"the message id has {len(message_id)} characters, at most {_MESSAGE_ID_MAX_LENGTH} are taken",
+            f"the message id has {len(message_id)} characters, at most {MESSAGE_ID_MAX_LENGTH} are taken",
         )
     check_text(message_id, "message id", pb.ILLEGAL_MESSAGE_ID)
     if system.HasField("body_digest"):

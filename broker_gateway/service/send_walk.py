@@ -20,6 +20,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from broker_gateway.metadata.names import RESERVED_PROPERTIES
+from broker_gateway.service.send_checks import MESSAGE_ID_MAX_LENGTH
 from broker_gateway.service.send_row import (
     BODY_LIMIT,
     LIMITS,
@@ -44,6 +45,7 @@ from store.columns import (
     SYS_FLAG,
     TAGS_CODE,
 )
+from store.encode import copy
 from store.record import CRC_BYTES, PROPERTIES_MAX_BYTES, SYS_COMPRESSED
 
 Array = NDArray[Any]
@@ -53,7 +55,6 @@ _MESSAGE_ID = np.frombuffer(b"UNIQ_KEY\x01", dtype=np.uint8)
 _BORN_HOST = np.frombuffer(b"__BORNHOST\x01", dtype=np.uint8)
 _OVERHEAD = 64
 """Bytes that properties may have beyond those of the message they come from: names and separators."""
-_ID_MAX_LENGTH = 255
 _NORMAL = 1
 _GZIP = 2
 
@@ -134,14 +135,6 @@ def _same(one: Array, start: int, other: Array, begin: int, length: int) -> bool
     return True
 
 
-@njit(cache=True, inline="always")
-def _put(out: Array, at: int, data: Array, start: int, length: int) -> int:
-    to, first = np.uint64(at), np.uint64(start)
-    for number in range(np.uint64(length)):
-        out[to + number] = data[first + number]
-    return at + length
-
-
 @njit(cache=True)
 def _hash(data: Array, start: int, length: int) -> Any:
     value = np.uint64(0xCBF29CE484222325)
@@ -200,9 +193,9 @@ def _user(
         if seen[number] == code:
             return unusual  # the last of the same name counts: for the plain path
     seen[count] = code
-    used = _put(properties, used, data, key_start, key_length)
+    used = copy(properties, used, data, key_start, key_length)
     properties[used] = 1
-    used = _put(properties, used + 1, data, value_start, value_length)
+    used = copy(properties, used + 1, data, value_start, value_length)
     properties[used] = 2
     return used + 1, key_length + value_length
 
@@ -297,7 +290,7 @@ def _message(
             queue = start
         else:
             return UNUSUAL
-    if kind != _NORMAL or id_length <= 0 or id_length > _ID_MAX_LENGTH:
+    if kind != _NORMAL or id_length <= 0 or id_length > MESSAGE_ID_MAX_LENGTH:
         return UNUSUAL
     if not _printable(data, id_start, id_length) or _blank(data, id_start, id_length):
         return UNUSUAL
@@ -324,8 +317,8 @@ def _message(
                 return UNUSUAL
         code = _java_hash(data, tag_start, tag_length)
         size += tag_length
-        used = _put(properties, used, _TAGS, 0, len(_TAGS))
-        used = _put(properties, used, data, tag_start, tag_length)
+        used = copy(properties, used, _TAGS, 0, len(_TAGS))
+        used = copy(properties, used, data, tag_start, tag_length)
         properties[used] = 2
         used += 1
     if keys:
@@ -342,16 +335,16 @@ def _message(
                 used += 1
             else:
                 begun = True
-                used = _put(properties, used, _KEYS, 0, len(_KEYS))
-            used = _put(properties, used, data, start, length)
+                used = copy(properties, used, _KEYS, 0, len(_KEYS))
+            used = copy(properties, used, data, start, length)
             size += length
         if begun:
             properties[used] = 2
             used += 1
     if size > limits[PROPERTIES_BYTES]:
         return UNUSUAL
-    used = _put(properties, used, _MESSAGE_ID, 0, len(_MESSAGE_ID))
-    used = _put(properties, used, data, id_start, id_length)
+    used = copy(properties, used, _MESSAGE_ID, 0, len(_MESSAGE_ID))
+    used = copy(properties, used, data, id_start, id_length)
     properties[used] = 2
     used += 1
     if host_length and not (
@@ -359,8 +352,8 @@ def _message(
     ):
         if not _printable(data, host_start, host_length):
             return UNUSUAL
-        used = _put(properties, used, _BORN_HOST, 0, len(_BORN_HOST))
-        used = _put(properties, used, data, host_start, host_length)
+        used = copy(properties, used, _BORN_HOST, 0, len(_BORN_HOST))
+        used = copy(properties, used, data, host_start, host_length)
         properties[used] = 2
         used += 1
     if used - first > PROPERTIES_MAX_BYTES - CRC_BYTES - 16:
