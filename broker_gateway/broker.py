@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 import structlog
 
+from broker_gateway.broker_statistics import BrokerStatistics
 from broker_gateway.clients import ClientRegistry
 from broker_gateway.clock import now_ms
 from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
+from broker_gateway.extensions import Extensions, MetricsSink, on_thread
 from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.journal.replay import Replayed, replay
@@ -24,12 +26,25 @@ from broker_gateway.lake import Lake
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
 from broker_gateway.metadata.names import RETRY_PREFIX
 from broker_gateway.metadata.peers import Peers
+from broker_gateway.metadata.system_topics import make_system_topics
 from broker_gateway.metrics import MAX_SERIES, Metrics
+from broker_gateway.protect_broker import ProtectBroker
 from broker_gateway.registration.registration import Registration
+from broker_gateway.reload import Configuration
 from broker_gateway.retention import Retention, rules_of
+from broker_gateway.scheduled_tasks import (
+    HOUSEKEEPING_S,
+    PEERS_S,
+    PROTECT_BROKER_S,
+    REDELIVERY_S,
+    ScheduledTasks,
+    until_midnight_s,
+)
 from broker_gateway.self_check import SelfCheck
 from broker_gateway.service.access import Access
 from broker_gateway.service.admin import AdminService
+from broker_gateway.service.administration.administration import Administration
+from broker_gateway.service.admission import Admission, Guarded
 from broker_gateway.service.client import ClientService
 from broker_gateway.service.dead_letters import DeadLetterMover
 from broker_gateway.service.messaging import MessagingService
@@ -45,24 +60,33 @@ from broker_gateway.watchdog import watch
 from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
-_LOOK_S = 0.1
-_PEERS_S = 0.2
-_HOUSEKEEPING_S = 10.0
-_MEMORY_RATIO = 0.4
-"""Of physical memory (`accessMessageInMemoryMaxRatio`): a queue wholly within it is read from its start."""
+_NO_EXTENSIONS = Extensions()
 
 
 class Broker:
     """One broker over one store. `messaging` and `admin` are what transports bind."""
 
-    def __init__(self, config: GatewayConfig, store: MessageStore, metrics: Metrics, access: Access) -> None:
-        self._config = config
+    def __init__(
+        self,
+        configuration: Configuration,
+        store: MessageStore,
+        metrics: Metrics,
+        access: Access,
+        extensions: Extensions = _NO_EXTENSIONS,
+    ) -> None:
+        config = self._config = configuration.current
+        self.configuration = configuration
         self._store = store
         self.metrics = metrics
+        self._sinks = 0
+        self._watchdog: asyncio.Task[None] | None = None
         self.catalog = Catalog()
         self.deliveries = DeliveryTable(self._first_offset)
         self.clients = ClientRegistry(config.lake.lake_max_clients)
         self.turn = Turn()
+        self.admission = Admission(config, self.turn)
+        self.tasks = ScheduledTasks()
+        self.statistics = BrokerStatistics(metrics)
         self.journal = Journal(
             store,
             self.catalog,
@@ -87,12 +111,24 @@ class Broker:
             self.wakeups,
             metrics,
             self.minutes,
+            self.admission.pull,
         )
         self._client = ClientService(config, self.catalog, resources, self.clients, self._redelivery)
-        send = SendService(config, store, resources, self.wakeups, self.turn, metrics, self.minutes)
+        send = SendService(
+            config,
+            store,
+            resources,
+            self.wakeups,
+            self.turn,
+            metrics,
+            self.minutes,
+            self.admission.send,
+            extensions.append_hooks,
+        )
         self.load_compiled = send.load_compiled
+        route = RouteService(config, resources, self.peers, self.registration.cluster)
         self.messaging = MessagingService(
-            RouteService(config, resources, self.peers, self.registration.cluster),
+            route,
             send,
             self._receive,
             SettlementService(
@@ -108,6 +144,7 @@ class Broker:
             self._client,
             OffsetService(store, resources, self.deliveries),
             self.journal,
+            self.admission,
         )
         location = config.lake.lake_location
         self.retention = Retention(
@@ -118,31 +155,65 @@ class Broker:
             config.lake.lake_force_delete,
         )
         self.self_check = SelfCheck(store)
-        self.admin = AdminService(config, self.catalog, self.journal, access, self.peers)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._protect = ProtectBroker(config, store, self.catalog, self.deliveries)
+        admin = AdminService(config, self.catalog, self.journal, access, self.peers, self.tasks)
+        self.admin = Guarded(admin, self.admission.admin_broker)
+        self.administration = Administration(
+            configuration,
+            store,
+            self.catalog,
+            self.deliveries,
+            self.journal,
+            self.wakeups,
+            self.clients,
+            metrics,
+            self.retention,
+            self.registration.topic_changed,
+        )
+        for part in (self.admission, send, self._receive, resources, route, admin, self._protect, self):
+            configuration.on_change(part.configure)
 
-    async def start(self) -> Replayed:
-        """Replays the journal and begins the scheduled work."""
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs."""
+        self._config = config
+        self.retention.use(rules_of(config.store))
+        self.registration.permission_changed(config.broker.broker_permission)
+
+    def load(self) -> Replayed:
+        """Topics, groups, offsets and what is in flight, from the journal; system topics are made."""
         self.peers.refresh()
         replayed = replay(self._store, self.catalog, self.deliveries)
         self.journal.replayed_to(replayed.snapshot_offset)
+        make_system_topics(self._config, self.catalog)
         self.catalog.on_topic = self._topic_changed
         self.catalog.on_group = self._group_changed
-        self._tasks = [
-            asyncio.create_task(self._repeat(_LOOK_S, self._look_after_due), name="redelivery"),
-            asyncio.create_task(self._repeat(_PEERS_S, self._look_for_peers), name="peers"),
-            asyncio.create_task(self._repeat(_HOUSEKEEPING_S, self._housekeep), name="housekeeping"),
-            asyncio.create_task(watch(), name="watchdog"),
-            asyncio.create_task(
-                self._repeat(self._config.lake.lake_self_check_interval / 1000, self._check),
-                name="self-check",
-            ),
-            asyncio.create_task(
-                self._repeat(self._config.store.clean_resource_interval / 1000, self._retain),
-                name="retention",
-            ),
-        ]
         return replayed
+
+    def schedule(self) -> None:
+        """Begins the scheduled work."""
+        tasks, config = self.tasks, self._config
+        tasks.add("redelivery", REDELIVERY_S, self._redelivery.sweep_due)
+        tasks.add("peers", PEERS_S, self.peers.refresh)
+        tasks.add("housekeeping", HOUSEKEEPING_S, self._housekeep)
+        tasks.add("self-check", config.lake.lake_self_check_interval / 1000, self._check)
+        tasks.add("retention", config.store.clean_resource_interval / 1000, self._retain)
+        tasks.add("broker-statistics", until_midnight_s, self.statistics.record)
+        tasks.add("protect-broker", PROTECT_BROKER_S, self._protect.look)
+        tasks.start()
+        self._watchdog = asyncio.create_task(watch(), name="watchdog")
+
+    def feed(self, sink: MetricsSink, period_s: float) -> None:
+        """Gives the metrics to a sink at intervals, on a thread; a slow one is waited for."""
+
+        def publish() -> None:
+            sink.publish(list(self.metrics.registry.collect()))
+
+        self._sinks += 1
+        self.tasks.add(
+            f"metrics-sink-{self._sinks}",
+            period_s,
+            partial(on_thread, publish, f"metrics-sink-{self._sinks}"),
+        )
 
     async def drain(self) -> None:
         """Ends waiting receives with nothing and closes telemetry streams."""
@@ -151,9 +222,10 @@ class Broker:
 
     async def stop(self) -> None:
         """Ends the scheduled work and journals what is pending, with a snapshot."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tasks.stop()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            await asyncio.gather(self._watchdog, return_exceptions=True)
         self.journal.stats(self.minutes.roll(now_ms(), closing=True))
         self.journal.write_snapshot()
 
@@ -169,6 +241,22 @@ class Broker:
         yield "lakebroker_store_self_checks", "Looks for damage since the start", node, looks
         yield "rocketmq_consumer_connections", "Clients known", node, len(self.clients)
         yield "lakebroker_waiting_receives", "Receives that wait for a message", node, self.wakeups.waiting
+        for lane in self.admission.lanes():
+            labels = {**node, "kind": lane.name}
+            yield "lakebroker_calls_under_way", "Calls without an answer", labels, lane.under_way
+            yield "lakebroker_calls_refused", "Calls refused as too many or too late", labels, lane.refused
+        for task in self.tasks.all():
+            labels = {**node, "task": task.name}
+            yield "lakebroker_task_last_run_seconds", "End of the last run", labels, task.last_ms / 1000
+            yield "lakebroker_task_duration_seconds", "Time of the last run", labels, task.took_s
+            yield "lakebroker_task_failures", "Runs that failed", labels, task.failures
+        stats = self.statistics
+        for name, put, got in (
+            ("today", stats.put_today, stats.get_today),
+            ("yesterday", stats.put_yesterday, stats.get_yesterday),
+        ):
+            yield f"lakebroker_messages_stored_{name}", f"Messages stored {name}", node, put
+            yield f"lakebroker_messages_delivered_{name}", f"Messages delivered {name}", node, got
         lag: dict[tuple[str, str], list[int]] = {}
         for state in list(self.deliveries.queues()):
             group, topic, queue_id = state.key
@@ -186,9 +274,11 @@ class Broker:
         index = self._store.index
         if topic.startswith(RETRY_PREFIX):
             return index.min_offset(topic, queue_id)
-        if index.min_offset(topic, queue_id) == 0:
+        by_memory = self._config.broker.init_pop_offset_by_check_msg_in_mem
+        if by_memory and index.min_offset(topic, queue_id) == index.begin(topic, queue_id):
+            ratio = self._config.store.access_message_in_memory_max_ratio / 100
             memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-            if self._store.max_offset - self._store.min_offset <= memory * _MEMORY_RATIO:
+            if self._store.max_offset - self._store.min_offset <= memory * ratio:
                 return 0
         return index.max_offset(topic, queue_id)
 
@@ -199,12 +289,7 @@ class Broker:
     def _group_changed(self, group: Group) -> None:
         self.journal.group(group)
         self._client.group_changed(group)
-
-    async def _look_after_due(self) -> None:
-        self._redelivery.sweep_due()
-
-    async def _look_for_peers(self) -> None:
-        self.peers.refresh()
+        self.registration.topic_changed(RETRY_PREFIX + group.name)
 
     async def _retain(self) -> None:
         await self.retention.look()
@@ -212,17 +297,9 @@ class Broker:
     async def _check(self) -> None:
         await self.self_check.look()
 
-    async def _housekeep(self) -> None:
+    def _housekeep(self) -> None:
         for session in self.clients.expire():
             if session.group:
                 self._redelivery.release(session.client_id, session.group)
         self.journal.stats(self.minutes.roll(now_ms()))
-
-    @staticmethod
-    async def _repeat(period_s: float, work: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            await asyncio.sleep(period_s)
-            try:
-                await work()
-            except Exception:
-                log.exception("scheduled work failed; it is tried again", period_s=period_s)
+        self.administration.statistics.sample(now_ms())

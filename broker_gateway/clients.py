@@ -24,6 +24,9 @@ class ClientSession:
     settings: definition_pb2.Settings | None = None
     commands: asyncio.Queue[service_pb2.TelemetryCommand | None] | None = None
     seen_ms: int = field(default_factory=now_ms)
+    peer: str = ""
+    """`ip:port` of its stream."""
+    language: str = "OTHER"
 
     @property
     def group(self) -> str:

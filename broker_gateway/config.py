@@ -10,16 +10,30 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from broker_gateway.errors import ModeError, OptionError
+from broker_gateway.metadata.delay_levels import parse_delay_levels
+from broker_gateway.option_table import ROWS
 from broker_gateway.options import OptionGroup as _Group
-from broker_gateway.options import Port, load_groups
+from broker_gateway.options import Port, given_options, load_groups, option_names
+from broker_gateway.other_options import OtherOptions, values_of
 from broker_gateway.registration.options import NameServerList, RegistrationOptions
 from store.flush import FlushMode
 
 _NAME = r"^[%|a-zA-Z0-9_-]{1,120}$"
+_DAY_MS = 86_400_000
+_MANY = 10_000_000
+
+
+def _delay_levels(value: str) -> str:
+    parse_delay_levels(value)
+    return value
+
+
+DelayLevels = Annotated[str, AfterValidator(_delay_levels)]
 
 
 def default_ip() -> str:
@@ -37,28 +51,103 @@ class BrokerOptions(_Group):
 
     broker_name: str = Field("broker-a", pattern=_NAME, description="name of the broker")
     broker_cluster_name: str = Field("DefaultCluster", pattern=_NAME, description="name of its cluster")
-    broker_id: int = Field(0, ge=0, le=0, description="0, master; slaves are not built yet")
+    broker_id: int = Field(
+        0, ge=-1, le=(1 << 63) - 1, description="0; a master's is set to 0, slaves are not built yet"
+    )
     broker_ip1: str = Field(
         default_factory=default_ip, alias="brokerIP1", description="address in STOREHOST and routes"
     )
-    listen_port: Port = Field(10911, description="remoting port, in STOREHOST and registered; 0: a free one")
+    listen_port: Port = Field(
+        10911,
+        description="remoting port, in STOREHOST and registered; the fast port is 2 below; 0 takes free ones",
+    )
     namesrv_addr: NameServerList = Field(
-        default_factory=lambda: os.environ.get("NAMESRV_ADDR", ""),
-        validate_default=True,
-        description="name servers, host:port;…; empty: NAMESRV_ADDR of the environment",
+        "",
+        description="name servers to register with, host:port;…; without it NAMESRV_ADDR of the environment",
     )
     default_topic_queue_nums: int = Field(8, ge=1, le=1024, description="queues of a topic made on first use")
     auto_create_topic_enable: bool = Field(True, description="make topics on first use")
     auto_create_subscription_group: bool = Field(True, description="make consumer groups on first use")
-    cluster_topic_enable: bool = Field(True, description="the topic named like the cluster may be used")
-    broker_topic_enable: bool = Field(True, description="the topic named like the broker may be used")
-    trace_topic_enable: bool = Field(False, description="register msgTraceTopicName")
+    cluster_topic_enable: bool = Field(
+        True, description="make the topic named like the cluster one that may be used"
+    )
+    broker_topic_enable: bool = Field(
+        True, description="make the topic named like the broker one that may be used"
+    )
+    trace_topic_enable: bool = Field(False, description="make msgTraceTopicName at start")
     msg_trace_topic_name: str = Field("RMQ_SYS_TRACE_TOPIC", pattern=_NAME, description="topic of traces")
-    revive_queue_num: int = Field(8, ge=1, le=1024, description="queues of the revive topic, registered only")
+    revive_queue_num: int = Field(8, ge=1, le=1024, description="queues of the revive topic, made at start")
     broker_permission: int = Field(
-        6, ge=0, le=7, description="4 read, 2 write: what every topic's permission is ANDed with"
+        6, ge=0, le=7, description="4 receives, 2 sends; what is missing is refused"
+    )
+    start_accept_send_request_time_stamp: int = Field(
+        0, ge=0, le=(1 << 63) - 1, description="sends are refused before this time, ms since 1970"
+    )
+    long_polling_enable: bool = Field(True, description="receives wait for messages as long as they ask for")
+    short_polling_time_mills: int = Field(
+        1000, ge=0, le=600_000, description="ms that receives wait at most without longPollingEnable"
+    )
+    init_pop_offset_by_check_msg_in_mem: bool = Field(
+        True, description="a new group begins at a queue's start while the log fits memory; false: at its end"
+    )
+    disable_consume_if_consumer_read_slowly: bool = Field(
+        False, description="forbid groups to consume that fell behind by consumerFallbehindThreshold"
+    )
+    consumer_fallbehind_threshold: int = Field(16 << 30, ge=1, description="bytes of the log")
+    isolate_log_enable: bool = Field(False, description="every line of the log names the broker and its id")
+    config_black_list: str = Field(
+        "configBlackList;brokerConfigPath",
+        description="options that cannot be changed while running, divided by semicolons",
+    )
+    broker_fast_failure_enable: bool = Field(True, description="refuse calls that waited too long")
+    wait_time_mills_in_send_queue: int = Field(200, ge=1, le=_DAY_MS, description="ms; sends")
+    wait_time_mills_in_pull_queue: int = Field(5000, ge=1, le=_DAY_MS, description="ms; receives")
+    wait_time_mills_in_heartbeat_queue: int = Field(31_000, ge=1, le=_DAY_MS, description="ms; heartbeats")
+    wait_time_mills_in_transaction_queue: int = Field(
+        3000, ge=1, le=_DAY_MS, description="ms; EndTransaction"
+    )
+    wait_time_mills_in_ack_queue: int = Field(
+        3000, ge=1, le=_DAY_MS, description="ms; acks, changed invisible durations, dead letters"
+    )
+    wait_time_mills_in_admin_broker_queue: int = Field(
+        5000, ge=1, le=_DAY_MS, description="ms; Admin service"
+    )
+    send_thread_pool_queue_capacity: int = Field(10_000, ge=1, le=_MANY, description="sends under way")
+    pull_thread_pool_queue_capacity: int = Field(
+        100_000, ge=1, le=_MANY, description="receives under way, waiting ones too"
+    )
+    ack_thread_pool_queue_capacity: int = Field(
+        100_000, ge=1, le=_MANY, description="acks, changed invisible durations, dead letters under way"
+    )
+    query_thread_pool_queue_capacity: int = Field(20_000, ge=1, le=_MANY, description="QueryOffset under way")
+    client_manager_thread_pool_queue_capacity: int = Field(
+        1_000_000, ge=1, le=_MANY, description="telemetry streams and NotifyClientTermination under way"
+    )
+    consumer_manager_thread_pool_queue_capacity: int = Field(
+        1_000_000, ge=1, le=_MANY, description="GetOffset and UpdateOffset under way"
+    )
+    heartbeat_thread_pool_queue_capacity: int = Field(
+        50_000, ge=1, le=_MANY, description="heartbeats under way"
+    )
+    end_transaction_pool_queue_capacity: int = Field(
+        100_000, ge=1, le=_MANY, description="EndTransaction under way"
+    )
+    admin_broker_thread_pool_queue_capacity: int = Field(
+        10_000, ge=1, le=_MANY, description="calls of the Admin service under way"
+    )
+    load_balance_thread_pool_queue_capacity: int = Field(
+        100_000, ge=1, le=_MANY, description="QueryRoute and QueryAssignment under way"
     )
     retry_max_times: int = Field(16, ge=0, le=1000, description="deliveries after the first, of new groups")
+
+
+class ServerOptions(_Group):
+    """Connections of clients."""
+
+    bind_address: str = Field("0.0.0.0", description="address that the remoting ports are opened on")
+    server_channel_max_idle_time_seconds: int = Field(
+        120, ge=1, le=86_400, description="s after which a connection without calls is closed"
+    )
 
 
 class StoreOptions(_Group):
@@ -108,8 +197,20 @@ class StoreOptions(_Group):
         4096, ge=1, le=1 << 20, description="pages of 4 KiB between flushes while a segment is warmed"
     )
     max_message_size: int = Field(4 << 20, ge=1, le=64 << 20, description="bytes of a body")
+    access_message_in_memory_max_ratio: int = Field(
+        40, ge=1, le=100, description="% of memory: a log within it counts as in memory"
+    )
+    broker_role: Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"] = Field(
+        "ASYNC_MASTER", description="ASYNC_MASTER; the others are refused, they are not built yet"
+    )
     ha_listen_port: Port = Field(0, description="announced only, replication is not built; 0: listenPort + 1")
-    timer_wheel_enable: bool = Field(True, description="register the timer's topic; no timer is built yet")
+    message_delay_level: DelayLevels = Field(
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        description="durations of the delay levels, for when delayed messages are built",
+    )
+    timer_wheel_enable: bool = Field(
+        True, description="make the timer's topic at start; no timer is built yet"
+    )
 
 
 class ProxyOptions(_Group):
@@ -141,6 +242,7 @@ class LakeOptions(_Group):
     lake_force_delete: bool = Field(
         False, description="delete segments that the lake does not have before refusing sends"
     )
+    lake_remote_admin: bool = Field(False, description="take remoting administration from other machines too")
     lake_token_file: Path | None = Field(None, description="file with the token for Log and Admin services")
     lake_journal_snapshot_bytes: int = Field(64 << 20, ge=1 << 16, description="log between two snapshots")
     lake_queue_index_max_bytes: int = Field(
@@ -161,6 +263,9 @@ class LakeOptions(_Group):
     lake_max_waiting_receives: int = Field(50_000, ge=1, description="receives that wait at a time")
     lake_max_clients: int = Field(50_000, ge=1, description="clients known at a time")
     lake_transport: Literal["http2", "grpcio"] = Field("http2", description="what serves the gRPC port")
+    lake_metrics_sink_interval: int = Field(
+        10_000, ge=100, le=3_600_000, description="ms between two times that plugged-in metrics sinks are fed"
+    )
     lake_port_file: Path | None = Field(None, description="file that is told the ports when the broker is up")
     lake_peers_file: Path | None = Field(
         None, description="file with the other brokers of this host; kept by --processes"
@@ -169,19 +274,15 @@ class LakeOptions(_Group):
     lake_log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level")
 
 
-WITHOUT_EFFECT = {
-    "transientStorePoolEnable": "records go to the page cache at once and none are lost with the process",
-    "fastFailIfNoBufferInStorePool": "there is no transientStorePool",
-}
-"""Options of RocketMQ that cannot be switched on here, and why."""
 GROUPS: dict[str, type[_Group]] = {
     "broker": BrokerOptions,
+    "server": ServerOptions,
     "store": StoreOptions,
     "proxy": ProxyOptions,
     "registration": RegistrationOptions,
     "lake": LakeOptions,
 }
-IMPORTANT = [
+IMPORTANT = [  # the original's, of the groups it prints, and ours
     "brokerName",
     "brokerClusterName",
     "brokerIP1",
@@ -189,35 +290,97 @@ IMPORTANT = [
     "storePathRootDir",
     "flushDiskType",
     "grpcServerPort",
+    "listenPort",
+    "recoverConcurrently",
     "autoCreateTopicEnable",
     "autoCreateSubscriptionGroup",
+    "msgTraceTopicName",
+    "traceTopicEnable",
+    "rejectTransactionMessage",
+    "fetchNameSrvAddrByDnsLookup",
+    "fetchNamesrvAddrByAddressServer",
+    "transactionTimeOut",
+    "transactionCheckMax",
+    "transactionCheckInterval",
+    "aclEnable",
     "lakeLocation",
 ]
 
 
 class GatewayConfig(BaseModel):
-    """All groups."""
+    """All groups; `other` are options of RocketMQ that have no effect here, where they differ from its default."""
 
     model_config = ConfigDict(frozen=True)
 
     broker: BrokerOptions
+    server: ServerOptions
     store: StoreOptions
     proxy: ProxyOptions
     registration: RegistrationOptions
     lake: LakeOptions
+    other: dict[str, str] = {}
+    overridden: frozenset[str] = frozenset()
+    """Options given on the command line or in the environment, which count before the file."""
 
     def options(self) -> dict[str, str]:
         """Every option by its RocketMQ name, as text."""
         shown = {}
-        for group in (self.broker, self.store, self.proxy, self.registration, self.lake):
+        for group in (self.broker, self.server, self.store, self.proxy, self.registration, self.lake):
             for name, value in group.model_dump(mode="json", by_alias=True).items():
-                shown[name] = "" if value is None else str(value)
-        return shown
+                text = "" if value is None else str(value)
+                shown[name] = text.lower() if isinstance(value, bool) else text
+        return shown | values_of(self.other, shown)
 
 
 def load_config(
     file: Path | None, overrides: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> tuple[GatewayConfig, list[str]]:
-    """The configuration, and a warning for every option nobody knows. Raises OptionError for a bad value."""
-    parts, warnings = load_groups(GROUPS, file, overrides, "LAKEBROKER_", environment, WITHOUT_EFFECT)
-    return GatewayConfig(**parts), warnings
+    """The configuration, and a warning for every option without effect. Raises OptionError for a bad value."""
+    effective = option_names(GROUPS)
+    given = given_options({**effective, **ROWS}, file, overrides, "LAKEBROKER_", environment)
+    if (address := environment.get("NAMESRV_ADDR")) is not None:
+        given.setdefault("namesrvAddr", address)
+    config, warnings = config_of(given)
+    overridden = frozenset(
+        name for name in effective if name in overrides or f"LAKEBROKER_{name}" in environment
+    )
+    return config.model_copy(update={"overridden": overridden}), warnings
+
+
+def config_of(given: Mapping[str, str]) -> tuple[GatewayConfig, list[str]]:
+    """The configuration with these options. Raises OptionError."""
+    effective = option_names(GROUPS)
+    others = OtherOptions(effective)
+    _check_modes(given)
+    parts, warnings = load_groups(GROUPS, given, others)
+    warnings += _set_role(parts)
+    return GatewayConfig(**parts, other=others.kept), warnings
+
+
+def _check_modes(given: Mapping[str, str]) -> None:
+    on = [
+        given.get(name, "").strip().lower() == "true"
+        for name in ("enableControllerMode", "enableDLegerCommitLog")
+    ]
+    if all(on):
+        raise ModeError(
+            "enableControllerMode and enableDLegerCommitLog must not both be true; neither is built yet"
+        )
+
+
+def _set_role(parts: dict[str, Any]) -> list[str]:
+    """What follows from the broker's role and port, as in the original."""
+    broker, store, warnings = parts["broker"], parts["store"], []
+    if store.broker_role == "SLAVE" and broker.broker_id <= 0:
+        raise OptionError(f"option brokerId={broker.broker_id}: a slave's brokerId must be greater than 0")
+    if store.broker_role != "ASYNC_MASTER":
+        raise OptionError(
+            f"option brokerRole={store.broker_role} is refused: replication to slaves is not built yet "
+            "(allowed: ASYNC_MASTER)"
+        )
+    if broker.broker_id != 0:
+        warnings.append(f"option brokerId={broker.broker_id} is set to 0, as every master's")
+        parts["broker"] = broker.model_copy(update={"broker_id": 0})
+    if store.ha_listen_port == 0 and 0 < broker.listen_port < 65535:
+        parts["store"] = store.model_copy(update={"ha_listen_port": broker.listen_port + 1})
+    return warnings

@@ -22,3 +22,10 @@ class HostError(StartError):
 
     exit_code = 254
     """-2 as the original's."""
+
+
+class ModeError(StartError):
+    """Two modes that exclude each other."""
+
+    exit_code = 252
+    """-4 as the original's."""

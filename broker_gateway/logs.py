@@ -8,8 +8,18 @@ import sys
 import structlog
 
 
-def configure_logs(log_format: str, level: str) -> None:
-    """`log_format` is `text` or `json`, `level` a standard level name."""
+def configure_logs(log_format: str, level: str, broker: str = "") -> None:
+    """`log_format` is `text` or `json`, `level` a standard level name. With `broker`, every line names it.
+
+    May be called again; what has a logger already follows.
+    """
+
+    def name_broker(
+        _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        event["broker"] = broker
+        return event
+
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if log_format == "json"
@@ -20,6 +30,7 @@ def configure_logs(log_format: str, level: str) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *([name_broker] if broker else []),
             *([structlog.processors.format_exc_info] if log_format == "json" else []),
             renderer,
         ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -22,6 +22,8 @@ class Metrics:
 
     def __init__(self, cluster: str = "", broker: str = "") -> None:
         self.registry = CollectorRegistry()
+        self.messages_in = 0
+        self.messages_out = 0
         node = {"cluster": cluster, "node_id": broker}
         by_topic, by_group = ("topic",), ("topic", "consumer_group")
         self._messages_in = _Counter("rocketmq_messages_in", "Messages stored", by_topic)
@@ -39,6 +41,7 @@ class Metrics:
 
     def sent(self, topic: str, calls: int, messages: int, size: int, seconds: float) -> None:
         """Sends that were answered together: `seconds` is what each of the calls took."""
+        self.messages_in += messages
         self._messages_in.add((topic,), messages)
         self._bytes_in.add((topic,), size)
         self._latency.add(seconds, calls)
@@ -47,6 +50,7 @@ class Metrics:
         self._failures.add((topic,), 1)
 
     def received(self, topic: str, group: str, messages: int, size: int) -> None:
+        self.messages_out += messages
         self._messages_out.add((topic, group), messages)
         self._bytes_out.add((topic, group), size)
 
@@ -55,6 +59,17 @@ class Metrics:
 
     def dead_lettered(self, topic: str, group: str, messages: int) -> None:
         self._dead.add((topic, group), messages)
+
+    def counters(self) -> dict[str, Mapping[tuple[str, ...], int]]:
+        """What was counted since the start: by topic, or by topic and group."""
+        return {
+            "messages_in": self._messages_in.values,
+            "bytes_in": self._bytes_in.values,
+            "failures": self._failures.values,
+            "messages_out": self._messages_out.values,
+            "bytes_out": self._bytes_out.values,
+            "acked": self._acked.values,
+        }
 
     def gauges(self, read: Callable[[], Iterable[tuple[str, str, dict[str, str], float]]]) -> None:
         """Adds gauges that are read when asked for: (name, help, labels, value)."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -14,7 +15,8 @@ from broker_gateway.errors import OptionError
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """The option of an attribute."""
     first, *rest = name.split("_")
     return first + "".join(part.capitalize() for part in rest)
 
@@ -22,7 +24,7 @@ def _camel(name: str) -> str:
 class OptionGroup(BaseModel):
     """An attribute is an option's name in snake case."""
 
-    model_config = ConfigDict(frozen=True, alias_generator=_camel, populate_by_name=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, alias_generator=camel, populate_by_name=True, extra="forbid")
 
 
 _G = TypeVar("_G", bound=OptionGroup)
@@ -60,38 +62,50 @@ def read_file(path: Path) -> dict[str, str]:
     return parse_properties(text, str(path))
 
 
-def load_groups(
-    groups: Mapping[str, type[OptionGroup]],
+class Others(Protocol):
+    """Options that belong to no group."""
+
+    def names(self) -> Collection[str]: ...
+
+    def take(self, name: str, value: str) -> str | None:
+        """What to warn of. Raises OptionError for a bad value."""
+
+
+def given_options(
+    names: Iterable[str],
     file: Path | None,
     overrides: Mapping[str, str],
     prefix: str,
     environment: Mapping[str, str],
-    without_effect: Mapping[str, str],
-) -> tuple[dict[str, Any], list[str]]:
-    """Every group by its name, and a warning for every option nobody knows. Raises OptionError for a bad value.
-
-    Precedence: overrides, environment (`prefix` and the name), file, default. `without_effect`: options that are
-    taken and do nothing, with the reason, which is said when one is switched on.
-    """
-    known = option_names(groups)
+) -> dict[str, str]:
+    """What was given. Precedence: overrides, environment (`prefix` and the name), file. Raises OptionError."""
     given = read_file(file) if file is not None else {}
-    for name in known:
+    for name in names:
         if (value := environment.get(f"{prefix}{name}")) is not None:
             given[name] = value
     given.update(overrides)
+    return given
+
+
+def load_groups(
+    groups: Mapping[str, type[OptionGroup]], given: Mapping[str, str], others: Others | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Every group by its name, and a warning for every option without effect. Raises OptionError for a bad value."""
+    known = option_names(groups)
+    elsewhere: Collection[str] = others.names() if others is not None else ()
     warnings = []
     grouped: dict[str, dict[str, Any]] = {group: {} for group in groups}
     for name, value in given.items():
         group = known.get(name)
-        if name in without_effect:
-            if value.strip().lower() != "false":
-                warnings.append(f"option {name}={value} has no effect: {without_effect[name]}")
-        elif group is None:
-            near = difflib.get_close_matches(name, known, n=1)
+        if group is not None:
+            grouped[group][name] = value
+        elif others is not None and name in elsewhere:
+            if (warning := others.take(name, value)) is not None:
+                warnings.append(warning)
+        else:
+            near = difflib.get_close_matches(name, [*known, *elsewhere], n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             warnings.append(f"option {name} is unknown and has no effect{hint}")
-        else:
-            grouped[group][name] = value
     return {name: validated(options, grouped[name], name) for name, options in groups.items()}, warnings
 
 
@@ -102,4 +116,29 @@ def validated(options: type[_G], given: Mapping[str, Any], group: str) -> _G:
     except ValidationError as error:
         problem = error.errors()[0]
         name = str(problem["loc"][0]) if problem["loc"] else group
-        raise OptionError(f"option {name}={problem['input']}: {problem['msg']}") from error
+        allowed = allowed_values(options).get(name, "")
+        hint = f" (allowed: {allowed})" if allowed else ""
+        raise OptionError(f"option {name}={problem['input']}: {problem['msg']}{hint}") from error
+
+
+@lru_cache(maxsize=32)
+def allowed_values(options: type[OptionGroup]) -> Mapping[str, str]:
+    """What each option of a group may be, in words; empty where anything goes."""
+    schema = options.model_json_schema(by_alias=True)
+    shared = schema.get("$defs", {})
+    return {name: _allowed(field, shared) for name, field in schema.get("properties", {}).items()}
+
+
+def _allowed(field: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
+    if (reference := field.get("$ref")) is not None:
+        return _allowed(shared[reference.rpartition("/")[2]], shared)
+    if "enum" in field:
+        return ", ".join(map(str, field["enum"]))
+    if field.get("type") == "boolean":
+        return "true or false"
+    least, most = field.get("minimum"), field.get("maximum")
+    if least is not None and most is not None:
+        return f"{least} to {most}"
+    if least is not None:
+        return f"{least} or more"
+    return str(field["pattern"]) if "pattern" in field else ""

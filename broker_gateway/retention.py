@@ -43,15 +43,19 @@ class Retention:
     ) -> None:
         self._store = store
         self._journal = journal
-        self._rules = rules
+        self.rules = rules
         self._lake = lake
         self._force_delete = force_delete
         self._refused = False
         self._held = ""
 
+    def use(self, rules: Rules) -> None:
+        """Other rules, from the next look on."""
+        self._rules = rules
+
     async def look(self, *, by_hand: bool = False) -> int:
         """Deletes what may go; returns how many segments went."""
-        store, rules = self._store, self._rules
+        store, rules = self._store, self.rules
         hour = time.localtime().tm_hour
         wanted = store.expired(rules, hour, by_hand=by_hand)
         keep_from = store.min_offset

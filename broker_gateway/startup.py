@@ -1,17 +1,29 @@
 """Starting and stopping the broker process, in order.
 
-| step | undone by |
-|---|---|
-| logs, access token | - |
-| store: lock, recovery, flushing | flush, remove `abort`, unlock |
-| broker: journal replayed, scheduled work | snapshot |
-| gRPC server bound and started | drained: no new calls, waiting ones end, then cancelled |
-| metrics endpoint | closed |
-| with name servers: remoting port, registration | unregistered before all else, closed |
-| port file, boot line | removed |
-| compiled code loaded, beside the rest | - |
+| step | does | undone by |
+|---|---|---|
+| configuration | options, logs; refused ones end it here | - |
+| extensions | what installed packages plug in | - |
+| access | the token of Log and Admin services | - |
+| remoting ports | are taken, since records carry them | given back |
+| store | lock, recovery, flushing | flush, remove `abort`, unlock |
+| metadata | topics, groups, offsets and what is in flight, from the journal; system topics | - |
+| services | scheduled tasks begin | tasks end, pending minutes and a snapshot are journaled |
+| server | the gRPC port opens | drained: no new calls, waiting ones end, then cancelled |
+| metrics | their port opens, sinks are fed | closed |
+| front door | the remoting ports are listened on | closed, requests being served get 1 s |
+| registration | name servers are told, once everything can be served | unregistered before all else |
+| announcement | port file, boot line, readiness | port file removed |
 
-Ports open once recovery is done. SIGTERM and SIGINT stop it in reverse order.
+Ports open, and the broker registers, once recovery is done. SIGTERM and SIGINT stop it in reverse order; what fails
+at any step undoes the ones before it, says why on standard error, and ends with the original's status:
+
+| status | original | meaning |
+|---|---|---|
+| 255 | -1 | it cannot start: a port or the store is taken, the store is damaged |
+| 254 | -2 | something on this host, such as a folder, cannot be used |
+| 253 | -3 | a bad option or configuration file |
+| 252 | -4 | two modes that exclude each other |
 """
 
 from __future__ import annotations
@@ -25,7 +37,7 @@ import signal
 import ssl
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 
 import structlog
@@ -36,16 +48,21 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from broker_gateway.broker import Broker
 from broker_gateway.config import GatewayConfig
-from broker_gateway.errors import OptionError, StartError
+from broker_gateway.errors import HostError, OptionError, StartError
+from broker_gateway.extensions import Extensions, load_extensions
 from broker_gateway.logs import configure_logs
 from broker_gateway.metrics import Metrics
 from broker_gateway.registration.startup import start_registration
+from broker_gateway.reload import Configuration
+from broker_gateway.remoting.connection import Processors
 from broker_gateway.service.access import Access
 from broker_gateway.service.health import HealthService
 from broker_gateway.service.log import LogService
 from broker_gateway.service.reflection import ReflectionService
 from broker_gateway.transport.certificates import server_context, trial_certificate
-from broker_gateway.transport.methods import Server
+from broker_gateway.transport.methods import Method, Server
+from broker_gateway.transport.remoting.ports import Ports, take_ports
+from broker_gateway.transport.remoting.server import FrontDoor
 from broker_gateway.turn import Turn
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
@@ -59,43 +76,147 @@ log = structlog.get_logger(__name__)
 _LOADING_SWITCH_S = 0.0005
 
 
-def run(config: GatewayConfig, warnings: Iterable[str] = ()) -> None:
-    """Runs the broker until a signal stops it. Raises StartError."""
-    configure_logs(config.lake.lake_log_format, config.lake.lake_log_level)
+def run(config: GatewayConfig, warnings: Iterable[str] = (), file: Path | None = None) -> None:
+    """Runs the broker until a signal stops it; `file` is where its options came from. Raises StartError."""
+    _log_as(config)
     for warning in warnings:
         log.warning(warning)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(config))
+    configuration = Configuration(config, file)
+    configuration.on_change(_log_as)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(configuration))
+    except StartError:
+        raise
+    except Exception as error:
+        log.exception("the broker ended")
+        raise StartError(f"the broker ended: {type(error).__name__}: {error}; its log says more") from error
 
 
-async def _serve(config: GatewayConfig) -> None:
+def _log_as(config: GatewayConfig) -> None:
+    broker = config.broker
+    name = f"{broker.broker_name}_{broker.broker_id}" if broker.isolate_log_enable else ""
+    configure_logs(config.lake.lake_log_format, config.lake.lake_log_level, name)
+
+
+async def _serve(configuration: Configuration) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, stopped)
     async with contextlib.AsyncExitStack() as undo:
-        access = Access(config.lake.lake_token_file)
-        store = await asyncio.to_thread(_open_store, config)  # a scan must not hold up signals
-        undo.callback(store.close)
-        metrics = Metrics(config.broker.broker_cluster_name, config.broker.broker_name)
-        broker = Broker(config, store, metrics, access)
-        replayed = await broker.start()
-        undo.push_async_callback(broker.stop)
-        log.info("journal replayed", snapshot_offset=replayed.snapshot_offset, records=replayed.records)
-        server, health = _bind(config, broker, LogService(store, access))
-        await server.start()
-        undo.push_async_callback(server.stop, config.proxy.grpc_shutdown_time_seconds)
-        metrics_port = _serve_metrics(config, broker, store, undo)
-        _tune_collector()
-        remoting_ports = await start_registration(config, broker.registration, server.port, undo)
-        _announce(config, {"grpc": server.port, "metrics": metrics_port, **remoting_ports}, undo)
-        threading.Thread(target=_load_compiled, args=(broker,), name="load-compiled", daemon=True).start()
+        start = _Start(configuration, undo)
+        await start.all()
         await stopped.wait()
-        log.info("stopping", broker=config.broker.broker_name)
-        health.stopping()
-        undo.push_async_callback(broker.drain)  # beside the server's grace
-        undo.push_async_callback(broker.registration.stop)  # first of all: clients look elsewhere
-    log.info("stopped", broker=config.broker.broker_name)
+        log.info("stopping", broker=configuration.current.broker.broker_name)
+        start.health.stopping()
+        undo.push_async_callback(start.broker.drain)  # beside the server's grace
+        undo.push_async_callback(start.broker.registration.stop)  # first of all: clients look elsewhere
+    log.info("stopped", broker=configuration.current.broker.broker_name)
+
+
+class _Start:
+    """The steps, each with what the ones before it made; `undo` has what ends them."""
+
+    store: MessageStore
+    broker: Broker
+    server: Server
+    health: HealthService
+    _remoting: Ports
+
+    def __init__(self, configuration: Configuration, undo: contextlib.AsyncExitStack) -> None:
+        self.configuration = configuration
+        self.config = configuration.current
+        self._undo = undo
+        self._extensions = Extensions()
+        self._ports: dict[str, int] = {}
+
+    async def all(self) -> None:
+        """Every step in order. Raises StartError; the caller's `undo` ends what was begun."""
+        steps: Sequence[tuple[str, Callable[[], Awaitable[None]]]] = (
+            ("extensions", self._load_extensions),
+            ("access", self._read_token),
+            ("remoting ports", self._take_ports),
+            ("store", self._open_store),
+            ("metadata", self._load_metadata),
+            ("services", self._start_services),
+            ("server", self._open_server),
+            ("metrics", self._open_metrics),
+            ("front door", self._open_front_door),
+            ("registration", self._register),
+            ("announcement", self._announce),
+        )
+        for name, step in steps:
+            log.debug("starting", step=name)
+            await step()
+
+    async def _load_extensions(self) -> None:
+        self._extensions = load_extensions(self.config)
+
+    async def _read_token(self) -> None:
+        self._access = Access(self.config.lake.lake_token_file)
+
+    async def _take_ports(self) -> None:
+        self._remoting = take_ports(self.config)
+        self._undo.callback(self._remoting.close)
+        self.config = self.configuration.bound(listen_port=self._remoting.port)
+
+    async def _open_store(self) -> None:
+        self.store = await asyncio.to_thread(_open_store, self.config)  # a scan must not hold up signals
+        self._undo.callback(self.store.close)
+
+    async def _load_metadata(self) -> None:
+        broker = self.config.broker
+        metrics = Metrics(broker.broker_cluster_name, broker.broker_name)
+        self.broker = Broker(self.configuration, self.store, metrics, self._access, self._extensions)
+        replayed = self.broker.load()
+        log.info("journal replayed", snapshot_offset=replayed.snapshot_offset, records=replayed.records)
+
+    async def _start_services(self) -> None:
+        self._undo.push_async_callback(self.broker.stop)
+        self.broker.schedule()
+
+    async def _open_server(self) -> None:
+        around = self._extensions.around
+        self.server, self.health = _bind(
+            self.config, self.broker, LogService(self.store, self._access), around
+        )
+        self._undo.push_async_callback(self.server.stop, self.config.proxy.grpc_shutdown_time_seconds)
+        self.configuration.on_change(self._configure_server)
+        self._configure_server(self.config)
+        await self.server.start()
+        self._ports["grpc"] = self.server.port
+        self.config = self.configuration.bound(grpc_port=self.server.port)
+
+    def _configure_server(self, config: GatewayConfig) -> None:
+        self.server.max_idle_s = float(config.server.server_channel_max_idle_time_seconds)
+
+    async def _open_metrics(self) -> None:
+        self._ports["metrics"] = _serve_metrics(self.config, self.broker, self._undo)
+        for sink in self._extensions.metrics_sinks:
+            self.broker.feed(sink, self.config.lake.lake_metrics_sink_interval / 1000)
+
+    async def _open_front_door(self) -> None:
+        processors = Processors()
+        self.broker.registration.bind(processors)
+        front_door = FrontDoor(self.config, self.broker.administration, processors)
+        self._undo.push_async_callback(front_door.stop)
+        await front_door.start(self._remoting)
+        self._ports["remoting"] = self._remoting.port
+
+    async def _register(self) -> None:
+        """Last of what others see: from here on name servers send clients to this broker."""
+        self._ports |= await start_registration(self.config, self.broker.registration, self._undo)
+
+    async def _announce(self) -> None:
+        _tune_collector()
+        _announce(self.config, self._ports, self._undo)
+        threading.Thread(
+            target=_load_compiled,
+            args=(self.broker, asyncio.get_running_loop()),
+            name="load-compiled",
+            daemon=True,
+        ).start()
 
 
 def _tune_collector() -> None:
@@ -105,7 +226,7 @@ def _tune_collector() -> None:
     gc.set_threshold(10_000, 10, 20)
 
 
-def _load_compiled(broker: Broker) -> None:
+def _load_compiled(broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
     """Loads compiled code beside the event loop, which waits as short as can be for this thread meanwhile."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(_LOADING_SWITCH_S)
@@ -116,6 +237,8 @@ def _load_compiled(broker: Broker) -> None:
     finally:
         sys.setswitchinterval(before)
     gc.freeze()
+    with contextlib.suppress(RuntimeError):  # the loop is closed: it was stopped meanwhile
+        loop.call_soon_threadsafe(broker.admission.check_waiting)
 
 
 def _stop(stopped: asyncio.Event) -> None:
@@ -153,8 +276,13 @@ def _open_store(config: GatewayConfig) -> MessageStore:
             index_max_bytes=config.lake.lake_queue_index_max_bytes,
             progress=progress,
         )
-    except (StoreError, OSError) as error:
+    except StoreError as error:
         raise StartError(str(error)) from error
+    except OSError as error:
+        raise HostError(
+            f"the store {options.store_path_root_dir} cannot be used: {error}; give this user a folder to write to "
+            "in storePathRootDir, or mend the disk"
+        ) from error
     report = store.recovered
     log.info(
         "log recovered",
@@ -172,7 +300,12 @@ def _open_store(config: GatewayConfig) -> MessageStore:
     return store
 
 
-def _bind(config: GatewayConfig, broker: Broker, log_service: LogService) -> tuple[Server, HealthService]:
+def _bind(
+    config: GatewayConfig,
+    broker: Broker,
+    log_service: LogService,
+    around: Callable[[Method], Method] | None,
+) -> tuple[Server, HealthService]:
     address, port = config.proxy.grpc_bind_address, config.proxy.grpc_server_port
     try:
         server = _server(config, broker.turn, address, port)
@@ -190,6 +323,7 @@ def _bind(config: GatewayConfig, broker: Broker, log_service: LogService) -> tup
     services[health_pb2.DESCRIPTOR.services_by_name["Health"]] = health
     described = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
     services[described] = ReflectionService([*names, "grpc.health.v1.Health", described.full_name])
+    server.around = around
     for descriptor, implementation in services.items():
         server.bind(descriptor, implementation)
     return server, health
@@ -203,7 +337,8 @@ def _server(config: GatewayConfig, turn: Turn, address: str, port: int) -> Serve
             raise OptionError("TLS needs the transport http2; set lakeTransport=http2 or leave TLS out")
         from broker_gateway.transport.grpcio.server import GrpcioServer
 
-        return GrpcioServer(address, port, config.broker.broker_ip1)
+        idle_s = config.server.server_channel_max_idle_time_seconds
+        return GrpcioServer(address, port, config.broker.broker_ip1, idle_s)
     from broker_gateway.transport.http2.server import Http2Server
 
     return Http2Server(address, port, config.broker.broker_ip1, turn, tls)
@@ -223,9 +358,7 @@ def _tls(config: GatewayConfig) -> ssl.SSLContext | None:
     return server_context(*trial_certificate(folder, config.broker.broker_ip1))
 
 
-def _serve_metrics(
-    config: GatewayConfig, broker: Broker, store: MessageStore, undo: contextlib.AsyncExitStack
-) -> int:
+def _serve_metrics(config: GatewayConfig, broker: Broker, undo: contextlib.AsyncExitStack) -> int:
     """Opens the metrics endpoint; returns its port, -1 when it is off."""
     broker.metrics.gauges(broker.gauges)
     if config.proxy.metrics_prom_exporter_port < 0:
@@ -247,11 +380,19 @@ def _announce(config: GatewayConfig, ports: dict[str, int], undo: contextlib.Asy
     path = config.lake.lake_port_file
     if path is not None:
         staged = Path(f"{path}.tmp")
-        staged.write_text(json.dumps({**ports, "pid": os.getpid()}))
-        staged.rename(path)
         undo.callback(path.unlink, missing_ok=True)
-    name, ip = config.broker.broker_name, config.broker.broker_ip1
-    port = ports.get("remoting", config.broker.listen_port)
-    sys.stdout.write(f"The broker[{name}, {ip}:{port}] boot success. serializeType=JSON\n")
+        undo.callback(staged.unlink, missing_ok=True)
+        try:
+            staged.write_text(json.dumps({**ports, "pid": os.getpid()}))
+            staged.rename(path)
+        except OSError as error:
+            raise HostError(
+                f"lakePortFile={path} cannot be written: {error}; name a file in a folder to write to"
+            ) from error
+    name, ip, port = config.broker.broker_name, config.broker.broker_ip1, config.broker.listen_port
+    line = f"The broker[{name}, {ip}:{port}] boot success. serializeType=JSON"
+    if config.broker.namesrv_addr:
+        line += f" and name server is {config.broker.namesrv_addr}"
+    sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
     log.info("serving", **{f"{what}_port": port for what, port in ports.items()})

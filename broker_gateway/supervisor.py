@@ -157,6 +157,7 @@ class _Supervisor:
                 "name": child.name,
                 "grpc": child.ports["grpc"],
                 "metrics": child.ports["metrics"],
+                "remoting": child.ports["remoting"],
                 "pid": child.ports["pid"],
             }
             for child in self._children

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import time
 from collections.abc import Callable
 
 import structlog
@@ -38,13 +39,17 @@ class Turn:
 
     def __init__(self) -> None:
         self._work: tuple[list[Callable[[], None]], ...] = tuple([] for _ in Stage)
-        self._scheduled = False
+        self.scheduled = False
+        """Whether there is work for the end of this turn."""
+        self.began = 0.0
+        """When the turn's first work came, by the monotonic clock: what is read now was there to be read by then."""
 
     def add(self, stage: Stage, work: Callable[[], None]) -> None:
         """Runs `work` in that stage of this turn, or of the next one."""
         self._work[stage].append(work)
-        if not self._scheduled:
-            self._scheduled = True
+        if not self.scheduled:
+            self.scheduled = True
+            self.began = time.monotonic()
             asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
@@ -63,4 +68,4 @@ class Turn:
                 except Exception:
                     log.exception("work at the end of a turn failed")
             stage = 0  # what it brought may belong to an earlier stage
-        self._scheduled = False
+        self.scheduled = False

@@ -29,11 +29,18 @@ class Gateway:
     """A gateway over the store in `folder`, on free ports of the loopback interface."""
 
     def __init__(
-        self, folder: Path, *, transport: str = "http2", wrapper: Sequence[str] = (), **options: str
+        self,
+        folder: Path,
+        *,
+        transport: str = "http2",
+        wrapper: Sequence[str] = (),
+        config_file: Path | None = None,
+        **options: str,
     ) -> None:
         """`wrapper` goes before the command, such as one that enters a namespace."""
         folder.mkdir(parents=True, exist_ok=True)
         self._wrapper = wrapper
+        self._file = ["-c", str(config_file)] if config_file is not None else []
         self.folder = folder
         self._transport = transport
         self.log = folder / "gateway.log"
@@ -42,6 +49,8 @@ class Gateway:
             "storePathRootDir": str(folder / "store"),
             "grpcServerPort": "0",
             "grpcBindAddress": "127.0.0.1",
+            "listenPort": "0",
+            "bindAddress": "127.0.0.1",
             "brokerIP1": "127.0.0.1",
             "metricsPromExporterPort": "0",
             "mappedFileSizeCommitLog": str(64 << 20),
@@ -51,7 +60,6 @@ class Gateway:
         self.grpc_port = 0
         self.metrics_port = 0
         self.remoting_port = 0
-        """With name servers; 0 without."""
         self.name_server_port = 0
         """Of its own name server (`lakeWithNamesrv`); 0 without."""
         self.process: subprocess.Popen[bytes] | None = None
@@ -78,7 +86,7 @@ class Gateway:
         settings = [part for name, value in self._options.items() for part in ("--set", f"{name}={value}")]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*self._wrapper, *command("gateway", "--transport", self._transport, *settings)],
+                [*self._wrapper, *command("gateway", *self._file, "--transport", self._transport, *settings)],
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
@@ -91,7 +99,7 @@ class Gateway:
             time.sleep(0.05)
         ports = json.loads(self._ports.read_text())
         self.grpc_port, self.metrics_port = ports["grpc"], ports["metrics"]
-        self.remoting_port, self.name_server_port = ports.get("remoting", 0), ports.get("namesrv", 0)
+        self.remoting_port, self.name_server_port = ports["remoting"], ports.get("namesrv", 0)
 
     def terminate(self, timeout_s: float = 30.0) -> int:
         """SIGTERM; returns the exit status."""

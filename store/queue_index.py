@@ -42,6 +42,7 @@ class QueueIndex:
         self._run_records = max(max_bytes // 2 // _ENTRY_BYTES, 1024)
         self._next: dict[Key, int] = {}
         self._first: dict[Key, int] = {}
+        self._begins: dict[Key, int] = {}
         self._older: list[Run] = []
         self._live = LiveRun(0)
         self._cut_at = 0
@@ -64,8 +65,19 @@ class QueueIndex:
         key = (topic, queue_id)
         first = self._first.get(key)
         if first is None:
-            first = self._first[key] = self._lowest(key)
+            first = self._first[key] = max(self._lowest(key), self._begins.get(key, 0))
         return first
+
+    def begin(self, topic: str, queue_id: int) -> int:
+        """The queue offset at which the queue began: not 0 when its topic was deleted and made again."""
+        return self._begins.get((topic, queue_id), 0)
+
+    def begin_at(self, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Takes what is below `queue_offset` out of the queue: its topic was deleted."""
+        key = (topic, queue_id)
+        self._begins[key] = max(queue_offset, self._begins.get(key, 0))
+        self._first.pop(key, None)
+        self.raise_next(topic, queue_id, queue_offset)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset that the next record gets."""

@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from demo.processes import ROOT, ProcessError
 
@@ -219,6 +220,17 @@ class RocketMQ:
         if done.returncode:
             raise ProcessError(f"{source.name}: {done.stdout[-1000:]}{done.stderr[-2000:]}")
         return done.stdout
+
+    def java_process(self, source: Path, errors: IO[bytes]) -> subprocess.Popen[str]:
+        """A program of one source file with RocketMQ's classes, its standard input and output as pipes."""
+        return subprocess.Popen(
+            [*self._java("256m"), str(source)],
+            env=self._environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
 
     def _run(self, name: str, heap: str, *command: str, port: int) -> None:
         with (self.folder / f"{name}.out").open("ab") as out:

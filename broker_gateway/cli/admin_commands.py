@@ -35,6 +35,15 @@ def register(app: typer.Typer) -> None:
     group.command("list", help="Lists consumer groups.")(list_groups)
     app.add_typer(topic, name="topic")
     app.add_typer(group, name="group")
+    app.command("tasks", help="Shows the scheduled tasks of a broker and how each last went.")(list_tasks)
+
+
+def list_tasks(gateway: Gateway = _DEFAULT, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+    from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
+
+    answer = _call(gateway, token_file, "ListTasks", pb.ListTasksRequest(), pb.ListTasksResponse)
+    columns = ["name", "period_ms", "runs", "failures", "last_run_ms", "took_us", "last_error"]
+    show([{column: getattr(task, column) for column in columns} for task in answer.tasks], columns, as_json)
 
 
 def create_topic(

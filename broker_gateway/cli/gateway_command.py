@@ -71,7 +71,7 @@ def gateway(
             raise typer.Exit(supervise(config, _arguments(config_file, overrides), processes))
         from broker_gateway.startup import run
 
-        run(config, warnings)
+        run(config, warnings, config_file)
     except StartError as error:
         fail(str(error), error.exit_code)
 

@@ -40,6 +40,12 @@ class DeliveryTable:
     def queues(self) -> Iterable[QueueDelivery]:
         return self._queues.values()
 
+    def forget(self, key: QueueKey) -> None:
+        """Removes the state of `key`; the group begins anew there."""
+        self._queues.pop(key, None)
+        self._scheduled.pop(key, None)
+        self._offers.get(key.topic, _NOBODY).pop(key.group, None)
+
     def offer(self, topic: str, queue_id: int) -> None:
         """A message was appended to a queue: every group may find something there."""
         for offered in self._offers.get(topic, _NOBODY).values():

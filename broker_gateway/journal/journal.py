@@ -17,7 +17,7 @@ import structlog
 from broker_gateway.clock import now_ms
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.metadata.catalog import TOPICS_FILE, Catalog, Group, Topic
+from broker_gateway.metadata.catalog import MAX_QUEUES, TOPICS_FILE, Catalog, Group, Topic
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
@@ -103,12 +103,30 @@ class Journal:
         self._change(state)
         self._touched(1)
 
-    def topic(self, topic: Topic) -> None:
-        self._batch.topics.append(_topic_change(topic))
+    def reset(self, state: QueueDelivery) -> None:
+        """Notes that `state` was reset: nothing is in flight, its cursor was set."""
+        self._change(state).events.add(kind=pb.RESET, timestamp_ms=now_ms())
         self._touched(1)
 
-    def group(self, group: Group) -> None:
-        self._batch.groups.append(_group_change(group))
+    def removed(self, keys: Sequence[QueueKey]) -> None:
+        """Appends that groups have no state on these queues any more, behind all that was noted; raises what the append raised."""
+        self.write()
+        for start in range(0, len(keys), _EVENTS_A_RECORD):
+            some = keys[start : start + _EVENTS_A_RECORD]
+            for group, topic, queue_id in some:
+                self._batch.queues.add(consumer_group=group, topic=topic, queue_id=queue_id, removed=True)
+            self._pending += len(some)
+            self.write()
+
+    def topic(self, topic: Topic, *, first_offsets: Sequence[int] | None = None) -> None:
+        """A topic was made or changed; with `first_offsets`, deleted: what its queues held is below them."""
+        change = _topic_change(topic, deleted=first_offsets is not None)
+        change.first_queue_offset.extend(first_offsets or ())
+        self._batch.topics.append(change)
+        self._touched(1)
+
+    def group(self, group: Group, *, deleted: bool = False) -> None:
+        self._batch.groups.append(_group_change(group, deleted=deleted))
         self._touched(1)
 
     def stats(self, minutes: Iterable[pb.MinuteStats]) -> None:
@@ -141,7 +159,7 @@ class Journal:
         waiting, self._waiting = self._waiting, []
         self._pending = 0
         batch.timestamp_ms = now_ms()
-        if batch.topics:
+        if batch.topics or batch.groups:
             batch.data_versions.append(_version_change(TOPICS_FILE, self._catalog.topics_version))
         for state, change in changes.values():
             change.cursor = state.cursor
@@ -235,15 +253,23 @@ class Journal:
                 part, size = pb.Batch(), 0
         yield part
 
+    def _queues(self) -> dict[str, int]:
+        """How many queues every topic has or had; deleted ones too, which go on with higher offsets if made again."""
+        queues = {topic.name: max(topic.read_queues, topic.write_queues) for topic in self._catalog.topics()}
+        for name, queue_id in self._store.index.queues():
+            if name != JOURNAL_TOPIC and queue_id < MAX_QUEUES:
+                queues[name] = max(queues.get(name, 0), queue_id + 1)
+        return queues
+
     def _snapshot_pieces(self) -> Iterable[pb.Batch]:
         for file, version in self._catalog.versions.items():
             yield pb.Batch(data_versions=[_version_change(file, version)])
-        for topic in self._catalog.topics():
-            change = _topic_change(topic)
-            change.next_queue_offset.extend(
-                self._store.index.max_offset(topic.name, queue)
-                for queue in range(max(topic.read_queues, topic.write_queues))
-            )
+        for name, queues in self._queues().items():
+            topic = self._catalog.topic(name)
+            change = _topic_change(topic or Topic(name, 0, 0), deleted=topic is None)
+            index = self._store.index
+            change.next_queue_offset.extend(index.max_offset(name, queue) for queue in range(queues))
+            change.first_queue_offset.extend(index.begin(name, queue) for queue in range(queues))
             yield pb.Batch(topics=[change])
         for group in self._catalog.groups():
             yield pb.Batch(groups=[_group_change(group)])
@@ -283,7 +309,9 @@ def _version_change(file: str, version: DataVersion) -> pb.DataVersion:
     )
 
 
-def _topic_change(topic: Topic) -> pb.TopicChange:
+def _topic_change(topic: Topic, *, deleted: bool = False) -> pb.TopicChange:
+    if deleted:
+        return pb.TopicChange(topic=topic.name, deleted=True)
     return pb.TopicChange(
         topic=topic.name,
         read_queues=topic.read_queues,
@@ -294,7 +322,9 @@ def _topic_change(topic: Topic) -> pb.TopicChange:
     )
 
 
-def _group_change(group: Group) -> pb.GroupChange:
+def _group_change(group: Group, *, deleted: bool = False) -> pb.GroupChange:
+    if deleted:
+        return pb.GroupChange(group=group.name, deleted=True)
     return pb.GroupChange(
         group=group.name,
         retry_max_times=group.retry_max_times,

@@ -147,6 +147,9 @@ def _apply_catalog(batch: pb.Batch, catalog: Catalog, store: MessageStore) -> No
         )
         for queue_id, next_offset in enumerate(topic.next_queue_offset):
             store.index.raise_next(topic.topic, queue_id, next_offset)
+        for queue_id, first_offset in enumerate(topic.first_queue_offset):
+            if first_offset:
+                store.index.begin_at(topic.topic, queue_id, first_offset)
     for group in batch.groups:
         catalog.restore_group(
             None
@@ -174,6 +177,9 @@ def _apply_snapshot(change: pb.QueueChange, deliveries: DeliveryTable) -> None:
 
 
 def _apply_events(change: pb.QueueChange, deliveries: DeliveryTable) -> None:
+    if change.removed:
+        deliveries.forget(_key(change))
+        return
     state = deliveries.restore(_key(change), change.cursor)
     for events in change.events:
         if events.kind in (pb.DELIVERED, pb.NACKED):

@@ -14,6 +14,7 @@ from broker_gateway.metadata.data_version import DataVersion
 
 READ = 4
 WRITE = 2
+INHERIT = 1
 MAX_QUEUES = 1024
 MAX_TOPICS = 100_000
 MAX_GROUPS = 100_000
@@ -68,6 +69,8 @@ class Catalog:
         self._groups: dict[str, Group] = {}
         self.versions: dict[str, DataVersion] = {}
         self.on_topic: Callable[[Topic], None] = lambda topic: None
+        self.on_topic_deleted: Callable[[Topic], None] = lambda topic: None
+        self.on_group_deleted: Callable[[Group], None] = lambda group: None
         self.on_group: Callable[[Group], None] = lambda group: None
 
     def topic(self, name: str) -> Topic | None:
@@ -90,8 +93,8 @@ class Catalog:
         """Something about topics changed that name servers should hear of."""
         self.versions[TOPICS_FILE] = self.topics_version.next(now_ms())
 
-    def put_topic(self, topic: Topic) -> tuple[Topic, bool]:
-        """Creates or changes a topic; queues never shrink. Returns it and whether it is new.
+    def put_topic(self, topic: Topic, *, shrink: bool = False) -> tuple[Topic, bool]:
+        """Creates or changes a topic; queues never become fewer unless `shrink`. Returns it and whether it is new.
 
         Raises CatalogFullError at `MAX_TOPICS`.
         """
@@ -101,8 +104,8 @@ class Catalog:
         if known is not None:
             topic = replace(
                 topic,
-                read_queues=max(topic.read_queues, known.read_queues),
-                write_queues=max(topic.write_queues, known.write_queues),
+                read_queues=topic.read_queues if shrink else max(topic.read_queues, known.read_queues),
+                write_queues=topic.write_queues if shrink else max(topic.write_queues, known.write_queues),
                 created_ms=known.created_ms,
             )
         if topic != known:
@@ -120,8 +123,28 @@ class Catalog:
             group = replace(group, created_ms=known.created_ms)
         if group != known:
             self._groups[group.name] = group
+            if known is None:
+                self.count_topics_version()  # its retry topic is new
             self.on_group(group)
         return group, known is None
+
+    def delete_topic(self, name: str) -> Topic | None:
+        """Removes a topic; what it was."""
+        topic = self._topics.get(name)
+        if topic is not None:
+            self.count_topics_version()
+            self.on_topic_deleted(topic)
+            del self._topics[name]
+        return topic
+
+    def delete_group(self, name: str) -> Group | None:
+        """Removes a group; what it was."""
+        group = self._groups.get(name)
+        if group is not None:
+            self.count_topics_version()
+            self.on_group_deleted(group)
+            del self._groups[name]
+        return group
 
     def restore_topic(self, topic: Topic | None, name: str) -> None:
         """Sets (None: removes) a topic from the journal."""

@@ -133,6 +133,11 @@ def is_system_topic(topic: str, cluster: str, broker: str) -> bool:
     )
 
 
+def system_topics(cluster: str, broker: str) -> list[str]:
+    """Names of topics that belong to RocketMQ's own parts, and to ours."""
+    return sorted({*_SYSTEM_TOPICS, cluster, broker, f"{cluster}_REPLY_TOPIC", JOURNAL_TOPIC})
+
+
 def is_system_group(group: str) -> bool:
     """Whether `group` belongs to RocketMQ's own parts."""
     return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_GROUP_PREFIX)

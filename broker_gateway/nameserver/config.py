@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from broker_gateway.options import OptionGroup, Port, load_groups, validated
+from broker_gateway.options import OptionGroup, Port, given_options, load_groups, option_names, validated
 
 
 def _not_built(value: bool) -> bool:
@@ -158,5 +158,6 @@ def load_config(
     """The configuration, and a warning for every option nobody knows. Raises OptionError for a bad value."""
     if file is not None:
         overrides = {"configStorePath": str(file), **overrides}
-    parts, warnings = load_groups(GROUPS, file, overrides, "LAKEBROKER_NAMESRV_", environment, {})
+    given = given_options(option_names(GROUPS), file, overrides, "LAKEBROKER_NAMESRV_", environment)
+    parts, warnings = load_groups(GROUPS, given)
     return NameServerConfig(**parts), warnings

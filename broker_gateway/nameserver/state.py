@@ -9,8 +9,8 @@ from pathlib import Path
 import structlog
 
 from broker_gateway.errors import HostError
+from broker_gateway.files import write_whole
 from broker_gateway.nameserver.config import NameServerConfig
-from broker_gateway.nameserver.files import write_whole
 from broker_gateway.nameserver.kv_config import KVConfig
 from broker_gateway.nameserver.route_table import MinBrokerIdChange, RouteTable
 from broker_gateway.remoting.errors import BodyError, RequestError

@@ -13,8 +13,16 @@ import structlog
 from broker_gateway.config import GatewayConfig
 from broker_gateway.metadata.catalog import Catalog, Topic
 from broker_gateway.metadata.data_version import DataVersion
+from broker_gateway.metadata.system_topics import system_topics
 from broker_gateway.registration.requests import Identity, register_broker, remoting_version
-from broker_gateway.registration.topics import limited, registered, split, system_topics, topic_config
+from broker_gateway.registration.topics import (
+    limited,
+    registered,
+    shown_topic,
+    shown_topics,
+    split,
+    topic_config,
+)
 from broker_gateway.remoting.body.registration import RegisterBrokerBody
 from broker_gateway.remoting.body.tables import KVTable
 from broker_gateway.remoting.body.topic_config import TopicConfig
@@ -29,7 +37,7 @@ class Book:
     def __init__(self, config: GatewayConfig, catalog: Catalog, identity: Identity) -> None:
         self.identity = identity
         self._catalog = catalog
-        self._system = system_topics(config)
+        self._system = frozenset(topic.name for topic in system_topics(config))
         self._options = config.registration
         self._permission = config.broker.broker_permission
         self._order: frozenset[str] = frozenset()
@@ -45,7 +53,7 @@ class Book:
         async with self._making:
             version = self.version
             if self._whole is None or self._whole[0] != version:
-                topics = list(self._catalog.topics())
+                topics = shown_topics(self._catalog)
                 self._whole = version, await asyncio.to_thread(self._encode, version, topics)
             return self._whole[1]
 
@@ -59,7 +67,7 @@ class Book:
         return self._limited(topic)[1]
 
     def topic(self, name: str) -> Topic | None:
-        return self._catalog.topic(name)
+        return shown_topic(self._catalog, name)
 
     def ordered(self, table: KVTable) -> None:
         """Topics that a name server lists as ordered become so; as in the original, none ever stops being one."""
@@ -69,19 +77,22 @@ class Book:
             self._order |= new
             self._catalog.count_topics_version()
 
-    def permit(self, permission: int) -> None:
-        """The broker's permission changed while it runs."""
-        if permission != self._permission:
-            self._permission = permission
-            self._catalog.count_topics_version()
+    def permit(self, permission: int) -> bool:
+        """Takes the broker's permission while it runs; whether it is another one."""
+        if permission == self._permission:
+            return False
+        self._permission = permission
+        self._catalog.count_topics_version()
+        return True
 
     def _limited(self, topic: Topic) -> tuple[str, TopicConfig]:
-        whole = topic_config(topic, order=topic.name in self._order)
-        return topic.name, limited(whole, self._permission)
+        name = topic.name
+        whole = topic_config(topic, order=name in self._order, system=name in self._system)
+        return name, limited(whole, self._permission)
 
     def _encode(self, version: DataVersion, topics: list[Topic]) -> list[Command]:
         options = self._options
-        table = registered(self._system, topics, self._order, self._permission)
+        table = registered(topics, self._system, self._order, self._permission)
         size = options.split_registration_size if options.enable_split_registration else len(table)
         return [self._request(version, part) for part in split(table, size)]
 

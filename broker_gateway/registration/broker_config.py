@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from broker_gateway.remoting.address import is_loopback
 from broker_gateway.remoting.codes import RequestCode
 from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.connection import Connection, Processor
 
 MARK = "lakeTransport"
 """An option that only lakebroker has."""
@@ -60,15 +57,3 @@ def member_of(name: str, body: bytes) -> Member:
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 65536:
         raise NoMemberError(f"grpcServerPort {port[:80]!r} is no port of 1 to 65535")
     return Member(name, host, int(port))
-
-
-def config_processor(options: Callable[[], Mapping[str, str]]) -> Processor:
-    """Answers GET_BROKER_CONFIG: with every option on this machine, with `PUBLIC` ones to others."""
-
-    def processor(connection: Connection, request: Command) -> Command:
-        shown = options()
-        names = list(shown) if is_loopback(connection.peer_host) else PUBLIC
-        text = "".join(f"{name}={shown[name]}\n" for name in names if name in shown)
-        return request.reply(body=text.encode())
-
-    return processor

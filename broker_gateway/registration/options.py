@@ -44,7 +44,10 @@ def local_address(bound: str, port: int) -> str:
 
 
 def _checked(text: str) -> str:
-    name_server_addresses(text)
+    try:
+        name_server_addresses(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; several are written as 127.0.0.1:9876;192.168.0.1:9876") from error
     return text
 
 

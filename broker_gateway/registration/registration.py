@@ -7,7 +7,7 @@ nothing is done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import structlog
 
@@ -15,7 +15,6 @@ from broker_gateway.config import GatewayConfig
 from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.registration.address_server import AddressServerError, fetch_name_servers
 from broker_gateway.registration.book import Book
-from broker_gateway.registration.broker_config import config_processor
 from broker_gateway.registration.cluster import Cluster
 from broker_gateway.registration.options import name_server_addresses
 from broker_gateway.registration.registrar import Registrar
@@ -43,7 +42,6 @@ class Registration:
         self._book: Book | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._address_server_answers = True
-        self._ports: dict[str, str] = {}
         self.min_broker_id = 0
         """Least id of the brokers with this one's name, as name servers say."""
 
@@ -58,16 +56,14 @@ class Registration:
         )
 
     def bind(self, processors: Processors) -> None:
-        """What name servers and other lakebrokers ask on our own port."""
-        processors.register(RequestCode.GET_BROKER_CONFIG, config_processor(self._shown))
+        """What name servers ask on our own port."""
         processors.register(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, self._min_broker_id_changed)
 
-    def start(self, listen_port: int, grpc_port: int, own_name_servers: Sequence[str] = ()) -> None:
-        """Registers from now on, with these ports. `own_name_servers` run in this process."""
+    def start(self, listen_port: int, own_name_servers: Sequence[str] = ()) -> None:
+        """Registers from now on, with this port. `own_name_servers` run in this process."""
         if not self.is_wanted:
             return
         broker, options = self._config.broker, self._config.registration
-        self._ports = {"listenPort": str(listen_port), "grpcServerPort": str(grpc_port)}
         host = f"[{broker.broker_ip1}]" if ":" in broker.broker_ip1 else broker.broker_ip1
         ha_port = self._config.store.ha_listen_port or listen_port + 1
         identity = Identity(
@@ -104,11 +100,10 @@ class Registration:
             registrar.changed(name)
 
     def permission_changed(self, permission: int) -> None:
-        """`brokerPermission` changed: every topic is registered anew."""
-        if self._book is not None:
-            self._book.permit(permission)
-        for registrar in self._registrars.values():
-            registrar.register_anew()
+        """Takes `brokerPermission`: every topic is registered anew when it is another one."""
+        if self._book is not None and self._book.permit(permission):
+            for registrar in self._registrars.values():
+                registrar.register_anew()
 
     def _lost(self, address: str) -> None:
         if (registrar := self._registrars.get(address)) is not None:
@@ -148,9 +143,6 @@ class Registration:
         while True:
             await asyncio.gather(*(each.heartbeat() for each in self._registrars.values()))
             await asyncio.sleep(self._config.registration.broker_heartbeat_interval / 1000)
-
-    def _shown(self) -> Mapping[str, str]:
-        return {**self._config.options(), **self._ports}
 
     def _min_broker_id_changed(self, connection: Connection, request: Command) -> Command:
         """A master stays the least whatever comes or goes behind it: the news is kept for those who look."""

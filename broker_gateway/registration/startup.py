@@ -1,5 +1,4 @@
-"""Starting registration within the broker's process: its own name server where one is wanted, the remoting port, then
-the registration itself."""
+"""Starting registration within the broker's process: its own name server where one is wanted, then the registration."""
 
 from __future__ import annotations
 
@@ -12,30 +11,20 @@ from broker_gateway.nameserver.config import load_config
 from broker_gateway.nameserver.server import NameServer
 from broker_gateway.registration.options import local_address
 from broker_gateway.registration.registration import Registration
-from broker_gateway.remoting.connection import Processors
-from broker_gateway.transport.remoting.server import FrontDoor
 
 log = structlog.get_logger(__name__)
 
 
 async def start_registration(
-    config: GatewayConfig, registration: Registration, grpc_port: int, undo: contextlib.AsyncExitStack
+    config: GatewayConfig, registration: Registration, undo: contextlib.AsyncExitStack
 ) -> dict[str, int]:
     """The ports it opened by their names. Raises StartError; what was started is undone by `undo`."""
-    if not registration.is_wanted:
-        return {}
     ports = {}
     own = []
     if config.registration.lake_with_namesrv:
         address, ports["namesrv"] = await _start_name_server(config, undo)
         own.append(address)
-    processors = Processors()
-    registration.bind(processors)
-    front_door = FrontDoor(config, processors)
-    await front_door.start()
-    undo.push_async_callback(front_door.stop)
-    ports["remoting"] = front_door.port
-    registration.start(front_door.port, grpc_port, own)
+    registration.start(config.broker.listen_port, own)
     return ports
 
 

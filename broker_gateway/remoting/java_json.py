@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from json.encoder import encode_basestring, encode_basestring_ascii
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from broker_gateway.remoting.errors import BodyError
 
@@ -22,6 +22,12 @@ _BARE_KEY = re.compile(
     re.DOTALL,
 )
 _INT64 = 1 << 63
+
+
+class ObjectKeys(NamedTuple):
+    """A map whose keys are objects themselves, as Java's `Map<MessageQueue, …>`: `{{"queueId":0}:1}`. Only written."""
+
+    entries: Sequence[tuple[Mapping[str, Any], Any]]
 
 
 def loads(data: bytes) -> Any:
@@ -69,6 +75,11 @@ def _text(value: Any, quote: Callable[[str], str], standard: bool) -> str:
             if value[key] is not None
         )
         return "{" + ",".join(members) + "}"
+    if isinstance(value, ObjectKeys):
+        pairs = (
+            f"{_text(key, quote, standard)}:{_text(each, quote, standard)}" for key, each in value.entries
+        )
+        return "{" + ",".join(pairs) + "}"
     if isinstance(value, list | tuple):
         return "[" + ",".join([_text(each, quote, standard) for each in value]) + "]"
     return json.dumps(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 
 import structlog
@@ -40,9 +41,9 @@ class RemotingServer:
         self._max_held = max_held
         self._held: dict[Connection, int] = {}
         self._total_held = 0
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self.port = 0
-        """The port that is listened on."""
+        """The port that was listened on first."""
 
     @property
     def connections(self) -> int:
@@ -51,14 +52,21 @@ class RemotingServer:
     async def start(self, host: str, port: int, *, backlog: int = 1024) -> None:
         """Listens; port 0 takes a free one. Raises OSError."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, host, port, backlog=backlog)
-        self.port = int(self._server.sockets[0].getsockname()[1])
+        self._listens(await loop.create_server(self._accept, host, port, backlog=backlog))
+
+    async def start_on(self, bound: socket.socket, *, backlog: int = 1024) -> None:
+        """Listens on a socket that is bound, beside others; closes it at the end. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._listens(await loop.create_server(self._accept, sock=bound, backlog=backlog))
+
+    def _listens(self, server: asyncio.Server) -> None:
+        self._servers.append(server)
+        self.port = self.port or int(server.sockets[0].getsockname()[1])
 
     async def stop(self, grace_s: float = 1.0) -> None:
         """No new connections; requests that are being served get `grace_s`, then all is closed."""
-        if self._server is None:
-            return
-        self._server.close()
+        for server in self._servers:
+            server.close()
         served = [task for each in self._held for task in each.in_flight]
         if served:
             await asyncio.wait(served, timeout=grace_s)
@@ -72,7 +80,9 @@ class RemotingServer:
                 waiter.cancel()
             for each in list(self._held):
                 each.abort()
-        await self._server.wait_closed()
+        for server in self._servers:
+            await server.wait_closed()
+        self._servers.clear()
 
     def _accept(self) -> Connection:
         return Connection(

@@ -8,8 +8,9 @@ from broker_gateway.clock import now_ms
 from broker_gateway.config import GatewayConfig
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, CatalogFullError, Group, Topic
-from broker_gateway.metadata.names import DLQ_PREFIX, RETRY_PREFIX
+from broker_gateway.metadata.names import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from broker_gateway.metadata.peers import Peers
+from broker_gateway.scheduled_tasks import ScheduledTasks
 from broker_gateway.service.access import Access
 from broker_gateway.service.context import CallContext, RpcError
 from broker_gateway.service.status import ServiceError
@@ -29,7 +30,13 @@ class AdminService:
     """Creates, changes and lists topics and groups; errors are gRPC statuses."""
 
     def __init__(
-        self, config: GatewayConfig, catalog: Catalog, journal: Journal, access: Access, peers: Peers
+        self,
+        config: GatewayConfig,
+        catalog: Catalog,
+        journal: Journal,
+        access: Access,
+        peers: Peers,
+        tasks: ScheduledTasks,
     ) -> None:
         self._peers = peers
         bound = config.proxy.grpc_bind_address
@@ -39,6 +46,11 @@ class AdminService:
         self._access = access
         self._cluster = config.broker.broker_cluster_name
         self._broker = config.broker.broker_name
+        self._tasks = tasks
+        self.configure(config)
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs."""
         self._queues = config.broker.default_topic_queue_nums
         self._retry_max = config.broker.retry_max_times
 
@@ -77,9 +89,7 @@ class AdminService:
         topics = sorted(self._catalog.topics(), key=lambda topic: topic.name)
         return pb.ListTopicsResponse(
             topics=[
-                _topic(topic)
-                for topic in topics
-                if request.include_system or not topic.name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+                _topic(topic) for topic in topics if request.include_system or not self._is_system(topic.name)
             ]
         )
 
@@ -107,6 +117,29 @@ class AdminService:
         self._access.check(context)
         groups = sorted(self._catalog.groups(), key=lambda group: group.name)
         return pb.ListGroupsResponse(groups=[_group(group) for group in groups])
+
+    async def ListTasks(self, request: pb.ListTasksRequest, context: CallContext) -> pb.ListTasksResponse:
+        self._access.check(context)
+        return pb.ListTasksResponse(
+            tasks=[
+                pb.Task(
+                    name=task.name,
+                    period_ms=round(task.period_s() * 1000),
+                    runs=task.runs,
+                    failures=task.failures,
+                    last_run_ms=task.last_ms,
+                    took_us=round(task.took_s * 1e6),
+                    last_error=task.last_error,
+                    last_error_ms=task.last_error_ms,
+                )
+                for task in self._tasks.all()
+            ]
+        )
+
+    def _is_system(self, topic: str) -> bool:
+        return topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or is_system_topic(
+            topic, self._cluster, self._broker
+        )
 
     async def _tell_peers(self, method: str, request: Message, context: CallContext) -> None:
         """Does the same at the other brokers of this host, which share topics and groups."""

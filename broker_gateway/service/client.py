@@ -32,6 +32,15 @@ MAX_SUBSCRIPTIONS = 1024
 _CONSUMERS = (pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER)
 
 
+_LANGUAGES = frozenset(pb.Language.keys())
+
+
+def _language(context: CallContext) -> str:
+    """The client's language as the public API names it; OTHER when it says none of them."""
+    language = context.metadata.get("x-mq-language", "").upper()
+    return language if language in _LANGUAGES else "OTHER"
+
+
 class ClientService:
     """Keeps sessions and answers settings."""
 
@@ -83,6 +92,7 @@ class ClientService:
         """Answers settings as long as the client's stream lives, and carries commands to it."""
         session = self._clients.seen(client_id_of(context))
         commands: asyncio.Queue[rpc.TelemetryCommand | None] = asyncio.Queue(COMMANDS_A_CLIENT)
+        session.peer, session.language = context.peer, _language(context)
         self._clients.end_stream(session)  # a new stream of the same client replaces the old one
         session.commands = commands
         reader = asyncio.create_task(self._read(requests, session, commands))

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import structlog
 
 from broker_gateway.journal.journal import Journal
+from broker_gateway.service.admission import Admission, Lane
 from broker_gateway.service.client import ClientService
 from broker_gateway.service.context import CallContext, RpcError, takes_bytes
 from broker_gateway.service.offsets import OffsetService
@@ -40,6 +41,7 @@ class MessagingService:
         client: ClientService,
         offsets: OffsetService,
         journal: Journal,
+        admission: Admission,
     ) -> None:
         self._route = route
         self._send = send
@@ -48,16 +50,19 @@ class MessagingService:
         self._client = client
         self._offsets = offsets
         self._journal = journal
+        self._admission = admission
 
     def QueryRoute(
         self, request: rpc.QueryRouteRequest, context: CallContext
     ) -> Answer[rpc.QueryRouteResponse]:
-        return self._routed(rpc.QueryRouteResponse, self._route.query_route, request, context)
+        lane = self._admission.load_balance
+        return self._routed(rpc.QueryRouteResponse, self._route.query_route, request, context, lane)
 
     def QueryAssignment(
         self, request: rpc.QueryAssignmentRequest, context: CallContext
     ) -> Answer[rpc.QueryAssignmentResponse]:
-        return self._routed(rpc.QueryAssignmentResponse, self._route.query_assignment, request, context)
+        lane = self._admission.load_balance
+        return self._routed(rpc.QueryAssignmentResponse, self._route.query_assignment, request, context, lane)
 
     @takes_bytes
     def SendMessage(self, request: bytes, context: CallContext) -> rpc.SendMessageResponse | Reply[bytes]:
@@ -83,13 +88,18 @@ class MessagingService:
     def AckMessage(
         self, request: rpc.AckMessageRequest, context: CallContext
     ) -> Answer[rpc.AckMessageResponse]:
-        return self._journaled(rpc.AckMessageResponse, self._settlement.ack, request, context)
+        lane = self._admission.ack
+        return self._journaled(rpc.AckMessageResponse, self._settlement.ack, request, context, lane)
 
     def ChangeInvisibleDuration(
         self, request: rpc.ChangeInvisibleDurationRequest, context: CallContext
     ) -> Answer[rpc.ChangeInvisibleDurationResponse]:
         return self._journaled(
-            rpc.ChangeInvisibleDurationResponse, self._settlement.change_invisible, request, context
+            rpc.ChangeInvisibleDurationResponse,
+            self._settlement.change_invisible,
+            request,
+            context,
+            self._admission.ack,
         )
 
     def ForwardMessageToDeadLetterQueue(
@@ -100,22 +110,32 @@ class MessagingService:
             self._settlement.forward_to_dead_letters,
             request,
             context,
+            self._admission.ack,
         )
 
     def Heartbeat(self, request: rpc.HeartbeatRequest, context: CallContext) -> Answer[rpc.HeartbeatResponse]:
-        return self._journaled(rpc.HeartbeatResponse, self._client.heartbeat, request, context)
+        lane = self._admission.heartbeat
+        return self._journaled(rpc.HeartbeatResponse, self._client.heartbeat, request, context, lane)
 
     def NotifyClientTermination(
         self, request: rpc.NotifyClientTerminationRequest, context: CallContext
     ) -> Answer[rpc.NotifyClientTerminationResponse]:
-        return self._journaled(rpc.NotifyClientTerminationResponse, self._client.terminated, request, context)
+        return self._journaled(
+            rpc.NotifyClientTerminationResponse,
+            self._client.terminated,
+            request,
+            context,
+            self._admission.client_manager,
+        )
 
     async def Telemetry(
         self, requests: AsyncIterator[rpc.TelemetryCommand], context: CallContext
     ) -> AsyncIterator[rpc.TelemetryCommand]:
         try:
-            async for command in self._client.telemetry(requests, context):
-                yield command
+            self._admission.client_manager.check()
+            with self._admission.client_manager:
+                async for command in self._client.telemetry(requests, context):
+                    yield command
         except Exception as error:
             yield rpc.TelemetryCommand(status=_status("Telemetry", error))
 
@@ -132,7 +152,9 @@ class MessagingService:
     async def GetOffset(self, request: rpc.GetOffsetRequest, context: CallContext) -> rpc.GetOffsetResponse:
         try:
             client_id_of(context)
-            return self._offsets.committed(request)
+            self._admission.consumer_manager.check()
+            with self._admission.consumer_manager:
+                return self._offsets.committed(request)
         except Exception as error:
             return rpc.GetOffsetResponse(status=_status("GetOffset", error))
 
@@ -141,7 +163,9 @@ class MessagingService:
     ) -> rpc.QueryOffsetResponse:
         try:
             client_id_of(context)
-            return await self._offsets.query(request)
+            self._admission.query.check()
+            with self._admission.query:
+                return await self._offsets.query(request)
         except Exception as error:
             return rpc.QueryOffsetResponse(status=_status("QueryOffset", error))
 
@@ -168,9 +192,18 @@ class MessagingService:
         call: Callable[[Any, CallContext], R | bytes],
         request: Any,
         context: CallContext,
+        lane: Lane,
     ) -> Answer[R]:
-        """Answers a call after name servers said who else has its topic."""
-        reply: Answer[R] = Reply()
+        """Answers a call after name servers said who else has its topic; under way from when it came."""
+        reply: Answer[R]
+        try:
+            client_id_of(context)
+            lane.check()
+        except Exception as error:
+            reply = Reply()
+            reply.set(response(status=_status(type(request).__name__, error)))
+            return reply
+        reply = Reply(None, lane)
 
         def known() -> None:
             if not reply.done:  # else the caller went away
@@ -185,15 +218,18 @@ class MessagingService:
         call: Callable[[Any, CallContext], R | bytes],
         request: Any,
         context: CallContext,
+        lane: Lane | None = None,
     ) -> Answer[R]:
-        """Answers a call after what it changed is in the journal."""
+        """Answers a call after what it changed is in the journal; without a lane it was taken already."""
         answer: R | bytes
         try:
             client_id_of(context)
+            if lane is not None:
+                lane.check()
             answer = call(request, context)
         except Exception as error:
             answer = response(status=_status(type(request).__name__, error))
-        reply: Answer[R] = Reply()
+        reply: Answer[R] = Reply(None, lane)
 
         def written(error: Exception | None) -> None:
             if error is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -25,9 +26,10 @@ from broker_gateway.delivery.tag_filter import EVERYTHING, FilterExpressionError
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.minute_stats import MinuteStatistics
-from broker_gateway.metadata.catalog import Group, Topic
+from broker_gateway.metadata.catalog import READ, Group, Topic
 from broker_gateway.metrics import Metrics
 from broker_gateway.service import shortcuts
+from broker_gateway.service.admission import Lane
 from broker_gateway.service.context import CallContext
 from broker_gateway.service.redelivery import RENEWED_MS, Redelivery
 from broker_gateway.service.reply import Reply
@@ -94,6 +96,7 @@ class ReceiveService:
         wakeups: Wakeups[Poll],
         metrics: Metrics,
         minutes: MinuteStatistics,
+        lane: Lane,
     ) -> None:
         self._store = store
         self._resources = resources
@@ -113,18 +116,33 @@ class ReceiveService:
         ] = OrderedDict()
         self._closing = False
         wakeups.serve = self._serve
+        self._lane = lane
+        self.configure(config)
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs."""
+        broker = config.broker
+        self._permission = broker.broker_permission
+        self._longest_wait_s = (
+            math.inf if broker.long_polling_enable else broker.short_polling_time_mills / 1000
+        )
 
     def receive(
         self, request: rpc.ReceiveMessageRequest, context: CallContext, request_timeout_ms: int | None
     ) -> Reply[list[Response]]:
         """Status, messages, delivery timestamp; raises ServiceError when the call cannot be served."""
+        self._lane.check()
         poll = self._poll(request, context)
-        poll.wait_s = self._polling_s(request, context, request_timeout_ms)
-        poll.reply = Reply(partial(self._left, poll))
-        if self._repeat(poll):
-            self._journal.after(partial(self._finish, poll))
-        else:
-            self._look(poll)
+        poll.wait_s = min(self._polling_s(request, context, request_timeout_ms), self._longest_wait_s)
+        poll.reply = Reply(partial(self._left, poll), self._lane)
+        try:
+            if self._repeat(poll):
+                self._journal.after(partial(self._finish, poll))
+            else:
+                self._look(poll)
+        except Exception:
+            poll.reply.abandon()
+            raise
         return poll.reply
 
     def _look(self, poll: Poll) -> None:
@@ -182,6 +200,11 @@ class ReceiveService:
 
     def _poll(self, request: rpc.ReceiveMessageRequest, context: CallContext) -> Poll:
         client_id = client_id_of(context)
+        if not self._permission & READ:
+            raise ServiceError(
+                pb.FORBIDDEN,
+                f"the broker gives no messages now (brokerPermission={self._permission}); receive from another",
+            )
         topic = self._resources.topic(request.message_queue.topic)
         group = self._resources.group(request.group)
         if not topic.readable or not topic.read_queues:

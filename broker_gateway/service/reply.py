@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Generator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from broker_gateway.service.admission import Lane
 
 T = TypeVar("T")
 
 
 class Reply(Generic[T]):
-    """`set` by a service once; `cancel`led by a transport whose peer went away. May be awaited."""
+    """`set` by a service once; `cancel`led by a transport whose peer went away. May be awaited.
 
-    __slots__ = ("_callback", "_on_cancel", "_value", "done")
+    It counts as under way in `lane` until then.
+    """
 
-    def __init__(self, on_cancel: Callable[[], None] | None = None) -> None:
+    __slots__ = ("_callback", "_lane", "_on_cancel", "_value", "done")
+
+    def __init__(self, on_cancel: Callable[[], None] | None = None, lane: Lane | None = None) -> None:
         self._callback: Callable[[T], None] | None = None
         self._on_cancel = on_cancel
+        self._lane = lane
+        if lane is not None:
+            lane.under_way += 1
         self._value: T | None = None
         self.done = False
         """Whether it was set, or nobody waits for it any more."""
@@ -26,6 +35,8 @@ class Reply(Generic[T]):
         if self.done:
             return
         self.done = True
+        if self._lane is not None:
+            self._lane.under_way -= 1
         self._value = value
         callback, self._callback, self._on_cancel = self._callback, None, None  # no cycle stays behind
         if callback is not None:
@@ -43,9 +54,16 @@ class Reply(Generic[T]):
         if self.done:
             return
         self.done = True
+        if self._lane is not None:
+            self._lane.under_way -= 1
         on_cancel, self._callback, self._on_cancel = self._on_cancel, None, None
         if on_cancel is not None:
             on_cancel()
+
+    def abandon(self) -> None:
+        """It will not be given, and nobody is told: the call was refused another way."""
+        self._on_cancel = None
+        self.cancel()
 
     def __await__(self) -> Generator[Any, None, T]:
         waiter: asyncio.Future[T] = asyncio.get_running_loop().create_future()

@@ -18,6 +18,10 @@ class Resources:
         self._catalog = catalog
         self._cluster = config.broker.broker_cluster_name
         self._broker = config.broker.broker_name
+        self.configure(config)
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs."""
         self._queues = config.broker.default_topic_queue_nums
         self._auto_topic = config.broker.auto_create_topic_enable
         self._auto_group = config.broker.auto_create_subscription_group

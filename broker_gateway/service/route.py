@@ -41,11 +41,15 @@ class RouteService:
     def __init__(self, config: GatewayConfig, resources: Resources, peers: Peers, cluster: Cluster) -> None:
         self._broker_name = config.broker.broker_name
         self._own_host = config.broker.broker_ip1
-        self._auto_create = config.broker.auto_create_topic_enable
-        self._broker_permission = config.broker.broker_permission
         self._resources = resources
         self._peers = peers
         self._cluster = cluster
+        self.configure(config)
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs."""
+        self._auto_create = config.broker.auto_create_topic_enable
+        self._broker_permission = config.broker.broker_permission
 
     def when_known(self, topic: pb.Resource, callback: Callable[[], None]) -> None:
         """Calls `callback` once it is known who else has the topic, or cannot be within a few seconds."""

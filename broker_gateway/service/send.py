@@ -20,10 +20,12 @@ from google.protobuf.message import DecodeError
 from broker_gateway.clock import now_ms
 from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.wakeups import Wakeups
+from broker_gateway.extensions import AppendHook, run_append_hook
 from broker_gateway.journal.minute_stats import MinuteStatistics
-from broker_gateway.metadata.catalog import Topic
+from broker_gateway.metadata.catalog import WRITE, Topic
 from broker_gateway.metrics import Metrics
 from broker_gateway.service import shortcuts
+from broker_gateway.service.admission import Lane
 from broker_gateway.service.context import CallContext, RpcError
 from broker_gateway.service.reply import Reply
 from broker_gateway.service.resources import Resources
@@ -79,6 +81,8 @@ class SendService:
         turn: Turn,
         metrics: Metrics,
         minutes: MinuteStatistics,
+        lane: Lane,
+        append_hooks: Sequence[AppendHook] = (),
     ) -> None:
         self._store = store
         self._resources = resources
@@ -87,15 +91,28 @@ class SendService:
         self._metrics = metrics
         self._minutes = minutes
         self._sync = config.store.flush_disk_type is FlushMode.SYNC_FLUSH
-        self._sync_timeout_s = config.store.sync_flush_timeout / 1000
+        self._lane = lane
+        self._append_hooks = append_hooks
         self._next_queue = itertools.count()
         self._turn: list[_Call] = []
         self._turn_bytes = 0
         self._turn_began = 0.0
         self._busy = False
-        self._busy_limit_s = config.store.os_page_cache_busy_time_out_mills / 1000
         self._limits = Limits.of(config)
         self._columns: SendColumns | None = None
+        self.configure(config)
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs."""
+        self._sync_timeout_s = config.store.sync_flush_timeout / 1000
+        self._busy_limit_s = config.store.os_page_cache_busy_time_out_mills / 1000
+        self._accept_from_ms = config.broker.start_accept_send_request_time_stamp
+        permission = config.broker.broker_permission
+        self._forbidden = (
+            None
+            if permission & WRITE
+            else f"the broker takes no messages now (brokerPermission={permission}); send to another"
+        )
 
     def load_compiled(self) -> None:
         """Loads the shortcut for usual requests; takes a second, several the first time on a machine.
@@ -104,6 +121,8 @@ class SendService:
         """
         from broker_gateway.service.send_columns import SendColumns
 
+        if self._append_hooks:
+            return  # hooks are given messages, which the shortcut does not make
         columns = SendColumns(self._limits)
         self._store.load_compiled()
         self._columns = columns
@@ -114,6 +133,9 @@ class SendService:
         `request` is a SendMessageRequest. Raises ServiceError when nothing of the call was taken, RpcError when
         the request is none.
         """
+        self._lane.check()
+        if self._forbidden is not None:
+            raise ServiceError(pb.FORBIDDEN, self._forbidden)
         if self._busy:
             raise ServiceError(
                 pb.TOO_MANY_REQUESTS,
@@ -136,6 +158,11 @@ class SendService:
     def _call(self, request: bytes, peer: Peer) -> _Call:
         """The call with its records, checked."""
         columns, now = self._columns, now_ms()
+        if now < self._accept_from_ms:
+            raise ServiceError(
+                pb.INTERNAL_SERVER_ERROR,
+                f"the broker takes messages from {self._accept_from_ms} ms on (startAcceptSendRequestTimeStamp)",
+            )
         usual = columns.take(request, peer, now) if columns is not None else None
         if usual is None:
             return self._plain_call(request, peer, now)
@@ -149,7 +176,7 @@ class SendService:
             self._failed(topic.name, len(records))
             raise
         records.topic = topic.name
-        return _Call(Reply(), topic.name, records.queue_id, records, usual.message_ids, size)
+        return _Call(Reply(None, self._lane), topic.name, records.queue_id, records, usual.message_ids, size)
 
     def _plain_call(self, request: bytes, peer: Peer, now: int) -> _Call:
         """What `send_columns` does for usual requests, for any."""
@@ -167,12 +194,14 @@ class SendService:
         topic = self._resources.topic(messages[0].topic)
         try:
             queue_id = self._queue(topic)
+            for hook in self._append_hooks:
+                run_append_hook(hook, messages, f"{peer.host.ip}:{peer.host.port}")
             records, message_ids = pending_records(topic, queue_id, messages, peer, self._limits, now)
         except ServiceError:
             self._failed(topic.name, len(messages))
             raise
         size = sum([len(record.body) for record in records])
-        return _Call(Reply(), topic.name, queue_id, records, message_ids, size)
+        return _Call(Reply(None, self._lane), topic.name, queue_id, records, message_ids, size)
 
     def _end_turn(self, turn: list[_Call]) -> None:
         """Appends what the calls of a turn brought and answers them."""

@@ -46,6 +46,10 @@ class Server(Protocol):
 
     port: int
     local_endpoint: tuple[str, int]
+    around: Callable[[Method], Method] | None
+    """What is put around each RPC that is bound from now on."""
+    max_idle_s: float
+    """A connection without calls is closed after this time, where the transport can."""
 
     def bind(self, service: ServiceDescriptor, implementation: object) -> None:
         """Serves every RPC of `service` by the method of that name."""
@@ -60,7 +64,8 @@ class Server(Protocol):
 class Method:
     """One RPC: `path` is `/package.Service/Method`; `coroutine` says that the call gives one.
 
-    `parse` gives what the call is given, from the request's bytes; DecodeError.
+    `parse` gives what the call is given, from the request's bytes; DecodeError. `request_of` and `response_of` give
+    the messages of bytes.
     """
 
     path: str
@@ -70,23 +75,29 @@ class Method:
     server_streaming: bool
     call: Callable[..., Any]
     coroutine: bool
+    request_of: Callable[[bytes], Message]
+    response_of: Callable[[bytes], Message]
 
 
-def methods(service: ServiceDescriptor, implementation: object) -> Iterable[Method]:
-    """The RPCs of a service with what answers them."""
+def methods(
+    service: ServiceDescriptor, implementation: object, around: Callable[[Method], Method] | None = None
+) -> Iterable[Method]:
+    """The RPCs of a service with what answers them; `around` may put something around each."""
     for method in service.methods:
         call = getattr(implementation, method.name)
-        yield Method(
+        request_of = message_factory.GetMessageClass(method.input_type).FromString
+        described = Method(
             f"/{service.full_name}/{method.name}",
             method.input_type.name,
-            bytes
-            if getattr(call, "takes_bytes", False)
-            else message_factory.GetMessageClass(method.input_type).FromString,
+            bytes if getattr(call, "takes_bytes", False) else request_of,
             method.client_streaming,
             method.server_streaming,
             call,
             inspect.iscoroutinefunction(call),
+            request_of,
+            message_factory.GetMessageClass(method.output_type).FromString,
         )
+        yield described if around is None else around(described)
 
 
 def serialized(response: Response) -> bytes:

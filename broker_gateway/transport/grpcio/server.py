@@ -29,7 +29,7 @@ MAX_STREAMS = 100_000
 class GrpcioServer:
     """A gRPC server on one port. `local_endpoint` is what routes show when a client names no address."""
 
-    def __init__(self, host: str, port: int, advertised_host: str) -> None:
+    def __init__(self, host: str, port: int, advertised_host: str, max_idle_s: float = 120.0) -> None:
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
@@ -42,18 +42,21 @@ class GrpcioServer:
                 ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", int(LEAST_PING_INTERVAL_S * 1000)),
+                ("grpc.max_connection_idle_ms", int(max_idle_s * 1000)),
                 ("grpc.so_reuseport", 0),
             ]
         )
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.port = self._server.add_insecure_port(target)
         self.local_endpoint = (advertised_host, self.port)
+        self.around: Callable[[Method], Method] | None = None
+        self.max_idle_s = max_idle_s
 
     def bind(self, service: ServiceDescriptor, implementation: object) -> None:
         """Serves every RPC of `service` by the method of that name."""
         handlers = {
             method.path.rpartition("/")[2]: self._handler(method)
-            for method in methods(service, implementation)
+            for method in methods(service, implementation, self.around)
         }
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(service.full_name, handlers),)

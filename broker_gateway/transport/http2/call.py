@@ -150,6 +150,7 @@ class Call:
     # ----- from the engine -----
 
     def opened(self, method: str, path: str, fields: engine.Headers, ended: bool) -> None:
+        self._connection.called_at = self._connection.last_heard
         if method != "POST":
             self._refuse(405)
             return

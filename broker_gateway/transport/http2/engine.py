@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
         self._strikes = 0
         self._last_ping = 0.0
         self.peer = ""
-        self.opened_at = self.last_heard = time.monotonic()
+        self.opened_at = self.last_heard = self.called_at = time.monotonic()
         self.pinged_at = 0.0
         self.settled = False
         """Whether the peer's first settings came."""

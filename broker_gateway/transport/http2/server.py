@@ -7,6 +7,7 @@ import contextlib
 import socket
 import ssl
 import time
+from collections.abc import Callable
 
 import structlog
 from google.protobuf.descriptor import ServiceDescriptor
@@ -26,6 +27,8 @@ from broker_gateway.turn import Turn
 log = structlog.get_logger(__name__)
 
 MAX_CONNECTIONS = 20_000
+MAX_IDLE_S = 120.0
+"""A connection without calls is closed after this time."""
 HANDSHAKE_S = 10.0
 """How long a connection may take until its first settings are here."""
 INCOMPLETE_REQUEST_BYTES = 512 << 20
@@ -52,6 +55,8 @@ class Http2Server:
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self.local_endpoint = (advertised_host, self.port)
+        self.around: Callable[[Method], Method] | None = None
+        self.max_idle_s = MAX_IDLE_S
         self._turn = turn
         self._tls = tls
         self._methods: dict[str, Method] = {}
@@ -66,7 +71,9 @@ class Http2Server:
 
     def bind(self, service: ServiceDescriptor, implementation: object) -> None:
         """Serves every RPC of `service` by the method of that name."""
-        self._methods.update({method.path: method for method in methods(service, implementation)})
+        self._methods.update(
+            {method.path: method for method in methods(service, implementation, self.around)}
+        )
 
     async def start(self) -> None:
         """Takes connections."""
@@ -221,7 +228,12 @@ class Http2Server:
             for connection in list(self._connections):
                 if not connection.settled and now - connection.opened_at > HANDSHAKE_S:
                     connection.abort()
-                elif connection.pinged_at:
+                    continue
+                if connection.streams:
+                    connection.called_at = now
+                elif now - connection.called_at > self.max_idle_s:
+                    connection.drain()
+                if connection.pinged_at:
                     if now - connection.pinged_at > KEEPALIVE_TIMEOUT_S:
                         connection.abort()
                 elif now - connection.last_heard > KEEPALIVE_S:

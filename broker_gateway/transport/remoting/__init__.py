@@ -1,1 +1,1 @@
-"""The broker's own remoting port."""
+"""The remoting transport: bytes in, a call on a service, bytes out."""

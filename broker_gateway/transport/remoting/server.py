@@ -1,33 +1,48 @@
-"""The broker's remoting port: what name servers and other brokers ask."""
+"""The front door for remoting: one set of processors on `listenPort` and on the fast port."""
 
 from __future__ import annotations
 
 from broker_gateway.config import GatewayConfig
-from broker_gateway.errors import StartError
-from broker_gateway.remoting.connection import Processors
+from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
 from broker_gateway.remoting.server import RemotingServer
+from broker_gateway.service.administration.administration import Administration
+from broker_gateway.transport.remoting.broker_requests import BrokerRequests
+from broker_gateway.transport.remoting.group_requests import GroupRequests
+from broker_gateway.transport.remoting.guard import Guard
+from broker_gateway.transport.remoting.ports import Ports
+from broker_gateway.transport.remoting.topic_requests import TopicRequests
 
 
 class FrontDoor:
-    """Listens on `listenPort` of the address that the gRPC port is opened on."""
+    """Serves administration, and what others have registered in `processors`. Everything else is answered
+    REQUEST_CODE_NOT_SUPPORTED."""
 
-    def __init__(self, config: GatewayConfig, processors: Processors) -> None:
-        self._config = config
-        self._server = RemotingServer(processors)
+    def __init__(
+        self, config: GatewayConfig, administration: Administration, processors: Processors | None = None
+    ) -> None:
+        self._admin = administration
+        processors = processors if processors is not None else Processors()
+        guard = Guard(processors, remote=config.lake.lake_remote_admin)
+        TopicRequests(administration).bind(guard)
+        GroupRequests(administration).bind(guard)
+        BrokerRequests(administration).bind(guard)
+        self._server = RemotingServer(
+            processors,
+            ConnectionOptions(idle_s=float(config.server.server_channel_max_idle_time_seconds)),
+            on_close=self._closed,
+        )
 
     @property
-    def port(self) -> int:
-        return self._server.port
+    def connections(self) -> int:
+        return self._server.connections
 
-    async def start(self) -> None:
-        """Raises StartError."""
-        address, port = self._config.proxy.grpc_bind_address, self._config.broker.listen_port
-        try:
-            await self._server.start(address, port)
-        except OSError as error:
-            raise StartError(
-                f"port {port} of {address} cannot be opened ({error}); choose another listenPort"
-            ) from error
+    async def start(self, ports: Ports) -> None:
+        """Listens on them. Raises OSError."""
+        for each in ports.sockets:
+            await self._server.start_on(each)
 
     async def stop(self) -> None:
         await self._server.stop()
+
+    def _closed(self, connection: Connection) -> None:
+        self._admin.connections.closed(connection)

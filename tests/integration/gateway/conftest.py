@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+import structlog
 
 from demo.processes import Gateway
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
@@ -103,6 +104,14 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield process
         assert process.process is not None
         assert process.process.poll() is None, "the gateway died during the tests"
+
+
+@pytest.fixture
+def own_logs() -> Iterator[None]:
+    """Logging may be configured in this process; later tests log as before."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
 
 
 @pytest.fixture

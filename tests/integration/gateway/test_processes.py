@@ -33,6 +33,8 @@ class Host:
             "grpcBindAddress": "127.0.0.1",
             "brokerIP1": "127.0.0.1",
             "metricsPromExporterPort": "0",
+            "listenPort": "0",
+            "bindAddress": "127.0.0.1",
             "mappedFileSizeCommitLog": str(16 << 20),
             "lakePortFile": str(self.ports),
         }

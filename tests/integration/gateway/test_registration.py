@@ -304,7 +304,7 @@ def test_two_brokers_of_one_name_are_told(tmp_path: Path, name_server: NameServe
 
 def test_brokers_of_another_host_are_at_their_own_address(tmp_path: Path, name_server: NameServer) -> None:
     """One of the same address is where the client came to this one, whatever name it used."""
-    elsewhere = {"brokerIP1": "127.0.0.2", "grpcBindAddress": "127.0.0.2"}
+    elsewhere = {"brokerIP1": "127.0.0.2", "grpcBindAddress": "127.0.0.2", "bindAddress": "127.0.0.2"}
     with contextlib.ExitStack() as started:
         here, near, far = [
             started.enter_context(

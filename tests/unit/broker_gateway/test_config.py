@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from broker_gateway.config import GROUPS, IMPORTANT, load_config
-from broker_gateway.errors import OptionError
+from broker_gateway.errors import ModeError, OptionError
+from broker_gateway.metadata.delay_levels import parse_delay_levels
+from broker_gateway.option_table import ROWS
+from broker_gateway.option_table.row import Fate
 from broker_gateway.options import option_names, read_file
+from broker_gateway.options_document import options_markdown
 from store.flush import FlushMode
 
 
@@ -85,7 +89,27 @@ def test_what_cannot_be_switched_on_says_why() -> None:
         ("listenPort", "70000", "option listenPort=70000: .*less than or equal to 65535"),
         ("listenPort", "many", "option listenPort=many: .*valid integer"),
         ("brokerName", "a b", "option brokerName=a b: .*match pattern"),
-        ("brokerId", "1", "option brokerId=1: "),
+        ("brokerId", "-2", r"option brokerId=-2: .*\(allowed: -1 to 9223372036854775807\)"),
+        ("namesrvAddr", "nowhere", "option namesrvAddr=nowhere: .*127.0.0.1:9876;192.168.0.1:9876"),
+        ("namesrvAddr", "a:1;b:99999", "option namesrvAddr=a:1;b:99999: .*'b:99999'"),
+        ("messageDelayLevel", "1s 5x", "option messageDelayLevel=1s 5x: .*'5x'"),
+        ("brokerPermission", "8", r"option brokerPermission=8: .*\(allowed: 0 to 7\)"),
+        ("sendThreadPoolQueueCapacity", "0", r"\(allowed: 1 to 10000000\)"),
+        ("serverWorkerThreads", "few", "option serverWorkerThreads=few: it is no integer"),
+        ("haSendHeartbeatInterval", "2147483648", "is out of range .allowed: -2147483648 to 2147483647"),
+        ("traceOn", "yes", "option traceOn=yes: it is no boolean .allowed: true or false"),
+        ("logicalDiskSpaceCleanForciblyThreshold", "x", "it is no number"),
+        ("brokerRole", "SYNC_MASTER", r"brokerRole=SYNC_MASTER is refused: .*\(allowed: ASYNC_MASTER\)"),
+        ("brokerRole", "SLAVE", "option brokerId=0: a slave's brokerId must be greater than 0"),
+        ("brokerRole", "KING", "option brokerRole=KING: .*allowed: ASYNC_MASTER, SYNC_MASTER, SLAVE"),
+        ("enableDLegerCommitLog", "true", "option enableDLegerCommitLog=true is refused: .*allowed: false"),
+        ("enableControllerMode", "TRUE", "option enableControllerMode=true is refused: "),
+        ("inSyncReplicas", "2", r"option inSyncReplicas=2 is refused: .*\(allowed: 1\)"),
+        ("dLegerPeers", "n0-h:1", r"option dLegerPeers=n0-h:1 is refused: .*\(allowed: nothing\)"),
+        ("metricsExporterType", "LOG", r"metricsExporterType=LOG is refused: .*\(allowed: DISABLE or PROM\)"),
+        ("aclEnable", "true", "option aclEnable=true is refused: authentication"),
+        ("authenticationEnabled", "true", "option authenticationEnabled=true is refused: authentication"),
+        ("authorizationEnabled", "true", "option authorizationEnabled=true is refused: authentication"),
         ("flushDiskType", "SOMETIMES", "option flushDiskType=SOMETIMES: .*'ASYNC_FLUSH' or 'SYNC_FLUSH'"),
         ("autoCreateTopicEnable", "perhaps", "option autoCreateTopicEnable=perhaps: .*boolean"),
         (
@@ -146,11 +170,85 @@ def test_what_is_shown_can_be_read_again(tmp_path: Path) -> None:
     text = "".join(f"{name}={value}\n" for name, value in shown.items())
     again, warnings = load_config(written(tmp_path, text), {}, {})
     assert warnings == []
-    assert again == config
+    assert again.options() == config.options()
 
 
 def test_every_option_has_one_name_and_a_description() -> None:
     names = option_names(GROUPS)
     assert len(names) == sum(len(options.model_fields) for options in GROUPS.values())
-    assert set(IMPORTANT) <= set(names)
+    assert set(IMPORTANT) <= {*names, *ROWS}
     assert all(field.description for options in GROUPS.values() for field in options.model_fields.values())
+
+
+def test_a_master_has_the_id_0_whatever_was_given() -> None:
+    config, warnings = load_config(None, {"brokerId": "7"}, {})
+    assert config.broker.broker_id == 0
+    assert warnings == ["option brokerId=7 is set to 0, as every master's"]
+
+
+def test_a_slave_with_an_id_is_refused_because_it_is_not_built() -> None:
+    with pytest.raises(
+        OptionError, match="brokerRole=SLAVE is refused: replication to slaves is not built yet"
+    ):
+        load_config(None, {"brokerRole": "SLAVE", "brokerId": "1"}, {})
+
+
+def test_two_modes_that_exclude_each_other_have_their_own_exit_code() -> None:
+    with pytest.raises(ModeError) as refused:
+        load_config(None, {"enableControllerMode": "true", "enableDLegerCommitLog": "true"}, {})
+    assert refused.value.exit_code == 252
+
+
+def test_the_replication_port_follows_the_listening_port() -> None:
+    assert load_config(None, {}, {})[0].store.ha_listen_port == 10912
+    assert load_config(None, {"listenPort": "30911"}, {})[0].store.ha_listen_port == 30912
+    assert load_config(None, {"haListenPort": "5"}, {})[0].store.ha_listen_port == 5
+
+
+def test_name_servers_come_from_the_originals_environment_variable_too() -> None:
+    assert load_config(None, {}, {"NAMESRV_ADDR": "h:1"})[0].broker.namesrv_addr == "h:1"
+    given = {"namesrvAddr": "i:2"}
+    assert load_config(None, given, {"NAMESRV_ADDR": "h:1"})[0].broker.namesrv_addr == "i:2"
+
+
+def test_every_option_of_rocketmq_is_known_and_its_default_is_taken() -> None:
+    effective = option_names(GROUPS)
+    assert len(ROWS) >= 460
+    for name, row in ROWS.items():
+        assert (row.verdict.fate is Fate.EFFECTIVE) == (name in effective), name
+        assert row.verdict.why or row.verdict.fate is Fate.EFFECTIVE
+        if name not in effective:
+            assert load_config(None, {name: row.default}, {}) == (load_config(None, {}, {})[0], [])
+
+
+def test_defaults_differ_from_rocketmqs_only_where_that_is_meant() -> None:
+    shown = load_config(None, {}, {})[0].options()
+    computed = {"brokerIP1", "storePathRootDir", "haListenPort"}
+    differing = {
+        name
+        for name, row in ROWS.items()
+        if row.verdict.fate is Fate.EFFECTIVE and name not in computed and shown[name] != row.default
+    }
+    assert differing == {"flushCommitLogLeastPages", "metricsPromExporterHost"}
+
+
+def test_an_option_without_effect_says_why_and_is_kept_and_shown() -> None:
+    config, warnings = load_config(None, {"serverWorkerThreads": "16"}, {})
+    assert warnings == [
+        "option serverWorkerThreads=16 has no effect: sizes threads or hand-overs between them; one event loop "
+        "serves all calls"
+    ]
+    assert config.options()["serverWorkerThreads"] == "16"
+    assert config.options()["serverSelectorThreads"] == "3"
+
+
+def test_delay_levels_are_durations() -> None:
+    assert parse_delay_levels("1s 2m 1h 1d") == (1000, 120_000, 3_600_000, 86_400_000)
+    assert len(parse_delay_levels(load_config(None, {}, {})[0].store.message_delay_level)) == 18
+
+
+def test_the_documentation_of_options_is_up_to_date() -> None:
+    committed = Path(__file__).parents[3] / "docs" / "options.md"
+    assert committed.read_text() == options_markdown(), (
+        "python -m broker_gateway.options_document > docs/options.md"
+    )

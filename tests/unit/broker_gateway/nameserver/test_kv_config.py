@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from broker_gateway.errors import HostError
+from broker_gateway.files import write_whole
 from broker_gateway.nameserver import kv_config
-from broker_gateway.nameserver.files import write_whole
 from broker_gateway.nameserver.kv_config import KVConfig
 from broker_gateway.nameserver.state import load_kv_config
 from broker_gateway.remoting.body.tables import KVTable

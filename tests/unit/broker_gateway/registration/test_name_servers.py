@@ -57,11 +57,11 @@ def test_the_part_that_is_wrong_is_named(text: str, said: str) -> None:
 
 def test_the_environment_of_the_original_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", "h:1")
-    assert config().broker.namesrv_addr == "h:1"
-    assert config(namesrvAddr="i:2").broker.namesrv_addr == "i:2"
+    assert load_config(None, {})[0].broker.namesrv_addr == "h:1"
+    assert load_config(None, {"namesrvAddr": "i:2"})[0].broker.namesrv_addr == "i:2"
     monkeypatch.setenv("NAMESRV_ADDR", "wrong")
     with pytest.raises(OptionError, match="'wrong'"):
-        config()
+        load_config(None, {})
 
 
 @pytest.mark.parametrize(("given", "seconds"), [("0", 10), ("30000", 30), ("999999", 60)])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,13 +15,17 @@ from broker_gateway.registration.broker_config import (
     PUBLIC,
     Member,
     NoMemberError,
-    config_processor,
     member_of,
 )
 from broker_gateway.registration.cluster import masters, merged
+from broker_gateway.reload import Configuration
 from broker_gateway.remoting.body.route import BrokerData, QueueData
+from broker_gateway.remoting.codes import RequestCode
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
+from broker_gateway.service.administration.configuration import OptionAdministration
+from broker_gateway.transport.remoting.broker_requests import BrokerRequests
+from broker_gateway.transport.remoting.guard import Guard
 
 
 def test_masters_of_others() -> None:
@@ -73,9 +79,11 @@ def test_others_are_none_and_it_is_said_why(body: bytes, reason: str) -> None:
 
 def test_other_machines_are_told_only_where_it_serves() -> None:
     async def test() -> None:
-        processor = config_processor(
-            lambda: load_config(None, {"brokerName": "a", "lakeTokenFile": "/secret"}, {})[0].options()
-        )
+        config = load_config(None, {"brokerName": "a", "lakeTokenFile": "/secret"}, {})[0]
+        options: Any = SimpleNamespace(options=OptionAdministration(Configuration(config), 0))
+        processors = Processors()
+        BrokerRequests(options).bind(Guard(processors, remote=False))
+        processor = processors.by_code[RequestCode.GET_BROKER_CONFIG]
         connection = Connection(Processors(), ConnectionOptions())
         told = {}
         for host in ("127.0.0.1", "::1", "10.0.0.1"):

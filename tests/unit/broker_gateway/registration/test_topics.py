@@ -8,12 +8,13 @@ import zlib
 import pytest
 
 from broker_gateway.config import load_config
-from broker_gateway.metadata.catalog import Catalog, Topic
+from broker_gateway.metadata.catalog import Catalog, Group, Topic
 from broker_gateway.metadata.data_version import DataVersion
+from broker_gateway.metadata.system_topics import make_system_topics
 from broker_gateway.registration import requests
 from broker_gateway.registration.book import Book
 from broker_gateway.registration.requests import Identity
-from broker_gateway.registration.topics import limited, registered, split, system_topics
+from broker_gateway.registration.topics import limited, registered, split
 from broker_gateway.remoting.body.registration import RegisterBrokerBody
 from broker_gateway.remoting.body.tables import KVTable
 from broker_gateway.remoting.body.topic_config import TopicConfig
@@ -24,7 +25,9 @@ IDENTITY = Identity("c", "b", "10.0.0.1:10911", "10.0.0.1:10912")
 
 def names(**options: str) -> dict[str, TopicConfig]:
     config, _ = load_config(None, {"brokerName": "b", "brokerClusterName": "c", **options}, {})
-    return {each.topic_name: each for each in system_topics(config)}
+    catalog = Catalog()
+    make_system_topics(config, catalog)
+    return registered(catalog.topics(), {topic.name for topic in catalog.topics()}, (), 6)
 
 
 def test_system_topics_follow_the_options() -> None:
@@ -33,6 +36,7 @@ def test_system_topics_follow_the_options() -> None:
     assert (found["c"].perm, found["b"].perm) == (7, 7)
     assert found["rmq_sys_REVIVE_LOG_c"].write_queue_nums == 8
     assert "RMQ_SYS_TRACE_TOPIC" not in found
+    assert not any(each.attributes for each in found.values())
     fewer = names(
         autoCreateTopicEnable="false",
         clusterTopicEnable="false",
@@ -65,7 +69,8 @@ def test_topics_of_the_catalog() -> None:
         Topic("fifo", 1, 1, 4, ("FIFO",)),
         Topic("two", 1, 1, 6, ("FIFO", "DELAY")),
     ]
-    table = registered([TopicConfig("sys")], topics, {"fifo"}, 6)
+    table = registered([Topic("sys", 8, 8), *topics], {"sys"}, {"fifo"}, 6)
+    assert table["sys"] == TopicConfig("sys", 8, 8, 6)
     assert list(table) == ["sys", "plain", "fifo", "two"]
     assert table["plain"] == TopicConfig("plain", 3, 4, 6, attributes={"message.type": "MIXED"})
     assert table["fifo"] == TopicConfig("fifo", 1, 1, 4, order=True, attributes={"message.type": "FIFO"})
@@ -105,6 +110,7 @@ def test_a_book_is_written_anew_when_topics_change() -> None:
     async def test() -> None:
         config, _ = load_config(None, {"enableSplitRegistration": "true", "splitRegistrationSize": "7"}, {})
         catalog = Catalog()
+        make_system_topics(config, catalog)
         book = Book(config, catalog, IDENTITY)
         first = await book.whole()
         assert await book.whole() is first
@@ -132,12 +138,40 @@ def test_a_book_is_written_anew_when_topics_change() -> None:
     asyncio.run(test())
 
 
+def test_groups_are_found_by_their_retry_topics() -> None:
+    async def test() -> None:
+        catalog = Catalog()
+        book = Book(load_config(None, {}, {})[0], catalog, IDENTITY)
+        catalog.put_group(Group("g"))
+        assert catalog.topics_version.counter == 1
+        assert book.topic("%RETRY%g") == Topic("%RETRY%g", 1, 1)
+        table = RegisterBrokerBody.decode((await book.whole())[0].body, Version.V5_5_0).topic_config_table
+        assert table["%RETRY%g"].read_queue_nums == 1
+        catalog.put_group(Group("g", 3))
+        assert catalog.topics_version.counter == 1, "its retry topic is the same"
+        catalog.delete_group("g")
+        assert catalog.topics_version.counter == 2
+        assert book.topic("%RETRY%g") is None
+
+    asyncio.run(test())
+
+
+def test_a_deleted_topic_is_a_new_version() -> None:
+    catalog = Catalog()
+    catalog.put_topic(Topic("t", 1, 1))
+    assert catalog.delete_topic("t") is not None
+    assert catalog.topics_version.counter == 2
+    assert catalog.delete_topic("t") is None
+    assert catalog.topics_version.counter == 2
+
+
 def test_a_permission_that_changes_is_a_new_version() -> None:
     async def test() -> None:
         catalog = Catalog()
         book = Book(load_config(None, {}, {})[0], catalog, IDENTITY)
         assert book.one(Topic("t", 1, 1)).perm == 6
-        book.permit(4)
+        assert not book.permit(6)
+        assert book.permit(4)
         assert book.one(Topic("t", 1, 1)).perm == 4
         assert catalog.topics_version.counter == 1
 

@@ -1,4 +1,4 @@
-"""Files that the name server keeps: written whole, the one before as `.bak`."""
+"""Files that a server keeps: written whole, the one before as `.bak`."""
 
 from __future__ import annotations
 

@@ -1,0 +1,51 @@
+"""Topics that every broker has from its start on. Source: RocketMQ's `TopicConfigManager` (names, queues, permissions).
+
+Options decide how they are made; one that is there, as the journal had it or somebody changed it, stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from broker_gateway.config import GatewayConfig
+from broker_gateway.metadata.catalog import INHERIT, READ, WRITE, Catalog, Topic
+
+_CLUSTER_QUEUES = 16
+_BENCHMARK_QUEUES = 1024
+_SCHEDULE_QUEUES = 18
+
+
+def system_topics(config: GatewayConfig) -> Iterable[Topic]:
+    """The topics, as the original has them."""
+    broker, cluster = config.broker, config.broker.broker_cluster_name
+    both = READ | WRITE
+    yield _topic("SELF_TEST_TOPIC")
+    if broker.auto_create_topic_enable:
+        yield _topic("TBW102", broker.default_topic_queue_nums, INHERIT | both)
+    yield _topic("BenchmarkTest", _BENCHMARK_QUEUES)
+    yield _topic(cluster, _CLUSTER_QUEUES, INHERIT | (both if broker.cluster_topic_enable else 0))
+    yield _topic(broker.broker_name, 1, INHERIT | (both if broker.broker_topic_enable else 0))
+    yield _topic("OFFSET_MOVED_EVENT")
+    yield _topic("SCHEDULE_TOPIC_XXXX", _SCHEDULE_QUEUES)
+    if broker.trace_topic_enable:
+        yield _topic(broker.msg_trace_topic_name)
+    yield _topic(f"{cluster}_REPLY_TOPIC")
+    yield _topic(f"rmq_sys_REVIVE_LOG_{cluster}", broker.revive_queue_num)
+    yield _topic(f"rmq_sys_SYNC_BROKER_MEMBER_{broker.broker_name}", 1, INHERIT)
+    yield _topic("RMQ_SYS_TRANS_HALF_TOPIC")
+    yield _topic("RMQ_SYS_TRANS_OP_HALF_TOPIC")
+    yield _topic("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC")
+    yield _topic("RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC")
+    if config.store.timer_wheel_enable:
+        yield _topic("rmq_sys_wheel_timer")
+
+
+def make_system_topics(config: GatewayConfig, catalog: Catalog) -> None:
+    """Puts those that are missing into the catalog; they are not journaled by that."""
+    for topic in system_topics(config):
+        if catalog.topic(topic.name) is None:
+            catalog.restore_topic(topic, topic.name)
+
+
+def _topic(name: str, queues: int = 1, permission: int = READ | WRITE) -> Topic:
+    return Topic(name, queues, queues, permission)

@@ -1,0 +1,35 @@
+"""RocketMQ 5.5.0's options of authentication and authorization (`AuthConfig`)."""
+
+from __future__ import annotations
+
+from broker_gateway.option_table import verdicts as v
+from broker_gateway.option_table.row import Kind, Row
+
+ROWS = (
+    Row("configName", Kind.TEXT, "", v.DERIVED),
+    Row("clusterName", Kind.TEXT, "", v.DERIVED),
+    Row("authConfigPath", Kind.TEXT, "", v.DERIVED),
+    Row("authenticationEnabled", Kind.BOOL, "false", v.AUTH_REFUSED),
+    Row("authenticationProvider", Kind.TEXT, "", v.AUTH_REFUSED),
+    Row("authenticationMetadataProvider", Kind.TEXT, "", v.AUTH_REFUSED),
+    Row("authenticationStrategy", Kind.TEXT, "", v.AUTH_REFUSED),
+    Row("authenticationWhitelist", Kind.TEXT, "", v.AUTH_REFUSED),
+    Row("initAuthenticationUser", Kind.TEXT, "", v.AUTH_REFUSED),
+    Row("innerClientAuthenticationCredentials", Kind.TEXT, "", v.AUTH_REFUSED),
+    Row("authorizationEnabled", Kind.BOOL, "false", v.AUTH_REFUSED),
+    Row("authorizationProvider", Kind.TEXT, "", v.AUTH_REFUSED),
+    Row("authorizationMetadataProvider", Kind.TEXT, "", v.AUTH_REFUSED),
+    Row("authorizationStrategy", Kind.TEXT, "", v.AUTH_REFUSED),
+    Row("authorizationWhitelist", Kind.TEXT, "", v.AUTH_REFUSED),
+    Row("migrateAuthFromV1Enabled", Kind.BOOL, "false", v.AUTH_REFUSED),
+    Row("userCacheMaxNum", Kind.INT, "1000", v.AUTH),
+    Row("userCacheExpiredSecond", Kind.INT, "600", v.AUTH),
+    Row("userCacheRefreshSecond", Kind.INT, "60", v.AUTH),
+    Row("aclCacheMaxNum", Kind.INT, "1000", v.AUTH),
+    Row("aclCacheExpiredSecond", Kind.INT, "600", v.AUTH),
+    Row("aclCacheRefreshSecond", Kind.INT, "60", v.AUTH),
+    Row("statefulAuthenticationCacheMaxNum", Kind.INT, "10000", v.AUTH),
+    Row("statefulAuthenticationCacheExpiredSecond", Kind.INT, "60", v.AUTH),
+    Row("statefulAuthorizationCacheMaxNum", Kind.INT, "10000", v.AUTH),
+    Row("statefulAuthorizationCacheExpiredSecond", Kind.INT, "60", v.AUTH),
+)

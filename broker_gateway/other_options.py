@@ -1,0 +1,88 @@
+"""Options of RocketMQ that have no effect here, or are refused: checked by the table, never passed over in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from broker_gateway.errors import OptionError
+from broker_gateway.option_table import ROWS
+from broker_gateway.option_table.row import Fate, Kind, Row
+
+_INTEGERS = {Kind.INT: 31, Kind.LONG: 63}
+
+
+class OtherOptions:
+    """Takes the options of the table that are not `effective` ones; `kept` are those with a value of their own."""
+
+    def __init__(self, effective: Collection[str]) -> None:
+        self._rows = {name: row for name, row in ROWS.items() if name not in effective}
+        self.kept: dict[str, str] = {}
+
+    def names(self) -> Collection[str]:
+        return self._rows
+
+    def take(self, name: str, value: str) -> str | None:
+        """What to warn of. Raises OptionError for a value of another type, and for what is refused."""
+        row = self._rows[name]
+        value = checked(row, value)
+        if value == row.default:
+            return None
+        verdict = row.verdict
+        if verdict.fate is Fate.REFUSED:
+            allowed = verdict.allowed or (row.default,)
+            if value not in allowed:
+                shown = " or ".join(each or "nothing" for each in allowed)
+                raise OptionError(f"option {name}={value} is refused: {verdict.why} (allowed: {shown})")
+        self.kept[name] = value
+        return f"option {name}={value} has no effect: {verdict.why}"
+
+
+def values_of(kept: Mapping[str, str], effective: Collection[str]) -> dict[str, str]:
+    """Those options with their values, defaults too."""
+    return {name: kept.get(name, row.default) for name, row in ROWS.items() if name not in effective}
+
+
+def checked(row: Row, value: str) -> str:
+    """The value as the table writes it. Raises OptionError when it is not of the row's type."""
+    value = value.strip()
+    if not value and not row.default:
+        return value  # what the original works out by itself
+    problem = _PROBLEMS[row.kind](row, value)
+    if problem:
+        raise OptionError(f"option {row.name}={value}: {problem}")
+    return value.lower() if row.kind is Kind.BOOL else value
+
+
+def _boolean(_row: Row, value: str) -> str:
+    return "" if value.lower() in ("true", "false") else "it is no boolean (allowed: true or false)"
+
+
+def _integer(row: Row, value: str) -> str:
+    bits = _INTEGERS[row.kind]
+    allowed = f"(allowed: {-1 << bits} to {(1 << bits) - 1})"
+    try:
+        number = int(value)
+    except ValueError:
+        return f"it is no integer {allowed}"
+    return "" if -1 << bits <= number < 1 << bits else f"it is out of range {allowed}"
+
+
+def _number(_row: Row, value: str) -> str:
+    try:
+        float(value)
+    except ValueError:
+        return "it is no number"
+    return ""
+
+
+def _text(_row: Row, _value: str) -> str:
+    return ""
+
+
+_PROBLEMS: dict[Kind, Callable[[Row, str], str]] = {
+    Kind.BOOL: _boolean,
+    Kind.INT: _integer,
+    Kind.LONG: _integer,
+    Kind.DOUBLE: _number,
+    Kind.TEXT: _text,
+}

@@ -1,0 +1,74 @@
+"""The administration of one broker: its parts, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from broker_gateway.clients import ClientRegistry
+from broker_gateway.clock import now_ms
+from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.delivery.wakeups import Wakeups
+from broker_gateway.journal.journal import Journal
+from broker_gateway.metadata.catalog import Catalog
+from broker_gateway.metadata.data_version import DataVersion
+from broker_gateway.metadata.names import system_topics
+from broker_gateway.metrics import Metrics
+from broker_gateway.reload import Configuration
+from broker_gateway.retention import Retention
+from broker_gateway.service.administration.configuration import OptionAdministration
+from broker_gateway.service.administration.connections import Connections
+from broker_gateway.service.administration.groups import GroupAdministration
+from broker_gateway.service.administration.messages import MessageQueries
+from broker_gateway.service.administration.offsets import OffsetAdministration
+from broker_gateway.service.administration.runtime import RuntimeInfo
+from broker_gateway.service.administration.statistics import Statistics
+from broker_gateway.service.administration.topics import TopicAdministration
+from store.message_store import MessageStore
+
+
+class Administration:
+    """What the front door's requests call. `topic_changed` is told which are gone, or new."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        store: MessageStore,
+        catalog: Catalog,
+        deliveries: DeliveryTable,
+        journal: Journal,
+        wakeups: Wakeups[Any],
+        clients: ClientRegistry,
+        metrics: Metrics,
+        retention: Retention,
+        topic_changed: Callable[[str], None],
+    ) -> None:
+        config = configuration.current
+        self.broker = config.broker.broker_name
+        self.address = f"{config.broker.broker_ip1}:{config.broker.listen_port}"
+        self._cluster = config.broker.broker_cluster_name
+        self._store = store
+        self._catalog = catalog
+        self.retention = retention
+        self.topics = TopicAdministration(config, catalog, store, deliveries, journal, topic_changed)
+        self.groups = GroupAdministration(catalog, deliveries, journal, topic_changed)
+        self.offsets = OffsetAdministration(catalog, store, deliveries, journal, wakeups)
+        self.messages = MessageQueries(store)
+        self.connections = Connections(clients)
+        self.statistics = Statistics(metrics, self._cluster, now_ms())
+        self.runtime = RuntimeInfo(config, store, self.statistics, now_ms)
+        self.options = OptionAdministration(configuration, now_ms())
+
+    @property
+    def log_end(self) -> int:
+        return self._store.max_offset
+
+    def topic_version(self) -> DataVersion:
+        return self._catalog.topics_version
+
+    def group_version(self) -> DataVersion:
+        return self._catalog.versions.get("subscriptionGroup.json", DataVersion())
+
+    def system_topics(self) -> list[str]:
+        """Names that clients may not use."""
+        return system_topics(self._cluster, self.broker)

@@ -1,0 +1,120 @@
+"""Consumer groups by hand: created, changed, deleted, listed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from broker_gateway.clock import now_ms
+from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.journal.journal import Journal
+from broker_gateway.metadata.catalog import Catalog, CatalogFullError, Group
+from broker_gateway.metadata.names import RETRY_PREFIX
+from broker_gateway.remoting.codes import ResponseCode
+from broker_gateway.remoting.errors import RequestError
+from broker_gateway.remoting.java_json import JsonObject
+from broker_gateway.service.administration.topics import refused_by_log, written
+from broker_gateway.service.status import ServiceError
+from broker_gateway.service.validation import group_of
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2
+
+log = structlog.get_logger(__name__)
+
+RETRY_MAX_TIMES_LIMIT = 1000
+_FIXED: dict[str, Any] = {
+    "attributes": {},
+    "brokerId": 0,
+    "consumeBroadcastEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeTimeoutMinute": 15,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+    "notifyConsumerIdsChangedEnable": True,
+    "retryQueueNums": 1,
+    "whichBrokerWhenConsumeSlowly": 1,
+}
+"""What a group's configuration says and a broker of one kind does anyway."""
+
+
+def group_config(group: Group) -> dict[str, Any]:
+    """The group as RocketMQ's programs see it."""
+    return {
+        **_FIXED,
+        "consumeEnable": group.consume_enabled,
+        "consumeMessageOrderly": group.fifo,
+        "groupName": group.name,
+        "retryMaxTimes": group.retry_max_times,
+    }
+
+
+def group_of_config(config: JsonObject) -> Group:
+    """The group that a configuration describes. Raises BodyError or RequestError."""
+    name = config.text("groupName", "")
+    try:
+        group_of(definition_pb2.Resource(name=name))
+    except ServiceError as error:
+        raise RequestError(error.message, ResponseCode.INVALID_PARAMETER) from error
+    retries = config.integer("retryMaxTimes", 16)
+    if not 0 <= retries <= RETRY_MAX_TIMES_LIMIT:
+        raise RequestError(
+            f"retryMaxTimes {retries} is outside of 0 to {RETRY_MAX_TIMES_LIMIT}",
+            ResponseCode.INVALID_PARAMETER,
+        )
+    enabled = config.members.get("consumeEnable")
+    return Group(
+        name,
+        retries,
+        config.boolean("consumeMessageOrderly"),
+        True if enabled is None else config.boolean("consumeEnable"),
+        now_ms(),
+    )
+
+
+class GroupAdministration:
+    """Groups of the broker; what changes them returns when the change is in the log."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        deliveries: DeliveryTable,
+        journal: Journal,
+        topic_changed: Callable[[str], None],
+    ) -> None:
+        self._topic_changed = topic_changed
+        self._catalog = catalog
+        self._deliveries = deliveries
+        self._journal = journal
+        catalog.on_group_deleted = lambda group: journal.group(group, deleted=True)
+
+    def known(self, name: str) -> Group:
+        """SUBSCRIPTION_GROUP_NOT_EXIST."""
+        group = self._catalog.group(name)
+        if group is None:
+            raise RequestError("No group in this broker", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+        return group
+
+    def all(self) -> list[Group]:
+        return list(self._catalog.groups())
+
+    async def put(self, group: Group) -> None:
+        """Creates or changes a group."""
+        try:
+            self._catalog.put_group(group)
+        except CatalogFullError as error:
+            raise RequestError(str(error)) from error
+        await written(self._journal)
+
+    async def delete(self, name: str, *, clean_offsets: bool) -> None:
+        """Deletes a group, with `clean_offsets` its state on every queue; one that is not there is deleted already."""
+        if self._catalog.delete_group(name) is not None:
+            self._topic_changed(RETRY_PREFIX + name)
+            log.info("consumer group deleted", group=name, clean_offsets=clean_offsets)
+        if clean_offsets:
+            keys = [state.key for state in self._deliveries.queues() if state.key.group == name]
+            with refused_by_log():
+                self._journal.removed(keys)
+            for key in keys:
+                self._deliveries.forget(key)
+        await written(self._journal)

@@ -1,0 +1,200 @@
+"""Offsets of queues and groups: searched, told, set and reset."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import structlog
+
+from broker_gateway.delivery.queue_delivery import QueueKey
+from broker_gateway.delivery.retry_topics import subscribed_topic
+from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.delivery.wakeups import Wakeups
+from broker_gateway.journal.journal import Journal
+from broker_gateway.metadata.catalog import Catalog
+from broker_gateway.remoting.codes import ResponseCode
+from broker_gateway.remoting.errors import RequestError
+from broker_gateway.service.administration.topics import store_time_of, written
+from store.message_store import MessageStore
+from store.time_search import BoundaryType
+
+log = structlog.get_logger(__name__)
+MAX_SEARCHES = 32
+"""By time, at once: each reads the log on a thread."""
+
+
+class Progress(NamedTuple):
+    """A group on a queue. `pull_offset` is behind what was handed out; `last_ms` the store time of the last settled."""
+
+    topic: str
+    queue_id: int
+    broker_offset: int
+    consumer_offset: int
+    pull_offset: int
+    last_ms: int
+
+    @property
+    def behind(self) -> int:
+        return self.broker_offset - self.consumer_offset
+
+    @property
+    def in_flight(self) -> int:
+        return self.pull_offset - self.consumer_offset
+
+
+class OffsetAdministration:
+    """Of this broker's queues. What sets an offset returns when that is in the log."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        store: MessageStore,
+        deliveries: DeliveryTable,
+        journal: Journal,
+        wakeups: Wakeups[Any],
+    ) -> None:
+        self._catalog = catalog
+        self._store = store
+        self._deliveries = deliveries
+        self._journal = journal
+        self._wakeups = wakeups
+        self._searches = 0
+
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """The first offset in the log and the next one to be given."""
+        index = self._store.index
+        return index.min_offset(topic, queue_id), index.max_offset(topic, queue_id)
+
+    def earliest_ms(self, topic: str, queue_id: int) -> int:
+        """Store time of a queue's first message; -1 without one."""
+        first, following = self.bounds(topic, queue_id)
+        return (store_time_of(self._store, topic, queue_id, first) or -1) if first < following else -1
+
+    async def at_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: BoundaryType = BoundaryType.LOWER
+    ) -> int:
+        """The queue offset of a store time. SYSTEM_BUSY."""
+        if self._searches >= MAX_SEARCHES:
+            raise RequestError(
+                f"{MAX_SEARCHES} searches by time run already; try again later", ResponseCode.SYSTEM_BUSY
+            )
+        self._searches += 1
+        try:
+            return await asyncio.to_thread(self._store.at_time(topic, queue_id), timestamp_ms, boundary)
+        finally:
+            self._searches -= 1
+
+    def committed(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Where a group is, None when it never was there."""
+        state = self._deliveries.known(QueueKey(group, topic, queue_id))
+        return None if state is None else state.committed
+
+    def all(self) -> dict[str, dict[int, int]]:
+        """Committed offsets by `topic@group` and queue id."""
+        found: dict[str, dict[int, int]] = {}
+        for state in self._deliveries.queues():
+            group, topic, queue_id = state.key
+            found.setdefault(f"{topic}@{group}", {})[queue_id] = state.committed
+        return found
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups that have, or had, something of a topic."""
+        return sorted({state.key.group for state in self._deliveries.queues() if state.key.topic == topic})
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics of which a group has, or had, something."""
+        return sorted({state.key.topic for state in self._deliveries.queues() if state.key.group == group})
+
+    def topics_by_group(self) -> dict[str, set[str]]:
+        """`topics_of` for every group."""
+        found: dict[str, set[str]] = {}
+        for state in self._deliveries.queues():
+            found.setdefault(state.key.group, set()).add(state.key.topic)
+        return found
+
+    def progress(self, group: str, topics: Iterable[str]) -> list[Progress]:
+        """A group on every read queue of those topics that exist."""
+        found = []
+        for name in topics:
+            topic = self._catalog.topic(name)
+            for queue_id in range(topic.read_queues if topic is not None else 0):
+                state = self._deliveries.known(QueueKey(group, name, queue_id))
+                committed = state.committed if state is not None else 0
+                handed_out = max(state.cursor, committed) if state is not None else 0
+                found.append(
+                    Progress(
+                        name,
+                        queue_id,
+                        self._store.index.max_offset(name, queue_id),
+                        committed,
+                        handed_out,
+                        store_time_of(self._store, name, queue_id, committed - 1) if committed else 0,
+                    )
+                )
+        return found
+
+    async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Sets where a group goes on; what it has in flight there is forgotten."""
+        if self._catalog.group(group) is None:
+            raise RequestError(f"Group {group[:255]} not exist!", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+        self._check_queue(topic, queue_id, "not exist!")
+        if offset < 0:
+            raise RequestError(
+                f"commitOffset {offset} is negative; give one of 0 or more", ResponseCode.INVALID_PARAMETER
+            )
+        self._set(QueueKey(group, topic, queue_id), offset)
+        await written(self._journal)
+
+    async def reset(
+        self, group: str, topic: str, queue_id: int, timestamp_ms: int, offset: int | None
+    ) -> dict[int, int]:
+        """Lets a group go on elsewhere: in one queue or (-1) in all, at an offset or a time (negative: the end).
+
+        Returns the new offset of each queue. Raises RequestError.
+        """
+        found = self._check_queue(topic, max(queue_id, 0), "does not exist")
+        if self._catalog.group(group) is None:
+            raise RequestError(
+                f"Group {group[:255]} does not exist", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            )
+        queues = [queue_id] if queue_id >= 0 else list(range(found))
+        offsets = {}
+        for each in queues:
+            first, following = self.bounds(topic, each)
+            if queue_id >= 0 and offset is not None and offset != -1:
+                if not first <= offset <= following:
+                    raise RequestError(
+                        f"Target offset {offset} not in consume queue range [{first}-{following}]"
+                    )
+                offsets[each] = offset
+            elif timestamp_ms < 0:
+                offsets[each] = following
+            else:
+                offsets[each] = await self.at_time(topic, each, timestamp_ms)
+        for each, target in offsets.items():
+            self._set(QueueKey(group, topic, each), target)
+        await written(self._journal)
+        log.info("offsets reset", group=group, topic=topic, offsets=offsets)
+        return offsets
+
+    def _check_queue(self, name: str, queue_id: int, missing: str) -> int:
+        """The number of the topic's read queues."""
+        topic = self._catalog.topic(name)
+        if topic is None:
+            raise RequestError(f"Topic {name[:255]} {missing}", ResponseCode.TOPIC_NOT_EXIST)
+        queues = max(topic.read_queues, topic.write_queues)
+        if not 0 <= queue_id < queues:
+            raise RequestError(
+                f"topic {name} has no queue {queue_id}; it has 0 to {queues - 1}",
+                ResponseCode.INVALID_PARAMETER,
+            )
+        return topic.read_queues
+
+    def _set(self, key: QueueKey, offset: int) -> None:
+        state = self._deliveries.queue(key)
+        state.reset(min(offset, self._store.index.max_offset(key.topic, key.queue_id)))
+        self._journal.reset(state)
+        self._deliveries.offer(key.topic, key.queue_id)
+        self._wakeups.due(subscribed_topic(key), key.group)

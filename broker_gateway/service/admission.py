@@ -1,0 +1,157 @@
+"""How many calls of a kind may be under way, and how long one may have waited before it is served.
+
+The original queues a kind of request before its threads; here a call is served when it is read, so that what is
+bounded is what has no answer yet. A call has waited at least since the first work of the turn of the event loop that
+read it; the time before that is the system's and cannot be seen.
+
+| kind | calls |
+|---|---|
+| send | SendMessage, RecallMessage |
+| pull | ReceiveMessage, PullMessage |
+| ack | AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue |
+| query | QueryOffset |
+| client manager | Telemetry, NotifyClientTermination, SyncLiteSubscription |
+| consumer manager | GetOffset, UpdateOffset |
+| heartbeat | Heartbeat |
+| end transaction | EndTransaction |
+| admin broker | the Admin service |
+| load balance | QueryRoute, QueryAssignment |
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from broker_gateway.config import GatewayConfig
+from broker_gateway.options import camel
+from broker_gateway.service.context import CallContext, RpcError
+from broker_gateway.service.status import ServiceError
+from broker_gateway.turn import Turn
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+
+
+class Lane:
+    """Calls of one kind. As a context manager it counts one that is under way, after `check`."""
+
+    __slots__ = (
+        "_capacity_option",
+        "_turn",
+        "_wait_option",
+        "capacity",
+        "name",
+        "refused",
+        "under_way",
+        "wait_s",
+    )
+
+    def __init__(self, turn: Turn, name: str, capacity_option: str, wait_option: str) -> None:
+        self._turn = turn
+        self.name = name
+        self._capacity_option = capacity_option
+        self._wait_option = wait_option
+        self.capacity = 0
+        self.wait_s = 0.0
+        """0: calls may wait for any time."""
+        self.under_way = 0
+        self.refused = 0
+
+    def configure(self, config: GatewayConfig, check_waiting: bool) -> None:
+        broker = config.broker
+        self.capacity = getattr(broker, self._capacity_option)
+        limited = check_waiting and bool(self._wait_option) and broker.broker_fast_failure_enable
+        self.wait_s = getattr(broker, self._wait_option) / 1000 if limited else 0.0
+
+    def check(self) -> None:
+        """Raises ServiceError TOO_MANY_REQUESTS for a call that cannot be taken now."""
+        if self.under_way >= self.capacity:
+            self.refused += 1
+            raise ServiceError(
+                pb.TOO_MANY_REQUESTS,
+                f"the broker is busy: {self.under_way} {self.name} calls are under way "
+                f"({camel(self._capacity_option)}={self.capacity}); try again later",
+            )
+        if self.wait_s and self._turn.scheduled:
+            waited = time.monotonic() - self._turn.began
+            if waited > self.wait_s:
+                self.refused += 1
+                raise ServiceError(
+                    pb.TOO_MANY_REQUESTS,
+                    f"the broker is busy: the call waited {waited * 1000:.0f} ms "
+                    f"({camel(self._wait_option)}={self.wait_s * 1000:.0f}); try again",
+                )
+
+    def __enter__(self) -> Lane:
+        self.under_way += 1
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.under_way -= 1
+
+
+class Admission:
+    """The lanes. Waiting is checked from `check_waiting` on: while a process starts, nothing is on time."""
+
+    def __init__(self, config: GatewayConfig, turn: Turn) -> None:
+        self.send = Lane(turn, "send", "send_thread_pool_queue_capacity", "wait_time_mills_in_send_queue")
+        self.pull = Lane(turn, "pull", "pull_thread_pool_queue_capacity", "wait_time_mills_in_pull_queue")
+        self.ack = Lane(turn, "ack", "ack_thread_pool_queue_capacity", "wait_time_mills_in_ack_queue")
+        self.query = Lane(turn, "query", "query_thread_pool_queue_capacity", "")
+        self.client_manager = Lane(turn, "client manager", "client_manager_thread_pool_queue_capacity", "")
+        self.consumer_manager = Lane(
+            turn, "consumer manager", "consumer_manager_thread_pool_queue_capacity", ""
+        )
+        self.heartbeat = Lane(
+            turn, "heartbeat", "heartbeat_thread_pool_queue_capacity", "wait_time_mills_in_heartbeat_queue"
+        )
+        self.end_transaction = Lane(
+            turn,
+            "end transaction",
+            "end_transaction_pool_queue_capacity",
+            "wait_time_mills_in_transaction_queue",
+        )
+        self.admin_broker = Lane(
+            turn,
+            "admin broker",
+            "admin_broker_thread_pool_queue_capacity",
+            "wait_time_mills_in_admin_broker_queue",
+        )
+        self.load_balance = Lane(turn, "load balance", "load_balance_thread_pool_queue_capacity", "")
+        self._config = config
+        self._check_waiting = False
+        self.configure(config)
+
+    def lanes(self) -> Iterable[Lane]:
+        return [each for each in vars(self).values() if isinstance(each, Lane)]
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes the limits of other options; what is under way stays."""
+        self._config = config
+        for lane in self.lanes():
+            lane.configure(config, self._check_waiting)
+
+    def check_waiting(self) -> None:
+        self._check_waiting = True
+        self.configure(self._config)
+
+
+class Guarded:
+    """A service whose RPCs, all coroutines, count in a lane; refused ones fail with RESOURCE_EXHAUSTED."""
+
+    def __init__(self, service: object, lane: Lane) -> None:
+        self._service = service
+        self._lane = lane
+
+    def __getattr__(self, name: str) -> Callable[[Any, CallContext], Awaitable[Any]]:
+        method, lane = getattr(self._service, name), self._lane
+
+        async def guarded(request: Any, context: CallContext) -> Any:
+            try:
+                lane.check()
+            except ServiceError as error:
+                raise RpcError("RESOURCE_EXHAUSTED", error.message) from error
+            with lane:
+                return await method(request, context)
+
+        return guarded

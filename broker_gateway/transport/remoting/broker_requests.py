@@ -1,0 +1,123 @@
+"""Requests about the broker itself, and messages looked up in its log."""
+
+from __future__ import annotations
+
+from broker_gateway.clock import now_ms
+from broker_gateway.remoting import java_json
+from broker_gateway.remoting.body.tables import KVTable
+from broker_gateway.remoting.codes import RequestCode, ResponseCode
+from broker_gateway.remoting.command import Command
+from broker_gateway.remoting.connection import Connection
+from broker_gateway.remoting.errors import RequestError
+from broker_gateway.remoting.fields import Fields
+from broker_gateway.service.administration.administration import Administration
+from broker_gateway.service.administration.statistics import Figure
+from broker_gateway.transport.remoting.guard import Guard
+
+_UNIQUE_KEY = "_UNIQUE_KEY_QUERY"
+_UNIQUE_MOST = 32
+
+
+class BrokerRequests:
+    """Answers as the original's AdminBrokerProcessor and QueryMessageProcessor."""
+
+    def __init__(self, administration: Administration) -> None:
+        self._admin = administration
+
+    def bind(self, guard: Guard) -> None:
+        guard.closed(RequestCode.GET_BROKER_RUNTIME_INFO, self.runtime_info)
+        guard.split(RequestCode.GET_BROKER_CONFIG, self.config, self.public_config)
+        guard.closed(RequestCode.UPDATE_BROKER_CONFIG, self.update_config, changes=True)
+        guard.closed(RequestCode.VIEW_BROKER_STATS_DATA, self.stats)
+        guard.closed(RequestCode.DELETE_EXPIRED_COMMITLOG, self.delete_expired, changes=True)
+        guard.closed(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean_consume_queue)
+        guard.closed(RequestCode.VIEW_MESSAGE_BY_ID, self.view)
+        guard.closed(RequestCode.QUERY_MESSAGE, self.query)
+        guard.closed(RequestCode.PULL_MESSAGE, self.pull)
+
+    def runtime_info(self, _: Connection, request: Command) -> Command:
+        try:
+            table = self._admin.runtime.table()
+        except OSError as error:
+            raise RequestError(f"the disk cannot be looked at: {error}") from error
+        return request.reply(body=KVTable(table).encode())
+
+    def config(self, _: Connection, request: Command) -> Command:
+        options = self._admin.options
+        return request.reply(fields={"version": options.version_json()}, body=options.shown().encode())
+
+    def public_config(self, _: Connection, request: Command) -> Command:
+        """Enough for other lakebrokers to reach the gRPC port."""
+        options = self._admin.options
+        return request.reply(fields={"version": options.version_json()}, body=options.public().encode())
+
+    async def update_config(self, _: Connection, request: Command) -> Command:
+        await self._admin.options.change(request.body, now_ms())
+        return request.reply()
+
+    def stats(self, _: Connection, request: Command) -> Command:
+        fields = Fields(request.ext_fields)
+        minute, hour, day = self._admin.statistics.figures(fields.text("statsName"), fields.text("statsKey"))
+        body = {"statsDay": _item(day), "statsHour": _item(hour), "statsMinute": _item(minute)}
+        return request.reply(body=java_json.dumps(body))
+
+    async def delete_expired(self, _: Connection, request: Command) -> Command:
+        try:
+            await self._admin.retention.look(by_hand=True)
+        except OSError as error:
+            raise RequestError(f"segments cannot be deleted: {error}") from error
+        return request.reply()
+
+    def clean_consume_queue(self, _: Connection, request: Command) -> Command:
+        """There are no consume queue files; the index goes with its segments."""
+        return request.reply()
+
+    def view(self, _: Connection, request: Command) -> Command:
+        offset = Fields(request.ext_fields).long("offset")
+        return request.reply(body=self._admin.messages.by_physical_offset(offset))
+
+    async def query(self, _: Connection, request: Command) -> Command:
+        fields = Fields(request.ext_fields)
+        for name in ("maxNum", "beginTimestamp", "endTimestamp"):
+            fields.text(name)
+        most = _UNIQUE_MOST if fields.boolean(_UNIQUE_KEY) else fields.small("maxNum")
+        key = fields.name("key", 32_767)
+        topic = self._admin.topics.known(fields.text("topic"))
+        found = await self._admin.messages.by_key(
+            topic, key, most, fields.long("beginTimestamp"), fields.long("endTimestamp")
+        )
+        told = {
+            "indexLastUpdatePhyoffset": str(self._admin.log_end if found else 0),
+            "indexLastUpdateTimestamp": str(now_ms() if found else 0),
+        }
+        if not found:
+            remark = "can not find message, maybe time range not correct"
+            return request.reply(ResponseCode.QUERY_NOT_FOUND, remark=remark, fields=told)
+        return request.reply(fields=told, body=b"".join(found))
+
+    def pull(self, _: Connection, request: Command) -> Command:
+        """Reads only: no group moves, nobody waits."""
+        fields = Fields(request.ext_fields)
+        for name in ("queueId", "maxMsgNums"):
+            fields.text(name)
+        name = fields.text("topic")
+        try:
+            topic = self._admin.topics.known(name)
+        except RequestError as error:
+            raise RequestError(f"topic[{name[:255]}] not exist, apply first please!", error.code) from error
+        if not topic.readable:
+            raise RequestError(f"the topic[{name}] pulling message is forbidden", ResponseCode.NO_PERMISSION)
+        pulled = self._admin.messages.pull(
+            topic, fields.small("queueId"), fields.long("queueOffset"), fields.small("maxMsgNums")
+        )
+        told = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(pulled.next_offset),
+            "minOffset": str(pulled.min_offset),
+            "maxOffset": str(pulled.max_offset),
+        }
+        return request.reply(pulled.code, fields=told, body=pulled.records)
+
+
+def _item(figure: Figure) -> dict[str, float]:
+    return {"avgpt": figure.average, "sum": figure.total, "tps": figure.per_second}

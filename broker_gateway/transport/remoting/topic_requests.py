@@ -1,0 +1,159 @@
+"""Requests about topics and the offsets of their queues."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from broker_gateway.metadata.data_version import DataVersion
+from broker_gateway.remoting import java_json
+from broker_gateway.remoting.body.tables import TopicList
+from broker_gateway.remoting.body.topic_config import TopicConfig
+from broker_gateway.remoting.codes import RequestCode, ResponseCode
+from broker_gateway.remoting.command import Command
+from broker_gateway.remoting.connection import Connection
+from broker_gateway.remoting.errors import RequestError
+from broker_gateway.remoting.fields import Fields
+from broker_gateway.remoting.java_json import ObjectKeys
+from broker_gateway.service.administration.administration import Administration
+from broker_gateway.transport.remoting.guard import Guard
+from store.time_search import BoundaryType
+
+MAX_ATTRIBUTES = 100
+
+
+def message_queue(broker: str, topic: str, queue_id: int) -> dict[str, Any]:
+    """A queue as Java's MessageQueue is written."""
+    return {"brokerName": broker, "queueId": queue_id, "topic": topic}
+
+
+def attributes_of(text: str) -> dict[str, str]:
+    """Changes of attributes, `+name=value,-name`. Raises RequestError."""
+    found = {}
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if len(parts) > MAX_ATTRIBUTES:
+        raise RequestError(
+            f"{len(parts)} attributes: {MAX_ATTRIBUTES} are allowed", ResponseCode.INVALID_PARAMETER
+        )
+    for part in parts:
+        name, _, value = part.partition("=")
+        found[name.strip()] = value.strip()
+    return found
+
+
+class TopicRequests:
+    """Answers as the original's AdminBrokerProcessor."""
+
+    def __init__(self, administration: Administration) -> None:
+        self._admin = administration
+
+    def bind(self, guard: Guard) -> None:
+        guard.closed(RequestCode.UPDATE_AND_CREATE_TOPIC, self.put, changes=True)
+        guard.closed(RequestCode.DELETE_TOPIC_IN_BROKER, self.delete, changes=True)
+        guard.closed(RequestCode.GET_ALL_TOPIC_CONFIG, self.all)
+        guard.closed(RequestCode.GET_TOPIC_STATS_INFO, self.status)
+        guard.closed(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system)
+        guard.open(RequestCode.GET_TOPIC_CONFIG, self.one)
+        guard.open(RequestCode.GET_MAX_OFFSET, self.max_offset)
+        guard.open(RequestCode.GET_MIN_OFFSET, self.min_offset)
+        guard.open(RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest)
+        guard.open(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.search)
+
+    async def put(self, _: Connection, request: Command) -> Command:
+        fields = Fields(request.ext_fields)
+        for name in ("readQueueNums", "writeQueueNums", "perm", "topicFilterType", "order"):
+            fields.text(name)
+        await self._admin.topics.put(
+            TopicConfig(
+                fields.text("topic"),
+                fields.small("readQueueNums"),
+                fields.small("writeQueueNums"),
+                fields.small("perm"),
+                fields.text("topicFilterType"),
+                fields.small("topicSysFlag"),
+                fields.boolean("order"),
+                attributes_of(fields.optional_text("attributes") or ""),
+            )
+        )
+        return request.reply()
+
+    async def delete(self, _: Connection, request: Command) -> Command:
+        await self._admin.topics.delete(Fields(request.ext_fields).text("topic"))
+        return request.reply()
+
+    async def all(self, _: Connection, request: Command) -> Command:
+        topics, version = self._admin.topics.all(), self._admin.topic_version().to_json()
+
+        def body() -> bytes:
+            return java_json.dumps(
+                {
+                    "dataVersion": version,
+                    "mappingDataVersion": DataVersion().to_json(),
+                    "topicConfigTable": {
+                        each.name: self._admin.topics.config(each).to_json() for each in topics
+                    },
+                    "topicQueueMappingDetailMap": {},
+                    "topicQueueMappingInfoMap": {},
+                }
+            )
+
+        return request.reply(fields={"totalTopicNum": str(len(topics))}, body=await asyncio.to_thread(body))
+
+    def one(self, _: Connection, request: Command) -> Command:
+        name = Fields(request.ext_fields).text("topic")
+        try:
+            topic = self._admin.topics.known(name)
+        except RequestError as error:
+            raise RequestError(f"No topic in this broker. topic: {name[:255]}", error.code) from error
+        return request.reply(body=java_json.dumps(self._admin.topics.config(topic).to_json()))
+
+    def system(self, _: Connection, request: Command) -> Command:
+        return request.reply(body=TopicList(self._admin.system_topics()).encode())
+
+    def status(self, _: Connection, request: Command) -> Command:
+        name = Fields(request.ext_fields).text("topic")
+        queues = [
+            (
+                message_queue(self._admin.broker, name, each.queue_id),
+                {
+                    "lastUpdateTimestamp": each.last_update_ms,
+                    "maxOffset": each.max_offset,
+                    "minOffset": each.min_offset,
+                },
+            )
+            for each in self._admin.topics.status(name)
+        ]
+        rate = self._admin.statistics.rate("messages_in", (name,))
+        return request.reply(
+            body=java_json.dumps({"offsetTable": ObjectKeys(queues), "topicPutTps": float(rate)})
+        )
+
+    def max_offset(self, _: Connection, request: Command) -> Command:
+        return request.reply(fields={"offset": str(self._bounds(request)[1])})
+
+    def min_offset(self, _: Connection, request: Command) -> Command:
+        return request.reply(fields={"offset": str(self._bounds(request)[0])})
+
+    def earliest(self, _: Connection, request: Command) -> Command:
+        return request.reply(fields={"timestamp": str(self._admin.offsets.earliest_ms(*_queue(request)))})
+
+    async def search(self, _: Connection, request: Command) -> Command:
+        fields = Fields(request.ext_fields)
+        word = (fields.optional_text("boundaryType") or "LOWER").upper()
+        if word not in BoundaryType.__members__:
+            raise RequestError(
+                f"boundaryType {word[:80]!r} is unknown; use LOWER or UPPER", ResponseCode.INVALID_PARAMETER
+            )
+        offset = await self._admin.offsets.at_time(
+            *_queue(request), fields.long("timestamp"), BoundaryType[word]
+        )
+        return request.reply(fields={"offset": str(offset)})
+
+    def _bounds(self, request: Command) -> tuple[int, int]:
+        return self._admin.offsets.bounds(*_queue(request))
+
+
+def _queue(request: Command) -> tuple[str, int]:
+    fields = Fields(request.ext_fields)
+    fields.text("queueId")
+    return fields.text("topic"), fields.small("queueId")

@@ -1,0 +1,252 @@
+"""A gateway whose remoting ports are among hostile and idle peers: others are served meanwhile, over gRPC too, its memory stays bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from broker_gateway.remoting.client import RemotingClient
+from broker_gateway.remoting.codes import RequestCode, ResponseCode
+from broker_gateway.remoting.command import Command
+from broker_gateway.remoting.frame import MAX_FRAME, encode
+from demo.processes import Gateway
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from tests.fault.test_nameserver_load import BOMBS, hostile_frames
+from tests.integration.gateway.conftest import OPTIONS, Client
+
+IDLE = 2000
+Record = Callable[[str, object], None]
+_CODES = (
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.HEART_BEAT,
+    RequestCode.UPDATE_BROKER_CONFIG,
+)
+"""Requests whose bodies are read."""
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Gateway]:
+    with Gateway(tmp_path, **OPTIONS) as found:
+        yield found
+        assert found.terminate() == 0
+    assert "Traceback" not in found.log.read_text()
+
+
+class Witness:
+    """An administrator and a gRPC client that must be served all the time."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._address = f"127.0.0.1:{gateway.remoting_port}"
+        self._client = RemotingClient()
+        self._grpc = Client(gateway.address)
+        self._sent = 0
+
+    async def look(self) -> None:
+        answer = await asyncio.to_thread(self._grpc.send, "witness", b"x")
+        assert answer.status.code == pb.OK
+        self._sent += 1
+        command = Command(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "witness"})
+        found = await self._client.invoke(self._address, command, 20)
+        assert found.code == ResponseCode.SUCCESS
+        assert found.body.count(b'"maxOffset"') == 8
+
+    async def close(self) -> None:
+        self._grpc.channel.close()
+        await self._client.close()
+
+
+def memory_mib(gateway: Gateway, what: str = "VmRSS") -> int:
+    assert gateway.process is not None
+    status = Path(f"/proc/{gateway.process.pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith(f"{what}:"))
+    return int(line.split()[1]) >> 10
+
+
+def connect(gateway: Gateway, below: int = 0) -> socket.socket:
+    found = socket.create_connection(("127.0.0.1", gateway.remoting_port - below), timeout=20)
+    found.settimeout(20)
+    return found
+
+
+@pytest.mark.timeout(180)
+def test_hostile_frames_end_their_connection_only(gateway: Gateway) -> None:
+    async def test() -> None:
+        witness = Witness(gateway)
+        for number, data in enumerate(hostile_frames()):
+            with connect(gateway, below=2 * (number % 2)) as peer:
+                peer.sendall(data)
+            if number % 40 == 0:
+                await witness.look()
+        await witness.look()
+        await witness.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.timeout(120)
+def test_broken_frames_close_at_once(gateway: Gateway) -> None:
+    for data in hostile_frames()[:7]:
+        with connect(gateway) as peer:
+            peer.sendall(data)
+            with contextlib.suppress(ConnectionResetError):
+                assert peer.recv(1) == b""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", BOMBS)
+def test_hostile_bodies_are_answered_and_memory_is_bounded(
+    gateway: Gateway, kind: str, record_property: Record
+) -> None:
+    async def test() -> None:
+        witness = Witness(gateway)
+        await witness.look()
+        before = memory_mib(gateway)
+        client = RemotingClient()
+        for code in _CODES:
+            command = Command(code, {}, BOMBS[kind])
+            answer = await client.invoke(f"127.0.0.1:{gateway.remoting_port}", command, 60)
+            assert answer.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER)
+            assert answer.remark is not None
+            assert len(answer.remark) < 1000
+            await witness.look()
+        grown = memory_mib(gateway, "VmHWM") - before
+        record_property("grown_mib", grown)
+        assert grown < 300
+        await client.close()
+        await witness.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.timeout(180)
+def test_idle_and_half_open_connections(gateway: Gateway, record_property: Record) -> None:
+    """2,000 that say nothing or half a frame, on both ports; then 40 that announce 16 MiB and send all but a byte."""
+
+    async def test() -> None:
+        witness = Witness(gateway)
+        await witness.look()
+        before = memory_mib(gateway)
+        peers = [connect(gateway, below=2 * (number % 2)) for number in range(IDLE)]
+        for peer in peers[::2]:
+            peer.sendall(struct.pack(">II", 1000, 900) + b"{")
+        await witness.look()
+        idle = memory_mib(gateway) - before
+        record_property("grown_by_idle_mib", idle)
+        assert idle < 100
+        announced = struct.pack(">II", MAX_FRAME - 4, 2) + b"{}"
+        most, large = 0, []
+        for _ in range(40):
+            peer = connect(gateway)
+            large.append(peer)
+            with contextlib.suppress(ConnectionError):  # closed for holding too much
+                peer.sendall(announced + bytes(MAX_FRAME - len(announced) - 1))
+            await witness.look()
+            most = max(most, memory_mib(gateway))
+        record_property("grown_by_half_open_mib", most - before)
+        assert most < before + 500, "640 MiB were sent, 256 may be held, of both ports together"
+        for peer in (*peers, *large):
+            peer.close()
+        await witness.look()
+        await witness.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.timeout(180)
+def test_heartbeats_of_many_connections_are_forgotten_with_them(gateway: Gateway) -> None:
+    async def test() -> None:
+        address = f"127.0.0.1:{gateway.remoting_port}"
+        body = json.dumps(
+            {"clientID": "c", "producerDataSet": [{"groupName": "p"}], "consumerDataSet": []}
+        ).encode()
+        peers = [connect(gateway) for _ in range(200)]
+        for peer in peers:
+            peer.sendall(encode(Command(RequestCode.HEART_BEAT, {}, body)))
+            assert peer.recv(1)
+        client = RemotingClient()
+        listed = Command(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "p"})
+        assert (await client.invoke(address, listed, 20)).body.count(b'"clientId":"c"') == 200
+        for peer in peers:
+            peer.close()
+        deadline = asyncio.get_running_loop().time() + 30
+        while (await client.invoke(address, listed, 20)).code != ResponseCode.SYSTEM_ERROR:
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0.05)
+        await client.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.timeout(180)
+def test_searches_by_key_are_few_at_a_time_and_hold_nobody_up(gateway: Gateway) -> None:
+    """2,000 asked at once over a log of 20,000 messages: some are refused with SYSTEM_BUSY, gRPC goes on."""
+
+    async def test() -> None:
+        witness = Witness(gateway)
+        client = Client(gateway.address)
+        for _ in range(200):
+            await asyncio.to_thread(client.send, "t", *[bytes(100)] * 100)
+        fields = {
+            "topic": "t",
+            "key": "k",
+            "maxNum": "32",
+            "beginTimestamp": "0",
+            "endTimestamp": str(1 << 62),
+        }
+        frame = encode(Command(RequestCode.QUERY_MESSAGE, fields))
+        with connect(gateway) as peer:
+            peer.sendall(frame * 2000)
+            remoting = RemotingClient()
+            address = f"127.0.0.1:{gateway.remoting_port}"
+            await witness.look()
+            answers = [await remoting.invoke(address, Command(RequestCode.QUERY_MESSAGE, fields), 60)]
+            while answers[-1].code == ResponseCode.SYSTEM_BUSY:
+                await witness.look()
+                answers.append(await remoting.invoke(address, Command(RequestCode.QUERY_MESSAGE, fields), 60))
+            assert answers[-1].code == ResponseCode.QUERY_NOT_FOUND
+            received = b""
+            while received.count(b"run already") < 1:
+                received += peer.recv(1 << 16)
+            await remoting.close()
+        client.channel.close()
+        await witness.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.timeout(180)
+def test_what_heartbeats_hold_is_bounded(gateway: Gateway, record_property: Record) -> None:
+    """60 connections with a heartbeat of nearly 1 MiB each: 32 MiB are kept, the rest is told so."""
+
+    async def test() -> None:
+        witness = Witness(gateway)
+        await witness.look()
+        before = memory_mib(gateway)
+        subscriptions = [{"topic": f"t{number}", "subString": "x" * 180} for number in range(4300)]
+        consumer = {"groupName": "g", "subscriptionDataSet": subscriptions}
+        body = json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode()
+        assert 900_000 < len(body) < 1 << 20
+        clients, codes = [], []
+        for _ in range(60):
+            clients.append(RemotingClient())
+            command = Command(RequestCode.HEART_BEAT, {}, body)
+            answer = await clients[-1].invoke(f"127.0.0.1:{gateway.remoting_port}", command, 20)
+            codes.append(answer.code)
+        await witness.look()
+        kept = (32 << 20) // len(body)
+        assert codes == [0] * kept + [ResponseCode.SYSTEM_BUSY] * (60 - kept)
+        grown = memory_mib(gateway) - before
+        record_property("grown_mib", grown)
+        assert grown < 400
+        for client in clients:
+            await client.close()
+        await witness.close()
+
+    asyncio.run(test())

@@ -1,0 +1,201 @@
+"""A package with entry points, installed in a folder of its own, takes part in the calls of a broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from demo.processes import ROOT, Gateway, ProcessError
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from tests.integration.gateway.conftest import OPTIONS, Client
+
+_MORE = '''
+import json
+import os
+
+
+class Keeper:
+    """Refuses without a word; writes down what it saw."""
+
+    def __init__(self, config):
+        self.path = os.environ["EXAMPLE_SEEN"]
+
+    def authenticate(self, rpc):
+        from broker_gateway.extensions import RefusedError
+
+        if rpc.metadata.get("x-word") != "please":
+            raise RefusedError("say the word")
+
+    def before(self, rpc):
+        rpc.state["kind"] = type(rpc.request).__name__
+
+    def after(self, rpc, outcome):
+        with open(self.path, "a") as file:
+            row = [rpc.path, rpc.state["kind"], [type(each).__name__ for each in outcome.responses]]
+            file.write(json.dumps(row + [type(outcome.error).__name__]) + "\\n")
+
+
+class Sink:
+    def __init__(self, config):
+        self.path = os.environ["EXAMPLE_SEEN"] + ".metrics"
+        self.count = 0
+
+    def publish(self, metrics):
+        self.count += 1
+        if self.count == 1:
+            raise OSError("not yet")
+        with open(self.path, "w") as file:
+            file.write("\\n".join(each.name for each in metrics))
+
+
+def broken(config):
+    raise ValueError("no licence")
+
+
+class Useless:
+    def __init__(self, config):
+        pass
+'''
+
+
+def install(folder: Path, name: str, code: str, points: dict[str, dict[str, str]]) -> None:
+    """What an installer leaves behind: a module, and a dist-info with entry points."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (folder / f"{name}.py").write_text(code)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    lines = [
+        line
+        for group, entries in points.items()
+        for line in (f"[{group}]", *(f"{key} = {value}" for key, value in entries.items()))
+    ]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that brokers started by the test find packages in."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    before = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{before}" if before else str(folder))
+    monkeypatch.setenv("EXAMPLE_SEEN", str(tmp_path / "seen"))
+    return folder
+
+
+def until(there: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 10
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpcio"])
+def test_the_documented_example(tmp_path: Path, site: Path, transport: str) -> None:
+    blocks = re.findall(r"```(\w+)\n(.*?)```", (ROOT / "docs" / "extending.md").read_text(), re.DOTALL)
+    project = tomllib.loads(next(text for kind, text in blocks if kind == "toml"))["project"]
+    code = next(text for kind, text in blocks if kind == "python")
+    install(site, "example_guard", code, project["entry-points"])
+    with Gateway(tmp_path, transport=transport, **OPTIONS) as gateway:
+        client = Client(gateway.address)
+        refused = client.send("t", b"a secret").status
+        assert (refused.code, refused.message) == (pb.FORBIDDEN, "broker-a takes no secrets")
+        assert client.send("t", b"plain").status.code == pb.OK
+        code_, (message,) = client.receive("t", "g")
+        assert code_ == pb.OK
+        assert message.body == b"plain"
+        assert message.user_properties["seen-from"] == "127.0.0.1"
+        blocked = Client(gateway.address)
+        blocked.metadata = (*blocked.metadata, ("x-tenant", "blocked"))
+        with pytest.raises(grpc.RpcError, match="this tenant may not call") as error:
+            blocked.send("t", b"x")
+        assert error.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        blocked.channel.close()
+        client.channel.close()
+        assert gateway.terminate() == 0
+    assert "extension loaded" in gateway.log.read_text()
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpcio"])
+def test_authenticators_interceptors_and_sinks(tmp_path: Path, site: Path, transport: str) -> None:
+    install(
+        site,
+        "example_more",
+        _MORE,
+        {
+            "lakebroker.authenticators": {"word": "example_more:Keeper"},
+            "lakebroker.interceptors": {"seen": "example_more:Keeper"},
+            "lakebroker.metrics_sinks": {"file": "example_more:Sink"},
+        },
+    )
+    seen = tmp_path / "seen"
+    with Gateway(tmp_path, transport=transport, **OPTIONS, lakeMetricsSinkInterval="200") as gateway:
+        client = Client(gateway.address)
+        with pytest.raises(grpc.RpcError, match="say the word") as error:
+            client.send("t", b"x")
+        assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert not seen.exists(), "nothing was called"
+        client.metadata = (*client.metadata, ("x-word", "please"))
+        assert client.send("t", b"x").status.code == pb.OK
+        assert client.receive("t", "g")[0] == pb.OK
+        until(lambda: seen.exists() and len(seen.read_text().splitlines()) == 2)
+        sent, received = map(json.loads, seen.read_text().splitlines())
+        assert sent == [
+            "/apache.rocketmq.v2.MessagingService/SendMessage",
+            "SendMessageRequest",
+            ["SendMessageResponse"],
+            "NoneType",
+        ]
+        assert received[:2] == [
+            "/apache.rocketmq.v2.MessagingService/ReceiveMessage",
+            "ReceiveMessageRequest",
+        ]
+        assert received[2] == ["ReceiveMessageResponse"] * 3
+        metrics = Path(f"{seen}.metrics")
+        until(lambda: metrics.exists() and "rocketmq_messages_in" in metrics.read_text())
+        client.channel.close()
+        assert gateway.terminate() == 0
+    assert "OSError: not yet" in gateway.log.read_text()
+
+
+def test_a_sink_that_never_returns_does_not_hold_up_the_stop(tmp_path: Path, site: Path) -> None:
+    code = (
+        "import threading\n\n\nclass Stuck:\n    def __init__(self, config):\n        pass\n\n"
+        "    def publish(self, metrics):\n        print('stuck', flush=True)\n        threading.Event().wait()\n"
+    )
+    install(site, "example_stuck", code, {"lakebroker.metrics_sinks": {"stuck": "example_stuck:Stuck"}})
+    with Gateway(tmp_path, lakeMetricsSinkInterval="100") as gateway:
+        until(lambda: "stuck\n" in gateway.log.read_text())
+        assert gateway.terminate() == 0
+    assert gateway.log.read_text().count("stuck\n") == 1, "its next turn comes after its last"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("example_bad:broken", "cannot be loaded: ValueError: no licence"),
+        ("example_bad:missing", "cannot be loaded: AttributeError"),
+        ("example_none:x", "cannot be loaded: ModuleNotFoundError"),
+        ("example_bad:Useless", "has no method before, after"),
+    ],
+)
+def test_an_extension_that_cannot_be_loaded_ends_the_start(
+    tmp_path: Path, site: Path, value: str, message: str
+) -> None:
+    install(site, "example_bad", _MORE, {"lakebroker.interceptors": {"bad": value}})
+    gateway = Gateway(tmp_path)
+    with pytest.raises(ProcessError, match=re.escape(f"the extension bad ({value})")) as ended:
+        gateway.start()
+    assert message in str(ended.value)
+    assert gateway.process is not None
+    assert gateway.process.returncode == 254
+    assert not gateway.store.exists()

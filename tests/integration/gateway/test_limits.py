@@ -1,0 +1,178 @@
+"""Options that bound or forbid calls, over the wire."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from demo.processes import ROOT, Gateway, command
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from tests.integration.gateway.conftest import OPTIONS, Client
+
+
+@contextmanager
+def broker(folder: Path, **options: str) -> Iterator[tuple[Gateway, Client]]:
+    with Gateway(folder, **OPTIONS, **options) as gateway:
+        client = Client(gateway.address)
+        yield gateway, client
+        client.channel.close()
+
+
+def metric(gateway: Gateway, name: str, **labels: str) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.metrics_port}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    for line in text.splitlines():
+        if line.startswith(name + "{") and all(f'{key}="{value}"' in line for key, value in labels.items()):
+            return float(line.rpartition(" ")[2])
+    raise AssertionError(f"no metric {name} {labels}")
+
+
+def test_receives_beyond_the_capacity_are_refused_and_taken_again(tmp_path: Path) -> None:
+    with broker(tmp_path, pullThreadPoolQueueCapacity="2") as (gateway, client):
+        answers: list[int] = []
+        waiting = [
+            threading.Thread(target=lambda: answers.append(client.receive("t", "g", wait_ms=20_000)[0]))
+            for _ in range(2)
+        ]
+        for each in waiting:
+            each.start()
+        _until(lambda: metric(gateway, "lakebroker_calls_under_way", kind="pull") == 2)
+        assert client.receive("t", "g")[0] == pb.TOO_MANY_REQUESTS
+        assert metric(gateway, "lakebroker_calls_refused", kind="pull") == 1
+        for _ in waiting:
+            assert client.send("t", b"for one of them").status.code == pb.OK, "sends have a lane of their own"
+        for each in waiting:
+            each.join(20)
+        assert pb.OK in answers
+        assert client.receive("t", "g")[0] in (pb.OK, pb.MESSAGE_NOT_FOUND)
+        assert metric(gateway, "lakebroker_calls_under_way", kind="pull") == 0
+        assert metric(gateway, "lakebroker_calls_under_way", kind="send") == 0
+
+
+def test_a_receive_whose_caller_left_makes_room(tmp_path: Path) -> None:
+    with broker(tmp_path, pullThreadPoolQueueCapacity="1") as (gateway, client):
+        gone = Client(gateway.address)
+        left = threading.Thread(target=_receive_until_closed, args=(gone,))
+        left.start()
+        _until(lambda: metric(gateway, "lakebroker_calls_under_way", kind="pull") == 1)
+        gone.channel.close()
+        left.join(10)
+        _until(lambda: metric(gateway, "lakebroker_calls_under_way", kind="pull") == 0)
+        assert client.receive("t", "g")[0] == pb.MESSAGE_NOT_FOUND
+
+
+def test_broker_permission_forbids_with_the_options_name(tmp_path: Path) -> None:
+    with broker(tmp_path / "r", brokerPermission="4") as (_, client):
+        refused = client.send("t", b"x")
+        assert refused.status.code == pb.FORBIDDEN
+        assert "brokerPermission=4" in refused.status.message
+        assert client.receive("t", "g")[0] == pb.MESSAGE_NOT_FOUND
+    with broker(tmp_path / "w", brokerPermission="2") as (_, client):
+        assert client.send("t", b"x").status.code == pb.OK
+        assert client.receive("t", "g")[0] == pb.FORBIDDEN
+
+
+def test_sends_before_the_time_they_are_taken_from(tmp_path: Path) -> None:
+    later = str(int(time.time() * 1000) + 3_600_000)
+    with broker(tmp_path, startAcceptSendRequestTimeStamp=later) as (_, client):
+        refused = client.send("t", b"x").status
+        assert refused.code == pb.INTERNAL_SERVER_ERROR
+        assert f"{later} ms on (startAcceptSendRequestTimeStamp)" in refused.message
+
+
+def test_without_long_polling_a_receive_comes_back_soon(tmp_path: Path) -> None:
+    with broker(tmp_path, longPollingEnable="false", shortPollingTimeMills="100") as (_, client):
+        request = receive_request(wait_ms=19_000)
+        codes: list[int] = []
+        waiting = threading.Thread(
+            target=lambda: codes.append(client.call("ReceiveMessage", request, 21.0)[0].status.code)
+        )
+        waiting.start()
+        waiting.join(10)
+        assert codes == [pb.MESSAGE_NOT_FOUND], "19 s were asked for"
+        waiting.join()
+
+
+def test_a_connection_without_calls_is_closed(tmp_path: Path) -> None:
+    with broker(tmp_path, serverChannelMaxIdleTimeSeconds="1") as (_, client):
+        client.send("t", b"x")
+        idle = threading.Event()
+
+        def heard(state: grpc.ChannelConnectivity) -> None:
+            if state is grpc.ChannelConnectivity.IDLE:
+                idle.set()
+
+        client.channel.subscribe(heard)
+        assert idle.wait(15), "the server said goodbye"
+        assert client.send("t", b"x").status.code == pb.OK, "and takes the next connection"
+
+
+def test_system_topics_are_there_and_tasks_say_how_they_went(tmp_path: Path) -> None:
+    with broker(tmp_path) as (gateway, _):
+        arguments = ("--gateway", gateway.address, "--json")
+        assert _json("topic", "list", *arguments) == []
+        names = {row["name"] for row in _json("topic", "list", "--system", *arguments)}
+        assert {"TBW102", "SELF_TEST_TOPIC", "DefaultCluster", "broker-a", "SCHEDULE_TOPIC_XXXX"} <= names
+        deadline = time.monotonic() + 10
+        while True:
+            tasks = {row["name"]: row for row in _json("tasks", *arguments)}
+            if tasks["redelivery"]["runs"]:
+                break
+            assert time.monotonic() < deadline
+        assert set(tasks) == {
+            "redelivery",
+            "peers",
+            "housekeeping",
+            "self-check",
+            "retention",
+            "broker-statistics",
+            "protect-broker",
+        }
+        assert tasks["redelivery"]["failures"] == 0
+        assert tasks["redelivery"]["last_run_ms"] > 0
+        assert tasks["protect-broker"]["period_ms"] == 180_000
+        assert metric(gateway, "lakebroker_task_last_run_seconds", task="redelivery") > 0
+        assert metric(gateway, "lakebroker_task_failures", task="redelivery") == 0
+
+
+def receive_request(wait_ms: int) -> rpc.ReceiveMessageRequest:
+    request = rpc.ReceiveMessageRequest(
+        group=pb.Resource(name="g"),
+        message_queue=pb.MessageQueue(topic=pb.Resource(name="t"), id=-1),
+        filter_expression=pb.FilterExpression(type=pb.TAG, expression="*"),
+        batch_size=1,
+    )
+    request.invisible_duration.FromSeconds(10)
+    request.long_polling_timeout.FromMilliseconds(wait_ms)
+    return request
+
+
+def _receive_until_closed(client: Client) -> None:
+    with pytest.raises(grpc.RpcError):
+        client.call("ReceiveMessage", receive_request(wait_ms=19_000), timeout=21.0)
+
+
+def _until(there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _json(*arguments: str) -> list[dict[str, object]]:
+    done = subprocess.run(
+        command(*arguments), capture_output=True, text=True, cwd=ROOT, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    rows: list[dict[str, object]] = json.loads(done.stdout)
+    return rows

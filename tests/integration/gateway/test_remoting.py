@@ -1,0 +1,312 @@
+"""The front door for remoting of a gateway process: ports, access, what survives SIGKILL, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_gateway.config import default_ip
+from broker_gateway.registration.broker_config import PUBLIC
+from broker_gateway.remoting import java_json
+from broker_gateway.remoting.client import RemotingClient
+from broker_gateway.remoting.codes import RequestCode, ResponseCode
+from broker_gateway.remoting.command import Command
+from demo.processes import Gateway, ProcessError
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from store.record import decode_record
+from tests.integration.gateway.conftest import OPTIONS, Client
+from tests.integration.gateway.test_retention import drain
+
+SMALL = {**OPTIONS, "defaultTopicQueueNums": "1", "lakeJournalSnapshotBytes": "65536"}
+TOPIC = {
+    "defaultTopic": "TBW102",
+    "readQueueNums": "1",
+    "writeQueueNums": "1",
+    "perm": "6",
+    "topicFilterType": "SINGLE_TAG",
+    "order": "false",
+}
+
+
+def ask(
+    gateway: Gateway, code: int, body: bytes = b"", host: str = "127.0.0.1", port: int = 0, **fields: Any
+) -> Command:
+    """The answer to a request."""
+
+    async def invoke() -> Command:
+        client = RemotingClient()
+        try:
+            command = Command(code, {name: str(value) for name, value in fields.items()}, body)
+            return await client.invoke(f"{host}:{port or gateway.remoting_port}", command, 20)
+        finally:
+            await client.close()
+
+    return asyncio.run(invoke())
+
+
+def bounds(gateway: Gateway, topic: str) -> tuple[int, int]:
+    """First offset and end of queue 0."""
+    codes = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
+    found = [int(ask(gateway, code, topic=topic, queueId=0).ext_fields["offset"]) for code in codes]
+    return found[0], found[1]
+
+
+def pull(gateway: Gateway, topic: str, offset: int) -> Command:
+    return ask(gateway, RequestCode.PULL_MESSAGE, topic=topic, queueId=0, queueOffset=offset, maxMsgNums=32)
+
+
+def test_both_ports_serve_and_records_carry_the_one(gateway: Gateway, client: Client, name: str) -> None:
+    client.send(name, b"x")
+    for port in (gateway.remoting_port, gateway.remoting_port - 2):
+        assert ask(gateway, RequestCode.GET_TOPIC_STATS_INFO, port=port, topic=name).code == 0
+    info = java_json.loads(ask(gateway, RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
+    assert int(info["msgPutTotalTodayNow"]) >= 1
+    found = [
+        decode_record(answer.body)
+        for queue in range(8)
+        if (
+            answer := ask(
+                gateway, RequestCode.PULL_MESSAGE, topic=name, queueId=queue, queueOffset=0, maxMsgNums=1
+            )
+        ).body
+    ]
+    assert [(bytes(each.body), each.store_host.port) for each in found] == [(b"x", gateway.remoting_port)]
+    config = ask(gateway, RequestCode.GET_BROKER_CONFIG).body.decode()
+    assert f"\nlistenPort={gateway.remoting_port}\n" in config
+
+
+@pytest.mark.parametrize("below", [0, 2])
+def test_a_port_that_is_taken_is_named(tmp_path: Path, below: int) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1] + below
+        gateway = Gateway(tmp_path, listenPort=str(port))
+        with pytest.raises(ProcessError, match=f"listenPort {port} of 127.0.0.1.*choose another listenPort"):
+            gateway.start()
+    assert not (tmp_path / "store").exists(), "nothing was touched before"
+
+
+def test_a_port_without_room_for_the_fast_port_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProcessError, match="listenPort=2 leaves no room for the fast port"):
+        Gateway(tmp_path, listenPort="2").start()
+
+
+def test_administration_is_taken_from_this_machine_only(tmp_path: Path) -> None:
+    outside = default_ip()
+    if outside.startswith("127."):
+        pytest.skip("this machine has no address but the loopback's")
+    with Gateway(tmp_path, bindAddress="0.0.0.0") as gateway:
+        for code in (
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            RequestCode.DELETE_TOPIC_IN_BROKER,
+            RequestCode.UPDATE_BROKER_CONFIG,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            RequestCode.QUERY_MESSAGE,
+            RequestCode.PULL_MESSAGE,
+        ):
+            answer = ask(gateway, code, host=outside, topic="t", **TOPIC)
+            assert answer.code == ResponseCode.NO_PERMISSION
+            assert answer.remark is not None
+            assert "lakeRemoteAdmin=true" in answer.remark
+            assert code.name in answer.remark
+        assert ask(gateway, RequestCode.GET_MAX_OFFSET, host=outside, topic="t", queueId=0).code == 0
+        told = ask(gateway, RequestCode.GET_BROKER_CONFIG, host=outside).body.decode().splitlines()
+        assert [line.partition("=")[0] for line in told] == list(PUBLIC)
+        assert {f"listenPort={gateway.remoting_port}", f"grpcServerPort={gateway.grpc_port}"} <= set(told)
+        assert ask(gateway, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="t", **TOPIC).code == 0
+    with Gateway(tmp_path, bindAddress="0.0.0.0", lakeRemoteAdmin="true") as gateway:
+        assert ask(gateway, RequestCode.GET_TOPIC_STATS_INFO, host=outside, topic="t").code == 0
+        told = ask(gateway, RequestCode.GET_BROKER_CONFIG, host=outside).body.decode().splitlines()
+        assert f"storePathRootDir={tmp_path / 'store'}" in told
+
+
+def test_a_reset_drops_what_is_in_flight_and_survives_sigkill(tmp_path: Path) -> None:
+    with Gateway(tmp_path, **SMALL) as gateway:
+        client = Client(gateway.address)
+        client.send("t", *[str(n).encode() for n in range(20)])
+        flying = client.receive("t", "g", invisible_ms=60_000)[1]
+        assert len(flying) == 20
+        assert client.receive("t", "g")[1] == []
+        for fields in ({"offset": 5, "queueId": 0}, {"queueId": -1}):
+            answer = ask(
+                gateway, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+                topic="t", group="g", timestamp=0 if fields["queueId"] < 0 else -1, isForce="true", **fields,
+            )  # fmt: skip
+            assert answer.code == 0, answer.remark
+        answer = ask(
+            gateway, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            topic="t", group="g", timestamp=0, isForce="true", offset=15, queueId=0,
+        )  # fmt: skip
+        assert java_json.loads(re.sub(rb"\{\{.*?\}:", b'{"queue":', answer.body)) == {
+            "offsetTable": {"queue": 15}
+        }
+        gateway.kill()
+        gateway.start()
+        client = Client(gateway.address)
+        assert client.ack("t", "g", flying[0]).status.code == pb.INVALID_RECEIPT_HANDLE
+        again = client.receive("t", "g", invisible_ms=60_000)[1]
+        assert [m.body for m in again] == [str(n).encode() for n in range(15, 20)]
+        assert client.receive("t", "g")[1] == []
+        told = {"topic": "t", "consumerGroup": "g", "queueId": 0}
+        assert ask(gateway, RequestCode.QUERY_CONSUMER_OFFSET, **told).ext_fields["offset"] == "15"
+        assert ask(gateway, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=19, **told).code == 0
+        assert [m.body for m in client.receive("t", "g")[1]] == [b"19"]
+        client.channel.close()
+
+
+def test_a_deleted_topic_stays_deleted_and_goes_on_higher_when_made_again(tmp_path: Path) -> None:
+    with Gateway(tmp_path, **SMALL) as gateway:
+        client = Client(gateway.address)
+        client.send("t", *[b"old"] * 10)
+        client.receive("t", "g", batch=4)
+        assert ask(gateway, RequestCode.DELETE_TOPIC_IN_BROKER, topic="t").code == 0
+        assert ask(gateway, RequestCode.GET_TOPIC_STATS_INFO, topic="t").code == ResponseCode.TOPIC_NOT_EXIST
+        gateway.kill()
+        gateway.start()
+        assert ask(gateway, RequestCode.GET_TOPIC_CONFIG, topic="t").code == ResponseCode.TOPIC_NOT_EXIST
+        told = {"topic": "t", "consumerGroup": "g", "queueId": 0}
+        assert ask(gateway, RequestCode.QUERY_CONSUMER_OFFSET, **told).code == ResponseCode.QUERY_NOT_FOUND
+        assert ask(gateway, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="t", **TOPIC).code == 0
+        assert bounds(gateway, "t") == (10, 10)
+        client = Client(gateway.address)
+        client.send("t", b"new")
+        client.send("filler", *[bytes(20_000)] * 10)  # a snapshot is due
+        for _ in range(2):
+            assert bounds(gateway, "t") == (10, 11)
+            assert pull(gateway, "t", 3).code == ResponseCode.PULL_OFFSET_MOVED
+            assert decode_record(pull(gateway, "t", 10).body).queue_offset == 10
+            gateway.kill()
+            gateway.start()
+        client = Client(gateway.address)
+        assert [m.body for m in drain(client, "t", "g")] == [b"new"]
+        client.channel.close()
+
+
+def test_a_deleted_group_begins_anew_if_its_offsets_went_too(tmp_path: Path) -> None:
+    with Gateway(tmp_path, **SMALL) as gateway:
+        client = Client(gateway.address)
+        client.send("t", b"0", b"1")
+        for group in ("kept", "cleaned"):
+            found = drain(client, "t", group)
+            assert len(found) == 2
+            assert client.ack("t", group, *found).status.code == pb.OK
+        for group, clean in (("kept", "false"), ("cleaned", "true")):
+            answer = ask(gateway, RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName=group, cleanOffset=clean)
+            assert answer.code == 0
+        gateway.kill()
+        gateway.start()
+        client = Client(gateway.address)
+        for group, offset in (("kept", "2"), ("cleaned", None)):
+            answer = ask(gateway, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group)
+            assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            told = ask(gateway, RequestCode.QUERY_CONSUMER_OFFSET, topic="t", consumerGroup=group, queueId=0)
+            assert told.ext_fields.get("offset") == offset
+        assert len(drain(client, "t", "cleaned")) == 2
+        assert drain(client, "t", "kept") == []
+        client.channel.close()
+
+
+def test_a_changed_option_counts_at_once_and_stays_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("# ours\nautoCreateTopicEnable = true\nfileReservedTime=12\n")
+    with Gateway(tmp_path / "g", config_file=file, **OPTIONS) as gateway:
+        client = Client(gateway.address)
+        assert client.send("first", b"x").status.code == pb.OK
+        answer = ask(
+            gateway, RequestCode.UPDATE_BROKER_CONFIG, b"autoCreateTopicEnable=false\ndeleteWhen=05\n"
+        )
+        assert answer.code == 0, answer.remark
+        assert client.send("second", b"x").status.code == pb.TOPIC_NOT_FOUND
+        kept = "# ours\nautoCreateTopicEnable=false\nfileReservedTime=12\ndeleteWhen=05\n"
+        assert file.read_text() == kept
+        answer = ask(gateway, RequestCode.UPDATE_BROKER_CONFIG, b"deleteWhen=06\nretryMaxTimes=many\n")
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert file.read_text() == kept, "all or none"
+        client.channel.close()
+        gateway.kill()
+        gateway.start()
+        client = Client(gateway.address)
+        assert client.send("second", b"x").status.code == pb.TOPIC_NOT_FOUND
+        client.channel.close()
+
+
+def test_messages_by_key_are_the_newest_in_the_time_range(
+    gateway: Gateway, client: Client, name: str
+) -> None:
+    for number in range(6):
+        client.send(name, str(number).encode(), keys=["all", f"one-{number}"])
+    client.send(f"{name}-other", b"x", keys=["all"])
+
+    def query(key: str, most: int = 32, begin: int = 0, end: int = 1 << 62, topic: str = name) -> list[Any]:
+        answer = ask(
+            gateway, RequestCode.QUERY_MESSAGE,
+            topic=topic, key=key, maxNum=most, beginTimestamp=begin, endTimestamp=end,
+        )  # fmt: skip
+        assert answer.code == (0 if answer.body else ResponseCode.QUERY_NOT_FOUND)
+        found, position = [], 0
+        while position < len(answer.body):
+            found.append(decode_record(answer.body, position))
+            position += found[-1].size
+        return found
+
+    def bodies(found: list[Any]) -> list[bytes]:
+        return [bytes(each.body) for each in found]
+
+    everything = query("all")
+    assert bodies(everything) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert bodies(query("all", 2)) == [b"4", b"5"]
+    assert bodies(query("one-3")) == [b"3"]
+    assert query("one") == query("all", 0) == query("nothing") == []
+    times = [each.store_timestamp for each in everything]
+    expected = [bytes(each.body) for each in everything if each.store_timestamp >= times[3]]
+    assert bodies(query("all", begin=times[3])) == expected
+    assert query("all", end=times[0] - 1) == query("all", begin=times[-1] + 1) == []
+    unique = everything[2].properties_map()["UNIQ_KEY"]
+    assert bodies(query(unique)) == [b"2"]
+    offset = everything[2].physical_offset
+    assert bytes(decode_record(ask(gateway, RequestCode.VIEW_MESSAGE_BY_ID, offset=offset).body).body) == b"2"
+
+
+WRONG: list[tuple[int, dict[str, Any], int, str]] = [
+    (999_999, {}, 3, "request type 999999 not supported"),
+    (RequestCode.POP_MESSAGE, {}, 3, "not supported"),
+    (RequestCode.VIEW_MESSAGE_BY_ID, {"offset": 1}, 1, "can not find message by the offset, 1"),
+    (RequestCode.VIEW_MESSAGE_BY_ID, {"offset": "x"}, 1, "offset 'x' is no integer"),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "a b"}, 29, "'a b'"),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "TBW102"}, 29, "TBW102"),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "readQueueNums": 0}, 29, "readQueueNums 0"),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "writeQueueNums": 9999}, 29, "1 to 1024"),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "perm": 8}, 29, "perm 8"),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "order": "true"}, 29, "order True"),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "attributes": "+message.type=BAD"}, 29, "'BAD'"),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "attributes": "+queue.type=BatchCQ"}, 29, "queue.type"),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "t"}, 1, "the custom field <readQueueNums> is null"),
+    (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": " "}, 29, "blank"),
+    (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "rmq_sys_lakebroker_journal"}, 29, "system topic"),
+    (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, 1, "cannot be read"),
+    (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {"topic": "no", "group": "g", "timestamp": 0}, 17, "no does not exist"),
+    (RequestCode.UPDATE_CONSUMER_OFFSET, {"topic": "t", "consumerGroup": "no", "queueId": 0, "commitOffset": 1}, 26, "Group no"),
+    (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {"topic": "t", "queueId": 0, "timestamp": 0, "boundaryType": "x"}, 29, "'X'"),
+    (RequestCode.QUERY_MESSAGE, {"topic": "t", "key": "k"}, 1, "maxNum"),
+    (RequestCode.PULL_MESSAGE, {"topic": "no", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1}, 17, "no"),
+    (RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "x", "statsKey": "y"}, 1, "The stats <x> <y> not exist"),
+    (RequestCode.HEART_BEAT, {}, 1, "cannot be read"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "fields", "answered", "why"), WRONG)
+def test_wrong_input_is_named(
+    gateway: Gateway, code: int, fields: dict[str, Any], answered: int, why: str
+) -> None:
+    answer = ask(gateway, code, **fields)
+    assert answer.code == answered, answer.remark
+    assert answer.remark is not None
+    assert why in answer.remark
+    assert "Traceback" not in gateway.log.read_text()

@@ -1,0 +1,238 @@
+"""Starting: what it prints, and how it ends when a step fails, with nothing left behind."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from broker_gateway.broker import Broker
+from broker_gateway.config import load_config
+from broker_gateway.errors import StartError
+from broker_gateway.startup import run
+from demo.processes import ROOT, Gateway, command
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port of the loopback interface that somebody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def start(
+    folder: Path, *arguments: str, wrapper: Sequence[str] = (), **options: str
+) -> subprocess.CompletedProcess[str]:
+    """A gateway that is expected to end by itself."""
+    given = {
+        "storePathRootDir": str(folder / "store"),
+        "grpcServerPort": "0",
+        "grpcBindAddress": "127.0.0.1",
+        "brokerIP1": "127.0.0.1",
+        "listenPort": "0",
+        "metricsPromExporterPort": "0",
+        "mappedFileSizeCommitLog": str(16 << 20),
+        "lakePortFile": str(folder / "ports.json"),
+        **options,
+    }
+    settings = [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
+    return subprocess.run(
+        [*wrapper, *command("gateway", *arguments, *settings)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+        timeout=60,
+    )
+
+
+def assert_nothing_left(folder: Path) -> None:
+    """No port file, no `abort`, and the lock is free: the next start is a clean one."""
+    assert list(folder.glob("ports.json*")) == []
+    store = folder / "store"
+    if not store.exists():
+        return
+    assert not (store / "abort").exists()
+    with (store / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.parametrize("option", ["grpcServerPort", "metricsPromExporterPort"])
+def test_a_port_that_is_taken(tmp_path: Path, taken: int, option: str) -> None:
+    done = start(tmp_path, **{option: str(taken)})
+    assert done.returncode == 255
+    assert f"lakebroker: port {taken} of 127.0.0.1 cannot be opened" in done.stderr
+    assert f"choose another {option}" in done.stderr
+    assert "boot success" not in done.stdout
+    assert_nothing_left(tmp_path)
+
+
+def test_a_store_that_another_process_has(tmp_path: Path) -> None:
+    with Gateway(tmp_path / "first") as first:
+        done = start(tmp_path, storePathRootDir=str(first.store))
+        assert done.returncode == 255
+        assert "Lock failed, MQ already started" in done.stderr
+        assert (first.store / "abort").exists(), "the other one's"
+        assert not (tmp_path / "ports.json").exists()
+        assert first.terminate() == 0
+
+
+def test_a_store_whose_identity_is_damaged(tmp_path: Path) -> None:
+    assert start(tmp_path, tlsCertPath="/missing").returncode == 253  # it made the store
+    identity = tmp_path / "store" / "lakebroker.json"
+    identity.write_bytes(b"\x00" * 100)
+    done = start(tmp_path)
+    assert done.returncode == 255
+    assert "lakebroker.json" in done.stderr
+    assert_nothing_left(tmp_path)
+
+
+def test_a_store_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    done = start(tmp_path, storePathRootDir=str(tmp_path / "file" / "store"))
+    assert done.returncode == 254
+    assert f"the store {tmp_path}/file/store cannot be used" in done.stderr
+    assert "storePathRootDir" in done.stderr
+    assert not (tmp_path / "ports.json").exists()
+
+
+def test_a_store_folder_that_may_not_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir(mode=0o500)
+    if os.geteuid() == 0 and shutil.which("setpriv") is None:
+        pytest.skip("root may write anywhere, and there is no setpriv to give that up")
+    as_others = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    done = start(tmp_path, wrapper=as_others)
+    assert done.returncode == 254
+    assert "Permission denied" in done.stderr
+    assert not (tmp_path / "ports.json").exists()
+
+
+def test_a_port_file_that_cannot_be_written(tmp_path: Path) -> None:
+    done = start(tmp_path, lakePortFile=str(tmp_path / "missing" / "ports.json"))
+    assert done.returncode == 254
+    assert "lakePortFile=" in done.stderr
+    assert "boot success" not in done.stdout
+    assert_nothing_left(tmp_path)
+
+
+def test_certificates_that_are_none(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.pem"
+    bad.write_text("no certificate")
+    done = start(tmp_path, tlsCertPath=str(bad), tlsKeyPath=str(bad))
+    assert done.returncode == 253
+    assert f"tlsCertPath={bad}" in done.stderr
+    assert_nothing_left(tmp_path)
+    alone = start(tmp_path, tlsCertPath=str(bad))
+    assert alone.returncode == 253
+    assert "tlsKeyPath is missing" in alone.stderr
+    assert_nothing_left(tmp_path)
+    folder = tmp_path / "store" / "config"
+    folder.mkdir(exist_ok=True)
+    for name in ("trial-certificate.pem", "trial-key.pem"):
+        (folder / name).write_text("damaged")
+    trial = start(tmp_path, tlsTestModeEnable="true")
+    assert trial.returncode == 253
+    assert "trial-certificate.pem" in trial.stderr
+    assert_nothing_left(tmp_path)
+
+
+def test_a_token_that_cannot_be_read(tmp_path: Path) -> None:
+    done = start(tmp_path, lakeTokenFile=str(tmp_path / "missing"))
+    assert done.returncode == 253
+    assert "lakeTokenFile=" in done.stderr
+    assert_nothing_left(tmp_path)
+
+
+def test_a_configuration_file_that_cannot_be_read(tmp_path: Path) -> None:
+    missing = start(tmp_path, "-c", str(tmp_path / "missing.conf"))
+    assert missing.returncode == 253
+    assert "missing.conf cannot be read" in missing.stderr
+    (tmp_path / "bad.conf").write_text("brokerName=a\nnonsense\n")
+    bad = start(tmp_path, "-c", str(tmp_path / "bad.conf"))
+    assert bad.returncode == 253
+    assert "bad.conf, line 2: 'nonsense' is no key=value" in bad.stderr
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        ({"brokerRole": "SLAVE"}, 253, "a slave's brokerId must be greater than 0"),
+        ({"enableControllerMode": "true"}, 253, "enableControllerMode=true is refused"),
+        ({"authenticationEnabled": "true"}, 253, "authenticationEnabled=true is refused"),
+        ({"namesrvAddr": "here"}, 253, "option namesrvAddr=here"),
+        ({"enableControllerMode": "true", "enableDLegerCommitLog": "true"}, 252, "must not both be true"),
+    ],
+)
+def test_modes_that_are_refused(tmp_path: Path, options: dict[str, str], status: int, message: str) -> None:
+    done = start(tmp_path, **options)
+    assert done.returncode == status
+    assert message in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_damaged_list_of_peers_is_said_and_held_against_nobody(tmp_path: Path) -> None:
+    peers = tmp_path / "peers.json"
+    peers.write_text("{damaged")
+    with Gateway(tmp_path, lakePeersFile=str(peers)) as gateway:
+        assert gateway.terminate() == 0
+    assert "the list of peers cannot be read" in gateway.log.read_text()
+
+
+def test_the_boot_line_is_the_originals(tmp_path: Path) -> None:
+    with Gateway(tmp_path, brokerId="3") as gateway:
+        assert gateway.terminate() == 0
+    lines = gateway.log.read_text().splitlines()
+    port = gateway.remoting_port
+    assert f"The broker[broker-a, 127.0.0.1:{port}] boot success. serializeType=JSON" in lines
+    assert any("option brokerId=3 is set to 0, as every master's" in line for line in lines)
+
+
+def test_the_boot_line_names_the_name_servers(tmp_path: Path) -> None:
+    with Gateway(tmp_path, namesrvAddr="127.0.0.1:1;127.0.0.1:2") as gateway:
+        assert gateway.terminate() == 0
+    assert "serializeType=JSON and name server is 127.0.0.1:1;127.0.0.1:2\n" in gateway.log.read_text()
+
+
+@pytest.mark.usefixtures("own_logs")
+def test_what_nobody_thought_of_ends_with_the_originals_status_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(self: Broker) -> None:
+        raise ValueError("a journal from the future")
+
+    monkeypatch.setattr(Broker, "load", broken)
+    given = {
+        "storePathRootDir": str(tmp_path / "store"),
+        "mappedFileSizeCommitLog": str(16 << 20),
+        "listenPort": "0",
+    }
+    with pytest.raises(StartError, match="the broker ended: ValueError: a journal from the future") as ended:
+        run(load_config(None, given, {})[0])
+    assert ended.value.exit_code == 255
+    assert "Traceback" in capsys.readouterr().err
+    assert_nothing_left(tmp_path)
+
+
+def test_isolated_logs_name_the_broker_on_every_line(tmp_path: Path) -> None:
+    with Gateway(tmp_path, isolateLogEnable="true", lakeLogFormat="json") as gateway:
+        assert gateway.terminate() == 0
+    lines = [line for line in gateway.log.read_text().splitlines() if line.startswith("{")]
+    assert lines
+    assert all('"broker": "broker-a_0"' in line for line in lines)
+
+
+def test_what_was_started_can_be_started_again_after_each_failure(tmp_path: Path, taken: int) -> None:
+    assert start(tmp_path, grpcServerPort=str(taken)).returncode == 255
+    deadline = time.monotonic() + 60
+    with Gateway(tmp_path) as gateway:
+        assert time.monotonic() < deadline
+        assert gateway.terminate() == 0
+    assert "clean=True" in gateway.log.read_text(), "the failed start left no `abort`"

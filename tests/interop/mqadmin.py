@@ -1,0 +1,64 @@
+"""RocketMQ's own `mqadmin` in one JVM for many commands: a start takes seconds, a command tenths."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from pathlib import Path
+from queue import Empty, Queue
+
+from benchmarks.peer.rocketmq import RocketMQ
+from demo.processes import ProcessError
+
+_SOURCE = Path(__file__).with_name("MqAdmin.java")
+_END = "\x04\n"
+_TIMEOUT_S = 120.0
+
+
+class MqAdmin:
+    """Commands to brokers behind one name server; `errors` is where the JVM's stderr goes."""
+
+    def __init__(self, peer: RocketMQ, name_server: str, errors: Path) -> None:
+        self._name_server = name_server
+        self._errors = errors
+        with errors.open("ab") as log:
+            self._process = peer.java_process(_SOURCE, log)
+        self._lines: Queue[str] = Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def run(self, *arguments: str) -> str:
+        """What a command prints on its standard output. Raises ProcessError."""
+        assert self._process.stdin is not None
+        line = "\t".join((*arguments, "-n", self._name_server))
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        found: list[str] = []
+        while True:
+            try:
+                text = self._lines.get(timeout=_TIMEOUT_S)
+            except Empty as error:
+                raise ProcessError(f"mqadmin {line!r} did not end in {_TIMEOUT_S:g} s") from error
+            if not text:
+                raise ProcessError(f"mqadmin ended: {self.errors()[-2000:]}")
+            if text == _END:
+                return "".join(found).removesuffix("\n")
+            found.append(text)
+
+    def errors(self) -> str:
+        """What went to stderr so far: stack traces of commands that failed."""
+        return self._errors.read_text(errors="replace")
+
+    def close(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for text in self._process.stdout:
+            self._lines.put(text)
+        self._lines.put("")

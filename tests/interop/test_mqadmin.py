@@ -1,0 +1,393 @@
+"""RocketMQ's own `mqadmin` 5.5.0 on our broker and on a real one, each behind a name server: what it prints is compared.
+
+Not compared, because it cannot be the same:
+
+| what | why |
+|---|---|
+| addresses and ports | each has its own; they are replaced by a word |
+| times, rates, sizes and offsets in the log, disk usage, run time | two programs, two disks |
+| message ids, and ids and physical offsets in index keys | made by the sender, of host and port |
+| properties `MSG_REGION CLUSTER PGROUP RECONSUME_TIME BORN_TIMESTAMP TRACE_ON` and `__CRC32#` | the first ones a real proxy adds, the last one we do |
+| system topics and groups in lists | those of the original's parts that are not here |
+| figures in `brokerStatus` of threads, pools and latencies (`_NOT_OURS`) | there are none here |
+| options that only one of the two has | each has its own; those of both are compared, but paths and ports |
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from benchmarks.peer.rocketmq import RocketMQ
+from broker_gateway.clock import now_ms
+from demo.official_client import OfficialClient
+from demo.processes import Gateway, NameServer
+from tests.interop.mqadmin import MqAdmin
+from tests.interop.registration import registered
+from tests.interop.test_store_exchange import receive_all
+
+pytestmark = pytest.mark.timeout(900)
+MESSAGES = 10
+_NOT_OURS = {
+    "dispatchMaxBuffer",
+    "getMessageEntireTimeMax",
+    "getMissTps",
+    "getTotalTps",
+    "putLatency99",
+    "putLatency999",
+    "putMessageDistributeTime",
+    "putMessageEntireTimeMax",
+}
+_PROPERTIES = {
+    "MSG_REGION",
+    "CLUSTER",
+    "PGROUP",
+    "RECONSUME_TIME",
+    "BORN_TIMESTAMP",
+    "TRACE_ON",
+    "__CRC32#",
+    "UNIQ_KEY",
+}
+
+
+class Side:
+    """One broker behind its name server, and an `mqadmin` for it."""
+
+    def __init__(self, admin: MqAdmin, name_server: str, broker: str, grpc: str) -> None:
+        self.admin = admin
+        self.name_server = name_server
+        self.broker = broker
+        self.grpc = grpc
+        self.ids: list[str] = []
+        self.sent_ms: list[int] = []
+
+    def run(self, *arguments: str) -> str:
+        """What a command prints; `BROKER` among its arguments is the broker's address, and so in the answer."""
+        printed = self.admin.run(*(each.replace("BROKER", self.broker) for each in arguments))
+        return printed.replace(self.broker, "BROKER").replace(self.name_server, "NAMESRV")
+
+
+class Both:
+    """A real broker and ours."""
+
+    def __init__(self, real: Side, ours: Side, gateway: Gateway) -> None:
+        self.real = real
+        self.ours = ours
+        self.gateway = gateway
+
+    def run(self, *arguments: str) -> tuple[str, str]:
+        """What a command prints on the real one, and on ours."""
+        with ThreadPoolExecutor(2) as pool:
+            real, ours = pool.map(lambda side: side.run(*arguments), (self.real, self.ours))
+        return real, ours
+
+    def same(self, *arguments: str) -> str:
+        """`run`, where both must print the same and something."""
+        real, ours = self.run(*arguments)
+        assert real.strip()
+        assert ours == real
+        return ours
+
+    def wait_for(self, *arguments: str, until: Callable[[str], bool]) -> tuple[str, str]:
+        """`run` until both answers fit."""
+        deadline = time.monotonic() + 90
+        while True:
+            real, ours = self.run(*arguments)
+            if until(real) and until(ours):
+                return real, ours
+            assert time.monotonic() < deadline, f"real: {real}\nours: {ours}"
+            time.sleep(0.5)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+    folder = tmp_path_factory.mktemp("mqadmin")
+    options = {"autoCreateTopicEnable": "false", "autoCreateSubscriptionGroup": "false"}
+    with (
+        RocketMQ(folder / "peer", {}, heap="640m", **options) as peer,
+        NameServer(folder / "namesrv") as name_server,
+        Gateway(folder / "ours", **options) as gateway,
+    ):
+        broker = f"127.0.0.1:{gateway.remoting_port}"
+        with registered(broker, name_server.address):
+            real_name_server = f"127.0.0.1:{peer.name_server_port}"
+            sides = [
+                Side(MqAdmin(peer, address, folder / f"{name}.err"), address, at, grpc)
+                for name, address, at, grpc in (
+                    ("real", real_name_server, f"127.0.0.1:{peer.broker_port}", peer.address),
+                    ("ours", name_server.address, broker, gateway.address),
+                )
+            ]
+            try:
+                found = Both(sides[0], sides[1], gateway)
+                found.wait_for("clusterList", until=lambda text: "V5_5_0" in text)
+                fill(found)
+                yield found
+            finally:
+                for side in sides:
+                    side.admin.close()
+        assert gateway.terminate() == 0
+    assert "Traceback" not in gateway.log.read_text()
+
+
+def fill(both: Both) -> None:
+    """A topic of one queue with messages, one of four without; a group."""
+    create = ("updateTopic", "-c", "DefaultCluster", "-a", "+message.type=NORMAL")
+    assert "create topic to BROKER success." in both.same(*create, "-t", "single", "-r", "1", "-w", "1")
+    assert "success" in both.same(*create, "-t", "orders", "-r", "4", "-w", "4", "-p", "4")
+    assert "success" in both.same("updateSubGroup", "-c", "DefaultCluster", "-g", "readers", "-r", "3")
+    both.wait_for("topicRoute", "-t", "single", until=lambda text: "BROKER" in text)
+    with OfficialClient() as official:
+        for side in (both.real, both.ours):
+            official.call("producer", endpoints=side.grpc, topics=["single"])
+            for number in range(MESSAGES):
+                side.sent_ms.append(now_ms())
+                answer = official.call(
+                    "send", topic="single", bodies=[f"body {number}"], tag="a", keys=[f"key-{number}"]
+                )
+                side.ids += answer["ids"]
+                time.sleep(0.05)
+
+
+def fields(text: str) -> dict[str, str]:
+    """`name: value` lines."""
+    return {
+        found[1].strip(): found[2].strip()
+        for line in text.splitlines()
+        if (found := re.match(r"([\w ./#-]+?) *: (.*)", line))
+    }
+
+
+def columns(text: str, *numbers: int) -> list[list[str]]:
+    """Some columns of every line."""
+    return [
+        [parts[number] for number in numbers if number < len(parts)]
+        for line in text.splitlines()
+        if (parts := line.split())
+    ]
+
+
+def properties(text: str) -> dict[str, str]:
+    listed = fields(text)["Properties"].strip("{}").split(", ")
+    found = dict(each.partition("=")[::2] for each in listed)
+    return {name: value for name, value in found.items() if name not in _PROPERTIES}
+
+
+def test_routes_and_lists(both: Both) -> None:
+    assert '"readQueueNums":1' in both.same("topicRoute", "-t", "single")
+    assert '"perm":4' in both.same("topicRoute", "-t", "orders")
+    real, ours = both.run("topicList")
+    assert {"single", "orders", "DefaultCluster", "broker-a"} <= set(ours.split())
+    assert {each for each in ours.split() if not each.startswith("%RETRY%")} <= set(real.split())
+    real, ours = both.run("clusterList")
+    assert columns(ours, 0, 1, 2, 3, 4) == columns(real, 0, 1, 2, 3, 4)
+    assert ours.splitlines()[1].split()[-1] == "true"
+
+
+def test_topic_status(both: Both) -> None:
+    real, ours = both.run("topicStatus", "-t", "single")
+    assert columns(ours, 0, 1, 2, 3) == columns(real, 0, 1, 2, 3)
+    assert ["broker-a", "0", "0", str(MESSAGES)] in columns(ours, 0, 1, 2, 3)
+    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}", ours)
+    both.same("topicStatus", "-t", "orders")
+    assert both.run("topicStatus", "-t", "nosuch") == ("", "")
+
+
+def test_broker_status(both: Both) -> None:
+    real, ours = (fields(each) for each in both.run("brokerStatus", "-b", "BROKER"))
+    shown = {name for name in ours if not name.startswith("commitLogDiskRatio_")}
+    assert shown == {name for name in real if not name.startswith("commitLogDiskRatio_")} - _NOT_OURS
+    for name in shown:
+        if "Capacity" in name and name != "commitLogDirCapacity":
+            assert ours[name] == real[name], name
+    assert ours["brokerVersionDesc"] == real["brokerVersionDesc"]
+    assert ours["msgPutTotalTodayNow"] == ours["putMessageTimesTotal"] == str(MESSAGES)
+    assert int(ours["commitLogMaxOffset"]) > int(ours["commitLogMinOffset"])
+
+
+def test_messages_by_offset_and_id(both: Both) -> None:
+    texts = both.run("queryMsgByOffset", "-t", "single", "-b", "broker-a", "-i", "0", "-o", "3")
+    compared = ("Topic", "Tags", "Keys", "Queue ID", "Queue Offset", "Reconsume Times", "System Flag")
+    for name in compared:
+        assert fields(texts[1])[name] == fields(texts[0])[name], name
+    assert fields(texts[1])["Keys"] == "[key-3]"
+    assert properties(texts[1]) == properties(texts[0])
+    assert properties(texts[1])["MAX_OFFSET"] == str(MESSAGES)
+    assert fields(texts[1])["Store Host"] == "BROKER"
+    by_id = [
+        side.run("queryMsgById", "-t", "single", "-i", fields(text)["OffsetID"])
+        for side, text in zip((both.real, both.ours), texts, strict=True)
+    ]
+    by_unique_key = [
+        side.run("queryMsgByUniqueKey", "-t", "single", "-i", side.ids[3]) for side in (both.real, both.ours)
+    ]
+    for real, ours in (by_id, by_unique_key):
+        for name in compared:
+            assert fields(ours)[name] == fields(real)[name], name
+        assert fields(ours)["Keys"] == "[key-3]"
+        assert properties(ours) == properties(real)
+    for offset in ("99", "-1"):
+        assert both.run("queryMsgByOffset", "-t", "single", "-b", "broker-a", "-i", "0", "-o", offset) == (
+            "",
+            "",
+        )
+
+
+def test_messages_by_key(both: Both) -> None:
+    both.wait_for("queryMsgByKey", "-t", "single", "-k", "key-4", until=lambda text: "key-4" in text)
+    real, ours = both.run("queryMsgByKey", "-t", "single", "-k", "key-4")
+    assert columns(ours, 1, 2) == columns(real, 1, 2)
+    assert ["0", "4"] in columns(ours, 1, 2)
+    for side in (both.real, both.ours):
+        late = str(side.sent_ms[-1] + 3_600_000)
+        assert "key-4" not in side.run("queryMsgByKey", "-t", "single", "-k", "key-4", "-b", late)
+    assert "key-4" not in both.ours.run("queryMsgByKey", "-t", "orders", "-k", "key-4")
+
+
+def progress(text: str) -> list[str]:
+    """Broker offset, consumer offset, difference of the one queue."""
+    return next(line.split()[3:6] for line in text.splitlines() if line.startswith("single"))
+
+
+def consume(both: Both, count: int) -> None:
+    """Both groups receive and acknowledge so many messages; what they look like meanwhile is compared."""
+    for side in (both.real, both.ours):
+        with OfficialClient() as official:
+            official.call("simple", endpoints=side.grpc, group="readers", topics={"single": "*"}, await_s=3)
+            assert len(receive_all(official, count)) == count
+
+
+def test_group_from_connection_to_reset(both: Both) -> None:
+    """Consumed, seen, reset by time and by offset, and consumed again from there."""
+    consume(both, MESSAGES)
+    done = [str(MESSAGES), str(MESSAGES), "0"]
+    real, ours = both.wait_for(
+        "consumerProgress", "-g", "readers", "-t", "single", until=lambda text: progress(text) == done
+    )
+    assert columns(ours, 0, 1, 2, 3, 4, 5, 6)[:2] == columns(real, 0, 1, 2, 3, 4, 5, 6)[:2]
+    assert "N/A" not in ours
+    reset = ("resetOffsetByTime", "-g", "readers", "-t", "single")
+    for side in (both.real, both.ours):
+        printed = side.run(*reset, "-s", str(side.sent_ms[4]))
+        assert columns(printed, 0, 1, 2)[-1] == ["broker-a", "0", "4"]
+    consume(both, MESSAGES - 4)
+    both.wait_for(
+        "consumerProgress", "-g", "readers", "-t", "single", until=lambda text: progress(text) == done
+    )
+    for side in (both.real, both.ours):
+        assert columns(side.run(*reset, "-s", "0"), 0, 1, 2)[-1][1:] == ["0", "0"]
+    consume(both, MESSAGES)
+    for side in (both.real, both.ours):
+        assert columns(side.run(*reset, "-s", "-1"), 0, 1, 2)[-1] == ["broker-a", "0", str(MESSAGES)]
+    printed = both.same(*reset, "-b", "BROKER", "-q", "0", "-o", "7", "-s", "1700000000000")
+    assert "reset consumer offset to 7" in printed
+    consume(both, MESSAGES - 7)
+
+
+def test_connected_consumers(both: Both) -> None:
+    """The tool looks a group's brokers up by its retry topic, which the real one makes for 4.x consumers only."""
+    both.real.run("updateTopic", "-b", "BROKER", "-t", "%RETRY%readers", "-r", "1", "-w", "1")
+    command = ("consumerConnection", "-g", "readers")
+    printed = []
+    for side in (both.real, both.ours):
+        with OfficialClient() as official:
+            official.call(
+                "simple", endpoints=side.grpc, group="readers", topics={"single": "a || b"}, await_s=3
+            )
+            receive_all(official, 0)
+            deadline = time.monotonic() + 60
+            while "MessageModel" not in (text := side.run(*command)):
+                assert time.monotonic() < deadline, side.admin.errors()[-3000:]
+                time.sleep(0.5)
+            printed.append(text)
+    real, ours = ([line.rstrip() for line in text.splitlines()] for text in printed)
+    start = real.index("Below is subscription:")
+    assert re.fullmatch(r"single +a ?\|\| ?b", real[start + 2])
+    assert ours[ours.index("Below is subscription:") :] == real[start:], "subscriptions, and how it consumes"
+    assert ours[0] == real[0]
+    assert ours[1].split()[2] == real[1].split()[2] == "PYTHON"
+    assert both.run("consumerConnection", "-g", "nobody") == ("", "")
+
+
+def test_options(both: Both) -> None:
+    def options(text: str) -> dict[str, str]:
+        found = (re.fullmatch(r"(\w+)\s+=\s*(.*)", line) for line in text.splitlines())
+        return {each[1]: each[2].strip() for each in found if each}
+
+    real, ours = (options(each) for each in both.run("getBrokerConfig", "-b", "BROKER"))
+    differ = {"listenPort", "storePathRootDir", "storePathCommitLog", "namesrvAddr"}
+    chosen = {"flushCommitLogLeastPages", "mappedFileSizeCommitLog"}
+    chosen |= {"metricsPromExporterPort", "metricsPromExporterHost"}
+    shared = set(real) & set(ours) - differ - chosen
+    assert {"brokerName", "fileReservedTime", "autoCreateTopicEnable", "deleteWhen", "brokerIP1"} <= shared
+    for name in shared:
+        assert ours[name].lower() == real[name].lower(), name
+    change = ("updateBrokerConfig", "-b", "BROKER", "-k", "fileReservedTime", "-v", "48")
+    assert "success" in both.same(*change)
+    for text in both.run("getBrokerConfig", "-b", "BROKER"):
+        assert options(text)["fileReservedTime"] == "48"
+    for name, value, why in (
+        ("brokerName", "other", "restart"),
+        ("autoCreateTopicEnable", "true", "command line"),
+        ("deleteWhen", "25", "deleteWhen=25"),
+        ("noSuchOption", "1", "unknown"),
+    ):
+        before = len(both.ours.admin.errors())
+        printed = both.ours.run("updateBrokerConfig", "-b", "BROKER", "-k", name, "-v", value)
+        assert "success" not in printed
+        assert why in both.ours.admin.errors()[before:]
+    assert options(both.ours.run("getBrokerConfig", "-b", "BROKER"))["deleteWhen"] == "04"
+
+
+def test_statistics_and_cleaning(both: Both) -> None:
+    at = ("-b", "BROKER", "-q", "0", "-o", "7", "-s", "1700000000000")
+    both.same("resetOffsetByTime", "-g", "readers", "-t", "single", *at)
+    real, ours = both.run("brokerConsumeStats", "-b", "BROKER")
+    rows = [[line for line in columns(each, 0, 1, 2, 3, 4) if line[0] == "single"] for each in (real, ours)]
+    assert rows[0]
+    assert rows[1] == rows[0]
+    real, ours = both.run("statsAll", "-t", "single")
+    assert columns(ours, 0, 1) == columns(real, 0, 1)
+    assert "readers" in ours
+    for command in ("cleanExpiredCQ", "deleteExpiredCommitLog"):
+        assert "success" in both.same(command, "-b", "BROKER")
+    assert both.run("producerConnection", "-g", "nobody", "-t", "single") == ("", "")
+
+
+def test_topic_is_changed_deleted_and_made_again(both: Both) -> None:
+    make = ("updateTopic", "-b", "BROKER", "-t", "brief", "-a", "+message.type=NORMAL")
+    both.same(*make, "-r", "2", "-w", "2")
+    both.same(*make, "-r", "1", "-w", "1")
+    both.wait_for("topicRoute", "-t", "brief", until=lambda text: '"readQueueNums":1' in text)
+    both.same("updateSubGroup", "-b", "BROKER", "-g", "once")
+    for side in (both.real, both.ours):
+        with OfficialClient() as official:
+            official.call("producer", endpoints=side.grpc, topics=["brief"])
+            official.call("send", topic="brief", bodies=["first", "second"])
+    assert ["broker-a", "0", "0", "2"] in columns(both.ours.run("topicStatus", "-t", "brief"), 0, 1, 2, 3)
+    both.same("deleteTopic", "-c", "DefaultCluster", "-t", "brief")
+    both.wait_for("topicStatus", "-t", "brief", until=lambda text: not text)
+    both.same(*make, "-r", "1", "-w", "1")
+    both.wait_for("topicStatus", "-t", "brief", until=lambda text: "broker-a" in text)
+    ours = both.ours.run("topicStatus", "-t", "brief")
+    assert ["broker-a", "0", "2", "2"] in columns(ours, 0, 1, 2, 3), "goes on with higher offsets"
+    side = both.ours
+    with OfficialClient() as official:
+        official.call("producer", endpoints=side.grpc, topics=["brief"])
+        sent = official.call("send", topic="brief", bodies=["third"])["ids"]
+        official.call("simple", endpoints=side.grpc, group="once", topics={"brief": "*"}, await_s=3)
+        assert receive_all(official, 1) == sent, "what was there before is gone"
+    both.same("deleteSubGroup", "-b", "BROKER", "-g", "once", "-r", "true")
+    for name, options in (
+        ("TBW102", ()),
+        ("broker-a", ()),
+        ("two words", ()),
+        ("x" * 200, ()),
+        ("y", ("-r", "0")),
+    ):
+        ours = both.ours.run("updateTopic", "-b", "BROKER", "-t", name, *options)
+        assert "success" not in ours, name

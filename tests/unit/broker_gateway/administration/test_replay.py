@@ -1,0 +1,122 @@
+"""Deletions and resets, written by one journal and read back from the log by another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
+from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.journal.journal import Journal
+from broker_gateway.journal.replay import replay
+from broker_gateway.metadata.catalog import Catalog, Group, Topic
+from store.message_store import MessageStore
+from store.record import Host, PendingRecord
+
+KEY, OTHER = QueueKey("g", "t", 0), QueueKey("g", "u", 0)
+
+
+class Opened:
+    """A store with what its journal says."""
+
+    def __init__(self, root: Path) -> None:
+        host = Host("127.0.0.1", 10911)
+        self.store = MessageStore.open(root, broker="b", cluster="c", store_host=host, segment_size=1 << 20)
+        self.catalog, self.deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
+        replay(self.store, self.catalog, self.deliveries)
+        self.journal = Journal(self.store, self.catalog, self.deliveries, 1 << 62, lambda work: None)
+        self.catalog.on_topic = self.journal.topic
+        self.catalog.on_group = self.journal.group
+
+    def put(self, topic: str, count: int) -> None:
+        host = self.store.store_host.packed
+        self.store.append([PendingRecord(topic, 0, b"x", b"", 1, host)] * count)
+
+    def fly(self, key: QueueKey, *offsets: int) -> None:
+        state = self.deliveries.queue(key)
+        for offset in offsets:
+            state.deliver(InFlight(offset, 1, 1 << 60, 1, str(offset), "me"))
+        self.journal.moved(state)
+
+    def close(self, *, snapshot: bool) -> None:
+        self.journal.write()
+        if snapshot:
+            self.journal.write_snapshot()
+        self.store.close()
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_reset(tmp_path: Path, snapshot: bool) -> None:
+    before = Opened(tmp_path)
+    before.put("t", 5)
+    before.fly(KEY, 0, 1, 2)
+    state = before.deliveries.queue(KEY)
+    state.reset(1)
+    before.journal.reset(state)
+    before.close(snapshot=snapshot)
+    after = Opened(tmp_path)
+    found = after.deliveries.known(KEY)
+    assert found is not None
+    assert (found.cursor, found.committed, len(found.in_flight)) == (1, 1, 0)
+    after.close(snapshot=False)
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_deleted_topic(tmp_path: Path, snapshot: bool, again: bool) -> None:
+    before = Opened(tmp_path)
+    for topic in ("t", "u"):
+        before.catalog.put_topic(Topic(topic, 1, 1))
+        before.put(topic, 5)
+    before.fly(KEY, 0, 1)
+    before.fly(OTHER, 0)
+    before.journal.removed([KEY])
+    before.deliveries.forget(KEY)
+    before.store.index.begin_at("t", 0, 5)
+    before.journal.topic(Topic("t", 1, 1), first_offsets=[5])
+    before.catalog.restore_topic(None, "t")
+    if again:
+        before.catalog.put_topic(Topic("t", 1, 1))
+        before.put("t", 2)
+    before.close(snapshot=snapshot)
+    for _ in range(2):
+        after = Opened(tmp_path)
+        assert after.deliveries.known(KEY) is None
+        assert after.deliveries.known(OTHER) is not None
+        assert (after.catalog.topic("t") is not None) is again
+        assert after.catalog.topic("u") is not None
+        index = after.store.index
+        assert (index.min_offset("t", 0), index.max_offset("t", 0)) == (5, 7 if again else 5)
+        assert index.min_offset("u", 0) == 0
+        after.close(snapshot=True)
+
+
+def test_a_deleted_topic_goes_on_higher_when_its_log_is_gone(tmp_path: Path) -> None:
+    """The snapshot alone says where its queues ended."""
+    before = Opened(tmp_path / "one")
+    before.put("t", 5)
+    before.store.index.begin_at("t", 0, 5)
+    parts = list(before.journal._snapshot_parts())
+    before.close(snapshot=False)
+    (change,) = [each for part in parts for each in part.topics if each.topic == "t"]
+    assert change.deleted
+    assert list(change.next_queue_offset) == list(change.first_queue_offset) == [5]
+
+
+def test_a_deleted_group(tmp_path: Path) -> None:
+    before = Opened(tmp_path)
+    before.catalog.put_group(Group("g"))
+    before.put("t", 5)
+    before.fly(KEY, 0)
+    before.fly(QueueKey("h", "t", 0), 0)
+    before.journal.group(Group("g"), deleted=True)
+    before.catalog.restore_group(None, "g")
+    before.journal.removed([KEY])
+    before.deliveries.forget(KEY)
+    before.close(snapshot=False)
+    after = Opened(tmp_path)
+    assert after.catalog.group("g") is None
+    assert after.deliveries.known(KEY) is None
+    assert after.deliveries.known(QueueKey("h", "t", 0)) is not None
+    after.close(snapshot=False)

@@ -1,0 +1,126 @@
+"""Options changed while the broker runs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from broker_gateway.config import GROUPS, GatewayConfig, load_config
+from broker_gateway.errors import OptionError
+from broker_gateway.options import option_names
+from broker_gateway.reload import RELOADABLE, Changes, Configuration
+
+
+def configuration(file: Path | None = None, **given: str) -> Configuration:
+    return Configuration(load_config(file, given, {})[0], file)
+
+
+def apply(running: Configuration, given: dict[str, str]) -> Changes:
+    return asyncio.run(running.apply(given))
+
+
+def test_a_change_tells_what_took_effect_and_what_waits() -> None:
+    running = configuration()
+    heard: list[GatewayConfig] = []
+    running.on_change(heard.append)
+    changes = apply(
+        running, {"brokerPermission": "4", "listenPort": "20911", "autoCreateTopicEnable": "true"}
+    )
+    assert changes.effective == {"brokerPermission": ("6", "4")}
+    assert changes.at_next_start == {"listenPort": ("10911", "20911")}
+    assert changes.warnings == ()
+    assert changes.kept is None
+    assert [config.broker.broker_permission for config in heard] == [4]
+    assert running.current is heard[0]
+    assert running.current.store.ha_listen_port == 10912, "announced until the next start"
+
+
+def test_a_bad_value_changes_nothing() -> None:
+    running = configuration()
+    before = running.current
+    heard: list[GatewayConfig] = []
+    running.on_change(heard.append)
+    for name, value in (("brokerPermission", "9"), ("aclEnable", "true"), ("traceOn", "perhaps")):
+        with pytest.raises(OptionError, match=f"option {name}={value}"):
+            apply(running, {"lakeLogLevel": "debug", name: value})
+    assert running.current is before
+    assert heard == []
+
+
+def test_what_is_in_the_black_list_cannot_be_changed() -> None:
+    running = configuration(configBlackList="maxMessageSize; brokerName")
+    for name in ("maxMessageSize", "brokerName", "configBlackList"):
+        with pytest.raises(OptionError, match=f"option {name} cannot be changed"):
+            apply(running, {name: "5"})
+
+
+def test_unknown_names_and_options_without_effect_are_warned_about_once() -> None:
+    running = configuration(serverWorkerThreads="9")
+    changes = apply(running, {"brokerPermision": "4", "traceOn": "false"})
+    assert set(changes.warnings) == {
+        "option brokerPermision is unknown and has no effect; did you mean brokerPermission?",
+        "option traceOn=false has no effect: the remoting port serves administration only, within limits of our own",
+    }
+    assert changes.at_next_start == {"traceOn": ("true", "false")}
+    assert running.current.other == {"serverWorkerThreads": "9", "traceOn": "false"}
+
+
+def test_a_change_outlives_a_restart_when_there_is_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("# mine\nbrokerName=mine\nlakeLogLevel=info\n")
+    running = configuration(file)
+    assert apply(running, {"lakeLogLevel": "debug", "fileReservedTime": "48"}).kept == file
+    again = load_config(file, {}, {})[0]
+    assert (again.broker.broker_name, again.lake.lake_log_level) == ("mine", "debug")
+    assert again.store.file_reserved_time == 48
+    assert (tmp_path / "broker.conf.bak").read_text().startswith("# mine")
+
+
+def test_a_file_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerName=mine\n")
+    running = configuration(file)
+    (tmp_path / "broker.conf.tmp").mkdir()
+    with pytest.raises(OptionError, match=r"cannot be kept in .*broker\.conf"):
+        apply(running, {"lakeLogLevel": "debug"})
+    assert running.current.lake.lake_log_level == "info"
+
+
+def test_no_line_of_its_own_can_be_put_into_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerName=mine\n")
+    for given in ({"regionId": "a\nlakeTokenFile=/x"}, {"a\nlakeTokenFile": "/x"}):
+        with pytest.raises(OptionError, match="a line break is not allowed"):
+            apply(configuration(file), given)
+    with pytest.raises(OptionError, match="1001 options in one change"):
+        apply(configuration(), {f"o{number}": "1" for number in range(1001)})
+
+
+def test_what_takes_effect_at_once_is_an_option() -> None:
+    assert set(option_names(GROUPS)) >= RELOADABLE
+
+
+def test_changes_that_come_together_are_all_kept(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("brokerName=mine\n")
+    running = configuration(file)
+
+    async def both() -> None:
+        await asyncio.gather(
+            running.apply({"fileReservedTime": "48"}),
+            running.apply({"brokerPermission": "4"}),
+            running.apply({"lakeLogLevel": "error"}),
+        )
+
+    asyncio.run(both())
+    options = running.current.options()
+    names = ("fileReservedTime", "brokerPermission", "lakeLogLevel")
+    assert [options[name] for name in names] == ["48", "4", "error"]
+    assert {*file.read_text().splitlines()} == {
+        "brokerName=mine",
+        "fileReservedTime=48",
+        "brokerPermission=4",
+        "lakeLogLevel=error",
+    }
