@@ -18,6 +18,7 @@ from broker_gateway.clock import now_ms
 from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
+from broker_gateway.dispatch_lag import DispatchLag
 from broker_gateway.extensions import Extensions, MetricsSink, on_thread
 from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.minute_stats import MinuteStatistics
@@ -33,10 +34,12 @@ from broker_gateway.registration.registration import Registration
 from broker_gateway.reload import Configuration
 from broker_gateway.retention import Retention, rules_of
 from broker_gateway.scheduled_tasks import (
+    DISPATCH_LAG_S,
     HOUSEKEEPING_S,
     PEERS_S,
     PROTECT_BROKER_S,
     REDELIVERY_S,
+    WATER_MARKS_S,
     ScheduledTasks,
     until_midnight_s,
 )
@@ -57,6 +60,7 @@ from broker_gateway.service.send import SendService
 from broker_gateway.service.settlement import SettlementService
 from broker_gateway.turn import Stage, Turn
 from broker_gateway.watchdog import watch
+from broker_gateway.water_marks import WaterMarks
 from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
@@ -147,13 +151,12 @@ class Broker:
             self.admission,
         )
         location = config.lake.lake_location
+        lake = Lake(location) if location else None
         self.retention = Retention(
-            store,
-            self.journal,
-            rules_of(config.store),
-            Lake(location) if location else None,
-            config.lake.lake_force_delete,
+            store, self.journal, rules_of(config.store), lake, config.lake.lake_force_delete
         )
+        self.dispatch_lag = DispatchLag(store, lake, lambda: self.retention.rules.refuse)
+        self.water_marks = WaterMarks(self.admission, WATER_MARKS_S)
         self.self_check = SelfCheck(store)
         self._protect = ProtectBroker(config, store, self.catalog, self.deliveries)
         admin = AdminService(config, self.catalog, self.journal, access, self.peers, self.tasks)
@@ -199,6 +202,8 @@ class Broker:
         tasks.add("retention", config.store.clean_resource_interval / 1000, self._retain)
         tasks.add("broker-statistics", until_midnight_s, self.statistics.record)
         tasks.add("protect-broker", PROTECT_BROKER_S, self._protect.look)
+        tasks.add("water-marks", WATER_MARKS_S, self.water_marks.look)
+        tasks.add("dispatch-lag", DISPATCH_LAG_S, self.dispatch_lag.look)
         tasks.start()
         self._watchdog = asyncio.create_task(watch(), name="watchdog")
 
@@ -241,6 +246,19 @@ class Broker:
         yield "lakebroker_store_self_checks", "Looks for damage since the start", node, looks
         yield "rocketmq_consumer_connections", "Clients known", node, len(self.clients)
         yield "lakebroker_waiting_receives", "Receives that wait for a message", node, self.wakeups.waiting
+        late = self.water_marks.late_s
+        yield "lakebroker_event_loop_late_seconds", "What calls waited at the last water mark", node, late
+        lag = self.dispatch_lag
+        if lag.behind_bytes is not None:
+            yield (
+                "lakebroker_dispatch_behind_bytes",
+                "Of the log, not in the lake yet",
+                node,
+                lag.behind_bytes,
+            )
+        if lag.hours_left is not None:
+            text = "Hours until sends are refused, if nothing is deleted"
+            yield "lakebroker_disk_hours_left", text, node, lag.hours_left
         for lane in self.admission.lanes():
             labels = {**node, "kind": lane.name}
             yield "lakebroker_calls_under_way", "Calls without an answer", labels, lane.under_way
@@ -257,13 +275,13 @@ class Broker:
         ):
             yield f"lakebroker_messages_stored_{name}", f"Messages stored {name}", node, put
             yield f"lakebroker_messages_delivered_{name}", f"Messages delivered {name}", node, got
-        lag: dict[tuple[str, str], list[int]] = {}
+        lags: dict[tuple[str, str], list[int]] = {}
         for state in list(self.deliveries.queues()):
             group, topic, queue_id = state.key
-            sums = lag.setdefault((topic, group), [0, 0])
+            sums = lags.setdefault((topic, group), [0, 0])
             sums[0] += store.index.max_offset(topic, queue_id) - state.cursor + len(state.in_flight)
             sums[1] += len(state.in_flight)
-        for (topic, group), (behind, flying) in list(lag.items())[:MAX_SERIES]:
+        for (topic, group), (behind, flying) in list(lags.items())[:MAX_SERIES]:
             labels = {**node, "topic": topic, "consumer_group": group}
             yield "rocketmq_consumer_lag_messages", "Messages not settled", labels, behind
             yield "rocketmq_consumer_inflight_messages", "Messages in flight", labels, flying

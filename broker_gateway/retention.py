@@ -51,7 +51,7 @@ class Retention:
 
     def use(self, rules: Rules) -> None:
         """Other rules, from the next look on."""
-        self._rules = rules
+        self.rules = rules
 
     async def look(self, *, by_hand: bool = False) -> int:
         """Deletes what may go; returns how many segments went."""

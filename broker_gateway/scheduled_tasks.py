@@ -6,8 +6,8 @@
 | persist consumer filter, consumer order info | 10 s | none: filters come with each receive; FIFO is not built yet |
 | broker stats record | midnight | `broker-statistics` |
 | protect broker | 3 min | `protect-broker`, with `disableConsumeIfConsumerReadSlowly` |
-| print water mark | 1 s | none: `lakebroker_calls_under_way` is read when metrics are |
-| dispatch behind bytes | 60 s | none: the broker itself dispatches with the append; the lake's lag is the reput's metric |
+| print water mark | 1 s | `water-marks` |
+| dispatch behind bytes | 60 s | `dispatch-lag`: of the lake, since the broker's own index is written with the append |
 | refresh of the name server list | 2 min | registration adds it |
 | client housekeeping | 10 s | `housekeeping` |
 | fast-failure expiry | 10 ms | none: nothing waits in a queue before it is served; each call is checked when it is read |
@@ -35,6 +35,8 @@ PEERS_S = 0.2
 HOUSEKEEPING_S = 10.0
 PROTECT_BROKER_S = 180.0
 NAME_SERVERS_S = 120.0
+WATER_MARKS_S = 1.0
+DISPATCH_LAG_S = 60.0
 Work = Callable[[], Awaitable[None] | None]
 
 

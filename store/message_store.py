@@ -288,6 +288,11 @@ class MessageStore:
             raise StoreReadOnlyError(f"the store {self.root} is closed; start the broker again")
 
     @property
+    def folders(self) -> list[Path]:
+        """Where new segments go."""
+        return list(self._allocator.folders)
+
+    @property
     def refusal(self) -> str | None:
         """Why messages of clients should be refused; None when they should not. The journal still has room."""
         if self._disk_refusal is not None:

@@ -42,8 +42,8 @@ async def running(folder: Path, **given: str) -> AsyncIterator[Broker]:
         store.close()
 
 
-async def send(broker: Broker, topic: str) -> pb.Status:
-    request = rpc.SendMessageRequest(messages=[message(topic, b"x")]).SerializeToString()
+async def send(broker: Broker, topic: str, body: bytes = b"x") -> pb.Status:
+    request = rpc.SendMessageRequest(messages=[message(topic, body)]).SerializeToString()
     answer = broker.messaging.SendMessage(request, _CONTEXT)
     if isinstance(answer, rpc.SendMessageResponse):
         return answer.status
@@ -101,6 +101,24 @@ def test_a_refused_change_leaves_the_broker_as_it_was(tmp_path: Path) -> None:
             with pytest.raises(OptionError, match="brokerPermission=8"):
                 await broker.configuration.apply({"autoCreateTopicEnable": "false", "brokerPermission": "8"})
             assert (await send(broker, "made-on-first-use")).code == pb.OK
+
+    asyncio.run(scenario())
+
+
+def test_the_rules_of_retention_change_while_it_runs(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, cleanResourceInterval="3600000") as broker:
+            for _ in range(30):
+                assert (await send(broker, "t", b"x" * 100_000)).code == pb.OK
+            hours = ";".join(str(hour) for hour in range(24))
+            await broker.configuration.apply({"deleteWhen": hours})
+            assert await broker.retention.look() == 0
+            await broker.configuration.apply({"fileReservedTime": "0"})
+            deleted = 0
+            async with asyncio.timeout(20):
+                while not deleted:  # the snapshot that a start needs must be on disk first
+                    deleted = await broker.retention.look()
+                    await asyncio.sleep(0.05)
 
     asyncio.run(scenario())
 
