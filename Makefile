@@ -19,7 +19,7 @@ $(READY): pyproject.toml hatch_build.py $(shell find proto -name '*.proto')
 	touch $@
 
 $(JARS): $(READY) | java
-	$(BIN)/python -c 'from broker_gateway.service import send_walk; from store import encode, scan; send_walk.warm(); encode.warm(); scan.scan(bytes(8), 0)'  # compiled once, kept
+	$(BIN)/python -c 'from broker_gateway.service import send_walk; from store import encode, scan; send_walk.warm(); encode.warm(); scan.warm()'  # compiled once, kept
 	$(BIN)/python -c 'from structured_streaming.sql import delta_session; delta_session().stop()' >$(VENV)/jars.log 2>&1 || { cat $(VENV)/jars.log >&2; exit 1; }
 	touch $@
 

@@ -129,7 +129,7 @@ class Broker:
             self.admission.send,
             extensions.append_hooks,
         )
-        self.load_compiled = send.load_compiled
+        self._send = send
         route = RouteService(config, resources, self.peers, self.registration.cluster)
         self.messaging = MessagingService(
             route,
@@ -206,6 +206,11 @@ class Broker:
         tasks.add("dispatch-lag", DISPATCH_LAG_S, self.dispatch_lag.look)
         tasks.start()
         self._watchdog = asyncio.create_task(watch(), name="watchdog")
+
+    def load_compiled(self) -> None:
+        """Loads compiled code of sends, then of searches by key. To be called on a thread."""
+        self._send.load_compiled()
+        self.administration.messages.load_compiled()
 
     def feed(self, sink: MetricsSink, period_s: float) -> None:
         """Gives the metrics to a sink at intervals, on a thread; a slow one is waited for."""

@@ -137,8 +137,10 @@ class Scan:
 
 
 def as_bytes(buffer: bytes | bytearray | memoryview | Bytes) -> Bytes:
-    """A view of the buffer as an array of bytes."""
-    return buffer if isinstance(buffer, np.ndarray) else np.frombuffer(buffer, dtype=np.uint8)
+    """A read-only view of the buffer as an array of bytes: what is compiled for one kind of buffer serves all."""
+    data = buffer[:] if isinstance(buffer, np.ndarray) else np.frombuffer(buffer, dtype=np.uint8)
+    data.flags.writeable = False
+    return data
 
 
 def scan(
@@ -314,3 +316,10 @@ def by_queue(scan: Scan) -> tuple[Longs, list[tuple[tuple[str, int], int, int]]]
         ((names[topics[begin]], int(queues[begin])), begin, end)
         for begin, end in zip([0, *cuts], [*cuts, len(rows)], strict=True)
     ]
+
+
+def warm() -> None:
+    """Compiles, or loads what was compiled before."""
+    empty = scan(bytes(8), 0)
+    topic_codes(empty)
+    find_properties(empty, [b"KEYS"])

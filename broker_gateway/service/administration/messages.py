@@ -48,6 +48,12 @@ class MessageQueries:
         self._store = store
         self._searches = 0
 
+    def load_compiled(self) -> None:
+        """Loads what a search by key runs on. To be called on a thread; a search before that does it itself."""
+        from store import scan
+
+        scan.warm()
+
     def by_physical_offset(self, offset: int) -> bytes:
         """The record that begins there. SYSTEM_ERROR without one."""
         store = self._store
@@ -147,7 +153,7 @@ class MessageQueries:
 def _search(
     chunks: Sequence[tuple[int, memoryview]], topic: str, key: bytes, most: int, begin_ms: int, end_ms: int
 ) -> list[bytes]:
-    """The newest records that fit, ascending. Compiled code is loaded here, beside the event loop."""
+    """The newest records that fit, ascending. Compiled code is loaded here if it was not before, beside the event loop."""
     from store.scan import find_properties, scan, topic_codes
 
     found: list[bytes] = []

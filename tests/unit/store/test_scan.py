@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 import struct
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,6 +59,21 @@ def blank(size: int) -> bytes:
 
 def text(found: Scan, start: int, length: int) -> str:
     return bytes(found.buffer[start : start + length]).decode("utf-8", "replace")
+
+
+def test_one_compiled_walk_serves_every_kind_of_buffer(tmp_path: Path) -> None:
+    """Compiling another takes half a minute, which who is first would wait for."""
+    (tmp_path / "log").write_bytes(bytes(4096))
+    with (tmp_path / "log").open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+        view = memoryview(mapped)
+        for buffer in (bytes(8), bytearray(8), view, view.toreadonly(), np.zeros(8, dtype=np.uint8)):
+            found = scan(buffer, 0)
+            find_property(found, b"KEYS")
+            topic_codes(found)
+            del found
+        view.release()
+    for compiled in (walk.walk, walk.find_properties, walk.dictionary):
+        assert len(compiled.signatures) == 1
 
 
 def test_nothing_and_zeros() -> None:
