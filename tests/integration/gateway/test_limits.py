@@ -137,6 +137,8 @@ def test_system_topics_are_there_and_tasks_say_how_they_went(tmp_path: Path) -> 
             "retention",
             "broker-statistics",
             "protect-broker",
+            "water-marks",
+            "dispatch-lag",
         }
         assert tasks["redelivery"]["failures"] == 0
         assert tasks["redelivery"]["last_run_ms"] > 0
