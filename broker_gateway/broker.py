@@ -170,7 +170,17 @@ class Broker:
             self.retention,
             self.registration.topic_changed,
         )
-        for part in (self.admission, send, self._receive, resources, route, admin, self._protect, self):
+        for part in (
+            self.admission,
+            send,
+            self._receive,
+            resources,
+            route,
+            admin,
+            self._protect,
+            self.administration,
+            self,
+        ):
             configuration.on_change(part.configure)
 
     def configure(self, config: GatewayConfig) -> None:

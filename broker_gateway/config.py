@@ -90,6 +90,12 @@ class BrokerOptions(_Group):
     init_pop_offset_by_check_msg_in_mem: bool = Field(
         True, description="a new group begins at a queue's start while the log fits memory; false: at its end"
     )
+    enable_pop_message_threshold: bool = Field(
+        False, description="keep popInflightMessageThreshold too, beside lakeMaxInFlightPerQueue"
+    )
+    pop_inflight_message_threshold: int = Field(
+        10_000, ge=1, description="messages of a group on a queue, with enablePopMessageThreshold"
+    )
     disable_consume_if_consumer_read_slowly: bool = Field(
         False, description="forbid groups to consume that fell behind by consumerFallbehindThreshold"
     )
@@ -197,6 +203,10 @@ class StoreOptions(_Group):
         4096, ge=1, le=1 << 20, description="pages of 4 KiB between flushes while a segment is warmed"
     )
     max_message_size: int = Field(4 << 20, ge=1, le=64 << 20, description="bytes of a body")
+    message_index_enable: bool = Field(
+        True,
+        description="find messages by their keys and ids, by reading the local log; false: none is found",
+    )
     access_message_in_memory_max_ratio: int = Field(
         40, ge=1, le=100, description="% of memory: a log within it counts as in memory"
     )

@@ -7,7 +7,7 @@ from broker_gateway.option_table.row import Kind, Row
 
 ROWS = (
     Row("clientWorkerThreads", Kind.INT, "4", v.THREADS),
-    Row("clientCallbackExecutorThreads", Kind.INT, "", v.THREADS),
+    Row("clientCallbackExecutorThreads", Kind.INT, None, v.THREADS),
     Row("clientOnewaySemaphoreValue", Kind.INT, "65535", v.CLIENT),
     Row("clientAsyncSemaphoreValue", Kind.INT, "65535", v.CLIENT),
     Row("connectTimeoutMillis", Kind.INT, "3000", v.CLIENT),

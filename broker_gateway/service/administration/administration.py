@@ -7,6 +7,7 @@ from typing import Any
 
 from broker_gateway.clients import ClientRegistry
 from broker_gateway.clock import now_ms
+from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
@@ -53,11 +54,15 @@ class Administration:
         self.topics = TopicAdministration(config, catalog, store, deliveries, journal, topic_changed)
         self.groups = GroupAdministration(catalog, deliveries, journal, topic_changed)
         self.offsets = OffsetAdministration(catalog, store, deliveries, journal, wakeups)
-        self.messages = MessageQueries(store)
+        self.messages = MessageQueries(config, store)
         self.connections = Connections(clients)
         self.statistics = Statistics(metrics, self._cluster, now_ms())
         self.runtime = RuntimeInfo(config, store, self.statistics, now_ms)
         self.options = OptionAdministration(configuration, now_ms())
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs."""
+        self.messages.configure(config)
 
     @property
     def log_end(self) -> int:
