@@ -116,21 +116,29 @@ class BrokerOptions(_Group):
         3000, ge=1, le=_DAY_MS, description="ms; acks, changed invisible durations, dead letters"
     )
     wait_time_mills_in_admin_broker_queue: int = Field(
-        5000, ge=1, le=_DAY_MS, description="ms; Admin service"
+        5000, ge=1, le=_DAY_MS, description="ms; Admin service and remoting administration"
     )
     send_thread_pool_queue_capacity: int = Field(10_000, ge=1, le=_MANY, description="sends under way")
     pull_thread_pool_queue_capacity: int = Field(
-        100_000, ge=1, le=_MANY, description="receives under way, waiting ones too"
+        100_000, ge=1, le=_MANY, description="receives under way, waiting ones too, and PULL_MESSAGE"
     )
     ack_thread_pool_queue_capacity: int = Field(
         100_000, ge=1, le=_MANY, description="acks, changed invisible durations, dead letters under way"
     )
-    query_thread_pool_queue_capacity: int = Field(20_000, ge=1, le=_MANY, description="QueryOffset under way")
+    query_thread_pool_queue_capacity: int = Field(
+        20_000, ge=1, le=_MANY, description="QueryOffset, QUERY_MESSAGE and VIEW_MESSAGE_BY_ID under way"
+    )
     client_manager_thread_pool_queue_capacity: int = Field(
-        1_000_000, ge=1, le=_MANY, description="telemetry streams and NotifyClientTermination under way"
+        1_000_000,
+        ge=1,
+        le=_MANY,
+        description="telemetry streams, NotifyClientTermination and UNREGISTER_CLIENT under way",
     )
     consumer_manager_thread_pool_queue_capacity: int = Field(
-        1_000_000, ge=1, le=_MANY, description="GetOffset and UpdateOffset under way"
+        1_000_000,
+        ge=1,
+        le=_MANY,
+        description="GetOffset, UpdateOffset, and consumers' offsets and lists on the remoting port under way",
     )
     heartbeat_thread_pool_queue_capacity: int = Field(
         50_000, ge=1, le=_MANY, description="heartbeats under way"
@@ -139,7 +147,7 @@ class BrokerOptions(_Group):
         100_000, ge=1, le=_MANY, description="EndTransaction under way"
     )
     admin_broker_thread_pool_queue_capacity: int = Field(
-        10_000, ge=1, le=_MANY, description="calls of the Admin service under way"
+        10_000, ge=1, le=_MANY, description="calls of the Admin service and other remoting requests under way"
     )
     load_balance_thread_pool_queue_capacity: int = Field(
         100_000, ge=1, le=_MANY, description="QueryRoute and QueryAssignment under way"

@@ -45,7 +45,7 @@ ROWS = (
     Row("enableConsumeQueueExt", Kind.BOOL, "false", v.FILTERS),
     Row("mappedFileSizeConsumeQueueExt", Kind.INT, "50331648", v.FILTERS),
     Row("mapperFileSizeBatchConsumeQueue", Kind.INT, "13800000", v.CQ),
-    Row("bitMapLengthConsumeQueueExt", Kind.INT, "64", v.FILTERS),
+    Row("bitMapLengthConsumeQueueExt", Kind.INT, None, v.FILTERS),
     Row("flushIntervalCommitLog", Kind.INT, "500", v.EFFECTIVE),
     Row("commitIntervalCommitLog", Kind.INT, "200", v.LOG),
     Row("maxRecoveryCommitlogFiles", Kind.INT, "30", v.LOG),
