@@ -50,6 +50,7 @@ RELOADABLE = frozenset(
         "loadBalanceThreadPoolQueueCapacity",
         "longPollingEnable",
         "messageIndexEnable",
+        "namesrvAddr",
         "osPageCacheBusyTimeOutMills",
         "popInflightMessageThreshold",
         "pullThreadPoolQueueCapacity",

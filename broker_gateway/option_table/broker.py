@@ -93,7 +93,7 @@ ROWS = (
     Row("compressedRegister", Kind.BOOL, "false", v.EFFECTIVE),
     Row("forceRegister", Kind.BOOL, "true", v.EFFECTIVE),
     Row("registerNameServerPeriod", Kind.INT, "30000", v.EFFECTIVE),
-    Row("updateNameServerAddrPeriod", Kind.INT, "120000", v.REGISTRATION),
+    Row("updateNameServerAddrPeriod", Kind.INT, "120000", v.EFFECTIVE),
     Row("brokerHeartbeatInterval", Kind.INT, "1000", v.EFFECTIVE),
     Row("brokerNotActiveTimeoutMillis", Kind.LONG, "10000", v.EFFECTIVE),
     Row("enableNetWorkFlowControl", Kind.BOOL, "false", v.FLOW_REFUSED),

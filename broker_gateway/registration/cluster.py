@@ -83,6 +83,11 @@ class Cluster:
         if self._client is not None:
             await self._client.close()
 
+    def disconnect(self, name_server: str) -> None:
+        """The next look goes there by another connection."""
+        if self._client is not None:
+            self._client.disconnect(name_server)
+
     @property
     def members(self) -> list[Member]:
         """The other lakebrokers that are alive."""
@@ -187,6 +192,9 @@ class Cluster:
     async def _refresh(self, again: bool) -> None:
         """`again`: brokers that are known are asked for their endpoints too, which change when they start anew."""
         assert self._client is not None
+        if not self._name_servers():
+            self._forget()
+            return
         answer = await self._ask(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return
@@ -215,6 +223,18 @@ class Cluster:
                 if again or name not in self._addresses or name in again_too
             }
         )
+
+    def _forget(self) -> None:
+        """There are no name servers any more, and so no others."""
+        assert self._client is not None
+        for address in self._addresses.values():
+            self._client.disconnect(address)
+        self._addresses.clear()
+        self._strangers.clear()
+        self._routes.clear()
+        if self._members:
+            self._members.clear()
+            self._brokers_version += 1
 
     def _look_for_namesake(self, known: BrokerData | None) -> None:
         """Says when another broker took this one's name; not at the first sight, which may be what it was before."""

@@ -64,6 +64,9 @@ class RegistrationOptions(OptionGroup):
     register_name_server_period: int = Field(
         30_000, ge=0, description="ms between registrations; below 10000 counts as that, above 60000 too"
     )
+    update_name_server_addr_period: int = Field(
+        120_000, ge=1000, le=86_400_000, description="ms between look-ups of the host names in namesrvAddr"
+    )
     register_broker_timeout_mills: int = Field(
         24_000, ge=100, le=600_000, description="ms that a name server has for its answer"
     )
