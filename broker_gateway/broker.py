@@ -167,6 +167,7 @@ class Broker:
             self.wakeups,
             self.clients,
             metrics,
+            self.statistics,
             self.retention,
             self.registration.topic_changed,
         )

@@ -28,7 +28,6 @@ from broker_gateway.option_table import ROWS, TABLE
 from demo.official_client import OfficialClient
 from demo.processes import Gateway, NameServer
 from tests.interop.mqadmin import MqAdmin
-from tests.interop.registration import registered
 from tests.interop.test_store_exchange import receive_all
 
 pytestmark = pytest.mark.timeout(900)
@@ -111,26 +110,25 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     with (
         RocketMQ(folder / "peer", {}, heap="640m", **options) as peer,
         NameServer(folder / "namesrv") as name_server,
-        Gateway(folder / "ours", **options) as gateway,
+        Gateway(folder / "ours", namesrvAddr=name_server.address, **options) as gateway,
     ):
-        broker = f"127.0.0.1:{gateway.remoting_port}"
-        with registered(broker, name_server.address):
-            real_name_server = f"127.0.0.1:{peer.name_server_port}"
-            sides = [
-                Side(MqAdmin(peer, address, folder / f"{name}.err"), address, at, grpc)
-                for name, address, at, grpc in (
-                    ("real", real_name_server, f"127.0.0.1:{peer.broker_port}", peer.address),
-                    ("ours", name_server.address, broker, gateway.address),
-                )
-            ]
-            try:
-                found = Both(sides[0], sides[1], gateway)
-                found.wait_for("clusterList", until=lambda text: "V5_5_0" in text)
-                fill(found)
-                yield found
-            finally:
-                for side in sides:
-                    side.admin.close()
+        real_name_server = f"127.0.0.1:{peer.name_server_port}"
+        ours = f"127.0.0.1:{gateway.remoting_port}"
+        sides = [
+            Side(MqAdmin(peer, address, folder / f"{name}.err"), address, at, grpc)
+            for name, address, at, grpc in (
+                ("real", real_name_server, f"127.0.0.1:{peer.broker_port}", peer.address),
+                ("ours", name_server.address, ours, gateway.address),
+            )
+        ]
+        try:
+            found = Both(sides[0], sides[1], gateway)
+            found.wait_for("clusterList", until=lambda text: "V5_5_0" in text)
+            fill(found)
+            yield found
+        finally:
+            for side in sides:
+                side.admin.close()
         assert gateway.terminate() == 0
     assert "Traceback" not in gateway.log.read_text()
 
