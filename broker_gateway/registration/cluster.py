@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 import structlog
 
 from broker_gateway.registration.broker_config import GET_BROKER_CONFIG, Member, NoMemberError, member_of
+from broker_gateway.registration.options import RegistrationOptions
+from broker_gateway.registration.outgoing import outgoing
 from broker_gateway.remoting.body.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
 from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
@@ -49,9 +51,10 @@ class _Route(NamedTuple):
 class Cluster:
     """Knows nothing while `name_servers` is empty."""
 
-    def __init__(self, own_name: str, poll_s: float) -> None:
+    def __init__(self, own_name: str, options: RegistrationOptions) -> None:
         self._own_name = own_name
-        self._poll_s = poll_s
+        self._options = options
+        self._poll_s = options.poll_name_server_interval / 1000
         self._client: RemotingClient | None = None
         self._name_servers: Callable[[], list[str]] = list
         self._addresses: dict[str, str] = {}
@@ -73,7 +76,7 @@ class Cluster:
         """`own_address` is what this broker registers."""
         self._name_servers = name_servers
         self._own_address = own_address
-        self._client = RemotingClient(on_lost=self._lost)
+        self._client = outgoing(self._options, self._lost)
         self._spawn(self._keep_up(), "cluster")
 
     async def stop(self) -> None:

@@ -99,6 +99,16 @@ class RegistrationOptions(OptionGroup):
     broker_not_active_timeout_millis: int = Field(
         10_000, ge=1000, le=3_600_000, description="ms of silence after which name servers take it for dead"
     )
+    connect_timeout_millis: int = Field(
+        3000, ge=1, le=600_000, description="ms to connect to a name server or another broker"
+    )
+    client_channel_max_idle_time_seconds: int = Field(
+        120,
+        ge=1,
+        le=86_400,
+        description="s after which such a connection without requests is closed; more than registerNameServerPeriod,"
+        " since a name server forgets a broker whose connection ends",
+    )
     poll_name_server_interval: int = Field(
         30_000, ge=100, le=3_600_000, description="ms that a topic's route from a name server counts as new"
     )

@@ -19,6 +19,7 @@ from broker_gateway.registration.address_server import AddressServerError, fetch
 from broker_gateway.registration.book import Book
 from broker_gateway.registration.cluster import Cluster
 from broker_gateway.registration.options import name_server_addresses
+from broker_gateway.registration.outgoing import outgoing
 from broker_gateway.registration.registrar import Registrar
 from broker_gateway.registration.requests import Identity
 from broker_gateway.remoting.address import parse_address
@@ -42,8 +43,7 @@ class Registration:
         self._config = config
         self._catalog = catalog
         self._scheduled = scheduled
-        options = config.registration
-        self.cluster = Cluster(config.broker.broker_name, options.poll_name_server_interval / 1000)
+        self.cluster = Cluster(config.broker.broker_name, config.registration)
         self._own: list[str] = []
         self._name_servers: list[str] = []
         self._registrars: dict[str, Registrar] = {}
@@ -138,7 +138,7 @@ class Registration:
             f"{host}:{self._listen_port}",
             f"{host}:{ha_port}",
         )
-        self._client = RemotingClient(on_lost=self._lost)
+        self._client = outgoing(options, self._lost)
         self._book = Book(self._config, self._catalog, identity)
         if options.enable_slave_acting_master:
             self._heartbeats = asyncio.create_task(self._send_heartbeats(), name="broker heartbeat")
