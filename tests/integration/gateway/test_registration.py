@@ -246,6 +246,39 @@ def test_a_changed_list_moves_the_broker_while_it_runs(tmp_path: Path, name_serv
         assert "Traceback" not in gateway.log.read_text()
 
 
+def test_who_comes_back_to_a_name_server_registers_behind_its_leaving(tmp_path: Path) -> None:
+    """It takes its time to answer that the broker left."""
+
+    async def scenario() -> None:
+        order: list[int] = []
+
+        async def slow(_: Connection, request: Command) -> Command:
+            if request.code == RequestCode.UNREGISTER_BROKER:
+                await asyncio.sleep(0.3)
+            if request.code in (RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER):
+                order.append(request.code)
+            return request.reply()
+
+        server = RemotingServer(Processors(default=slow))
+        await server.start("127.0.0.1", 0)
+        address = f"127.0.0.1:{server.port}"
+        async with running(tmp_path, namesrvAddr=address) as broker:
+            broker.registration.start(5)
+            await asyncio.sleep(0.5)
+            assert order == [RequestCode.REGISTER_BROKER]
+            for addresses in ("", address, "", address):
+                await broker.configuration.apply({"namesrvAddr": addresses})
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(1.5)
+            assert order[-2:] == [RequestCode.UNREGISTER_BROKER, RequestCode.REGISTER_BROKER]
+            await broker.configuration.apply({"namesrvAddr": ""})
+            await broker.registration.stop()
+            assert order[-1] == RequestCode.UNREGISTER_BROKER, "a stop waits for it"
+        await server.stop()
+
+    asyncio.run(scenario())
+
+
 def test_an_emptied_list_leaves_the_broker_with_its_own_name_server(
     tmp_path: Path, name_server: NameServer
 ) -> None:
