@@ -100,7 +100,7 @@ class Broker:
         )
         self.minutes = MinuteStatistics()
         self.peers = Peers(config.lake.lake_peers_file, config.broker.broker_name)
-        self.registration = Registration(config, self.catalog)
+        self.registration = Registration(config, self.catalog, self.tasks)
         self.wakeups: Wakeups[Poll] = Wakeups(partial(self.turn.add, Stage.WAKE), self.deliveries.offer)
         resources = Resources(config, self.catalog)
         mover = DeadLetterMover(store, resources, self.journal, self.wakeups, metrics)
@@ -170,17 +170,28 @@ class Broker:
             self.wakeups,
             self.clients,
             metrics,
+            self.statistics,
             self.retention,
             self.registration.topic_changed,
         )
-        for part in (self.admission, send, self._receive, resources, route, admin, self._protect, self):
+        for part in (
+            self.admission,
+            send,
+            self._receive,
+            resources,
+            route,
+            admin,
+            self._protect,
+            self.administration,
+            self,
+        ):
             configuration.on_change(part.configure)
 
     def configure(self, config: GatewayConfig) -> None:
         """Takes what may change while the broker runs."""
         self._config = config
         self.retention.use(rules_of(config.store))
-        self.registration.permission_changed(config.broker.broker_permission)
+        self.registration.configure(config)
 
     def load(self) -> Replayed:
         """Topics, groups, offsets and what is in flight, from the journal; system topics are made."""

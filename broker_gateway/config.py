@@ -90,6 +90,12 @@ class BrokerOptions(_Group):
     init_pop_offset_by_check_msg_in_mem: bool = Field(
         True, description="a new group begins at a queue's start while the log fits memory; false: at its end"
     )
+    enable_pop_message_threshold: bool = Field(
+        False, description="keep popInflightMessageThreshold too, beside lakeMaxInFlightPerQueue"
+    )
+    pop_inflight_message_threshold: int = Field(
+        10_000, ge=1, description="messages of a group on a queue, with enablePopMessageThreshold"
+    )
     disable_consume_if_consumer_read_slowly: bool = Field(
         False, description="forbid groups to consume that fell behind by consumerFallbehindThreshold"
     )
@@ -110,21 +116,29 @@ class BrokerOptions(_Group):
         3000, ge=1, le=_DAY_MS, description="ms; acks, changed invisible durations, dead letters"
     )
     wait_time_mills_in_admin_broker_queue: int = Field(
-        5000, ge=1, le=_DAY_MS, description="ms; Admin service"
+        5000, ge=1, le=_DAY_MS, description="ms; Admin service and remoting administration"
     )
     send_thread_pool_queue_capacity: int = Field(10_000, ge=1, le=_MANY, description="sends under way")
     pull_thread_pool_queue_capacity: int = Field(
-        100_000, ge=1, le=_MANY, description="receives under way, waiting ones too"
+        100_000, ge=1, le=_MANY, description="receives under way, waiting ones too, and PULL_MESSAGE"
     )
     ack_thread_pool_queue_capacity: int = Field(
         100_000, ge=1, le=_MANY, description="acks, changed invisible durations, dead letters under way"
     )
-    query_thread_pool_queue_capacity: int = Field(20_000, ge=1, le=_MANY, description="QueryOffset under way")
+    query_thread_pool_queue_capacity: int = Field(
+        20_000, ge=1, le=_MANY, description="QueryOffset, QUERY_MESSAGE and VIEW_MESSAGE_BY_ID under way"
+    )
     client_manager_thread_pool_queue_capacity: int = Field(
-        1_000_000, ge=1, le=_MANY, description="telemetry streams and NotifyClientTermination under way"
+        1_000_000,
+        ge=1,
+        le=_MANY,
+        description="telemetry streams, NotifyClientTermination and UNREGISTER_CLIENT under way",
     )
     consumer_manager_thread_pool_queue_capacity: int = Field(
-        1_000_000, ge=1, le=_MANY, description="GetOffset and UpdateOffset under way"
+        1_000_000,
+        ge=1,
+        le=_MANY,
+        description="GetOffset, UpdateOffset, and consumers' offsets and lists on the remoting port under way",
     )
     heartbeat_thread_pool_queue_capacity: int = Field(
         50_000, ge=1, le=_MANY, description="heartbeats under way"
@@ -133,7 +147,7 @@ class BrokerOptions(_Group):
         100_000, ge=1, le=_MANY, description="EndTransaction under way"
     )
     admin_broker_thread_pool_queue_capacity: int = Field(
-        10_000, ge=1, le=_MANY, description="calls of the Admin service under way"
+        10_000, ge=1, le=_MANY, description="calls of the Admin service and other remoting requests under way"
     )
     load_balance_thread_pool_queue_capacity: int = Field(
         100_000, ge=1, le=_MANY, description="QueryRoute and QueryAssignment under way"
@@ -197,6 +211,10 @@ class StoreOptions(_Group):
         4096, ge=1, le=1 << 20, description="pages of 4 KiB between flushes while a segment is warmed"
     )
     max_message_size: int = Field(4 << 20, ge=1, le=64 << 20, description="bytes of a body")
+    message_index_enable: bool = Field(
+        True,
+        description="find messages by their keys and ids, by reading the local log; false: none is found",
+    )
     access_message_in_memory_max_ratio: int = Field(
         40, ge=1, le=100, description="% of memory: a log within it counts as in memory"
     )

@@ -2,7 +2,7 @@
 
 | entry point group | each is called with the GatewayConfig and gives |
 |---|---|
-| `lakebroker.authenticators` | an `Authenticator`: may refuse a call before anything else sees it |
+| `lakebroker.authenticators` | an `Authenticator`: may refuse a call, gRPC or remoting, before anything else sees it |
 | `lakebroker.interceptors` | an `Interceptor`: sees every call before and after |
 | `lakebroker.append_hooks` | an `AppendHook`: sees messages of producers before they are checked and appended |
 | `lakebroker.metrics_sinks` | a `MetricsSink`: is given the metrics at intervals, on a thread of its own |
@@ -28,6 +28,7 @@ from prometheus_client.core import Metric
 
 from broker_gateway.config import GatewayConfig
 from broker_gateway.errors import HostError
+from broker_gateway.remoting.command import Command
 from broker_gateway.service.context import CallContext, RpcError
 from broker_gateway.service.reply import Reply
 from broker_gateway.service.status import ServiceError
@@ -44,13 +45,14 @@ class RefusedError(Exception):
 
 @dataclass(slots=True)
 class Rpc:
-    """One call: `path` is `/package.Service/Method`, `peer` is `ip:port`. `request` is the message, None where
-    requests are a stream. `state` is the interceptors' own."""
+    """One call: `path` is `/package.Service/Method`, or `/remoting/REQUEST_CODE` on the remoting ports; `peer` is
+    `ip:port`. `metadata` are the headers, or the command's ext fields. `request` is the message, None where requests
+    are a stream, or the command. `state` is the interceptors' own."""
 
     path: str
     peer: str
     metadata: Mapping[str, str]
-    request: Message | None
+    request: Message | Command | None
     state: dict[str, Any] = field(default_factory=dict)
 
 
@@ -58,18 +60,19 @@ class Rpc:
 class Outcome:
     """How a call ended: `responses` where it gave them all at once (of streams: none), or an `error`."""
 
-    responses: Sequence[Message] = ()
+    responses: Sequence[Message | Command] = ()
     error: BaseException | None = None
 
 
 class Authenticator(Protocol):
     def authenticate(self, rpc: Rpc) -> None:
-        """Raises RefusedError: the call fails with UNAUTHENTICATED."""
+        """Raises RefusedError: the call fails with UNAUTHENTICATED, a remoting request with NO_PERMISSION."""
 
 
 class Interceptor(Protocol):
     def before(self, rpc: Rpc) -> None:
-        """Raises RefusedError: the call fails with PERMISSION_DENIED, and `after` is not called."""
+        """Raises RefusedError: the call fails with PERMISSION_DENIED, a remoting request with NO_PERMISSION, and
+        `after` is not called."""
 
     def after(self, rpc: Rpc, outcome: Outcome) -> None:
         """An exception is logged, the answer stays."""
@@ -95,11 +98,35 @@ class Extensions:
     metrics_sinks: tuple[MetricsSink, ...] = ()
 
     @property
+    def sees_calls(self) -> bool:
+        """Whether anything is to be put around calls."""
+        return bool(self.authenticators or self.interceptors)
+
+    @property
     def around(self) -> Callable[[Method], Method] | None:
-        """What a transport is to put around each RPC; None: nothing."""
-        if not self.authenticators and not self.interceptors:
-            return None
-        return partial(_intercepted, self)
+        """What a gRPC transport is to put around each RPC; None: nothing."""
+        return partial(_intercepted, self) if self.sees_calls else None
+
+    def before(self, rpc: Rpc) -> None:
+        """Asks those who may refuse a call. Raises RpcError UNAUTHENTICATED or PERMISSION_DENIED."""
+        try:
+            for authenticator in self.authenticators:
+                authenticator.authenticate(rpc)
+        except RefusedError as error:
+            raise RpcError("UNAUTHENTICATED", str(error)) from error
+        try:
+            for interceptor in self.interceptors:
+                interceptor.before(rpc)
+        except RefusedError as error:
+            raise RpcError("PERMISSION_DENIED", str(error)) from error
+
+    def after(self, rpc: Rpc, outcome: Outcome) -> None:
+        """Tells interceptors how a call ended that `before` let pass."""
+        for interceptor in reversed(self.interceptors):
+            try:
+                interceptor.after(rpc, outcome)
+            except Exception:
+                log.exception("an interceptor failed after a call", call=rpc.path)
 
 
 def load_extensions(config: GatewayConfig) -> Extensions:
@@ -242,16 +269,7 @@ class _Around:
         else:
             message = self._method.request_of(request) if isinstance(request, bytes) else request
         rpc = Rpc(self._method.path, context.peer, context.metadata, message)
-        try:
-            for authenticator in self._extensions.authenticators:
-                authenticator.authenticate(rpc)
-        except RefusedError as error:
-            raise RpcError("UNAUTHENTICATED", str(error)) from error
-        try:
-            for interceptor in self._extensions.interceptors:
-                interceptor.before(rpc)
-        except RefusedError as error:
-            raise RpcError("PERMISSION_DENIED", str(error)) from error
+        self._extensions.before(rpc)
         return rpc
 
     def _after(self, rpc: Rpc, answer: Any = None, error: BaseException | None = None) -> None:
@@ -259,9 +277,4 @@ class _Around:
             return
         answers = answer if isinstance(answer, list) else [] if answer is None else [answer]
         messages = [self._method.response_of(each) if isinstance(each, bytes) else each for each in answers]
-        outcome = Outcome(messages, error)
-        for interceptor in reversed(self._extensions.interceptors):
-            try:
-                interceptor.after(rpc, outcome)
-            except Exception:
-                log.exception("an interceptor failed after a call", call=rpc.path)
+        self._extensions.after(rpc, Outcome(messages, error))

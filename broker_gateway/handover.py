@@ -15,7 +15,6 @@ from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.replay import replay
 from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, Topic
-from broker_gateway.metadata.names import is_system_topic
 from broker_gateway.metadata.rocketmq_files import (
     CONFIG_FOLDER,
     FILES,
@@ -24,6 +23,7 @@ from broker_gateway.metadata.rocketmq_files import (
     read_config,
     write_config,
 )
+from broker_gateway.metadata.system_topics import is_system_topic
 from broker_gateway.pop_state import read_check_points, restore_in_flight, write_check_points
 from broker_gateway.retry_moves import move_retries
 from broker_gateway.waiting_messages import waiting_messages

@@ -25,11 +25,11 @@ class OtherOptions:
         """What to warn of. Raises OptionError for a value of another type, and for what is refused."""
         row = self._rows[name]
         value = checked(row, value)
-        if value == row.default:
+        if value == (row.default or ""):
             return None
         verdict = row.verdict
         if verdict.fate is Fate.REFUSED:
-            allowed = verdict.allowed or (row.default,)
+            allowed = verdict.allowed or (row.default or "",)
             if value not in allowed:
                 shown = " or ".join(each or "nothing" for each in allowed)
                 raise OptionError(f"option {name}={value} is refused: {verdict.why} (allowed: {shown})")
@@ -38,8 +38,8 @@ class OtherOptions:
 
 
 def values_of(kept: Mapping[str, str], effective: Collection[str]) -> dict[str, str]:
-    """Those options with their values, defaults too."""
-    return {name: kept.get(name, row.default) for name, row in ROWS.items() if name not in effective}
+    """Those options with their values, defaults too; empty where the original has none or works one out."""
+    return {name: kept.get(name, row.default or "") for name, row in ROWS.items() if name not in effective}
 
 
 def checked(row: Row, value: str) -> str:

@@ -8,7 +8,7 @@
 | protect broker | 3 min | `protect-broker`, with `disableConsumeIfConsumerReadSlowly` |
 | print water mark | 1 s | `water-marks` |
 | dispatch behind bytes | 60 s | `dispatch-lag`: of the lake, since the broker's own index is written with the append |
-| refresh of the name server list | 2 min | registration adds it |
+| refresh of the name server list | `updateNameServerAddrPeriod` | `name-servers`, while `namesrvAddr` names any |
 | client housekeeping | 10 s | `housekeeping` |
 | fast-failure expiry | 10 ms | none: nothing waits in a queue before it is served; each call is checked when it is read |
 | clean expired files | `cleanResourceInterval` | `retention` |
@@ -34,7 +34,6 @@ REDELIVERY_S = 0.1
 PEERS_S = 0.2
 HOUSEKEEPING_S = 10.0
 PROTECT_BROKER_S = 180.0
-NAME_SERVERS_S = 120.0
 WATER_MARKS_S = 1.0
 DISPATCH_LAG_S = 60.0
 Work = Callable[[], Awaitable[None] | None]
@@ -71,6 +70,12 @@ class ScheduledTasks:
         task = self._tasks[name] = ScheduledTask(name, period, work)
         if self._started:
             self._run(task)
+
+    def remove(self, name: str) -> None:
+        """Ends a task, if there is one of this name."""
+        task = self._tasks.pop(name, None)
+        if task is not None and task.running is not None:
+            task.running.cancel()
 
     def start(self) -> None:
         self._started = True

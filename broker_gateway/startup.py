@@ -199,7 +199,9 @@ class _Start:
     async def _open_front_door(self) -> None:
         processors = Processors()
         self.broker.registration.bind(processors)
-        front_door = FrontDoor(self.config, self.broker.administration, processors)
+        front_door = FrontDoor(
+            self.config, self.broker.administration, self.broker.admission, self._extensions, processors
+        )
         self._undo.push_async_callback(front_door.stop)
         await front_door.start(self._remoting)
         self._ports["remoting"] = self._remoting.port

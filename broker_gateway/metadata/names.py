@@ -1,4 +1,4 @@
-"""Names: what a topic, group or tag may be called, and which names are the system's.
+"""Names: what a topic, group or tag may be called, and which groups are the system's (topics: `system_topics.py`).
 
 Source: Apache RocketMQ's `TopicValidator`, `Validators`, `MixAll` and `MessageConst` (names and limits).
 Owns the rules only; `service/validation.py` turns a broken one into a status.
@@ -19,22 +19,6 @@ GROUP_MAX_LENGTH = 120
 NAME_PATTERN = re.compile(r"[%|a-zA-Z0-9_-]+")
 CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
-_SYSTEM_TOPICS = frozenset(
-    {
-        "TBW102",
-        "SCHEDULE_TOPIC_XXXX",
-        "BenchmarkTest",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
-        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "CHECKPOINT_TOPIC",
-    }
-)
 _SYSTEM_GROUPS = frozenset(
     {
         "DEFAULT_CONSUMER",
@@ -122,20 +106,6 @@ RESERVED_PROPERTIES = frozenset(
     ]
 )
 """Property keys a client may not set itself; the last two are lakebroker's (see `delivery/moves.py`)."""
-
-
-def is_system_topic(topic: str, cluster: str, broker: str) -> bool:
-    """Whether clients may neither send to nor receive from `topic`."""
-    return (
-        topic in _SYSTEM_TOPICS
-        or topic.startswith("rmq_sys_")
-        or topic in (cluster, broker, f"{cluster}_REPLY_TOPIC")
-    )
-
-
-def system_topics(cluster: str, broker: str) -> list[str]:
-    """Names of topics that belong to RocketMQ's own parts, and to ours."""
-    return sorted({*_SYSTEM_TOPICS, cluster, broker, f"{cluster}_REPLY_TOPIC", JOURNAL_TOPIC})
 
 
 def is_system_group(group: str) -> bool:

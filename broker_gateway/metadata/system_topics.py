@@ -1,6 +1,7 @@
-"""Topics that every broker has from its start on. Source: RocketMQ's `TopicConfigManager` (names, queues, permissions).
+"""Topics of RocketMQ's own parts, and of ours: their names, and those that every broker has from its start on.
 
-Options decide how they are made; one that is there, as the journal had it or somebody changed it, stays.
+Source: RocketMQ's `TopicValidator` (names) and `TopicConfigManager` (names, queues, permissions). Options decide how
+they are made; one that is there, as the journal had it or somebody changed it, stays.
 """
 
 from __future__ import annotations
@@ -9,14 +10,46 @@ from collections.abc import Iterable
 
 from broker_gateway.config import GatewayConfig
 from broker_gateway.metadata.catalog import INHERIT, READ, WRITE, Catalog, Topic
+from broker_gateway.metadata.names import JOURNAL_TOPIC
 
 _CLUSTER_QUEUES = 16
 _BENCHMARK_QUEUES = 1024
 _SCHEDULE_QUEUES = 18
 
+_SYSTEM_TOPICS = frozenset(
+    {
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+    }
+)
+
+
+def is_system_topic(topic: str, cluster: str, broker: str) -> bool:
+    """Whether clients may neither send to nor receive from `topic`."""
+    return (
+        topic in _SYSTEM_TOPICS
+        or topic.startswith("rmq_sys_")
+        or topic in (cluster, broker, f"{cluster}_REPLY_TOPIC")
+    )
+
+
+def system_topic_names(config: GatewayConfig) -> list[str]:
+    """What administrators are told of: the known names and the topics of this broker."""
+    return sorted({*_SYSTEM_TOPICS, JOURNAL_TOPIC, *(topic.name for topic in system_topics(config))})
+
 
 def system_topics(config: GatewayConfig) -> Iterable[Topic]:
-    """The topics, as the original has them."""
+    """The topics made at start, as the original has them."""
     broker, cluster = config.broker, config.broker.broker_cluster_name
     both = READ | WRITE
     yield _topic("SELF_TEST_TOPIC")

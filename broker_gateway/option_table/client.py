@@ -7,13 +7,13 @@ from broker_gateway.option_table.row import Kind, Row
 
 ROWS = (
     Row("clientWorkerThreads", Kind.INT, "4", v.THREADS),
-    Row("clientCallbackExecutorThreads", Kind.INT, "", v.THREADS),
+    Row("clientCallbackExecutorThreads", Kind.INT, None, v.THREADS),
     Row("clientOnewaySemaphoreValue", Kind.INT, "65535", v.CLIENT),
     Row("clientAsyncSemaphoreValue", Kind.INT, "65535", v.CLIENT),
-    Row("connectTimeoutMillis", Kind.INT, "3000", v.CLIENT),
+    Row("connectTimeoutMillis", Kind.INT, "3000", v.EFFECTIVE),
     Row("channelNotActiveInterval", Kind.LONG, "60000", v.CLIENT),
     Row("isScanAvailableNameSrv", Kind.BOOL, "true", v.REGISTRATION),
-    Row("clientChannelMaxIdleTimeSeconds", Kind.INT, "120", v.CLIENT),
+    Row("clientChannelMaxIdleTimeSeconds", Kind.INT, "120", v.EFFECTIVE),
     Row("clientSocketSndBufSize", Kind.INT, "0", v.BUFFERS),
     Row("clientSocketRcvBufSize", Kind.INT, "0", v.BUFFERS),
     Row("clientPooledByteBufAllocatorEnable", Kind.BOOL, "false", v.BUFFERS),

@@ -35,9 +35,9 @@ class Verdict:
 
 
 class Row(NamedTuple):
-    """`default` is the original's, as text; empty where it has none or works one out."""
+    """`default` is the original's, as text; None where it has none or works one out."""
 
     name: str
     kind: Kind
-    default: str
+    default: str | None
     verdict: Verdict

@@ -56,7 +56,7 @@ EXPORTERS = _accepted("metrics are fetched by Prometheus, all of them")
 MANAGER = _refused("topics, groups and offsets are in the journal; no RocksDB", "v1")
 STORE_TYPE = _refused("the store is the commit log with indexes in the lake; no RocksDB", "default")
 INDEX = _accepted(
-    "there are no index files beside the log: keys are indexed in the lake by the reput, whatever this says"
+    "there are no index files beside the log: a search by key reads the log, and the reput indexes keys in the lake"
 )
 READ_ONLY_REFUSED = _refused("read-only folders of the log are not built; list all in storePathCommitLog")
 CQ = _accepted("there are no consume queue files beside the log: queues are in memory, and in the lake")

@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 import structlog
 
 from broker_gateway.registration.broker_config import GET_BROKER_CONFIG, Member, NoMemberError, member_of
+from broker_gateway.registration.options import RegistrationOptions
+from broker_gateway.registration.outgoing import outgoing
 from broker_gateway.remoting.body.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
 from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
@@ -49,9 +51,10 @@ class _Route(NamedTuple):
 class Cluster:
     """Knows nothing while `name_servers` is empty."""
 
-    def __init__(self, own_name: str, poll_s: float) -> None:
+    def __init__(self, own_name: str, options: RegistrationOptions) -> None:
         self._own_name = own_name
-        self._poll_s = poll_s
+        self._options = options
+        self._poll_s = options.poll_name_server_interval / 1000
         self._client: RemotingClient | None = None
         self._name_servers: Callable[[], list[str]] = list
         self._addresses: dict[str, str] = {}
@@ -73,7 +76,7 @@ class Cluster:
         """`own_address` is what this broker registers."""
         self._name_servers = name_servers
         self._own_address = own_address
-        self._client = RemotingClient(on_lost=self._lost)
+        self._client = outgoing(self._options, self._lost)
         self._spawn(self._keep_up(), "cluster")
 
     async def stop(self) -> None:
@@ -82,6 +85,11 @@ class Cluster:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._client is not None:
             await self._client.close()
+
+    def disconnect(self, name_server: str) -> None:
+        """The next look goes there by another connection."""
+        if self._client is not None:
+            self._client.disconnect(name_server)
 
     @property
     def members(self) -> list[Member]:
@@ -187,6 +195,9 @@ class Cluster:
     async def _refresh(self, again: bool) -> None:
         """`again`: brokers that are known are asked for their endpoints too, which change when they start anew."""
         assert self._client is not None
+        if not self._name_servers():
+            self._forget()
+            return
         answer = await self._ask(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return
@@ -215,6 +226,18 @@ class Cluster:
                 if again or name not in self._addresses or name in again_too
             }
         )
+
+    def _forget(self) -> None:
+        """There are no name servers any more, and so no others."""
+        assert self._client is not None
+        for address in self._addresses.values():
+            self._client.disconnect(address)
+        self._addresses.clear()
+        self._strangers.clear()
+        self._routes.clear()
+        if self._members:
+            self._members.clear()
+            self._brokers_version += 1
 
     def _look_for_namesake(self, known: BrokerData | None) -> None:
         """Says when another broker took this one's name; not at the first sight, which may be what it was before."""

@@ -64,6 +64,9 @@ class RegistrationOptions(OptionGroup):
     register_name_server_period: int = Field(
         30_000, ge=0, description="ms between registrations; below 10000 counts as that, above 60000 too"
     )
+    update_name_server_addr_period: int = Field(
+        120_000, ge=1000, le=86_400_000, description="ms between look-ups of the host names in namesrvAddr"
+    )
     register_broker_timeout_mills: int = Field(
         24_000, ge=100, le=600_000, description="ms that a name server has for its answer"
     )
@@ -95,6 +98,16 @@ class RegistrationOptions(OptionGroup):
     broker_heartbeat_interval: int = Field(1000, ge=100, le=60_000, description="ms between heartbeats")
     broker_not_active_timeout_millis: int = Field(
         10_000, ge=1000, le=3_600_000, description="ms of silence after which name servers take it for dead"
+    )
+    connect_timeout_millis: int = Field(
+        3000, ge=1, le=600_000, description="ms to connect to a name server or another broker"
+    )
+    client_channel_max_idle_time_seconds: int = Field(
+        120,
+        ge=1,
+        le=86_400,
+        description="s after which such a connection without requests is closed; more than registerNameServerPeriod,"
+        " since a name server forgets a broker whose connection ends",
     )
     poll_name_server_interval: int = Field(
         30_000, ge=100, le=3_600_000, description="ms that a topic's route from a name server counts as new"

@@ -53,8 +53,9 @@ class Registrar:
         self.registered: bool | None = None
         """How the last attempt went; None before the first."""
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=f"registration at {self.address}")
+    def start(self, after: asyncio.Task[None] | None = None) -> None:
+        """Registers from now on, or once an earlier registrar has left (`after`)."""
+        self._task = asyncio.create_task(self._run(after), name=f"registration at {self.address}")
 
     async def stop(self) -> None:
         """Says that the broker leaves; takes `LEAVE_TIMEOUT_S` at most."""
@@ -97,7 +98,9 @@ class Registrar:
         with contextlib.suppress(RemotingError):  # registration says when a name server is away
             await self._client.invoke_one_way(self.address, command, 1.0)
 
-    async def _run(self) -> None:
+    async def _run(self, after: asyncio.Task[None] | None) -> None:
+        if after is not None:
+            await asyncio.wait([after])
         force = True
         while True:
             try:

@@ -1,12 +1,14 @@
 """Registration of a broker with all its name servers, from its start to its stop.
 
 Owns the list of name servers (`namesrvAddr`, else the address server's) and a registrar for each. Without name servers
-nothing is done.
+nothing is done. A list that is changed while the broker runs counts at once: the broker leaves those that are not in it
+any more. Their host names are looked up again every `updateNameServerAddrPeriod`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Sequence
 
 import structlog
@@ -17,30 +19,40 @@ from broker_gateway.registration.address_server import AddressServerError, fetch
 from broker_gateway.registration.book import Book
 from broker_gateway.registration.cluster import Cluster
 from broker_gateway.registration.options import name_server_addresses
+from broker_gateway.registration.outgoing import outgoing
 from broker_gateway.registration.registrar import Registrar
 from broker_gateway.registration.requests import Identity
+from broker_gateway.remoting.address import parse_address
 from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Connection, Processors
 from broker_gateway.remoting.fields import Fields
+from broker_gateway.scheduled_tasks import ScheduledTasks
 
 log = structlog.get_logger(__name__)
+
+TASK = "name-servers"
+"""The scheduled task that looks up name servers."""
 
 
 class Registration:
     """`cluster` is what the name servers say of the others. Everything runs on the event loop."""
 
-    def __init__(self, config: GatewayConfig, catalog: Catalog) -> None:
+    def __init__(self, config: GatewayConfig, catalog: Catalog, scheduled: ScheduledTasks) -> None:
         self._config = config
         self._catalog = catalog
-        options = config.registration
-        self.cluster = Cluster(config.broker.broker_name, options.poll_name_server_interval / 1000)
+        self._scheduled = scheduled
+        self.cluster = Cluster(config.broker.broker_name, config.registration)
+        self._own: list[str] = []
         self._name_servers: list[str] = []
         self._registrars: dict[str, Registrar] = {}
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._asking: asyncio.Task[None] | None = None
+        self._heartbeats: asyncio.Task[None] | None = None
+        self._listen_port = 0
         self._client: RemotingClient | None = None
         self._book: Book | None = None
-        self._tasks: list[asyncio.Task[None]] = []
         self._address_server_answers = True
         self.min_broker_id = 0
         """Least id of the brokers with this one's name, as name servers say."""
@@ -61,35 +73,30 @@ class Registration:
 
     def start(self, listen_port: int, own_name_servers: Sequence[str] = ()) -> None:
         """Registers from now on, with this port. `own_name_servers` run in this process."""
-        if not self.is_wanted:
-            return
-        broker, options = self._config.broker, self._config.registration
-        host = f"[{broker.broker_ip1}]" if ":" in broker.broker_ip1 else broker.broker_ip1
-        ha_port = self._config.store.ha_listen_port or listen_port + 1
-        identity = Identity(
-            broker.broker_cluster_name,
-            broker.broker_name,
-            f"{host}:{listen_port}",
-            f"{host}:{ha_port}",
-        )
-        self._client = RemotingClient(on_lost=self._lost)
-        self._book = Book(self._config, self._catalog, identity)
-        configured = name_server_addresses(broker.namesrv_addr)
-        if configured or own_name_servers:
-            self._use([*own_name_servers, *configured])
-        else:
-            self._tasks.append(asyncio.create_task(self._ask_address_server(), name="address server"))
-        if options.enable_slave_acting_master:
-            self._tasks.append(asyncio.create_task(self._send_heartbeats(), name="broker heartbeat"))
-        self.cluster.start(lambda: self._name_servers, identity.address)
+        self._listen_port = listen_port
+        self._own = list(own_name_servers)
+        self._follow()
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs: its permission, and the list of name servers."""
+        before, self._config = self._config.broker.namesrv_addr, config
+        if self._book is not None and self._book.permit(config.broker.broker_permission):
+            for registrar in self._registrars.values():
+                registrar.register_anew()
+        if self._listen_port and config.broker.namesrv_addr != before:
+            self._follow()
 
     async def stop(self) -> None:
-        """Unregisters everywhere at the same time; bounded by the time one name server gets."""
-        for task in self._tasks:
+        """Unregisters everywhere at the same time; bounded by the time one name server gets, twice where the broker
+        was leaving it already."""
+        self._listen_port = 0
+        self._scheduled.remove(TASK)
+        running = [task for task in (self._asking, self._heartbeats) if task is not None]
+        for task in running:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(each.stop() for each in self._registrars.values()))
-        self._registrars.clear()
+        await asyncio.gather(*running, return_exceptions=True)
+        self._use([])
+        await asyncio.gather(*self._leaving.values(), return_exceptions=True)
         await self.cluster.stop()
         if self._client is not None:
             await self._client.close()
@@ -99,11 +106,43 @@ class Registration:
         for registrar in self._registrars.values():
             registrar.changed(name)
 
-    def permission_changed(self, permission: int) -> None:
-        """Takes `brokerPermission`: every topic is registered anew when it is another one."""
-        if self._book is not None and self._book.permit(permission):
-            for registrar in self._registrars.values():
-                registrar.register_anew()
+    def _follow(self) -> None:
+        """Goes by the list that is configured, else by the address server's."""
+        if self._client is None:
+            if not self.is_wanted:
+                return
+            self._begin()
+        options = self._config.registration
+        configured = name_server_addresses(self._config.broker.namesrv_addr)
+        self._scheduled.remove(TASK)
+        if configured:
+            period_s = options.update_name_server_addr_period / 1000
+            self._scheduled.add(TASK, period_s, self._look_up)
+        listed = [*self._own, *configured]
+        ask = not listed and options.fetch_namesrv_addr_by_address_server
+        if not ask:
+            if self._asking is not None:
+                self._asking.cancel()
+                self._asking = None
+            self._use(listed)
+        elif self._asking is None:  # until it answers, the broker stays where it is
+            self._asking = asyncio.create_task(self._ask_address_server(), name="address server")
+
+    def _begin(self) -> None:
+        broker, options = self._config.broker, self._config.registration
+        host = f"[{broker.broker_ip1}]" if ":" in broker.broker_ip1 else broker.broker_ip1
+        ha_port = self._config.store.ha_listen_port or self._listen_port + 1
+        identity = Identity(
+            broker.broker_cluster_name,
+            broker.broker_name,
+            f"{host}:{self._listen_port}",
+            f"{host}:{ha_port}",
+        )
+        self._client = outgoing(options, self._lost)
+        self._book = Book(self._config, self._catalog, identity)
+        if options.enable_slave_acting_master:
+            self._heartbeats = asyncio.create_task(self._send_heartbeats(), name="broker heartbeat")
+        self.cluster.start(lambda: self._name_servers, identity.address)
 
     def _lost(self, address: str) -> None:
         if (registrar := self._registrars.get(address)) is not None:
@@ -111,17 +150,57 @@ class Registration:
 
     def _use(self, addresses: Sequence[str]) -> None:
         """Registers with these name servers; those that are not listed any more are left."""
-        assert self._client is not None
-        assert self._book is not None
-        self._name_servers = list(dict.fromkeys(addresses))
+        before, self._name_servers = self._name_servers, list(dict.fromkeys(addresses))
+        if before and before != self._name_servers and self._listen_port:
+            log.info("name servers", before=before, now=self._name_servers)
         for address in self._registrars.keys() - set(self._name_servers):
-            left = self._registrars.pop(address)
-            self._tasks.append(asyncio.create_task(left.stop(), name=f"leave {address}"))
+            self._leave(self._registrars.pop(address))
         for address in self._name_servers:
             if address not in self._registrars:
+                assert self._client is not None
+                assert self._book is not None
                 registrar = Registrar(address, self._client, self._book, self._config.registration)
                 self._registrars[address] = registrar
-                registrar.start()
+                registrar.start(self._leaving.get(address))
+
+    def _leave(self, registrar: Registrar) -> None:
+        """Unregisters there; whoever registers there again waits for it."""
+        address = registrar.address
+        earlier = self._leaving.get(address)
+
+        async def leave() -> None:
+            if earlier is not None:
+                await asyncio.wait([earlier])
+            await registrar.stop()
+
+        def left(done: asyncio.Task[None]) -> None:
+            if self._leaving.get(address) is done:
+                del self._leaving[address]
+
+        task = self._leaving[address] = asyncio.create_task(leave(), name=f"leave {address}")
+        task.add_done_callback(left)
+
+    async def _look_up(self) -> None:
+        """Goes to name servers anew whose host name means another address by now. Raises OSError, which names those
+        that cannot be looked up."""
+        assert self._client is not None
+        failures = []
+        for address, registrar in list(self._registrars.items()):
+            connected = self._client.peer_host(address)
+            if connected is None:
+                continue  # the next attempt looks it up
+            try:
+                found = await _addresses_of(address)
+            except OSError as error:
+                failures.append(f"{address}: {error}")
+                continue
+            if connected not in found and self._registrars.get(address) is registrar:
+                log.info("a name server moved", name_server=address, before=connected, now=found)
+                self._client.disconnect(address)
+                self.cluster.disconnect(address)
+                registrar.register_anew()
+        if failures:
+            raise OSError("; ".join(failures))
 
     async def _ask_address_server(self) -> None:
         while True:
@@ -133,10 +212,7 @@ class Registration:
                 self._address_server_answers = False
             else:
                 self._address_server_answers = True
-                if found != self._name_servers:
-                    log.info("name servers", before=self._name_servers, now=found)
-                    self._tasks = [task for task in self._tasks if not task.done()]
-                    self._use(found)
+                self._use(found)
             await asyncio.sleep(self._config.registration.fetch_namesrv_addr_interval / 1000)
 
     async def _send_heartbeats(self) -> None:
@@ -158,3 +234,10 @@ class Registration:
             told_by=connection.peer,
         )
         return request.reply()
+
+
+async def _addresses_of(address: str) -> list[str]:
+    """The numeric addresses of the host in `host:port`. Raises OSError."""
+    host, port = parse_address(address)
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(each[4][0]) for each in found]

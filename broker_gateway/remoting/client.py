@@ -109,6 +109,11 @@ class RemotingClient:
         answers = await asyncio.gather(*(ask(each) for each in addresses))
         return dict(zip(addresses, answers, strict=True))
 
+    def peer_host(self, address: str) -> str | None:
+        """The numeric address that the connection to an address goes to; None without one."""
+        connection = self._connections.get(address)
+        return connection.peer_host if connection is not None else None
+
     def disconnect(self, address: str) -> None:
         """Closes the connection to an address, if there is one."""
         connection = self._connections.pop(address, None)

@@ -7,14 +7,14 @@ read it; the time before that is the system's and cannot be seen.
 | kind | calls |
 |---|---|
 | send | SendMessage, RecallMessage |
-| pull | ReceiveMessage, PullMessage |
+| pull | ReceiveMessage, PullMessage; PULL_MESSAGE |
 | ack | AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue |
-| query | QueryOffset |
-| client manager | Telemetry, NotifyClientTermination, SyncLiteSubscription |
-| consumer manager | GetOffset, UpdateOffset |
-| heartbeat | Heartbeat |
+| query | QueryOffset; QUERY_MESSAGE, VIEW_MESSAGE_BY_ID |
+| client manager | Telemetry, NotifyClientTermination, SyncLiteSubscription; UNREGISTER_CLIENT |
+| consumer manager | GetOffset, UpdateOffset; offsets of consumers and lists of them on the remoting port |
+| heartbeat | Heartbeat; HEART_BEAT |
 | end transaction | EndTransaction |
-| admin broker | the Admin service |
+| admin broker | the Admin service; all other requests on the remoting port |
 | load balance | QueryRoute, QueryAssignment |
 """
 

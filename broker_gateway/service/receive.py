@@ -82,6 +82,13 @@ class Poll:
     taken: list[tuple[QueueDelivery, InFlight]] = field(default_factory=list)
 
 
+def max_in_flight(config: GatewayConfig) -> int:
+    """How many messages of a queue a group may have in flight."""
+    most = config.lake.lake_max_in_flight_per_queue
+    broker = config.broker
+    return min(most, broker.pop_inflight_message_threshold) if broker.enable_pop_message_threshold else most
+
+
 class ReceiveService:
     """Hands messages to consumers."""
 
@@ -108,7 +115,6 @@ class ReceiveService:
         self._minutes = minutes
         self._proxy = config.proxy
         self._max_waiting = config.lake.lake_max_waiting_receives
-        self._max_in_flight = config.lake.lake_max_in_flight_per_queue
         self._turn = itertools.count()
         self._retry_queues: RetryQueues | None = None
         self._attempts: OrderedDict[
@@ -126,6 +132,10 @@ class ReceiveService:
         self._longest_wait_s = (
             math.inf if broker.long_polling_enable else broker.short_polling_time_mills / 1000
         )
+        self._max_in_flight = max_in_flight(config)
+        for state in self._deliveries.queues():
+            if state.freed():  # there may be room now for who was turned away
+                self._wakeups.due(state.key.topic, state.key.group)
 
     def receive(
         self, request: rpc.ReceiveMessageRequest, context: CallContext, request_timeout_ms: int | None

@@ -15,8 +15,8 @@ from broker_gateway.metadata.names import (
     RETRY_TOPIC_MAX_LENGTH,
     TOPIC_MAX_LENGTH,
     is_system_group,
-    is_system_topic,
 )
+from broker_gateway.metadata.system_topics import is_system_topic
 from broker_gateway.service.context import CallContext
 from broker_gateway.service.status import ServiceError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from broker_gateway.broker_statistics import BrokerStatistics
 from broker_gateway.clients import ClientRegistry
 from broker_gateway.clock import now_ms
+from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.metadata.data_version import DataVersion
-from broker_gateway.metadata.names import system_topics
+from broker_gateway.metadata.system_topics import system_topic_names
 from broker_gateway.metrics import Metrics
 from broker_gateway.reload import Configuration
 from broker_gateway.retention import Retention
@@ -40,24 +42,29 @@ class Administration:
         wakeups: Wakeups[Any],
         clients: ClientRegistry,
         metrics: Metrics,
+        days: BrokerStatistics,
         retention: Retention,
         topic_changed: Callable[[str], None],
     ) -> None:
         config = configuration.current
         self.broker = config.broker.broker_name
         self.address = f"{config.broker.broker_ip1}:{config.broker.listen_port}"
-        self._cluster = config.broker.broker_cluster_name
+        self.system_topics = system_topic_names(config)
         self._store = store
         self._catalog = catalog
         self.retention = retention
         self.topics = TopicAdministration(config, catalog, store, deliveries, journal, topic_changed)
         self.groups = GroupAdministration(catalog, deliveries, journal, topic_changed)
         self.offsets = OffsetAdministration(catalog, store, deliveries, journal, wakeups)
-        self.messages = MessageQueries(store)
+        self.messages = MessageQueries(config, store)
         self.connections = Connections(clients)
-        self.statistics = Statistics(metrics, self._cluster, now_ms())
-        self.runtime = RuntimeInfo(config, store, self.statistics, now_ms)
+        self.statistics = Statistics(metrics, config.broker.broker_cluster_name, now_ms())
+        self.runtime = RuntimeInfo(config, store, self.statistics, days, now_ms)
         self.options = OptionAdministration(configuration, now_ms())
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs."""
+        self.messages.configure(config)
 
     @property
     def log_end(self) -> int:
@@ -68,7 +75,3 @@ class Administration:
 
     def group_version(self) -> DataVersion:
         return self._catalog.versions.get("subscriptionGroup.json", DataVersion())
-
-    def system_topics(self) -> list[str]:
-        """Names that clients may not use."""
-        return system_topics(self._cluster, self.broker)

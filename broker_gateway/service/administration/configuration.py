@@ -14,6 +14,7 @@ import structlog
 
 from broker_gateway.errors import OptionError
 from broker_gateway.metadata.data_version import DataVersion
+from broker_gateway.option_table import ROWS
 from broker_gateway.options import parse_properties
 from broker_gateway.registration.broker_config import PUBLIC
 from broker_gateway.reload import RELOADABLE, Configuration, NotKeptError
@@ -33,9 +34,9 @@ class OptionAdministration:
         self._changing = asyncio.Lock()
 
     def shown(self) -> str:
-        """Every option as `key=value` lines."""
+        """Every option as `key=value` lines; as in the original, none of its own without a value."""
         options = self._configuration.current.options()
-        return _lines(options, sorted(options))
+        return _lines(options, (name for name in sorted(options) if options[name] or not _unset(name)))
 
     def public(self) -> str:
         """What other machines are told."""
@@ -84,6 +85,11 @@ class OptionAdministration:
                     " change it there and restart",
                     ResponseCode.NO_PERMISSION,
                 )
+
+
+def _unset(name: str) -> bool:
+    """Whether the original's option has no value before one is given, or works it out from its host."""
+    return name in ROWS and ROWS[name].default is None
 
 
 def _lines(options: Mapping[str, str], names: Iterable[str]) -> str:

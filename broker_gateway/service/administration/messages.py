@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from broker_gateway.config import GatewayConfig
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
@@ -42,11 +43,19 @@ class Pulled(NamedTuple):
 
 
 class MessageQueries:
-    """Answers with records as they stand in the log; creates nothing and moves no group."""
+    """Answers with records as they stand in the log; creates nothing and moves no group.
 
-    def __init__(self, store: MessageStore) -> None:
+    `searchable`: whether messages are found by key; else `by_key` finds none.
+    """
+
+    def __init__(self, config: GatewayConfig, store: MessageStore) -> None:
         self._store = store
         self._searches = 0
+        self.configure(config)
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs."""
+        self.searchable = config.store.message_index_enable
 
     def load_compiled(self) -> None:
         """Loads what a search by key runs on. To be called on a thread; a search before that does it itself."""
@@ -92,6 +101,8 @@ class MessageQueries:
 
         Those found are the newest, `most` or `MAX_FOUND`. SYSTEM_BUSY.
         """
+        if not self.searchable:
+            return []
         if self._searches >= MAX_SEARCHES:
             raise RequestError(
                 f"{MAX_SEARCHES} searches by key run already; try again later", ResponseCode.SYSTEM_BUSY

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 
+from broker_gateway.broker_statistics import BrokerStatistics
 from broker_gateway.config import GatewayConfig
 from broker_gateway.service.administration.statistics import Statistics
 from store.message_store import MessageStore
@@ -24,13 +25,20 @@ _UNITS = "KMGTPE"
 
 
 class RuntimeInfo:
-    """`clock` gives ms since the epoch."""
+    """`clock` gives ms since the epoch. Totals count from the start; what tools show of a day is the difference between
+    those of two midnights (`days`)."""
 
     def __init__(
-        self, config: GatewayConfig, store: MessageStore, statistics: Statistics, clock: Callable[[], int]
+        self,
+        config: GatewayConfig,
+        store: MessageStore,
+        statistics: Statistics,
+        days: BrokerStatistics,
+        clock: Callable[[], int],
     ) -> None:
         self._store = store
         self._statistics = statistics
+        self._days = days
         self._clock = clock
         self._booted_ms = clock()
         self._paths = [
@@ -40,7 +48,7 @@ class RuntimeInfo:
 
     def table(self) -> dict[str, str]:
         """Names and values. Raises OSError when a disk cannot be looked at."""
-        store, totals = self._store, self._statistics.totals()
+        store, days, totals = self._store, self._days, self._statistics.totals()
         messages, size = totals["messages_in"], totals["bytes_in"]
         put, found = self._statistics.rates("messages_in"), self._statistics.rates("messages_out")
         used = {path: _used(path) for path in self._paths}
@@ -61,12 +69,12 @@ class RuntimeInfo:
             "commitLogMaxOffset": str(store.max_offset),
             "brokerActive": "true",
             "brokerVersionDesc": "V5_5_0",
-            "msgPutTotalYesterdayMorning": "0",
-            "msgPutTotalTodayMorning": "0",
-            "msgPutTotalTodayNow": str(messages),
-            "msgGetTotalYesterdayMorning": "0",
-            "msgGetTotalTodayMorning": "0",
-            "msgGetTotalTodayNow": str(totals["messages_out"]),
+            "msgPutTotalYesterdayMorning": str(days.put_midnight_before),
+            "msgPutTotalTodayMorning": str(days.put_midnight),
+            "msgPutTotalTodayNow": str(days.put),
+            "msgGetTotalYesterdayMorning": str(days.get_midnight_before),
+            "msgGetTotalTodayMorning": str(days.get_midnight),
+            "msgGetTotalTodayNow": str(days.get),
             "dispatchBehindBytes": "0",
             "pageCacheLockTimeMills": "0",
             "earliestMessageTimeStamp": str(self._earliest_ms()),

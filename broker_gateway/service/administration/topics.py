@@ -13,8 +13,7 @@ from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, CatalogFullError, Topic
-from broker_gateway.metadata.names import is_system_topic
-from broker_gateway.metadata.system_topics import system_topics
+from broker_gateway.metadata.system_topics import is_system_topic, system_topics
 from broker_gateway.registration.topics import shown_topic, shown_topics, topic_config
 from broker_gateway.remoting.body.topic_config import TopicConfig
 from broker_gateway.remoting.codes import ResponseCode

@@ -92,6 +92,8 @@ class BrokerRequests:
         }
         if not found:
             remark = "can not find message, maybe time range not correct"
+            if not self._admin.messages.searchable:
+                remark = "can not find message: searching by key is off, messageIndexEnable=false"
             return request.reply(ResponseCode.QUERY_NOT_FOUND, remark=remark, fields=told)
         return request.reply(fields=told, body=b"".join(found))
 

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 from broker_gateway.config import GatewayConfig
+from broker_gateway.extensions import Extensions
 from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
 from broker_gateway.remoting.server import RemotingServer
 from broker_gateway.service.administration.administration import Administration
+from broker_gateway.service.admission import Admission
 from broker_gateway.transport.remoting.broker_requests import BrokerRequests
+from broker_gateway.transport.remoting.extended import extended
 from broker_gateway.transport.remoting.group_requests import GroupRequests
 from broker_gateway.transport.remoting.guard import Guard
+from broker_gateway.transport.remoting.lanes import admitted, lane_of
 from broker_gateway.transport.remoting.ports import Ports
 from broker_gateway.transport.remoting.topic_requests import TopicRequests
 
 
 class FrontDoor:
-    """Serves administration, and what others have registered in `processors`. Everything else is answered
-    REQUEST_CODE_NOT_SUPPORTED."""
+    """Serves administration, and what others have registered in `processors`, each within its lane and with
+    `extensions` around it. Everything else is answered REQUEST_CODE_NOT_SUPPORTED."""
 
     def __init__(
-        self, config: GatewayConfig, administration: Administration, processors: Processors | None = None
+        self,
+        config: GatewayConfig,
+        administration: Administration,
+        admission: Admission,
+        extensions: Extensions,
+        processors: Processors,
     ) -> None:
         self._admin = administration
-        processors = processors if processors is not None else Processors()
         guard = Guard(processors, remote=config.lake.lake_remote_admin)
         TopicRequests(administration).bind(guard)
         GroupRequests(administration).bind(guard)
         BrokerRequests(administration).bind(guard)
+        for code, processor in processors.by_code.items():
+            within = admitted(lane_of(admission, code), processor)
+            processors.by_code[code] = extended(extensions, code, within)
         self._server = RemotingServer(
             processors,
             ConnectionOptions(idle_s=float(config.server.server_channel_max_idle_time_seconds)),

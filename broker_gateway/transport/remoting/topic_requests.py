@@ -108,7 +108,7 @@ class TopicRequests:
         return request.reply(body=java_json.dumps(self._admin.topics.config(topic).to_json()))
 
     def system(self, _: Connection, request: Command) -> Command:
-        return request.reply(body=TopicList(self._admin.system_topics()).encode())
+        return request.reply(body=TopicList(self._admin.system_topics).encode())
 
     def status(self, _: Connection, request: Command) -> Command:
         name = Fields(request.ext_fields).text("topic")

@@ -14,9 +14,11 @@ from typing import Any
 import grpc
 import pytest
 
+from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from demo.processes import ROOT, Gateway, ProcessError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from tests.integration.gateway.conftest import OPTIONS, Client
+from tests.integration.gateway.test_remoting import ask
 
 _MORE = '''
 import json
@@ -165,6 +167,48 @@ def test_authenticators_interceptors_and_sinks(tmp_path: Path, site: Path, trans
         client.channel.close()
         assert gateway.terminate() == 0
     assert "OSError: not yet" in gateway.log.read_text()
+
+
+def test_remoting_requests_are_seen_and_refused_too(tmp_path: Path, site: Path) -> None:
+    points = {
+        "lakebroker.authenticators": {"word": "example_more:Keeper"},
+        "lakebroker.interceptors": {"seen": "example_more:Keeper"},
+    }
+    install(site, "example_more", _MORE, points)
+    seen = tmp_path / "seen"
+    topic = {
+        "topic": "t",
+        "readQueueNums": 1,
+        "writeQueueNums": 1,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+    }
+    put, word = {**topic, "order": "false"}, {"x-word": "please"}
+    with Gateway(tmp_path, **OPTIONS) as gateway:
+        for code, fields in (
+            (RequestCode.UPDATE_AND_CREATE_TOPIC, put),
+            (RequestCode.GET_BROKER_CONFIG, {}),
+            (RequestCode.HEART_BEAT, {"x-word": "at once"}),
+        ):
+            for port in (gateway.remoting_port, gateway.remoting_port - 2):
+                refused = ask(gateway, code, port=port, **fields)
+                assert (refused.code, refused.remark) == (ResponseCode.NO_PERMISSION, "say the word")
+        assert not seen.exists(), "nothing was called"
+        assert ask(gateway, RequestCode.GET_TOPIC_CONFIG, **word, topic="t").code == (
+            ResponseCode.TOPIC_NOT_EXIST
+        )
+        assert ask(gateway, RequestCode.UPDATE_AND_CREATE_TOPIC, **put, **word).code == 0
+        assert ask(gateway, RequestCode.GET_TOPIC_CONFIG, **word, topic="t").code == 0
+        unwanted = {**put, "perm": 9}
+        assert ask(gateway, RequestCode.UPDATE_AND_CREATE_TOPIC, **unwanted, **word).code != 0
+        until(lambda: seen.exists() and len(seen.read_text().splitlines()) == 4)
+        assert [json.loads(line) for line in seen.read_text().splitlines()] == [
+            ["/remoting/GET_TOPIC_CONFIG", "Command", [], "RequestError"],
+            ["/remoting/UPDATE_AND_CREATE_TOPIC", "Command", ["Command"], "NoneType"],
+            ["/remoting/GET_TOPIC_CONFIG", "Command", ["Command"], "NoneType"],
+            ["/remoting/UPDATE_AND_CREATE_TOPIC", "Command", [], "RequestError"],
+        ]
+        assert gateway.terminate() == 0
 
 
 def test_a_sink_that_never_returns_does_not_hold_up_the_stop(tmp_path: Path, site: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import threading
@@ -14,10 +15,14 @@ from pathlib import Path
 import grpc
 import pytest
 
+from broker_gateway.remoting.client import RemotingClient
+from broker_gateway.remoting.codes import RequestCode, ResponseCode
+from broker_gateway.remoting.command import Command
 from demo.processes import ROOT, Gateway, command
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from tests.integration.gateway.conftest import OPTIONS, Client
+from tests.integration.gateway.test_remoting import ask
 
 
 @contextmanager
@@ -57,6 +62,46 @@ def test_receives_beyond_the_capacity_are_refused_and_taken_again(tmp_path: Path
         assert client.receive("t", "g")[0] in (pb.OK, pb.MESSAGE_NOT_FOUND)
         assert metric(gateway, "lakebroker_calls_under_way", kind="pull") == 0
         assert metric(gateway, "lakebroker_calls_under_way", kind="send") == 0
+
+
+def test_remoting_requests_count_with_calls_of_their_kind(tmp_path: Path) -> None:
+    with broker(tmp_path, pullThreadPoolQueueCapacity="1", adminBrokerThreadPoolQueueCapacity="1") as (
+        gateway,
+        client,
+    ):
+        assert client.send("t", b"x").status.code == pb.OK
+        waiting = threading.Thread(target=lambda: client.receive("empty", "g", wait_ms=20_000))
+        waiting.start()
+        _until(lambda: metric(gateway, "lakebroker_calls_under_way", kind="pull") == 1)
+        pull = {"topic": "t", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1}
+        busy = ask(gateway, RequestCode.PULL_MESSAGE, **pull)
+        assert busy.code == ResponseCode.SYSTEM_BUSY
+        assert "start flow control for a while" in (busy.remark or "")
+        assert "pullThreadPoolQueueCapacity=1" in (busy.remark or "")
+        assert metric(gateway, "lakebroker_calls_refused", kind="pull") == 1
+        assert ask(gateway, RequestCode.GET_BROKER_RUNTIME_INFO).code == 0, "another kind"
+        client.send("empty", b"x")
+        waiting.join(20)
+        assert ask(gateway, RequestCode.PULL_MESSAGE, **pull).code != ResponseCode.SYSTEM_BUSY
+        codes = together(gateway, [Command(RequestCode.GET_ALL_TOPIC_CONFIG)] * 20)
+        assert set(codes) == {0, ResponseCode.SYSTEM_BUSY}
+        assert metric(gateway, "lakebroker_calls_under_way", kind="admin broker") == 0
+        assert ask(gateway, RequestCode.GET_ALL_TOPIC_CONFIG).code == 0
+
+
+def together(gateway: Gateway, commands: list[Command]) -> list[int]:
+    """Codes of the answers to commands that are sent at the same time, on one connection."""
+
+    async def invoke() -> list[int]:
+        client = RemotingClient()
+        try:
+            address = f"127.0.0.1:{gateway.remoting_port}"
+            answers = await asyncio.gather(*(client.invoke(address, each, 20) for each in commands))
+            return [each.code for each in answers]
+        finally:
+            await client.close()
+
+    return asyncio.run(invoke())
 
 
 def test_a_receive_whose_caller_left_makes_room(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 
 from .conftest import Client
 from .test_processes import routes
+from .test_reload_live import running
 
 
 def wait_for(condition: Callable[[], Any], limit_s: float = 40.0) -> None:
@@ -174,11 +176,158 @@ def test_the_address_server_moves_the_broker(tmp_path: Path, name_server: NameSe
             staged.rename(listed)
             wait_for(lambda: "broker-a" in brokers(other.address))
             wait_for(lambda: not brokers(name_server.address))
+            here = f"127.0.0.1:{gateway.remoting_port}"
+            for addresses, there, gone in (
+                (name_server.address, name_server.address, other.address),
+                ("", other.address, name_server.address),
+            ):
+                change = Command(RequestCode.UPDATE_BROKER_CONFIG, {}, f"namesrvAddr={addresses}\n".encode())
+                assert invoke(here, change).code == 0
+                wait_for(lambda there=there: "broker-a" in brokers(there))  # type: ignore[misc]
+                wait_for(lambda gone=gone: not brokers(gone))  # type: ignore[misc]
             assert gateway.terminate() == 0
             assert not brokers(other.address)
     finally:
         server.terminate()
         server.wait(10)
+
+
+def tasks_of(gateway: Gateway) -> set[str]:
+    done = subprocess.run(
+        command("tasks", "--gateway", gateway.address, "--json"), cwd=ROOT, capture_output=True, check=True
+    )
+    return {row["name"] for row in json.loads(done.stdout)}
+
+
+def test_a_changed_list_moves_the_broker_while_it_runs(tmp_path: Path, name_server: NameServer) -> None:
+    """From none to one, to another, back and forth, to none; what is in the file counts at the next start."""
+    file = tmp_path / "broker.conf"
+    file.write_text("# nothing yet\n")
+    with (
+        NameServer(tmp_path / "other") as other,
+        Gateway(tmp_path / "g", config_file=file, listenPort="0") as gateway,
+    ):
+        here = f"127.0.0.1:{gateway.remoting_port}"
+
+        def change(addresses: str) -> Command:
+            body = f"namesrvAddr={addresses}\n".encode()
+            return invoke(here, Command(RequestCode.UPDATE_BROKER_CONFIG, {}, body))
+
+        create(gateway, "t")
+        assert "name-servers" not in tasks_of(gateway)
+        assert change(name_server.address).code == 0
+        wait_for(lambda: brokers(name_server.address) == {"broker-a": here}, 5)
+        assert "name-servers" in tasks_of(gateway)
+        refused = change(f"{other.address};nowhere")
+        assert refused.code == ResponseCode.INVALID_PARAMETER
+        assert "'nowhere'" in (refused.remark or "")
+        assert change(other.address).code == 0
+        wait_for(lambda: brokers(other.address) == {"broker-a": here}, 5)
+        wait_for(lambda: not brokers(name_server.address), 5)
+        for _ in range(5):
+            assert change(name_server.address).code == 0
+            assert change(f"{name_server.address};{other.address}").code == 0
+            assert change(other.address).code == 0
+        wait_for(lambda: not brokers(name_server.address), 10)
+        wait_for(lambda: brokers(other.address) == {"broker-a": here}, 10)
+        time.sleep(1)
+        assert brokers(other.address) == {"broker-a": here}, "no late word of its leaving came behind"
+        answer = invoke(other.address, Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "t"}))
+        assert answer.code == 0
+        assert change("").code == 0
+        wait_for(lambda: not brokers(other.address), 5)
+        assert "name-servers" not in tasks_of(gateway)
+        assert change(name_server.address).code == 0
+        gateway.kill()
+        gateway.start()
+        wait_for(lambda: "broker-a" in brokers(name_server.address))
+        assert gateway.terminate() == 0
+        assert not brokers(name_server.address)
+        assert "Traceback" not in gateway.log.read_text()
+
+
+def test_who_comes_back_to_a_name_server_registers_behind_its_leaving(tmp_path: Path) -> None:
+    """It takes its time to answer that the broker left."""
+
+    async def scenario() -> None:
+        order: list[int] = []
+
+        async def slow(_: Connection, request: Command) -> Command:
+            if request.code == RequestCode.UNREGISTER_BROKER:
+                await asyncio.sleep(0.3)
+            if request.code in (RequestCode.REGISTER_BROKER, RequestCode.UNREGISTER_BROKER):
+                order.append(request.code)
+            return request.reply()
+
+        server = RemotingServer(Processors(default=slow))
+        await server.start("127.0.0.1", 0)
+        address = f"127.0.0.1:{server.port}"
+        async with running(tmp_path, namesrvAddr=address) as broker:
+            broker.registration.start(5)
+            await asyncio.sleep(0.5)
+            assert order == [RequestCode.REGISTER_BROKER]
+            for addresses in ("", address, "", address):
+                await broker.configuration.apply({"namesrvAddr": addresses})
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(1.5)
+            assert order[-2:] == [RequestCode.UNREGISTER_BROKER, RequestCode.REGISTER_BROKER]
+            await broker.configuration.apply({"namesrvAddr": ""})
+            await broker.registration.stop()
+            assert order[-1] == RequestCode.UNREGISTER_BROKER, "a stop waits for it"
+        await server.stop()
+
+    asyncio.run(scenario())
+
+
+def test_an_emptied_list_leaves_the_broker_with_its_own_name_server(
+    tmp_path: Path, name_server: NameServer
+) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(f"namesrvAddr={name_server.address}\n")
+    options = {"lakeWithNamesrv": "true", "lakeNamesrvListenPort": "0", "listenPort": "0"}
+    with Gateway(tmp_path / "g", config_file=file, **options) as gateway:
+        own, here = f"127.0.0.1:{gateway.name_server_port}", f"127.0.0.1:{gateway.remoting_port}"
+        wait_for(lambda: brokers(own) == brokers(name_server.address) == {"broker-a": here})
+        assert invoke(here, Command(RequestCode.UPDATE_BROKER_CONFIG, {}, b"namesrvAddr=\n")).code == 0
+        wait_for(lambda: not brokers(name_server.address), 5)
+        assert brokers(own) == {"broker-a": here}
+
+
+def test_a_name_server_whose_host_moves_is_followed(tmp_path: Path) -> None:
+    """A resolver that changes its mind stands between the host name and two name servers on one port."""
+    with (
+        NameServer(tmp_path / "a") as first,
+        NameServer(tmp_path / "b", bindAddress="127.0.0.2", listenPort=str(first.port)),
+    ):
+        asyncio.run(_follow_a_host(tmp_path, first.port))
+
+
+async def _follow_a_host(folder: Path, port: int) -> None:
+    loop = asyncio.get_running_loop()
+    resolve, means = loop.getaddrinfo, "127.0.0.1"
+
+    async def moving(host: Any, *arguments: Any, **more: Any) -> Any:
+        return await resolve(means if host == "names.test" else host, *arguments, **more)
+
+    loop.getaddrinfo = moving  # type: ignore[method-assign]
+
+    def known_at(host: str) -> bool:
+        return "broker-a" in brokers(f"{host}:{port}")
+
+    async def becomes_known(now: str, before: str) -> None:
+        await asyncio.to_thread(wait_for, lambda: known_at(now) and not known_at(before), 20.0)
+
+    async with running(
+        folder / "store", namesrvAddr=f"names.test:{port}", updateNameServerAddrPeriod="1000"
+    ) as broker:
+        broker.registration.start(5)
+        await becomes_known("127.0.0.1", "127.0.0.2")
+        means = "127.0.0.2"
+        await becomes_known("127.0.0.2", "127.0.0.1")
+        (task,) = (each for each in broker.tasks.all() if each.name == "name-servers")
+        assert task.failures == 0
+        await broker.registration.stop()
+        assert not await asyncio.to_thread(known_at, "127.0.0.2")
 
 
 def test_name_servers_that_answer_nothing_or_nonsense(tmp_path: Path, name_server: NameServer) -> None:

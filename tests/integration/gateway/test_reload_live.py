@@ -95,6 +95,37 @@ def test_permissions_topics_and_limits_change_while_it_runs(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
+def test_in_flight_limits_change_while_it_runs(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        given = {"defaultTopicQueueNums": "1", "popInflightMessageThreshold": "1"}
+        async with running(tmp_path, **given) as broker:
+            for _ in range(5):
+                assert (await send(broker, "t")).code == pb.OK
+            assert [await receive(broker, "t") for _ in range(2)] == [pb.OK, pb.OK], "not enabled"
+            apply = broker.configuration.apply
+            await apply(
+                {
+                    "enablePopMessageThreshold": "true",
+                    "longPollingEnable": "false",
+                    "shortPollingTimeMills": "1",
+                }
+            )
+            assert await receive(broker, "t") == pb.MESSAGE_NOT_FOUND
+            await apply({"popInflightMessageThreshold": "3"})
+            assert [await receive(broker, "t") for _ in range(2)] == [pb.OK, pb.MESSAGE_NOT_FOUND]
+            await apply({"popInflightMessageThreshold": "1000", "lakeMaxInFlightPerQueue": "3"})
+            assert await receive(broker, "t") == pb.MESSAGE_NOT_FOUND, "the lesser of the two counts"
+            await apply({"longPollingEnable": "true"})
+            waiting = asyncio.create_task(receive(broker, "t"))
+            await asyncio.sleep(0.1)
+            assert broker.wakeups.waiting == 1
+            await apply({"lakeMaxInFlightPerQueue": "4"})
+            async with asyncio.timeout(2):
+                assert await waiting == pb.OK, "who waits is served once there is room"
+
+    asyncio.run(scenario())
+
+
 def test_a_refused_change_leaves_the_broker_as_it_was(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:

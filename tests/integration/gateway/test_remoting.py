@@ -274,6 +274,26 @@ def test_messages_by_key_are_the_newest_in_the_time_range(
     assert bytes(decode_record(ask(gateway, RequestCode.VIEW_MESSAGE_BY_ID, offset=offset).body).body) == b"2"
 
 
+def test_messages_are_not_found_by_key_without_their_index(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("messageIndexEnable=false\n")
+    with Gateway(tmp_path / "g", config_file=file, **SMALL) as gateway:
+        client = Client(gateway.address)
+        sent = client.send("t", b"x", keys=["k"]).entries[0]
+        client.channel.close()
+        asked = {"topic": "t", "maxNum": 32, "beginTimestamp": 0, "endTimestamp": 1 << 62}
+        searches: list[dict[str, Any]] = [{"key": "k"}, {"key": sent.message_id, "_UNIQUE_KEY_QUERY": "true"}]
+        for search in searches:
+            answer = ask(gateway, RequestCode.QUERY_MESSAGE, **asked, **search)
+            assert (answer.code, answer.body) == (ResponseCode.QUERY_NOT_FOUND, b"")
+            assert "messageIndexEnable=false" in (answer.remark or "")
+            assert answer.ext_fields["indexLastUpdateTimestamp"] == "0"
+        assert ask(gateway, RequestCode.UPDATE_BROKER_CONFIG, b"messageIndexEnable=true").code == 0
+        for search in searches:
+            answer = ask(gateway, RequestCode.QUERY_MESSAGE, **asked, **search)
+            assert bytes(decode_record(answer.body).body) == b"x"
+
+
 WRONG: list[tuple[int, dict[str, Any], int, str]] = [
     (999_999, {}, 3, "request type 999999 not supported"),
     (RequestCode.POP_MESSAGE, {}, 3, "not supported"),

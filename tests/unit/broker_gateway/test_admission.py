@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 
 from broker_gateway.config import GatewayConfig, load_config
+from broker_gateway.remoting.codes import RequestCode, ResponseCode
+from broker_gateway.remoting.command import Command
+from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
+from broker_gateway.remoting.errors import RequestError
 from broker_gateway.service.admission import Admission, Guarded
 from broker_gateway.service.context import CallContext, RpcError
 from broker_gateway.service.reply import Reply
 from broker_gateway.service.status import ServiceError
+from broker_gateway.transport.remoting.lanes import admitted, lane_of
 from broker_gateway.turn import Stage, Turn
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
@@ -75,6 +80,47 @@ def test_every_kind_has_its_option() -> None:
     admission.configure(options(brokerFastFailureEnable="false", sendThreadPoolQueueCapacity="7"))
     assert {lane.wait_s for lane in admission.lanes()} == {0.0}
     assert admission.send.capacity == 7
+
+
+def test_remoting_requests_have_the_lanes_of_the_originals_executors() -> None:
+    admission = Admission(options(), Turn())
+    expected = {
+        RequestCode.PULL_MESSAGE: "pull",
+        RequestCode.QUERY_MESSAGE: "query",
+        RequestCode.VIEW_MESSAGE_BY_ID: "query",
+        RequestCode.HEART_BEAT: "heartbeat",
+        RequestCode.UNREGISTER_CLIENT: "client manager",
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: "consumer manager",
+        RequestCode.UPDATE_CONSUMER_OFFSET: "consumer manager",
+        RequestCode.QUERY_CONSUMER_OFFSET: "consumer manager",
+        RequestCode.UPDATE_AND_CREATE_TOPIC: "admin broker",
+        RequestCode.GET_MAX_OFFSET: "admin broker",
+    }
+    assert {code: lane_of(admission, code).name for code in expected} == expected
+
+
+def test_a_remoting_request_given_up_before_it_began_is_not_under_way_any_more() -> None:
+    async def scenario() -> None:
+        lane = Admission(options(adminBrokerThreadPoolQueueCapacity="1"), Turn()).admin_broker
+        never = asyncio.Event()
+
+        async def serve(_: Connection, request: Command) -> Command:
+            await never.wait()
+            return request.reply()
+
+        processor = admitted(lane, serve)
+        connection = Connection(Processors(), ConnectionOptions())
+        first = processor(connection, Command(1))
+        assert isinstance(first, asyncio.Future)
+        assert lane.under_way == 1
+        with pytest.raises(RequestError, match="adminBrokerThreadPoolQueueCapacity=1") as full:
+            processor(connection, Command(1))
+        assert full.value.code == ResponseCode.SYSTEM_BUSY
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        assert lane.under_way == 0
+
+    asyncio.run(scenario())
 
 
 def test_a_call_read_late_in_a_turn_is_refused_and_the_next_turn_takes_it() -> None:

@@ -218,7 +218,7 @@ def test_every_option_of_rocketmq_is_known_and_its_default_is_taken() -> None:
         assert (row.verdict.fate is Fate.EFFECTIVE) == (name in effective), name
         assert row.verdict.why or row.verdict.fate is Fate.EFFECTIVE
         if name not in effective:
-            assert load_config(None, {name: row.default}, {}) == (load_config(None, {}, {})[0], [])
+            assert load_config(None, {name: row.default or ""}, {}) == (load_config(None, {}, {})[0], [])
 
 
 def test_defaults_differ_from_rocketmqs_only_where_that_is_meant() -> None:
@@ -227,7 +227,7 @@ def test_defaults_differ_from_rocketmqs_only_where_that_is_meant() -> None:
     differing = {
         name
         for name, row in ROWS.items()
-        if row.verdict.fate is Fate.EFFECTIVE and name not in computed and shown[name] != row.default
+        if row.verdict.fate is Fate.EFFECTIVE and name not in computed and shown[name] != (row.default or "")
     }
     assert differing == {"flushCommitLogLeastPages", "metricsPromExporterHost"}
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from broker_gateway.config import load_config
 from broker_gateway.metadata.catalog import Catalog, Topic
-from broker_gateway.metadata.names import is_system_topic
-from broker_gateway.metadata.system_topics import make_system_topics, system_topics
+from broker_gateway.metadata.names import JOURNAL_TOPIC
+from broker_gateway.metadata.system_topics import (
+    is_system_topic,
+    make_system_topics,
+    system_topic_names,
+    system_topics,
+)
 
 
 def test_they_are_the_originals() -> None:
@@ -28,6 +33,9 @@ def test_they_are_the_originals() -> None:
         "rmq_sys_wheel_timer": (1, 6),
     }
     assert all(is_system_topic(name, "DefaultCluster", "broker-a") for name in made)
+    told = system_topic_names(load_config(None, {}, {})[0])
+    assert {*made, JOURNAL_TOPIC, "CHECKPOINT_TOPIC"} < set(told)
+    assert all(is_system_topic(name, "DefaultCluster", "broker-a") for name in told)
 
 
 def test_options_decide_on_some() -> None:

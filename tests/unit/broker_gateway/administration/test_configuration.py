@@ -32,6 +32,27 @@ def test_every_changeable_option_is_one() -> None:
     assert set(config().options()) >= RELOADABLE
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "line"),
+    [
+        ("queryMessageThreadPoolNums", None, None),
+        ("queryMessageThreadPoolNums", "7", "queryMessageThreadPoolNums=7"),
+        ("namesrvAddr", None, None),
+        ("storePathCommitLog", None, None),
+        ("authenticationProvider", None, None),
+        ("controllerAddr", None, "controllerAddr="),
+        ("metricsLabel", None, "metricsLabel="),
+        ("lakeLocation", None, "lakeLocation="),
+    ],
+)
+def test_options_without_a_value_are_shown_where_the_original_has_an_empty_one(
+    name: str, given: str | None, line: str | None
+) -> None:
+    overrides = {} if given is None else {name: given}
+    shown = administration(**overrides)[0].shown().splitlines()
+    assert [each for each in shown if each.startswith(f"{name}=")] == ([] if line is None else [line])
+
+
 def test_an_option_of_a_group_changes_and_the_others_stay() -> None:
     options, configuration, _ = administration(diskMaxUsedSpaceRatio="50", brokerName="b")
     before = configuration.current
