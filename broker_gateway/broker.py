@@ -171,6 +171,8 @@ class Broker:
             self.clients,
             metrics,
             self.statistics,
+            self.admission,
+            self.dispatch_lag,
             self.retention,
             self.registration.topic_changed,
         )

@@ -11,6 +11,7 @@ from broker_gateway.clock import now_ms
 from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
+from broker_gateway.dispatch_lag import DispatchLag
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.metadata.data_version import DataVersion
@@ -26,6 +27,7 @@ from broker_gateway.service.administration.offsets import OffsetAdministration
 from broker_gateway.service.administration.runtime import RuntimeInfo
 from broker_gateway.service.administration.statistics import Statistics
 from broker_gateway.service.administration.topics import TopicAdministration
+from broker_gateway.service.admission import Admission
 from store.message_store import MessageStore
 
 
@@ -43,6 +45,8 @@ class Administration:
         clients: ClientRegistry,
         metrics: Metrics,
         days: BrokerStatistics,
+        admission: Admission,
+        dispatch_lag: DispatchLag,
         retention: Retention,
         topic_changed: Callable[[str], None],
     ) -> None:
@@ -59,7 +63,9 @@ class Administration:
         self.messages = MessageQueries(config, store)
         self.connections = Connections(clients)
         self.statistics = Statistics(metrics, config.broker.broker_cluster_name, now_ms())
-        self.runtime = RuntimeInfo(config, store, self.statistics, days, now_ms)
+        self.runtime = RuntimeInfo(
+            configuration, store, self.statistics, days, admission, dispatch_lag, now_ms
+        )
         self.options = OptionAdministration(configuration, now_ms())
 
     def configure(self, config: GatewayConfig) -> None:

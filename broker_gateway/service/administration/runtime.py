@@ -1,6 +1,7 @@
 """What the broker says of itself: GET_BROKER_RUNTIME_INFO's table, under the original's names.
 
-Queues of thread pools are the original's; here calls are served as they come, so that their sizes are 0.
+The original's queues before its thread pools are the calls of a kind that are under way here, and their capacity; none
+of them has waited, since calls are served as they come.
 """
 
 from __future__ import annotations
@@ -9,18 +10,12 @@ import shutil
 from collections.abc import Callable
 
 from broker_gateway.broker_statistics import BrokerStatistics
-from broker_gateway.config import GatewayConfig
+from broker_gateway.dispatch_lag import DispatchLag
+from broker_gateway.reload import Configuration
 from broker_gateway.service.administration.statistics import Statistics
+from broker_gateway.service.admission import Admission
 from store.message_store import MessageStore
 
-_POOLS = {
-    "send": 10_000,
-    "pull": 100_000,
-    "litePull": 100_000,
-    "query": 20_000,
-    "ack": 100_000,
-}
-"""Pools and their capacity, in which nothing ever waits."""
 _UNITS = "KMGTPE"
 
 
@@ -30,17 +25,23 @@ class RuntimeInfo:
 
     def __init__(
         self,
-        config: GatewayConfig,
+        configuration: Configuration,
         store: MessageStore,
         statistics: Statistics,
         days: BrokerStatistics,
+        admission: Admission,
+        dispatch_lag: DispatchLag,
         clock: Callable[[], int],
     ) -> None:
+        self._configuration = configuration
+        self._admission = admission
+        self._dispatch_lag = dispatch_lag
         self._store = store
         self._statistics = statistics
         self._days = days
         self._clock = clock
         self._booted_ms = clock()
+        config = configuration.current
         self._paths = [
             each.strip() for each in config.store.store_path_commit_log.split(",") if each.strip()
         ] or [str(config.store.store_path_root_dir / "commitlog")]
@@ -52,6 +53,7 @@ class RuntimeInfo:
         messages, size = totals["messages_in"], totals["bytes_in"]
         put, found = self._statistics.rates("messages_in"), self._statistics.rates("messages_out")
         used = {path: _used(path) for path in self._paths}
+        lanes, broker = self._admission, self._configuration.current.broker
         disk = shutil.disk_usage(self._root)
         info = {
             "bootTimestamp": str(self._booted_ms),
@@ -75,10 +77,10 @@ class RuntimeInfo:
             "msgGetTotalYesterdayMorning": str(days.get_midnight_before),
             "msgGetTotalTodayMorning": str(days.get_midnight),
             "msgGetTotalTodayNow": str(days.get),
-            "dispatchBehindBytes": "0",
+            "dispatchBehindBytes": str(self._dispatch_lag.behind_bytes or 0),
             "pageCacheLockTimeMills": "0",
             "earliestMessageTimeStamp": str(self._earliest_ms()),
-            "startAcceptSendRequestTimeStamp": "0",
+            "startAcceptSendRequestTimeStamp": str(broker.start_accept_send_request_time_stamp),
             "timerReadBehind": "0",
             "timerOffsetBehind": "0",
             "timerCongestNum": "0",
@@ -87,14 +89,20 @@ class RuntimeInfo:
             "remainTransientStoreBufferNumbs": "2147483647",
             "remainHowManyDataToFlush": readable_bytes(store.max_offset - store.flushed_offset),
             "commitLogDirCapacity": f"Total : {readable_bytes(disk.total)}, Free : {readable_bytes(disk.free)}.",
-            "EndTransactionQueueSize": "0",
-            "EndTransactionThreadPoolQueueCapacity": "100000",
+            "EndTransactionQueueSize": str(lanes.end_transaction.under_way),
+            "EndTransactionThreadPoolQueueCapacity": str(lanes.end_transaction.capacity),
         }
         info |= {f"commitLogDiskRatio_{path}": str(ratio) for path, ratio in used.items()}
-        for pool, capacity in _POOLS.items():
-            info[f"{pool}ThreadPoolQueueSize"] = "0"
-            info[f"{pool}ThreadPoolQueueCapacity"] = str(capacity)
-            info[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+        for pool, lane in (
+            ("send", lanes.send),
+            ("pull", lanes.pull),
+            ("query", lanes.query),
+            ("ack", lanes.ack),
+        ):
+            info |= _pool(pool, lane.under_way, lane.capacity)
+        info |= _pool(
+            "litePull", 0, int(self._configuration.current.options()["litePullThreadPoolQueueCapacity"])
+        )
         return info
 
     def _earliest_ms(self) -> int:
@@ -105,6 +113,14 @@ class RuntimeInfo:
             return -1
         size = int.from_bytes(store.read(first, 4), "big")
         return store.record(first, size).store_timestamp
+
+
+def _pool(name: str, size: int, capacity: int) -> dict[str, str]:
+    return {
+        f"{name}ThreadPoolQueueSize": str(size),
+        f"{name}ThreadPoolQueueCapacity": str(capacity),
+        f"{name}ThreadPoolQueueHeadWaitTimeMills": "0",
+    }
 
 
 def _used(path: str) -> float:
