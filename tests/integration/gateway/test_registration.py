@@ -279,6 +279,22 @@ def test_who_comes_back_to_a_name_server_registers_behind_its_leaving(tmp_path: 
     asyncio.run(scenario())
 
 
+def test_without_name_servers_routes_name_no_others(tmp_path: Path, name_server: NameServer) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(f"namesrvAddr={name_server.address}\n")
+    other = {"namesrvAddr": name_server.address, "brokerName": "broker-b", "listenPort": "0"}
+    with (
+        Gateway(tmp_path / "a", config_file=file, listenPort="0") as gateway,
+        Gateway(tmp_path / "b", **other) as elsewhere,
+    ):
+        create(elsewhere, "t")
+        create(gateway, "t")
+        wait_for(lambda: routes(gateway.grpc_port, "t").keys() == {"broker-a", "broker-b"})
+        here = f"127.0.0.1:{gateway.remoting_port}"
+        assert invoke(here, Command(RequestCode.UPDATE_BROKER_CONFIG, {}, b"namesrvAddr=\n")).code == 0
+        wait_for(lambda: routes(gateway.grpc_port, "t").keys() == {"broker-a"}, 10)
+
+
 def test_an_emptied_list_leaves_the_broker_with_its_own_name_server(
     tmp_path: Path, name_server: NameServer
 ) -> None:
