@@ -7,8 +7,9 @@
 | a topic's queues | by a call that needs them, at most every `pollNameServerInterval` | `MAX_TOPICS`, last used |
 
 A topic no name server knows is asked for again after `UNKNOWN_S`; all topics are when brokers come or go. What cannot be
-asked stays as it was, and for 5 s no call waits for name servers that do not answer. Calls that find nothing to wait for
-are answered at once.
+asked stays as it was, and for 5 s no call waits for name servers none of which answers. A broker that does not say where
+it serves is waited for `LEARN_WAIT_S` at most, and asked again less and less often; it holds up no other. Calls that find
+nothing to wait for are answered at once.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ UNKNOWN_S = 1.0
 CLAIMS = 2
 """Looks in a row that find another broker under the own name before it is said."""
 TIMEOUT_S = 3.0
+LEARN_WAIT_S = 1.0
+MAX_LEARNING = 16
+"""Brokers that are asked for their endpoint at a time."""
+LONGEST_RETRY_S = 60.0
 MAX_TOPICS = 10_000
 MAX_BROKERS = 1000
 MAX_LOOK_UPS = 256
@@ -48,6 +53,13 @@ class _Route(NamedTuple):
     brokers_version: int
 
 
+class _Stranger(NamedTuple):
+    """A broker without an endpoint: how often it did not answer, and when it is asked again."""
+
+    failures: int
+    retry_at: float
+
+
 class Cluster:
     """Knows nothing while `name_servers` is empty."""
 
@@ -56,10 +68,13 @@ class Cluster:
         self._options = options
         self._poll_s = options.poll_name_server_interval / 1000
         self._client: RemotingClient | None = None
+        self._brokers: RemotingClient | None = None
         self._name_servers: Callable[[], list[str]] = list
         self._addresses: dict[str, str] = {}
         self._members: dict[str, Member] = {}
-        self._strangers: set[tuple[str, str]] = set()
+        self._strangers: dict[tuple[str, str], _Stranger] = {}
+        self._learning: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._learners = asyncio.Semaphore(MAX_LEARNING)
         self._brokers_version = 0
         self._routes: OrderedDict[str, _Route] = OrderedDict()
         self._looking: dict[str, list[Callable[[], None]]] = {}
@@ -76,15 +91,17 @@ class Cluster:
         """`own_address` is what this broker registers."""
         self._name_servers = name_servers
         self._own_address = own_address
-        self._client = outgoing(self._options, self._lost)
+        self._client = outgoing(self._options, lambda _: None)
+        self._brokers = outgoing(self._options, self._lost)
         self._spawn(self._keep_up(), "cluster")
 
     async def stop(self) -> None:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._client is not None:
-            await self._client.close()
+        for client in (self._client, self._brokers):
+            if client is not None:
+                await client.close()
 
     def disconnect(self, name_server: str) -> None:
         """The next look goes there by another connection."""
@@ -100,6 +117,10 @@ class Cluster:
         """What is known of the topic's queues at other lakebrokers."""
         route = self._routes.get(topic)
         return merged(route.queues, self._members) if route is not None else []
+
+    def knows(self, topic: str) -> bool:
+        """Whether it was ever said which others have the topic; also when there is nobody to ask."""
+        return topic in self._routes or not self._name_servers()
 
     def when_known(self, topic: str, callback: Callable[[], None]) -> None:
         """Calls `callback` once the topic's queues are as new as they can be had; at once when they are, or when too
@@ -128,19 +149,19 @@ class Cluster:
         age = asyncio.get_running_loop().time() - route.asked_at
         return age < (self._poll_s if route.queues else min(UNKNOWN_S, self._poll_s))
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _look_up(self, topic: str) -> None:
         try:
-            async with asyncio.timeout(TIMEOUT_S):
+            async with asyncio.timeout(TIMEOUT_S + LEARN_WAIT_S):
                 await self._refreshed.wait()
                 await self._ask_for(topic)
         except TimeoutError:
             log.debug("no route in time", topic=topic)
-            self._silent_until = asyncio.get_running_loop().time() + REFRESH_S
         except Exception:
             log.exception("a topic's route could not be looked up", topic=topic)
         finally:
@@ -163,6 +184,7 @@ class Cluster:
                 log.warning("a name server's route cannot be read", topic=topic, error=str(error))
                 return
             queues = route.queue_datas[:MAX_BROKERS]
+            self._keep(topic, queues, version)
             new = masters(route.broker_datas, self._own_name)
             unknown = {
                 name: address
@@ -171,8 +193,10 @@ class Cluster:
             }
             if unknown and len(self._addresses) + len(unknown) <= MAX_BROKERS:
                 await self._learn(unknown)
-        elif answer.code != ResponseCode.TOPIC_NOT_EXIST:
-            return
+        elif answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            self._keep(topic, (), version)
+
+    def _keep(self, topic: str, queues: tuple[QueueData, ...], version: int) -> None:
         self._routes[topic] = _Route(queues, asyncio.get_running_loop().time(), version)
         self._routes.move_to_end(topic)
         while len(self._routes) > MAX_TOPICS:
@@ -194,7 +218,7 @@ class Cluster:
 
     async def _refresh(self, again: bool) -> None:
         """`again`: brokers that are known are asked for their endpoints too, which change when they start anew."""
-        assert self._client is not None
+        assert self._brokers is not None
         if not self._name_servers():
             self._forget()
             return
@@ -213,25 +237,34 @@ class Cluster:
             alive = {name: alive[name] for name in sorted(alive)[:MAX_BROKERS]}
         gone = {name for name, address in self._addresses.items() if alive.get(name) != address}
         for name in gone:
-            self._client.disconnect(self._addresses.pop(name))
+            self._brokers.disconnect(self._addresses.pop(name))
             if self._members.pop(name, None) is not None:
                 log.info("a broker left", broker=name)
                 self._brokers_version += 1
-        self._strangers &= set(alive.items())
+        self._strangers = {
+            each: stranger for each, stranger in self._strangers.items() if alive.get(each[0]) == each[1]
+        }
         again_too, self._ask_again = self._ask_again, set()
+        now = asyncio.get_running_loop().time()
         await self._learn(
             {
                 name: address
                 for name, address in alive.items()
-                if again or name not in self._addresses or name in again_too
+                if (again and name in self._addresses)
+                or name in again_too
+                or (name not in self._addresses and self._is_due(name, address, now))
             }
         )
 
+    def _is_due(self, name: str, address: str, now: float) -> bool:
+        stranger = self._strangers.get((name, address))
+        return stranger is None or now >= stranger.retry_at
+
     def _forget(self) -> None:
         """There are no name servers any more, and so no others."""
-        assert self._client is not None
+        assert self._brokers is not None
         for address in self._addresses.values():
-            self._client.disconnect(address)
+            self._brokers.disconnect(address)
         self._addresses.clear()
         self._strangers.clear()
         self._routes.clear()
@@ -256,13 +289,27 @@ class Cluster:
         self._ask_again |= {name for name, known in self._addresses.items() if known == address}
 
     async def _learn(self, brokers: dict[str, str]) -> None:
-        """Asks these brokers for their endpoints, all at the same time."""
-        await asyncio.gather(*(self._learn_one(name, address) for name, address in brokers.items()))
+        """Asks these brokers for their endpoints; waits `LEARN_WAIT_S` at most, the asking goes on."""
+        tasks = []
+        for each in brokers.items():
+            task = self._learning.get(each)
+            if task is None:
+                task = self._learning[each] = self._spawn(self._learn_one(*each), "endpoint")
+            tasks.append(task)
+        if tasks:
+            await asyncio.wait(tasks, timeout=LEARN_WAIT_S)
 
     async def _learn_one(self, name: str, address: str) -> None:
-        assert self._client is not None
         try:
-            answer = await self._client.invoke(address, GET_BROKER_CONFIG, TIMEOUT_S)
+            async with self._learners:
+                await self._ask_broker(name, address)
+        finally:
+            del self._learning[name, address]
+
+    async def _ask_broker(self, name: str, address: str) -> None:
+        assert self._brokers is not None
+        try:
+            answer = await self._brokers.invoke(address, GET_BROKER_CONFIG, TIMEOUT_S)
             if answer.code != ResponseCode.SUCCESS:
                 raise NoMemberError(f"it refused: {answer.code} {(answer.remark or '')[:200]}")
             member = member_of(name, answer.body)
@@ -277,15 +324,19 @@ class Cluster:
                 self._brokers_version += 1
             return
         self._addresses[name] = address
-        self._strangers.discard((name, address))
+        self._strangers.pop((name, address), None)
         if self._members.get(name) != member:
             log.info("a broker joined", broker=name, host=member.host, grpc_port=member.grpc_port)
             self._members[name] = member
             self._brokers_version += 1
 
     def _not_a_member(self, name: str, address: str, reason: str) -> None:
-        if (name, address) not in self._strangers:
-            self._strangers.add((name, address))
+        known = self._strangers.get((name, address))
+        failures = known.failures + 1 if known else 1
+        wait_s = min(REFRESH_S * 2 ** (failures - 1), LONGEST_RETRY_S)
+        retry_at = asyncio.get_running_loop().time() + wait_s
+        self._strangers[name, address] = _Stranger(failures, retry_at)
+        if known is None:
             log.warning("a broker is left out of routes", broker=name, address=address, reason=reason)
 
     async def _ask(self, request: Command) -> Command | None:

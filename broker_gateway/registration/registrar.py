@@ -50,6 +50,8 @@ class Registrar:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._wait_s = FIRST_WAIT_S
+        self._whole_at = 0.0
+        """When every topic is due again, by the event loop's clock."""
         self.registered: bool | None = None
         """How the last attempt went; None before the first."""
 
@@ -118,14 +120,25 @@ class Registrar:
                 force = True
                 continue
             self._succeeded()
-            force = self._options.force_register
+            force = not await self._period_ended() or self._options.force_register
+
+    async def _period_ended(self) -> bool:
+        """Waits until every topic is due again (True) or something is to be told before (False).
+
+        What is told in between does not put that off: a name server may have dropped what it knew, and takes a topic's
+        route alone for no sign of life.
+        """
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._whole_at:
             try:
-                async with asyncio.timeout(self._options.period_s):
+                async with asyncio.timeout_at(self._whole_at):
                     await self._wake.wait()
             except TimeoutError:
-                self._all = True
+                pass
             else:
-                force = True
+                return False
+        self._all = True
+        return True
 
     async def _round(self, force: bool) -> None:
         self._wake.clear()
@@ -134,6 +147,7 @@ class Registrar:
         try:
             if every or not self.registered:
                 await self._register_all(force)
+                self._whole_at = asyncio.get_running_loop().time() + self._options.period_s
             else:
                 await self._register_some(changed)
         except BaseException:

@@ -24,6 +24,9 @@ from broker_gateway.remoting.errors import (
 log = structlog.get_logger(__name__)
 
 MAX_CONNECTIONS = 4096
+HEDGE_S = 0.5
+"""Silence after which another address is asked too."""
+_SLACK_S = 0.1  # a request ends by itself, and closes a half-open connection
 
 
 class RemotingClient:
@@ -79,21 +82,44 @@ class RemotingClient:
     async def invoke_first(
         self, addresses: Sequence[str], command: Command, timeout_s: float = 3.0
     ) -> Command:
-        """The response of the first address that answers, each given `timeout_s`; the one that answered last goes first.
+        """The response of the first address that answers; the one that answered last is asked first.
 
-        Raises ConnectError with what every address said.
+        The next one is asked as well when one failed or said nothing for `HEDGE_S`, less when there are many. Raises ConnectError with what every
+        address said, after `timeout_s` at most.
         """
         order = sorted(addresses, key=lambda each: each != self._preferred)
-        failures = []
-        for address in order:
-            try:
-                response = await self.invoke(address, command, timeout_s)
-            except RemotingError as error:
-                failures.append(f"{address}: {error}")
-            else:
-                self._preferred = address
-                return response
-        raise ConnectError("no address answered: " + ("; ".join(failures) or "none is configured"))
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        hedge_s = min(HEDGE_S, timeout_s / (len(order) + 1))
+        asked: dict[asyncio.Task[Command], str] = {}
+        failures = dict.fromkeys(order, "not asked in time")
+        try:
+            while order or asked:
+                left = deadline - asyncio.get_running_loop().time()
+                if left <= 0:
+                    break
+                if order:
+                    address = order.pop(0)
+                    failures[address] = f"no answer in {left:.1f} s"
+                    asked[asyncio.create_task(self.invoke(address, command, left))] = address
+                done, _ = await asyncio.wait(
+                    asked,
+                    timeout=min(left, hedge_s) if order else left + _SLACK_S,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for task in done:
+                    address = asked.pop(task)
+                    error = task.exception()
+                    if error is None:
+                        self._preferred = address
+                        return task.result()
+                    if not isinstance(error, RemotingError):
+                        raise error
+                    failures[address] = str(error)
+        finally:
+            for task in asked:
+                task.cancel()
+        said = "; ".join(f"{address}: {why}" for address, why in failures.items())
+        raise ConnectError(f"no address answered: {said or 'none is configured'}")
 
     async def invoke_all(
         self, addresses: Sequence[str], command: Command, timeout_s: float = 3.0

@@ -110,7 +110,13 @@ class RouteService:
         """
         endpoints = _own_endpoints(endpoints, context)
         topic = self._resources.find_topic(resource)
-        others = list(self._others(resource_name(resource), endpoints))
+        name = resource_name(resource)
+        others = list(self._others(name, endpoints))
+        if topic is None and not self._cluster.knows(name):
+            raise ServiceError(
+                pb.PROXY_TIMEOUT,
+                f"no name server has said in time which brokers have topic {shown(name)}; try again",
+            )
         if topic is None and (not others or (self._peers.all and self._auto_create)):
             topic = self._resources.topic(resource)
         if topic is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -522,3 +524,108 @@ def test_brokers_of_another_host_are_at_their_own_address(tmp_path: Path, name_s
             "far": ("127.0.0.2", far.grpc_port, 3),
         }
         client.channel.close()
+
+
+def asked_route(gateway: Gateway, topic: str) -> rpc.QueryRouteResponse:
+    client = Client(gateway.address)
+    try:
+        answer: rpc.QueryRouteResponse = client.call(
+            "QueryRoute", rpc.QueryRouteRequest(topic=pb.Resource(name=topic))
+        )
+        return answer
+    finally:
+        client.channel.close()
+
+
+def test_a_name_server_that_hangs_hides_no_topic_of_others(tmp_path: Path, name_server: NameServer) -> None:
+    """Topics that only another broker has are found at the second one, and made nowhere else."""
+    with NameServer(tmp_path / "second") as second:
+        options = {"namesrvAddr": f"{name_server.address};{second.address}", "listenPort": "0"}
+        with (
+            Gateway(tmp_path / "a", **options, brokerName="a") as a,
+            Gateway(tmp_path / "b", **options, brokerName="b") as b,
+        ):
+            for number in range(4):
+                create(b, f"t{number}", 2)
+            wait_for(lambda: "a broker joined" in a.log.read_text())
+            for hanging in (name_server, second):
+                os.kill(hanging.process.pid, signal.SIGSTOP)
+                try:
+                    for number in (0, 1) if hanging is name_server else (2, 3):
+                        assert routes(a.grpc_port, f"t{number}") == {"b": (b.grpc_port, 2)}
+                finally:
+                    os.kill(hanging.process.pid, signal.SIGCONT)
+
+
+def test_a_topic_is_not_made_while_nobody_says_who_has_it(tmp_path: Path, name_server: NameServer) -> None:
+    with Gateway(tmp_path / "g", namesrvAddr=name_server.address, listenPort="0") as gateway:
+        wait_for(lambda: "broker-a" in brokers(name_server.address))
+        assert asked_route(gateway, "before").status.code == pb.OK
+        os.kill(name_server.process.pid, signal.SIGSTOP)
+        try:
+            answer = asked_route(gateway, "new")
+            assert answer.status.code == pb.PROXY_TIMEOUT
+            assert "topic 'new'" in answer.status.message
+            assert asked_route(gateway, "before").status.code == pb.OK, "what is here is served"
+        finally:
+            os.kill(name_server.process.pid, signal.SIGCONT)
+        wait_for(lambda: asked_route(gateway, "new").status.code == pb.OK)
+
+
+def test_a_broker_that_hangs_holds_up_no_route_of_others(tmp_path: Path, name_server: NameServer) -> None:
+    asked: list[str] = []
+
+    async def hangs(_: Connection, request: Command) -> Command:
+        asked.append("endpoint")
+        await asyncio.sleep(600)
+        return request.reply()
+
+    async def register(ended: asyncio.Event) -> None:
+        processors = Processors()
+        processors.register(RequestCode.GET_BROKER_CONFIG, hangs)
+        server = RemotingServer(processors)
+        await server.start("127.0.0.1", 0)
+        client = RemotingClient()
+        address = f"127.0.0.1:{server.port}"
+        table = {f"t{number}": TopicConfig(f"t{number}", 8, 8) for number in range(3)}
+        body = RegisterBrokerBody(topic_config_table=table).encode(compress=False)
+        identity = Identity("DefaultCluster", "hangs", address, address)
+        await client.invoke(name_server.address, requests.register_broker(identity, body, compressed=False))
+        await ended.wait()
+        await client.close()
+        await server.stop()
+
+    options = {"namesrvAddr": name_server.address, "listenPort": "0"}
+    with (
+        Gateway(tmp_path / "a", **options, brokerName="a") as a,
+        Gateway(tmp_path / "b", **options, brokerName="b") as b,
+    ):
+        for number in range(3):
+            create(b, f"t{number}", 2)
+        wait_for(lambda: "a broker joined" in a.log.read_text())
+        with beside(register):
+            wait_for(lambda: "hangs" in brokers(name_server.address))
+            for number in range(3):
+                assert routes(a.grpc_port, f"t{number}") == {"b": (b.grpc_port, 2)}
+            wait_for(lambda: "left out of routes" in a.log.read_text())
+        assert asked
+
+
+def test_every_topic_is_registered_in_its_period_however_often_one_changes(
+    tmp_path: Path, name_server: NameServer
+) -> None:
+    """A name server takes a topic's route alone for no sign of life, and may have dropped another one."""
+    options = {"enableSingleTopicRegister": "true", "registerNameServerPeriod": "10000", "listenPort": "0"}
+    with Gateway(tmp_path / "g", namesrvAddr=name_server.address, **options) as gateway:
+        create(gateway, "dropped")
+        route = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "dropped"})
+        wait_for(lambda: invoke(name_server.address, route).code == ResponseCode.SUCCESS)
+        drop = Command(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "dropped"})
+        assert invoke(name_server.address, drop).code == ResponseCode.SUCCESS
+        assert invoke(name_server.address, route).code == ResponseCode.TOPIC_NOT_EXIST
+        deadline, number = time.monotonic() + 30, 0
+        while invoke(name_server.address, route).code != ResponseCode.SUCCESS:
+            assert time.monotonic() < deadline
+            create(gateway, f"changes-{number}")  # more often than every period
+            number += 1
+        assert number >= 2
