@@ -21,14 +21,24 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from broker_gateway.registration.broker_config import GET_BROKER_CONFIG, Member, NoMemberError, member_of
+from broker_gateway.registration.broker_config import (
+    GET_BROKER_CONFIG,
+    MAX_BODY,
+    Member,
+    NoMemberError,
+    member_of,
+)
 from broker_gateway.registration.options import RegistrationOptions
 from broker_gateway.registration.outgoing import outgoing
+from broker_gateway.remoting import java_json
 from broker_gateway.remoting.body.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
+from broker_gateway.remoting.body.topic_config import TopicConfig
 from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.errors import RemotingError
+from broker_gateway.remoting.errors import RemotingError, RequestError
+from broker_gateway.remoting.java_json import JsonObject
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +61,7 @@ class _Route(NamedTuple):
     queues: tuple[QueueData, ...]
     asked_at: float
     brokers_version: int
+    message_types: tuple[str, ...] = ()
 
 
 class _Stranger(NamedTuple):
@@ -118,13 +129,18 @@ class Cluster:
         route = self._routes.get(topic)
         return merged(route.queues, self._members) if route is not None else []
 
+    def message_types(self, topic: str) -> tuple[str, ...]:
+        """What others accept in a topic that only they have; empty: anything, or nobody has said."""
+        route = self._routes.get(topic)
+        return route.message_types if route is not None else ()
+
     def knows(self, topic: str) -> bool:
         """Whether it was ever said which others have the topic; also when there is nobody to ask."""
         return topic in self._routes or not self._name_servers()
 
-    def when_known(self, topic: str, callback: Callable[[], None]) -> None:
+    def when_known(self, topic: str, callback: Callable[[], None], *, elsewhere: bool) -> None:
         """Calls `callback` once the topic's queues are as new as they can be had; at once when they are, or when too
-        much is being looked up already."""
+        much is being looked up already. Of a topic that is `elsewhere` only, its message types are asked for too."""
         if self._client is None or self._is_new(topic):
             callback()
             return
@@ -137,7 +153,7 @@ class Cluster:
             waiting.append(callback)
             return
         self._looking[topic] = [callback]
-        self._spawn(self._look_up(topic), "topic route")
+        self._spawn(self._look_up(topic, elsewhere), "topic route")
 
     def _is_new(self, topic: str) -> bool:
         """Whether asking would tell nothing new; so too for a while when no name server answers."""
@@ -155,11 +171,13 @@ class Cluster:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _look_up(self, topic: str) -> None:
+    async def _look_up(self, topic: str, elsewhere: bool) -> None:
         try:
-            async with asyncio.timeout(TIMEOUT_S + LEARN_WAIT_S):
+            async with asyncio.timeout(TIMEOUT_S + 2 * LEARN_WAIT_S):
                 await self._refreshed.wait()
                 await self._ask_for(topic)
+                if elsewhere:
+                    await self._ask_for_types(topic)
         except TimeoutError:
             log.debug("no route in time", topic=topic)
         except Exception:
@@ -196,8 +214,29 @@ class Cluster:
         elif answer.code == ResponseCode.TOPIC_NOT_EXIST:
             self._keep(topic, (), version)
 
+    async def _ask_for_types(self, topic: str) -> None:
+        """The first broker that has the topic says what it accepts; without an answer it stays as it was."""
+        assert self._brokers is not None
+        for member, _ in self.queues(topic)[:1]:
+            request = Command(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+            try:
+                answer = await self._brokers.invoke(self._addresses[member.name], request, LEARN_WAIT_S)
+                if answer.code != ResponseCode.SUCCESS:
+                    raise RequestError(f"it refused: {answer.code} {(answer.remark or '')[:200]}")
+                if len(answer.body) > MAX_BODY:
+                    raise RequestError(f"it answered {len(answer.body)} bytes: {MAX_BODY} are allowed")
+                config = JsonObject(java_json.loads(answer.body), "the topic's configuration")
+                kind = TopicConfig.from_json(config).attributes.get("message.type", "")
+            except RemotingError as error:
+                log.debug("a topic's types are not known", topic=topic, broker=member.name, error=str(error))
+                return
+            types = (kind,) if kind in pb.MessageType.keys()[1:] else ()
+            self._routes[topic] = self._routes[topic]._replace(message_types=types)
+
     def _keep(self, topic: str, queues: tuple[QueueData, ...], version: int) -> None:
-        self._routes[topic] = _Route(queues, asyncio.get_running_loop().time(), version)
+        before = self._routes.get(topic)
+        types = before.message_types if before is not None else ()
+        self._routes[topic] = _Route(queues, asyncio.get_running_loop().time(), version, types)
         self._routes.move_to_end(topic)
         while len(self._routes) > MAX_TOPICS:
             self._routes.popitem(last=False)

@@ -58,12 +58,17 @@ class RouteService:
         except ServiceError:
             callback()  # whose answer says what is wrong
         else:
-            self._cluster.when_known(resource_name(topic), callback)
+            name = resource_name(topic)
+            self._cluster.when_known(name, callback, elsewhere=self._resources.find_topic(topic) is None)
 
     def query_route(self, request: rpc.QueryRouteRequest, context: CallContext) -> rpc.QueryRouteResponse:
         """A queue of the reply is one that can be read, written or both, as the permission says."""
         topic, found = self._queues(request.topic, request.endpoints, context)
-        kinds = topic.accept_message_types if topic is not None else ()
+        kinds = (
+            topic.accept_message_types
+            if topic is not None
+            else self._cluster.message_types(resource_name(request.topic))
+        )
         types: list[pb.MessageType | str] = list(kinds) or list(_ALL_TYPES)
         message_queues = [
             pb.MessageQueue(

@@ -71,9 +71,9 @@ def version_at(name_server: str, gateway: Gateway) -> DataVersion | None:
     return DataVersion.decode(answer.body) if answer.body else None
 
 
-def create(gateway: Gateway, topic: str, queues: int = 2) -> None:
+def create(gateway: Gateway, topic: str, queues: int = 2, *more: str) -> None:
     subprocess.run(
-        command("topic", "create", topic, "--queues", str(queues), "--gateway", gateway.address),
+        command("topic", "create", topic, "--queues", str(queues), "--gateway", gateway.address, *more),
         cwd=ROOT,
         capture_output=True,
         check=True,
@@ -629,3 +629,21 @@ def test_every_topic_is_registered_in_its_period_however_often_one_changes(
             create(gateway, f"changes-{number}")  # more often than every period
             number += 1
         assert number >= 2
+
+
+def test_what_a_topic_of_others_accepts_is_told(tmp_path: Path, name_server: NameServer) -> None:
+    options = {"namesrvAddr": name_server.address, "listenPort": "0"}
+    with (
+        Gateway(tmp_path / "a", **options, brokerName="a") as a,
+        Gateway(tmp_path / "b", **options, brokerName="b") as b,
+    ):
+        create(b, "fifo", 2, "--type", "FIFO")
+        create(b, "any", 2, "--type", "NORMAL", "--type", "FIFO")
+        wait_for(lambda: "a broker joined" in a.log.read_text())
+        for topic, expected in (
+            ("fifo", [pb.FIFO]),
+            ("any", [pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION]),
+        ):
+            wait_for(lambda topic=topic: routes(a.grpc_port, topic) == {"b": (b.grpc_port, 2)})
+            queues = asked_route(a, topic).message_queues
+            assert [list(each.accept_message_types) for each in queues] == [expected] * 2
