@@ -27,8 +27,13 @@ from broker_gateway.remoting.body.registration import RegisterBrokerBody
 from broker_gateway.remoting.body.tables import KVTable
 from broker_gateway.remoting.body.topic_config import TopicConfig
 from broker_gateway.remoting.command import Command
+from broker_gateway.remoting.frame import MAX_FRAME
 
 log = structlog.get_logger(__name__)
+
+MOST_BODY = MAX_FRAME - (1 << 20)
+"""Bytes of a registration's body, with room for the header."""
+_LEAST_TOPICS = 2  # a name server refuses a broker that begins with one
 
 
 class Book:
@@ -94,7 +99,16 @@ class Book:
         options = self._options
         table = registered(topics, self._system, self._order, self._permission)
         size = options.split_registration_size if options.enable_split_registration else len(table)
-        return [self._request(version, part) for part in split(table, size)]
+        return [request for part in split(table, size) for request in self._fitting(version, part)]
+
+    def _fitting(self, version: DataVersion, table: dict[str, TopicConfig]) -> list[Command]:
+        """A request with these topics, or several where one would not fit into a frame."""
+        request = self._request(version, table)
+        if len(request.body) <= MOST_BODY or len(table) < 2 * _LEAST_TOPICS:
+            return [request]
+        log.info("too many topics for one registration; they go in parts", topics=len(table))
+        halves = split(table, (len(table) + 1) // 2)
+        return [each for half in halves for each in self._fitting(version, half)]
 
     def _request(self, version: DataVersion, table: dict[str, TopicConfig]) -> Command:
         options = self._options

@@ -23,7 +23,7 @@ from broker_gateway.remoting.body.tables import KVTable
 from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.errors import EncodeError, RemotingError, RequestError
+from broker_gateway.remoting.errors import RemotingError, RequestError
 
 log = structlog.get_logger(__name__)
 
@@ -158,11 +158,8 @@ class Registrar:
         whole = await self._book.whole()
         if not force and len(whole) == 1 and not await self._differs():
             return
-        try:
-            for command in whole:
-                await self._register(command)
-        except EncodeError as error:
-            raise EncodeError(f"{error}; register in parts with enableSplitRegistration=true") from error
+        for command in whole:
+            await self._register(command)
 
     async def _register_some(self, changed: list[str]) -> None:
         topics = [topic for name in changed if (topic := self._book.topic(name)) is not None]

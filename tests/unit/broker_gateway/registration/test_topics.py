@@ -138,6 +138,28 @@ def test_a_book_is_written_anew_when_topics_change() -> None:
     asyncio.run(test())
 
 
+@pytest.mark.parametrize("options", [{}, {"compressedRegister": "true"}])
+def test_more_topics_than_fit_into_a_frame_go_in_parts(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
+) -> None:
+    monkeypatch.setattr("broker_gateway.registration.book.MOST_BODY", 3000)
+
+    async def test() -> None:
+        catalog = Catalog()
+        for number in range(999):
+            catalog.put_topic(Topic(f"topic-{number}-{zlib.crc32(b'%d' % number)}", 2, 2))
+        parts = await Book(load_config(None, options, {})[0], catalog, IDENTITY).whole()
+        assert len(parts) > 1
+        assert all(len(each.body) <= 3000 for each in parts)
+        tables = [RegisterBrokerBody.decode(each.body, Version.V5_5_0).topic_config_table for each in parts]
+        assert all(len(each) > 1 for each in tables)
+        assert sorted(name for each in tables for name in each) == sorted(
+            each.name for each in catalog.topics()
+        )
+
+    asyncio.run(test())
+
+
 def test_groups_are_found_by_their_retry_topics() -> None:
     async def test() -> None:
         catalog = Catalog()
