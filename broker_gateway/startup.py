@@ -50,7 +50,7 @@ from broker_gateway.broker import Broker
 from broker_gateway.config import GatewayConfig
 from broker_gateway.errors import HostError, OptionError, StartError
 from broker_gateway.extensions import Extensions, load_extensions
-from broker_gateway.logs import configure_logs
+from broker_gateway.logs import configure_logs, say
 from broker_gateway.metrics import Metrics
 from broker_gateway.registration.startup import start_registration
 from broker_gateway.reload import Configuration
@@ -395,6 +395,5 @@ def _announce(config: GatewayConfig, ports: dict[str, int], undo: contextlib.Asy
     line = f"The broker[{name}, {ip}:{port}] boot success. serializeType=JSON"
     if config.broker.namesrv_addr:
         line += f" and name server is {config.broker.namesrv_addr}"
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    say(line)
     log.info("serving", **{f"{what}_port": port for what, port in ports.items()})
