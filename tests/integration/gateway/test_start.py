@@ -188,6 +188,25 @@ def test_a_token_that_cannot_be_read(tmp_path: Path) -> None:
     assert_nothing_left(tmp_path)
 
 
+def test_a_token_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_bytes("geheim-Schlüssel-TOPSECRET-123".encode("latin-1"))
+    done = start(tmp_path, lakeTokenFile=str(token))
+    assert done.returncode == 253
+    assert f"lakeTokenFile={token} is not UTF-8; write" in done.stderr
+    assert "TOPSECRET" not in done.stderr
+    assert_nothing_left(tmp_path)
+
+
+def test_secrets_of_options_are_not_shown(tmp_path: Path) -> None:
+    secret = '{"accessKey":"a","secretKey":"TOPSECRET"}'
+    for name in ("innerClientAuthenticationCredentials", "initAuthenticationUser"):
+        done = start(tmp_path, **{name: secret})
+        assert done.returncode == 253
+        assert f"option {name}=****** is refused" in done.stderr
+        assert "TOPSECRET" not in done.stderr
+
+
 def test_a_configuration_file_that_cannot_be_read(tmp_path: Path) -> None:
     missing = start(tmp_path, "-c", str(tmp_path / "missing.conf"))
     assert missing.returncode == 253
