@@ -12,17 +12,24 @@ from typing import TextIO
 class LineOutput:
     """Writes whole lines to `stream` (None: nowhere); a logger of structlog. May be used by several threads.
 
-    Once lines can be written again, `notice` says how many were lost, and why.
+    Once lines can be written again, `notice` says how many were lost, and why. With `before`, it goes on where that one
+    ended, if it wrote to the same stream.
     """
 
-    def __init__(self, stream: TextIO | None, notice: Callable[[int, str], str] | None = None) -> None:
+    def __init__(
+        self,
+        stream: TextIO | None,
+        notice: Callable[[int, str], str] | None = None,
+        before: LineOutput | None = None,
+    ) -> None:
         self._stream = stream
         self._fd = _descriptor(stream)
         self._notice = notice
         self._lock = threading.Lock()
-        self._torn = False
-        self._why = ""
-        self.lost = 0
+        follows = before if before is not None and before._stream is stream else None
+        self._torn: bool = follows is not None and follows._torn
+        self._why: str = follows._why if follows is not None else ""
+        self.lost: int = follows.lost if follows is not None else 0
         """Lines that could not be written, since the last notice."""
 
     def line(self, text: str) -> bool:

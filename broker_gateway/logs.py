@@ -14,6 +14,9 @@ import structlog
 
 from broker_gateway.line_output import LineOutput
 
+_outputs: list[LineOutput] = []
+"""The one in use: what it lost is told by the one that follows it."""
+
 
 def configure_logs(log_format: str, level: str, broker: str = "") -> None:
     """`log_format` is `text` or `json`, `level` a standard level name. With `broker`, every line names it.
@@ -48,7 +51,8 @@ def configure_logs(log_format: str, level: str, broker: str = "") -> None:
             line = processor(None, "warning", line)
         return str(line)
 
-    output = LineOutput(sys.stderr, lost)
+    output = LineOutput(sys.stderr, lost, _outputs[-1] if _outputs else None)
+    _outputs[:] = [output]
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),

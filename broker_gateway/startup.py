@@ -21,7 +21,7 @@ that cannot be written, on a full disk, is logged, and the status stays 0: the j
 
 | status | original | meaning |
 |---|---|---|
-| 255 | -1 | it cannot start: a port or the store is taken, the store is damaged; or the end of the log is not on disk when it stops |
+| 255 | -1 | it cannot start: a port or the store is taken, the store is damaged; or its store cannot be closed cleanly |
 | 254 | -2 | something on this host, such as a folder, cannot be used |
 | 253 | -3 | a bad option or configuration file |
 | 252 | -4 | two modes that exclude each other |
@@ -171,9 +171,13 @@ class _Start:
     def _close_store(self) -> None:
         try:
             self.store.close()
-        except (StoreError, OSError) as error:
+        except StoreError as error:
             raise StartError(
                 f"the broker stopped, but the end of its log may not be on disk: {error}"
+            ) from error
+        except OSError as error:  # the log itself was flushed
+            raise StartError(
+                f"the broker stopped, but its store was not closed cleanly: {error}; the next start looks at all of it"
             ) from error
 
     async def _load_metadata(self) -> None:

@@ -65,6 +65,7 @@ class Journal:
         self._pending = 0
         self._scheduled = False
         self._read_only = False
+        self._no_room = False
         self._waiting: list[Callable[[Exception | None], None]] = []
 
     def replayed_to(self, snapshot_offset: int) -> None:
@@ -264,6 +265,14 @@ class Journal:
             if not self._read_only:
                 self._read_only = True
                 log.error("nothing is journaled any more; what is acknowledged is refused", error=str(error))
+        except OSError as error:
+            if not self._no_room:
+                log.error("changes cannot be journaled; who waits for them is refused", error=str(error))
+            self._no_room = True
+        else:
+            if self._no_room:
+                log.info("changes are journaled again")
+            self._no_room = False
 
     def _append(self, batches: Sequence[pb.Batch], tag: str) -> None:
         code, properties = _TAGS[tag]

@@ -104,8 +104,9 @@ def test_the_loggers_say_how_many_lines_were_lost(log_format: str, monkeypatch: 
     stream.full = True
     for _ in range(3):
         log.error("lost", exc_info=OSError("x"))
+    configure_logs(log_format, "warning", "b_0")
     stream.full = False
-    log.info("well again")
+    log.warning("well again")
     notice, line = stream.getvalue().splitlines()
     assert "log lines could not be written and are lost" in notice
     assert ("lines=3" in notice) or ('"lines": 3' in notice)

@@ -140,3 +140,24 @@ def test_a_snapshot_that_cannot_be_written_fails_no_change(
                 assert broker.catalog.group("g2") is not None
 
     asyncio.run(scenario())
+
+
+def test_a_full_disk_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await prepared(broker)
+            with monkeypatch.context() as patched:
+                patched.setattr(broker._store, "append", full)
+                for _ in range(5):
+                    broker.journal.moved(broker.deliveries.queue(KEY))
+                    await asyncio.sleep(0.01)
+            broker.journal.moved(broker.deliveries.queue(KEY))
+            await broker.journal.written()
+
+    asyncio.run(scenario())
+    told = "".join(capsys.readouterr())
+    assert told.count("changes cannot be journaled") == 1
+    assert told.count("changes are journaled again") == 1
+    assert "Traceback" not in told
