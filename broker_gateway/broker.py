@@ -61,6 +61,7 @@ from broker_gateway.service.settlement import SettlementService
 from broker_gateway.turn import Stage, Turn
 from broker_gateway.watchdog import watch
 from broker_gateway.water_marks import WaterMarks
+from store.errors import StoreError
 from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
@@ -203,6 +204,7 @@ class Broker:
         make_system_topics(self._config, self.catalog)
         self.catalog.on_topic = self._topic_changed
         self.catalog.on_group = self._group_changed
+        self.catalog.on_taken_back = self._taken_back
         return replayed
 
     def schedule(self) -> None:
@@ -244,13 +246,23 @@ class Broker:
         self.clients.end_streams()
 
     async def stop(self) -> None:
-        """Ends the scheduled work and journals what is pending, with a snapshot."""
+        """Ends the scheduled work and journals what is pending, with a snapshot.
+
+        What cannot be written is logged and no error: whoever had to know that a change is in the log was told so.
+        """
         await self.tasks.stop()
         if self._watchdog is not None:
             self._watchdog.cancel()
             await asyncio.gather(self._watchdog, return_exceptions=True)
-        self.journal.stats(self.minutes.roll(now_ms(), closing=True))
-        self.journal.write_snapshot()
+        try:
+            self.journal.stats(self.minutes.roll(now_ms(), closing=True))
+            self.journal.write_snapshot()
+        except (StoreError, OSError) as error:
+            log.error(
+                "the last snapshot could not be written; nothing that was answered as done is lost, and the next "
+                "start reads the journal from the snapshot before it",
+                error=str(error),
+            )
 
     def gauges(self) -> Iterable[tuple[str, str, dict[str, str], float]]:
         """What metrics read when asked: (name, help, labels, value). Called on the metrics thread."""
@@ -326,6 +338,12 @@ class Broker:
         self.journal.group(group)
         self._client.group_changed(group)
         self.registration.topic_changed(RETRY_PREFIX + group.name)
+
+    def _taken_back(self, topic: str, group: Group | None) -> None:
+        """Those who were told of the change are told again."""
+        self.registration.topic_changed(topic)
+        if group is not None:
+            self._client.group_changed(group)
 
     async def _retain(self) -> None:
         await self.retention.look()

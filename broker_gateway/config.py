@@ -349,6 +349,12 @@ class GatewayConfig(BaseModel):
                 shown[name] = text.lower() if isinstance(value, bool) else text
         return shown | values_of(self.other, shown)
 
+    def shown(self) -> dict[str, str]:
+        """`options`, secrets hidden."""
+        return {
+            name: ROWS[name].shown(value) if name in ROWS else value for name, value in self.options().items()
+        }
+
 
 def load_config(
     file: Path | None, overrides: Mapping[str, str], environment: Mapping[str, str] = os.environ

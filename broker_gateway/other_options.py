@@ -32,9 +32,11 @@ class OtherOptions:
             allowed = verdict.allowed or (row.default or "",)
             if value not in allowed:
                 shown = " or ".join(each or "nothing" for each in allowed)
-                raise OptionError(f"option {name}={value} is refused: {verdict.why} (allowed: {shown})")
+                raise OptionError(
+                    f"option {name}={row.shown(value)} is refused: {verdict.why} (allowed: {shown})"
+                )
         self.kept[name] = value
-        return f"option {name}={value} has no effect: {verdict.why}"
+        return f"option {name}={row.shown(value)} has no effect: {verdict.why}"
 
 
 def values_of(kept: Mapping[str, str], effective: Collection[str]) -> dict[str, str]:
@@ -49,7 +51,7 @@ def checked(row: Row, value: str) -> str:
         return value  # what the original works out by itself
     problem = _PROBLEMS[row.kind](row, value)
     if problem:
-        raise OptionError(f"option {row.name}={value}: {problem}")
+        raise OptionError(f"option {row.name}={row.shown(value)}: {problem}")
     return value.lower() if row.kind is Kind.BOOL else value
 
 

@@ -17,6 +17,7 @@ import structlog
 from broker_gateway.config import GatewayConfig, config_of
 from broker_gateway.errors import OptionError
 from broker_gateway.files import write_whole
+from broker_gateway.to_its_end import to_its_end
 
 log = structlog.get_logger(__name__)
 
@@ -120,12 +121,16 @@ class Configuration:
         """Changes options: all of them or, with an OptionError that names the bad one, none.
 
         What is in `configBlackList` cannot be changed. The file, if there is one, is written before anything takes
-        effect; changes that come together are made one after the other.
+        effect; changes that come together are made one after the other, each to its end even if the caller is
+        cancelled: file and broker say the same.
         """
-        async with self._changing:
-            return await self._apply(given)
+        return await to_its_end(self._apply(given))
 
     async def _apply(self, given: Mapping[str, str]) -> Changes:
+        async with self._changing:
+            return await self._change(given)
+
+    async def _change(self, given: Mapping[str, str]) -> Changes:
         self._check(given)
         before = self.current.options()
         asked = {name: value for name, value in before.items() if value} | dict(given)
@@ -133,7 +138,7 @@ class Configuration:
         config = config.model_copy(update={"overridden": self.current.overridden})
         after = config.options()
         changed = {name: (old, after[name]) for name, old in before.items() if after[name] != old}
-        kept = await asyncio.to_thread(self._keep, given) if changed else None
+        kept = await asyncio.to_thread(self._keep, given)
         self.current = config
         for listener in self._listeners:
             listener(config)
@@ -155,11 +160,13 @@ class Configuration:
                 raise OptionError(f"option {name[:80]!r}: a line break is not allowed in a name or value")
 
     def _keep(self, given: Mapping[str, str]) -> Path | None:
-        """Writes the change into the file, beside the lines that were there."""
+        """Makes the file say these options, beside the lines that were there; what is in force already, too."""
         if self._file is None:
             return None
         try:
-            write_whole(self._file, changed_text(self._file.read_text(), given))
+            before = self._file.read_text(encoding="utf-8")
+            if (after := changed_text(before, given)) != before:
+                write_whole(self._file, after)
         except (OSError, UnicodeDecodeError) as error:
             raise NotKeptError(
                 f"the change cannot be kept in {self._file}, which cannot be written: {error}"

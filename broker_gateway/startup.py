@@ -16,11 +16,12 @@
 | announcement | port file, boot line, readiness | port file removed |
 
 Ports open, and the broker registers, once recovery is done. SIGTERM and SIGINT stop it in reverse order; what fails
-at any step undoes the ones before it, says why on standard error, and ends with the original's status:
+at any step undoes the ones before it, says why on standard error, and ends with the original's status. A last snapshot
+that cannot be written, on a full disk, is logged, and the status stays 0: the journal has everything.
 
 | status | original | meaning |
 |---|---|---|
-| 255 | -1 | it cannot start: a port or the store is taken, the store is damaged |
+| 255 | -1 | it cannot start: a port or the store is taken, the store is damaged; or its store cannot be closed cleanly |
 | 254 | -2 | something on this host, such as a folder, cannot be used |
 | 253 | -3 | a bad option or configuration file |
 | 252 | -4 | two modes that exclude each other |
@@ -38,6 +39,7 @@ import ssl
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -50,7 +52,7 @@ from broker_gateway.broker import Broker
 from broker_gateway.config import GatewayConfig
 from broker_gateway.errors import HostError, OptionError, StartError
 from broker_gateway.extensions import Extensions, load_extensions
-from broker_gateway.logs import configure_logs
+from broker_gateway.logs import configure_logs, say
 from broker_gateway.metrics import Metrics
 from broker_gateway.registration.startup import start_registration
 from broker_gateway.reload import Configuration
@@ -64,6 +66,7 @@ from broker_gateway.transport.methods import Method, Server
 from broker_gateway.transport.remoting.ports import Ports, take_ports
 from broker_gateway.transport.remoting.server import FrontDoor
 from broker_gateway.turn import Turn
+from broker_gateway.undo import Undo
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_pb.lakebroker.log.v1 import log_pb2
@@ -104,14 +107,14 @@ async def _serve(configuration: Configuration) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, stopped)
-    async with contextlib.AsyncExitStack() as undo:
+    async with Undo() as undo:
         start = _Start(configuration, undo)
         await start.all()
         await stopped.wait()
-        log.info("stopping", broker=configuration.current.broker.broker_name)
+        undo.add("ending calls that wait", start.broker.drain)  # beside the server's grace
+        undo.add("unregistering", start.broker.registration.stop)  # first of all: clients look elsewhere
         start.health.stopping()
-        undo.push_async_callback(start.broker.drain)  # beside the server's grace
-        undo.push_async_callback(start.broker.registration.stop)  # first of all: clients look elsewhere
+        log.info("stopping", broker=configuration.current.broker.broker_name)
     log.info("stopped", broker=configuration.current.broker.broker_name)
 
 
@@ -124,7 +127,7 @@ class _Start:
     health: HealthService
     _remoting: Ports
 
-    def __init__(self, configuration: Configuration, undo: contextlib.AsyncExitStack) -> None:
+    def __init__(self, configuration: Configuration, undo: Undo) -> None:
         self.configuration = configuration
         self.config = configuration.current
         self._undo = undo
@@ -158,12 +161,24 @@ class _Start:
 
     async def _take_ports(self) -> None:
         self._remoting = take_ports(self.config)
-        self._undo.callback(self._remoting.close)
+        self._undo.add("giving the remoting ports back", self._remoting.close)
         self.config = self.configuration.bound(listen_port=self._remoting.port)
 
     async def _open_store(self) -> None:
         self.store = await asyncio.to_thread(_open_store, self.config)  # a scan must not hold up signals
-        self._undo.callback(self.store.close)
+        self._undo.add("closing the store", self._close_store)
+
+    def _close_store(self) -> None:
+        try:
+            self.store.close()
+        except StoreError as error:
+            raise StartError(
+                f"the broker stopped, but the end of its log may not be on disk: {error}"
+            ) from error
+        except OSError as error:  # the log itself was flushed
+            raise StartError(
+                f"the broker stopped, but its store was not closed cleanly: {error}; the next start looks at all of it"
+            ) from error
 
     async def _load_metadata(self) -> None:
         broker = self.config.broker
@@ -173,7 +188,7 @@ class _Start:
         log.info("journal replayed", snapshot_offset=replayed.snapshot_offset, records=replayed.records)
 
     async def _start_services(self) -> None:
-        self._undo.push_async_callback(self.broker.stop)
+        self._undo.add("ending the scheduled tasks", self.broker.stop)
         self.broker.schedule()
 
     async def _open_server(self) -> None:
@@ -181,7 +196,8 @@ class _Start:
         self.server, self.health = _bind(
             self.config, self.broker, LogService(self.store, self._access), around
         )
-        self._undo.push_async_callback(self.server.stop, self.config.proxy.grpc_shutdown_time_seconds)
+        grace_s = self.config.proxy.grpc_shutdown_time_seconds
+        self._undo.add("closing the gRPC port", lambda: self.server.stop(grace_s))
         self.configuration.on_change(self._configure_server)
         self._configure_server(self.config)
         await self.server.start()
@@ -202,7 +218,7 @@ class _Start:
         front_door = FrontDoor(
             self.config, self.broker.administration, self.broker.admission, self._extensions, processors
         )
-        self._undo.push_async_callback(front_door.stop)
+        self._undo.add("closing the remoting ports", front_door.stop)
         await front_door.start(self._remoting)
         self._ports["remoting"] = self._remoting.port
 
@@ -360,7 +376,7 @@ def _tls(config: GatewayConfig) -> ssl.SSLContext | None:
     return server_context(*trial_certificate(folder, config.broker.broker_ip1))
 
 
-def _serve_metrics(config: GatewayConfig, broker: Broker, undo: contextlib.AsyncExitStack) -> int:
+def _serve_metrics(config: GatewayConfig, broker: Broker, undo: Undo) -> int:
     """Opens the metrics endpoint; returns its port, -1 when it is off."""
     broker.metrics.gauges(broker.gauges)
     if config.proxy.metrics_prom_exporter_port < 0:
@@ -372,22 +388,23 @@ def _serve_metrics(config: GatewayConfig, broker: Broker, undo: contextlib.Async
         raise StartError(
             f"port {port} of {host} cannot be opened ({error}); choose another metricsPromExporterPort"
         ) from error
-    undo.callback(http.server_close)
-    undo.callback(http.shutdown)
+    undo.add("closing the metrics port", http.server_close)
+    undo.add("ending the metrics server", http.shutdown)
     return int(http.server_port)
 
 
-def _announce(config: GatewayConfig, ports: dict[str, int], undo: contextlib.AsyncExitStack) -> None:
+def _announce(config: GatewayConfig, ports: dict[str, int], undo: Undo) -> None:
     """Writes the port file and the boot line; `ports` by what is served there."""
     path = config.lake.lake_port_file
     if path is not None:
         staged = Path(f"{path}.tmp")
-        undo.callback(path.unlink, missing_ok=True)
-        undo.callback(staged.unlink, missing_ok=True)
         try:
             staged.write_text(json.dumps({**ports, "pid": os.getpid()}))
             staged.rename(path)
+            undo.add("removing the port file", partial(path.unlink, missing_ok=True))
         except OSError as error:
+            with contextlib.suppress(OSError):
+                staged.unlink()
             raise HostError(
                 f"lakePortFile={path} cannot be written: {error}; name a file in a folder to write to"
             ) from error
@@ -395,6 +412,5 @@ def _announce(config: GatewayConfig, ports: dict[str, int], undo: contextlib.Asy
     line = f"The broker[{name}, {ip}:{port}] boot success. serializeType=JSON"
     if config.broker.namesrv_addr:
         line += f" and name server is {config.broker.namesrv_addr}"
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    say(line)
     log.info("serving", **{f"{what}_port": port for what, port in ports.items()})

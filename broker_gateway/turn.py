@@ -53,6 +53,14 @@ class Turn:
             asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
+        try:
+            self._run_stages()
+        finally:  # whatever ended it early: work that is left, and what comes, gets a turn
+            self.scheduled = any(self._work)
+            if self.scheduled:
+                asyncio.get_running_loop().call_soon(self._run)
+
+    def _run_stages(self) -> None:
         stages = self._work
         stage = 0
         while stage <= _LAST:
@@ -68,4 +76,3 @@ class Turn:
                 except Exception:
                     log.exception("work at the end of a turn failed")
             stage = 0  # what it brought may belong to an earlier stage
-        self.scheduled = False

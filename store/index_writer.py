@@ -38,9 +38,13 @@ class IndexWriter:
             self._cut(run, next_offsets)
         self._early.clear()
 
+    def end(self) -> None:
+        """Ends the thread; what it was given is written."""
+        self._thread.shutdown(wait=True)
+
     def close(self) -> None:
         """Writes the newest run too, so that the next start scans nothing. The log must be flushed."""
-        self._thread.shutdown(wait=True)
+        self.end()
         run, next_offsets = self._index.live_run()
         if len(run):
             self._write(run, next_offsets, last=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -415,15 +416,17 @@ class MessageStore:
         if self._closed:
             return
         self._closed = True
-        try:
-            self._allocator.close()
-            self._flusher.close()
+        with contextlib.ExitStack() as last:  # each is run, whatever becomes of those before it
+            last.callback(os.close, self._lock_fd)
+            last.callback(self._log.close)
+            last.callback(self._writer.end)
+            try:
+                self._allocator.close()
+            finally:
+                self._flusher.close()
             self._writer.close()
             self._checkpoint.close()
             (self.root / ABORT_FILE).unlink(missing_ok=True)
-        finally:
-            self._log.close()
-            os.close(self._lock_fd)
 
 
 def _folders(root: Path, identity: Identity, wanted: Sequence[Path]) -> tuple[list[Path], list[Path]]:

@@ -61,7 +61,7 @@ def gateway(
     try:
         config, warnings = load_config(config_file, overrides)
         if print_all or print_important:
-            for name, value in config.options().items():
+            for name, value in config.shown().items():
                 if print_all or name in IMPORTANT:
                     typer.echo(f"{name}={value}")
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -10,10 +11,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from broker_gateway.line_output import LineOutput
+
 
 def fail(message: str, exit_code: int = 1) -> NoReturn:
     """Prints the message on standard error and ends the command."""
-    typer.echo(f"lakebroker: {message}", err=True)
+    LineOutput(sys.stderr).line(f"lakebroker: {message}")  # where that fails, the status tells
     raise typer.Exit(exit_code)
 
 

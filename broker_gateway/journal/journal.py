@@ -9,8 +9,10 @@ turn, or at once when it has grown past `_EVENTS_A_RECORD`; a complete snapshot 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import structlog
 
@@ -21,7 +23,7 @@ from broker_gateway.metadata.catalog import MAX_QUEUES, TOPICS_FILE, Catalog, Gr
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
-from store.errors import StoreReadOnlyError
+from store.errors import StoreError, StoreReadOnlyError
 from store.message_store import MessageStore
 from store.record import PendingRecord, encode_properties, tags_code
 
@@ -33,6 +35,7 @@ _TAGS = {tag: (tags_code(tag), encode_properties({"TAGS": tag})) for tag in (EVE
 """Tags code and properties of the journal's records."""
 _EVENTS_A_RECORD = 1024
 _IN_FLIGHT_A_PART = 1024
+_SNAPSHOT_AGAIN_S = 10.0
 _PART_BYTES = 256 * 1024
 """A record stays under 1 MiB, the least size of a segment, whatever names and ids are."""
 
@@ -54,6 +57,7 @@ class Journal:
         self._snapshot_bytes = snapshot_bytes
         self._schedule = schedule
         self._snapshot_at = 0
+        self._snapshot_not_before = 0.0
         self._unflushed: list[tuple[int, int]] = []
         self._needed_from = 0
         self._batch = pb.Batch(version=VERSION)
@@ -61,6 +65,7 @@ class Journal:
         self._pending = 0
         self._scheduled = False
         self._read_only = False
+        self._no_room = False
         self._waiting: list[Callable[[Exception | None], None]] = []
 
     def replayed_to(self, snapshot_offset: int) -> None:
@@ -103,20 +108,33 @@ class Journal:
         self._change(state)
         self._touched(1)
 
-    def reset(self, state: QueueDelivery) -> None:
-        """Notes that `state` was reset: nothing is in flight, its cursor was set."""
-        self._change(state).events.add(kind=pb.RESET, timestamp_ms=now_ms())
-        self._touched(1)
+    def reset(self, cursors: Mapping[QueueKey, int]) -> None:
+        """Appends that groups go on elsewhere, with nothing in flight, behind all that was noted; raises what the append
+        raised. To be called before they do."""
+        self.write(snapshot=False)
+        for (group, topic, queue_id), cursor in cursors.items():
+            change = self._batch.queues.add(
+                consumer_group=group,
+                topic=topic,
+                queue_id=queue_id,
+                cursor=cursor,
+                has_committed=True,
+                committed=cursor,
+            )
+            change.events.add(kind=pb.RESET, timestamp_ms=now_ms())
+        self._pending += len(cursors)
+        self.write(snapshot=False)
 
     def removed(self, keys: Sequence[QueueKey]) -> None:
-        """Appends that groups have no state on these queues any more, behind all that was noted; raises what the append raised."""
-        self.write()
+        """Appends that groups have no state on these queues any more, behind all that was noted; raises what the append
+        raised. To be called before they are removed."""
+        self.write(snapshot=False)
         for start in range(0, len(keys), _EVENTS_A_RECORD):
             some = keys[start : start + _EVENTS_A_RECORD]
             for group, topic, queue_id in some:
                 self._batch.queues.add(consumer_group=group, topic=topic, queue_id=queue_id, removed=True)
             self._pending += len(some)
-            self.write()
+            self.write(snapshot=False)
 
     def topic(self, topic: Topic, *, first_offsets: Sequence[int] | None = None) -> None:
         """A topic was made or changed; with `first_offsets`, deleted: what its queues held is below them."""
@@ -142,6 +160,16 @@ class Journal:
         else:
             callback(None)
 
+    @contextlib.contextmanager
+    def kept(self, take_back: Callable[[], None]) -> Iterator[None]:
+        """What is changed within is in the log afterwards. Else `take_back` is called, and what the append raised is raised."""
+        try:
+            yield
+            self.write()
+        except (StoreError, OSError):
+            take_back()
+            raise
+
     async def written(self) -> None:
         """Returns when everything noted so far is in the log; raises what the append raised."""
         done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
@@ -150,8 +178,11 @@ class Journal:
         if error is not None:
             raise error
 
-    def write(self) -> None:
-        """Appends what is pending now; an error goes to those who wait and to the caller."""
+    def write(self, *, snapshot: bool = True) -> None:
+        """Appends what is pending now; an error goes to those who wait and to the caller, and what was pending is lost.
+
+        A snapshot that is due follows, unless the caller is yet to do what it noted.
+        """
         if not self._pending:
             return
         batch, self._batch = self._batch, pb.Batch(version=VERSION)
@@ -179,8 +210,19 @@ class Journal:
                 state.journaled_committed = change.committed
         for callback in waiting:
             callback(None)
-        if self._store.max_offset - self._snapshot_at >= self._snapshot_bytes:
+        if snapshot and self._store.max_offset - self._snapshot_at >= self._snapshot_bytes:
+            self._try_snapshot()
+
+    def _try_snapshot(self) -> None:
+        """A failure is no error of what was written before: it is tried again after a while."""
+        now = time.monotonic()
+        if now < self._snapshot_not_before:
+            return
+        try:
             self.write_snapshot()
+        except (StoreError, OSError) as error:
+            self._snapshot_not_before = now + _SNAPSHOT_AGAIN_S
+            log.error("a snapshot could not be written; it is tried again", error=str(error))
 
     def write_snapshot(self) -> None:
         """Appends the complete state: data versions, topics, groups, every group's queues."""
@@ -223,6 +265,14 @@ class Journal:
             if not self._read_only:
                 self._read_only = True
                 log.error("nothing is journaled any more; what is acknowledged is refused", error=str(error))
+        except OSError as error:
+            if not self._no_room:
+                log.error("changes cannot be journaled; who waits for them is refused", error=str(error))
+            self._no_room = True
+        else:
+            if self._no_room:
+                log.info("changes are journaled again")
+            self._no_room = False
 
     def _append(self, batches: Sequence[pb.Batch], tag: str) -> None:
         code, properties = _TAGS[tag]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from broker_gateway.clock import now_ms
 from broker_gateway.metadata.data_version import DataVersion
+from broker_gateway.metadata.names import RETRY_PREFIX
 
 READ = 4
 WRITE = 2
@@ -72,6 +73,8 @@ class Catalog:
         self.on_topic_deleted: Callable[[Topic], None] = lambda topic: None
         self.on_group_deleted: Callable[[Group], None] = lambda group: None
         self.on_group: Callable[[Group], None] = lambda group: None
+        self.on_taken_back: Callable[[str, Group | None], None] = lambda topic, group: None
+        """Told a topic, or a group and its retry topic, whose change was taken back."""
 
     def topic(self, name: str) -> Topic | None:
         return self._topics.get(name)
@@ -145,6 +148,18 @@ class Catalog:
             self.on_group_deleted(group)
             del self._groups[name]
         return group
+
+    def take_back_topic(self, before: Topic | None, name: str) -> None:
+        """Sets a topic (None: removes it) as it was before a change that could not be journaled."""
+        self.restore_topic(before, name)
+        self.count_topics_version()
+        self.on_taken_back(name, None)
+
+    def take_back_group(self, before: Group | None, name: str) -> None:
+        """Sets a group (None: removes it) as it was before a change that could not be journaled."""
+        self.restore_group(before, name)
+        self.count_topics_version()
+        self.on_taken_back(RETRY_PREFIX + name, before)
 
     def restore_topic(self, topic: Topic | None, name: str) -> None:
         """Sets (None: removes) a topic from the journal."""

@@ -6,13 +6,12 @@ import asyncio
 import os
 import resource
 import signal
-import sys
 from collections.abc import Iterable
 
 import structlog
 import uvloop
 
-from broker_gateway.logs import configure_logs
+from broker_gateway.logs import configure_logs, say
 from broker_gateway.nameserver.config import NameServerConfig
 from broker_gateway.nameserver.server import NameServer
 
@@ -51,8 +50,7 @@ async def _serve(config: NameServerConfig) -> None:
     await server.start()
     try:
         address = f"{config.server.bind_address}:{server.port}"
-        sys.stdout.write(f"The Name Server boot success. serializeType=JSON, address {address}\n")
-        sys.stdout.flush()
+        say(f"The Name Server boot success. serializeType=JSON, address {address}")
         await stopped.wait()
         log.info("stopping")
     finally:

@@ -14,6 +14,7 @@ from broker_gateway.nameserver.config import NameServerConfig
 from broker_gateway.nameserver.kv_config import KVConfig
 from broker_gateway.nameserver.route_table import MinBrokerIdChange, RouteTable
 from broker_gateway.remoting.errors import BodyError, RequestError
+from broker_gateway.to_its_end import to_its_end
 
 log = structlog.get_logger(__name__)
 
@@ -42,14 +43,20 @@ class State:
                 self._notify(change)
 
     async def change_kv(self, change: Callable[[KVConfig], KVConfig]) -> None:
-        """Another KV table: in the file first. Raises RequestError."""
+        """Another KV table: in the file first; done to its end, also when the client goes away. Raises RequestError."""
+        await to_its_end(self._change_kv(change))
+
+    async def _change_kv(self, change: Callable[[KVConfig], KVConfig]) -> None:
         async with self._writing:
             changed = change(self.kv)
             await _write(self.config.namesrv.kv_config_path, changed.encode(), "kvConfigPath")
             self.kv = changed
 
     async def change_config(self, change: Callable[[NameServerConfig], NameServerConfig]) -> None:
-        """Other options: in the file first. Raises RequestError."""
+        """Other options: in the file first; done to its end, also when the client goes away. Raises RequestError."""
+        await to_its_end(self._change_config(change))
+
+    async def _change_config(self, change: Callable[[NameServerConfig], NameServerConfig]) -> None:
         async with self._writing:
             changed = change(self.config)
             text = "".join(f"{name}={value}\n" for name, value in sorted(changed.options().items()))

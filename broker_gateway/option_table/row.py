@@ -6,6 +6,9 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
+HIDDEN = "******"
+"""Stands for a secret."""
+
 
 class Kind(enum.Enum):
     """The original's types; the value is what documentation calls it."""
@@ -35,9 +38,14 @@ class Verdict:
 
 
 class Row(NamedTuple):
-    """`default` is the original's, as text; None where it has none or works one out."""
+    """`default` is the original's, as text; None where it has none or works one out. What `is_secret` is never shown."""
 
     name: str
     kind: Kind
     default: str | None
     verdict: Verdict
+    is_secret: bool = False
+
+    def shown(self, value: str) -> str:
+        """A value as people may see it."""
+        return HIDDEN if self.is_secret and value else value

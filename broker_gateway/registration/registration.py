@@ -88,7 +88,7 @@ class Registration:
 
     async def stop(self) -> None:
         """Unregisters everywhere at the same time; bounded by the time one name server gets, twice where the broker
-        was leaving it already."""
+        was leaving it already. Does nothing the second time."""
         self._listen_port = 0
         self._scheduled.remove(TASK)
         running = [task for task in (self._asking, self._heartbeats) if task is not None]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import structlog
 
 from broker_gateway.config import GatewayConfig
@@ -11,24 +9,24 @@ from broker_gateway.nameserver.config import load_config
 from broker_gateway.nameserver.server import NameServer
 from broker_gateway.registration.options import local_address
 from broker_gateway.registration.registration import Registration
+from broker_gateway.undo import Undo
 
 log = structlog.get_logger(__name__)
 
 
-async def start_registration(
-    config: GatewayConfig, registration: Registration, undo: contextlib.AsyncExitStack
-) -> dict[str, int]:
+async def start_registration(config: GatewayConfig, registration: Registration, undo: Undo) -> dict[str, int]:
     """The ports it opened by their names. Raises StartError; what was started is undone by `undo`."""
     ports = {}
     own = []
     if config.registration.lake_with_namesrv:
         address, ports["namesrv"] = await _start_name_server(config, undo)
         own.append(address)
+    undo.add("unregistering", registration.stop)  # while our own name server runs
     registration.start(config.broker.listen_port, own)
     return ports
 
 
-async def _start_name_server(config: GatewayConfig, undo: contextlib.AsyncExitStack) -> tuple[str, int]:
+async def _start_name_server(config: GatewayConfig, undo: Undo) -> tuple[str, int]:
     """Its address for this host, and its port. Its files are in the store's folder; other options come from the
     environment (`LAKEBROKER_NAMESRV_<name>`)."""
     folder = config.store.store_path_root_dir / "namesrv"
@@ -47,7 +45,7 @@ async def _start_name_server(config: GatewayConfig, undo: contextlib.AsyncExitSt
         log.warning(warning)
     server = NameServer(options)
     await server.start()
-    undo.push_async_callback(server.stop)
+    undo.add("ending the name server", server.stop)
     address = local_address(bound, server.port)
     log.info("name server", address=address)
     return address, server.port

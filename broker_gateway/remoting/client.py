@@ -176,7 +176,7 @@ class RemotingClient:
         except TimeoutError as error:
             raise ConnectError(f"{address}: no connection in time") from error
         except asyncio.CancelledError:
-            if task.cancelled():
+            if self._closed and task.cancelled() and not _is_cancelled():
                 raise ConnectError(f"{address}: the client is closed") from None
             raise
 
@@ -206,6 +206,12 @@ class RemotingClient:
         self._connecting.pop(address, None)
         if not task.cancelled() and task.exception() is not None:
             log.debug("no connection", address=address, error=str(task.exception()))
+
+
+def _is_cancelled() -> bool:
+    """Whether who runs was itself cancelled, rather than what it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 @contextlib.asynccontextmanager

@@ -16,9 +16,14 @@ class Access:
         self._token: bytes | None = None
         if token_file is not None:
             try:
-                self._token = token_file.read_text().strip().encode()
+                self._token = token_file.read_text(encoding="utf-8").strip().encode()
             except OSError as error:
                 raise OptionError(f"lakeTokenFile={token_file} cannot be read: {error}") from error
+            except UnicodeDecodeError:  # which has the token in it
+                raise OptionError(
+                    f"lakeTokenFile={token_file} is not UTF-8; write the token in letters and digits, as "
+                    "`openssl rand -hex 32` makes one"
+                ) from None
             if len(self._token) < 16:
                 raise OptionError(f"the token in lakeTokenFile={token_file} is shorter than 16 characters")
 

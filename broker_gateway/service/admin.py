@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+
 from google.protobuf.message import Message
 
 from broker_gateway.clock import now_ms
@@ -18,6 +22,7 @@ from broker_gateway.service.status import ServiceError
 from broker_gateway.service.validation import group_of, shown, topic_of
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
+from store.errors import StoreError
 
 RETRY_MAX_TIMES_LIMIT = 1000
 _SERVICE = pb.DESCRIPTOR.services_by_name["AdminService"].full_name
@@ -77,11 +82,12 @@ class AdminService:
             accept_message_types=tuple(dict.fromkeys(asked.accept_message_types)),
             created_ms=now_ms(),
         )
+        take_back = partial(self._catalog.take_back_topic, self._catalog.topic(name), name)
         try:
-            topic, created = self._catalog.put_topic(topic)
+            with _refused_by_log(), self._journal.kept(take_back):
+                topic, created = self._catalog.put_topic(topic)
         except CatalogFullError as error:
             raise RpcError("RESOURCE_EXHAUSTED", str(error)) from error
-        await self._journal.written()
         await self._tell_peers("PutTopic", request, context)
         return pb.PutTopicResponse(topic=_topic(topic), created=created)
 
@@ -106,11 +112,13 @@ class AdminService:
             raise RpcError(
                 "INVALID_ARGUMENT", f"retry_max_times {retries} is outside of 0 to {RETRY_MAX_TIMES_LIMIT}"
             )
+        take_back = partial(self._catalog.take_back_group, self._catalog.group(name), name)
+        group = Group(name, retries, asked.fifo, created_ms=now_ms())
         try:
-            group, created = self._catalog.put_group(Group(name, retries, asked.fifo, created_ms=now_ms()))
+            with _refused_by_log(), self._journal.kept(take_back):
+                group, created = self._catalog.put_group(group)
         except CatalogFullError as error:
             raise RpcError("RESOURCE_EXHAUSTED", str(error)) from error
-        await self._journal.written()
         await self._tell_peers("PutGroup", request, context)
         return pb.PutGroupResponse(group=_group(group), created=created)
 
@@ -165,6 +173,16 @@ class AdminService:
                         "UNAVAILABLE",
                         f"done here, not at {peer.name} ({error.details() or error.code()}); try again",
                     ) from error
+
+
+@contextlib.contextmanager
+def _refused_by_log() -> Iterator[None]:
+    try:
+        yield
+    except (StoreError, OSError) as error:
+        raise RpcError(
+            "UNAVAILABLE", f"it could not be written to the log, and is not done: {error}"
+        ) from error
 
 
 def _topic(topic: Topic) -> pb.Topic:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -9,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from broker_gateway.remoting.client import RemotingClient
+from broker_gateway.remoting.codes import RequestCode, ResponseCode
+from broker_gateway.remoting.command import Command
 from demo.processes import Gateway
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from tests.integration.gateway.conftest import OPTIONS, Client
@@ -139,4 +144,55 @@ def test_no_room_at_all_and_a_start_without_it(tmp_path: Path, disk: SmallDisk) 
         assert sends_again(client)
         assert len(take_all(client)) == 1
         client.channel.close()
+        assert gateway.terminate() == 0
+
+
+def test_a_change_that_is_refused_is_not_in_force_and_the_stop_is_clean(
+    tmp_path: Path, disk: SmallDisk
+) -> None:
+    async def fill_the_log(port: int) -> str:
+        """Creates groups until one is refused; its name."""
+        client = RemotingClient()
+        address = f"127.0.0.1:{port}"
+        try:
+            for number in range(20_000):
+                name = f"g{number}-" + "x" * 100
+                body = json.dumps({"groupName": name}).encode()
+                put = Command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+                answer = await client.invoke(address, put, 10)
+                if answer.code != ResponseCode.SUCCESS:
+                    assert "could not be written to the log, and is not done" in (answer.remark or "")
+                    asked = Command(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name})
+                    shown = await client.invoke(address, asked, 10)
+                    assert shown.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+                    return name
+        finally:
+            await client.close()
+        raise AssertionError("never refused")
+
+    with broker(tmp_path / "gateway", disk, diskSpaceWarningLevelRatio="99") as gateway:
+        client = Client(gateway.address)
+        assert client.send("t", BODY).status.code == pb.OK
+        client.channel.close()
+        disk.fill()
+        refused = asyncio.run(fill_the_log(gateway.remoting_port))
+        assert gateway.terminate() == 0
+        log = gateway.log.read_text()
+        assert log.count("the last snapshot could not be written") == 1
+        assert "Traceback" not in log
+        disk.path("ballast").unlink()
+        gateway.start()
+        client = Client(gateway.address)
+        assert client.send("t", BODY).status.code == pb.OK
+        client.channel.close()
+
+        async def known() -> int:
+            remoting = RemotingClient()
+            try:
+                asked = Command(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": refused})
+                return (await remoting.invoke(f"127.0.0.1:{gateway.remoting_port}", asked, 10)).code
+            finally:
+                await remoting.close()
+
+        assert asyncio.run(known()) == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         assert gateway.terminate() == 0

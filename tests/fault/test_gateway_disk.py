@@ -156,6 +156,24 @@ def test_a_failed_fdatasync(tmp_path: Path) -> None:
     assert set(sent) <= stored(gateway.store).keys()
 
 
+def test_a_stop_behind_a_failed_fdatasync_says_so(tmp_path: Path) -> None:
+    with FaultyGateway(tmp_path) as gateway:
+        client = Client(gateway.address)
+        assert client.send("t", b"x").status.code == pb.OK
+        done = gateway.tell("fail")
+        assert client.send("t", b"y").status.code == pb.MASTER_PERSISTENCE_TIMEOUT
+        wait_for(done)
+        client.channel.close()
+        assert gateway.terminate() == 255
+        log = gateway.log.read_text()
+        assert "lakebroker: the broker stopped, but the end of its log may not be on disk: " in log
+        assert "the last snapshot could not be written" in log
+        assert "Traceback" not in log
+        assert (gateway.store / "abort").exists(), "the next start looks at all of it"
+        gateway.start()
+        assert gateway.terminate() == 0
+
+
 @pytest.mark.timeout(7200 if EVIDENCE else 300)
 def test_power_cuts_under_load(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
     answered = cuts = 0

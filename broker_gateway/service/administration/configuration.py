@@ -20,6 +20,7 @@ from broker_gateway.registration.broker_config import PUBLIC
 from broker_gateway.reload import RELOADABLE, Configuration, NotKeptError
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
+from broker_gateway.to_its_end import to_its_end
 
 log = structlog.get_logger(__name__)
 MAX_BODY = 1 << 20
@@ -35,7 +36,7 @@ class OptionAdministration:
 
     def shown(self) -> str:
         """Every option as `key=value` lines; as in the original, none of its own without a value."""
-        options = self._configuration.current.options()
+        options = self._configuration.current.shown()
         return _lines(options, (name for name in sorted(options) if options[name] or not _unset(name)))
 
     def public(self) -> str:
@@ -46,7 +47,13 @@ class OptionAdministration:
         return json.dumps(self.version.to_json(), separators=(",", ":"))
 
     async def change(self, body: bytes, now_ms: int) -> None:
-        """Changes the options in `key=value` lines, all or none. Raises RequestError naming the option."""
+        """Changes the options in `key=value` lines, all or none. Raises RequestError naming the option.
+
+        What has begun is done to its end, also when the client goes away.
+        """
+        await to_its_end(self._change(body, now_ms))
+
+    async def _change(self, body: bytes, now_ms: int) -> None:
         if len(body) > MAX_BODY:
             raise RequestError(
                 f"options of {len(body)} bytes: {MAX_BODY} are allowed", ResponseCode.INVALID_PARAMETER

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import structlog
@@ -15,7 +17,7 @@ from broker_gateway.metadata.names import RETRY_PREFIX
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.remoting.java_json import JsonObject
-from broker_gateway.service.administration.topics import refused_by_log, written
+from broker_gateway.service.administration.topics import refused_by_log
 from broker_gateway.service.status import ServiceError
 from broker_gateway.service.validation import group_of
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2
@@ -101,14 +103,16 @@ class GroupAdministration:
     async def put(self, group: Group) -> None:
         """Creates or changes a group."""
         try:
-            self._catalog.put_group(group)
+            with refused_by_log(), self._kept(group.name):
+                self._catalog.put_group(group)
         except CatalogFullError as error:
             raise RequestError(str(error)) from error
-        await written(self._journal)
 
     async def delete(self, name: str, *, clean_offsets: bool) -> None:
         """Deletes a group, with `clean_offsets` its state on every queue; one that is not there is deleted already."""
-        if self._catalog.delete_group(name) is not None:
+        with refused_by_log(), self._kept(name):
+            deleted = self._catalog.delete_group(name)
+        if deleted is not None:
             self._topic_changed(RETRY_PREFIX + name)
             log.info("consumer group deleted", group=name, clean_offsets=clean_offsets)
         if clean_offsets:
@@ -117,4 +121,7 @@ class GroupAdministration:
                 self._journal.removed(keys)
             for key in keys:
                 self._deliveries.forget(key)
-        await written(self._journal)
+
+    def _kept(self, name: str) -> AbstractContextManager[None]:
+        take_back = partial(self._catalog.take_back_group, self._catalog.group(name), name)
+        return self._journal.kept(take_back)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import structlog
@@ -16,7 +16,7 @@ from broker_gateway.journal.journal import Journal
 from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
-from broker_gateway.service.administration.topics import store_time_of, written
+from broker_gateway.service.administration.topics import refused_by_log, store_time_of
 from store.message_store import MessageStore
 from store.time_search import BoundaryType
 
@@ -144,8 +144,7 @@ class OffsetAdministration:
             raise RequestError(
                 f"commitOffset {offset} is negative; give one of 0 or more", ResponseCode.INVALID_PARAMETER
             )
-        self._set(QueueKey(group, topic, queue_id), offset)
-        await written(self._journal)
+        self._set({QueueKey(group, topic, queue_id): offset})
 
     async def reset(
         self, group: str, topic: str, queue_id: int, timestamp_ms: int, offset: int | None
@@ -173,9 +172,7 @@ class OffsetAdministration:
                 offsets[each] = following
             else:
                 offsets[each] = await self.at_time(topic, each, timestamp_ms)
-        for each, target in offsets.items():
-            self._set(QueueKey(group, topic, each), target)
-        await written(self._journal)
+        self._set({QueueKey(group, topic, each): target for each, target in offsets.items()})
         log.info("offsets reset", group=group, topic=topic, offsets=offsets)
         return offsets
 
@@ -192,9 +189,15 @@ class OffsetAdministration:
             )
         return topic.read_queues
 
-    def _set(self, key: QueueKey, offset: int) -> None:
-        state = self._deliveries.queue(key)
-        state.reset(min(offset, self._store.index.max_offset(key.topic, key.queue_id)))
-        self._journal.reset(state)
-        self._deliveries.offer(key.topic, key.queue_id)
-        self._wakeups.due(subscribed_topic(key), key.group)
+    def _set(self, offsets: Mapping[QueueKey, int]) -> None:
+        """All of them or, when the log does not take it, none."""
+        index = self._store.index
+        cursors = {key: min(each, index.max_offset(key.topic, key.queue_id)) for key, each in offsets.items()}
+        with refused_by_log():
+            self._journal.reset(cursors)
+        for key, cursor in cursors.items():
+            state = self._deliveries.queue(key)
+            state.reset(cursor)
+            state.journaled_committed = cursor
+            self._deliveries.offer(key.topic, key.queue_id)
+            self._wakeups.due(subscribed_topic(key), key.group)

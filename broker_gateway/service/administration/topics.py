@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -130,11 +131,12 @@ class TopicAdministration:
         known = self._catalog.topic(name)
         kinds = message_types(asked.attributes, known)
         topic = Topic(name, asked.read_queue_nums, asked.write_queue_nums, asked.perm, kinds, now_ms())
+        take_back = partial(self._catalog.take_back_topic, known, name)
         try:
-            self._catalog.put_topic(topic, shrink=True)
+            with refused_by_log(), self._journal.kept(take_back):
+                self._catalog.put_topic(topic, shrink=True)
         except CatalogFullError as error:
             raise RequestError(str(error)) from error
-        await self._written()
 
     async def delete(self, name: str) -> None:
         """Deletes a topic and every group's state on it; one that is not there is deleted already.
@@ -151,7 +153,6 @@ class TopicAdministration:
             if self._catalog.delete_topic(name) is not None:
                 self._changed(name)
                 log.info("topic deleted", topic=name)
-        await self._written()
 
     def status(self, name: str) -> list[QueueStatus]:
         """Every queue of a topic. TOPIC_NOT_EXIST."""
@@ -173,7 +174,8 @@ class TopicAdministration:
             raise RequestError(error.message, ResponseCode.INVALID_PARAMETER) from error
 
     def _deleted(self, topic: Topic) -> None:
-        """The states go first: a crash in between leaves a topic that is deleted again."""
+        """The states go first: a crash in between leaves a topic that is deleted again. What the log does not take is
+        not done."""
         keys = [state.key for state in self._deliveries.queues() if state.key.topic == topic.name]
         self._journal.removed(keys)
         for key in keys:
@@ -184,13 +186,11 @@ class TopicAdministration:
             queue_id for name, queue_id in index.queues() if name == topic.name and queue_id < MAX_QUEUES
         ]
         firsts = [index.max_offset(topic.name, each) for each in range(max([count, *(k + 1 for k in known)]))]
+        self._journal.topic(topic, first_offsets=firsts)
+        self._journal.write(snapshot=False)  # one would have the topic still
         for queue_id, first in enumerate(firsts):
             if first:
                 index.begin_at(topic.name, queue_id, first)
-        self._journal.topic(topic, first_offsets=firsts)
-
-    async def _written(self) -> None:
-        await written(self._journal)
 
 
 @contextlib.contextmanager
@@ -199,13 +199,7 @@ def refused_by_log() -> Iterator[None]:
     try:
         yield
     except (StoreError, OSError) as error:
-        raise RequestError(f"it could not be written to the log: {error}") from error
-
-
-async def written(journal: Journal) -> None:
-    """Returns when what was changed is in the log. Raises RequestError."""
-    with refused_by_log():
-        await journal.written()
+        raise RequestError(f"it could not be written to the log, and is not done: {error}") from error
 
 
 def store_time_of(store: MessageStore, topic: str, queue_id: int, queue_offset: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import shutil
@@ -16,8 +17,11 @@ import pytest
 from broker_gateway.broker import Broker
 from broker_gateway.config import load_config
 from broker_gateway.errors import StartError
+from broker_gateway.remoting.client import RemotingClient
+from broker_gateway.remoting.codes import RequestCode
+from broker_gateway.remoting.command import Command
 from broker_gateway.startup import run
-from demo.processes import ROOT, Gateway, command
+from demo.processes import ROOT, Gateway, NameServer, command
 
 
 @pytest.fixture
@@ -122,6 +126,40 @@ def test_a_port_file_that_cannot_be_written(tmp_path: Path) -> None:
     assert_nothing_left(tmp_path)
 
 
+@pytest.mark.parametrize("given", ["", "folder"])
+def test_a_port_file_that_is_a_folder_is_said_in_one_line(tmp_path: Path, given: str) -> None:
+    (tmp_path / "folder").mkdir()
+    done = start(tmp_path, lakePortFile=str(tmp_path / given) if given else "")
+    assert done.returncode == 254
+    assert "lakePortFile=" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "folder").is_dir()
+    assert not list(ROOT.glob("*.tmp"))
+    assert_nothing_left(tmp_path)
+
+
+def test_a_start_that_fails_behind_its_registration_is_taken_back(tmp_path: Path) -> None:
+    with NameServer(tmp_path / "namesrv") as name_server:
+        began = time.monotonic()
+        done = start(tmp_path, lakePortFile="/proc/nope/x", namesrvAddr=name_server.address)
+        assert done.returncode == 254
+        assert "lakePortFile=" in done.stderr
+        assert time.monotonic() - began < 20
+        assert "unregistered" in done.stderr
+
+        async def listed() -> bytes:
+            client = RemotingClient()
+            try:
+                asked = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
+                return (await client.invoke(name_server.address, asked, 10)).body
+            finally:
+                await client.close()
+
+        assert b"broker-a" not in asyncio.run(listed())
+        assert name_server.terminate() == 0
+    assert_nothing_left(tmp_path)
+
+
 def test_certificates_that_are_none(tmp_path: Path) -> None:
     bad = tmp_path / "bad.pem"
     bad.write_text("no certificate")
@@ -148,6 +186,25 @@ def test_a_token_that_cannot_be_read(tmp_path: Path) -> None:
     assert done.returncode == 253
     assert "lakeTokenFile=" in done.stderr
     assert_nothing_left(tmp_path)
+
+
+def test_a_token_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_bytes("geheim-Schlüssel-TOPSECRET-123".encode("latin-1"))
+    done = start(tmp_path, lakeTokenFile=str(token))
+    assert done.returncode == 253
+    assert f"lakeTokenFile={token} is not UTF-8; write" in done.stderr
+    assert "TOPSECRET" not in done.stderr
+    assert_nothing_left(tmp_path)
+
+
+def test_secrets_of_options_are_not_shown(tmp_path: Path) -> None:
+    secret = '{"accessKey":"a","secretKey":"TOPSECRET"}'
+    for name in ("innerClientAuthenticationCredentials", "initAuthenticationUser"):
+        done = start(tmp_path, **{name: secret})
+        assert done.returncode == 253
+        assert f"option {name}=****** is refused" in done.stderr
+        assert "TOPSECRET" not in done.stderr
 
 
 def test_a_configuration_file_that_cannot_be_read(tmp_path: Path) -> None:

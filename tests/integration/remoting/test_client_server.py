@@ -432,3 +432,23 @@ def test_addresses() -> None:
         *(True, True, True),
         *(False, False, False),
     ]
+
+
+def test_whoever_is_cancelled_while_it_connects_is_cancelled() -> None:
+    """Also when the connecting is cancelled with it, as at the end of an event loop."""
+
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            client = RemotingClient()
+            asking = asyncio.create_task(client.invoke(address, Command(1)))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            connecting = client._connecting[address]
+            connecting.cancel()
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            await client.close()
+
+    asyncio.run(scenario())

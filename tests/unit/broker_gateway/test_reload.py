@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
 from broker_gateway.config import GROUPS, GatewayConfig, load_config
 from broker_gateway.errors import OptionError
+from broker_gateway.files import write_whole
 from broker_gateway.options import option_names
 from broker_gateway.reload import RELOADABLE, Changes, Configuration
+from broker_gateway.service.administration.configuration import OptionAdministration
 
 
 def configuration(file: Path | None = None, **given: str) -> Configuration:
@@ -124,3 +127,55 @@ def test_changes_that_come_together_are_all_kept(tmp_path: Path) -> None:
         "brokerPermission=4",
         "lakeLogLevel=error",
     }
+
+
+def test_a_change_whose_caller_goes_away_is_made_wholly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("retryMaxTimes=5\n")
+    running = configuration(file)
+    writing, go_on = threading.Event(), threading.Event()
+
+    def slow(path: Path, text: str) -> None:
+        writing.set()
+        assert go_on.wait(10)
+        write_whole(path, text)
+
+    monkeypatch.setattr("broker_gateway.reload.write_whole", slow)
+    administration = OptionAdministration(running, 1)
+
+    async def scenario() -> None:
+        for change in (
+            running.apply({"retryMaxTimes": "7"}),
+            administration.change(b"retryMaxTimes=8", 2),
+        ):
+            writing.clear()
+            go_on.clear()
+            caller = asyncio.ensure_future(change)
+            await asyncio.to_thread(writing.wait, 10)
+            caller.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await caller
+            go_on.set()
+            await running.apply({})  # changes are made one after the other
+
+    asyncio.run(scenario())
+    assert file.read_text() == "retryMaxTimes=8\n"
+    assert running.current.broker.retry_max_times == 8
+    assert administration.version.counter == 1
+
+
+def test_a_file_that_says_otherwise_is_mended_by_the_value_in_force(tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text("retryMaxTimes=5\n")
+    running = configuration(file)
+    for said in ("retryMaxTimes=99\n", "# nothing\n"):
+        file.write_text(said)
+        changes = apply(running, {"retryMaxTimes": "5"})
+        assert changes.kept == file
+        assert changes.effective == {}
+        assert "retryMaxTimes=5" in file.read_text().splitlines()
+    before = file.stat()
+    apply(running, {"retryMaxTimes": "5"})
+    assert file.stat() == before, "nothing to mend"

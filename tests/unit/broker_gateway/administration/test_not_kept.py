@@ -1,0 +1,163 @@
+"""What the log does not take is not done: neither now nor after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_gateway.broker import Broker
+from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
+from broker_gateway.metadata.catalog import Group, Topic
+from broker_gateway.remoting.body.topic_config import TopicConfig
+from broker_gateway.remoting.errors import RequestError
+from broker_gateway.service.context import CallContext, RpcError
+from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
+from store.record import PendingRecord
+from tests.integration.gateway.test_reload_live import running
+
+_LOCAL = CallContext({}, "127.0.0.1:5", None, ("127.0.0.1", 8081))
+KEY = QueueKey("g", "t", 0)
+
+
+def full(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+async def prepared(broker: Broker) -> None:
+    """Topic `t` with five messages, of which group `g` has two in flight."""
+    broker.catalog.put_topic(Topic("t", 1, 1))
+    broker.catalog.put_group(Group("g", 3))
+    host = broker._store.store_host.packed
+    broker._store.append([PendingRecord("t", 0, b"x", b"", 1, host)] * 5)
+    state = broker.deliveries.queue(KEY)
+    for offset in (0, 1):
+        state.deliver(InFlight(offset, 1, 1 << 60, 1, str(offset), "me"))
+    broker.journal.moved(state)
+    await broker.journal.written()
+
+
+def known(broker: Broker) -> tuple[object, ...]:
+    index, state = broker._store.index, broker.deliveries.known(KEY)
+    assert state is not None
+    topics = {each.name: each for each in broker.catalog.topics()}
+    return topics, list(broker.catalog.groups()), index.min_offset("t", 0), state.cursor, state.committed
+
+
+Change = Callable[[Broker], Coroutine[Any, Any, Any]]
+
+
+def put_topic(name: str) -> Change:
+    return lambda broker: broker.administration.topics.put(TopicConfig(name, 7, 7, 6))
+
+
+CHANGES: dict[str, Change] = {
+    "a new topic": put_topic("new"),
+    "a changed topic": put_topic("t"),
+    "a deleted topic": lambda broker: broker.administration.topics.delete("t"),
+    "a new group": lambda broker: broker.administration.groups.put(Group("new")),
+    "a changed group": lambda broker: broker.administration.groups.put(Group("g", 9)),
+    "a deleted group": lambda broker: broker.administration.groups.delete("g", clean_offsets=True),
+    "an offset": lambda broker: broker.administration.offsets.commit("g", "t", 0, 4),
+    "offsets": lambda broker: broker.administration.offsets.reset("g", "t", -1, -1, None),
+    "a topic by gRPC": lambda broker: broker.admin.PutTopic(
+        admin_pb2.PutTopicRequest(topic=admin_pb2.Topic(name="t", queues=9)), _LOCAL
+    ),
+    "a group by gRPC": lambda broker: broker.admin.PutGroup(
+        admin_pb2.PutGroupRequest(group=admin_pb2.Group(name="new")), _LOCAL
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_that_cannot_be_journaled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    change = CHANGES[what]
+
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await prepared(broker)
+            before = known(broker)
+            told: list[str] = []
+            monkeypatch.setattr(broker.registration, "topic_changed", told.append)
+            with monkeypatch.context() as patched:
+                patched.setattr(broker._store, "append", full)
+                with pytest.raises((RequestError, RpcError), match="could not be written to the log"):
+                    await change(broker)
+                await asyncio.sleep(0.01)
+            assert known(broker) == before
+            assert len(told) != 1 or "deleted" in what, "who was told of it is told again"
+            await change(broker)
+            after = known_or_none(broker)
+            assert after != before
+        async with running(tmp_path) as broker:
+            assert known_or_none(broker) == after
+
+    asyncio.run(scenario())
+
+
+def known_or_none(broker: Broker) -> tuple[object, ...] | None:
+    return known(broker) if broker.deliveries.known(KEY) is not None else None
+
+
+@pytest.mark.parametrize("what", ["a deleted topic", "a deleted group", "an offset"])
+def test_a_snapshot_that_is_due_does_not_bring_back_what_was_removed(tmp_path: Path, what: str) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await prepared(broker)
+            broker.journal._snapshot_bytes = 1
+            await CHANGES[what](broker)
+            after = known_or_none(broker)
+            broker.journal._snapshot_bytes = 1 << 60
+            broker.journal.write_snapshot = lambda: None  # type: ignore[method-assign]
+        async with running(tmp_path) as broker:
+            assert known_or_none(broker) == after
+
+    asyncio.run(scenario())
+
+
+def test_a_snapshot_that_cannot_be_written_fails_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            broker.journal._snapshot_bytes = 1
+            tries: list[int] = []
+
+            def fails() -> None:
+                tries.append(1)
+                full()
+
+            with monkeypatch.context() as patched:
+                patched.setattr(broker.journal, "write_snapshot", fails)
+                for number in range(3):
+                    await broker.administration.groups.put(Group(f"g{number}"))
+                assert len(tries) == 1, "tried again after a while"
+                assert broker.catalog.group("g2") is not None
+
+    asyncio.run(scenario())
+
+
+def test_a_full_disk_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            await prepared(broker)
+            with monkeypatch.context() as patched:
+                patched.setattr(broker._store, "append", full)
+                for _ in range(5):
+                    broker.journal.moved(broker.deliveries.queue(KEY))
+                    await asyncio.sleep(0.01)
+            broker.journal.moved(broker.deliveries.queue(KEY))
+            await broker.journal.written()
+
+    asyncio.run(scenario())
+    told = "".join(capsys.readouterr())
+    assert told.count("changes cannot be journaled") == 1
+    assert told.count("changes are journaled again") == 1
+    assert "Traceback" not in told
