@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import typer
@@ -15,6 +15,12 @@ def fail(message: str, exit_code: int = 1) -> NoReturn:
     """Prints the message on standard error and ends the command."""
     typer.echo(f"lakebroker: {message}", err=True)
     raise typer.Exit(exit_code)
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Prints them on standard error."""
+    for warning in warnings:
+        typer.echo(f"lakebroker: {warning}", err=True)
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, str]:
