@@ -157,16 +157,6 @@ def test_certificates_that_are_none(tmp_path: Path) -> None:
     assert_nothing_left(tmp_path)
 
 
-def test_a_start_that_fails_at_last_leaves_the_name_servers(tmp_path: Path) -> None:
-    with NameServer(tmp_path / "ns") as name_server:
-        done = start(tmp_path, namesrvAddr=name_server.address, lakePortFile="/proc/missing/ports.json")
-        brokers = asyncio.run(cluster_info(name_server.address))
-    assert done.returncode == 254
-    assert "lakePortFile=/proc/missing/ports.json cannot be written" in done.stderr
-    assert b"broker-a" not in brokers
-    assert_nothing_left(tmp_path)
-
-
 def test_a_remoting_port_that_another_broker_has_taken_and_not_opened_yet(tmp_path: Path) -> None:
     config, _ = load_config(None, {"listenPort": "0", "bindAddress": "127.0.0.1"}, {})
     taken = take_ports(config)
@@ -312,6 +302,34 @@ def test_a_signal_during_the_start_ends_it_before_anything_is_announced(
     said = capsys.readouterr()
     assert "boot success" not in said.out
     assert "stopped before it served" in said.err
+    assert_nothing_left(tmp_path)
+
+
+@pytest.mark.usefixtures("own_logs")
+def test_a_start_that_fails_at_last_leaves_the_name_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with NameServer(tmp_path / "ns") as name_server:
+
+        async def failing(_: _Start) -> None:
+            for _ in range(200):
+                if b"broker-a" in await cluster_info(name_server.address):
+                    break
+                await asyncio.sleep(0.05)
+            raise StartError("at last")
+
+        monkeypatch.setattr(_Start, "_announce", failing)
+        given = {
+            "storePathRootDir": str(tmp_path / "store"),
+            "mappedFileSizeCommitLog": str(16 << 20),
+            "listenPort": "0",
+            "grpcServerPort": "0",
+            "metricsPromExporterPort": "-1",
+            "namesrvAddr": name_server.address,
+        }
+        with pytest.raises(StartError, match="at last"):
+            run(load_config(None, given, {})[0])
+    assert "unregistered" in capsys.readouterr().err
     assert_nothing_left(tmp_path)
 
 
