@@ -116,7 +116,7 @@ async def _serve(configuration: Configuration) -> None:
         log.info("stopping", broker=configuration.current.broker.broker_name)
         start.health.stopping()
         undo.push_async_callback(start.broker.drain)  # beside the server's grace
-        undo.push_async_callback(start.unregister)  # first of all: clients look elsewhere
+        undo.push_async_callback(start.broker.registration.stop)  # first of all: clients look elsewhere
     log.info("stopped", broker=configuration.current.broker.broker_name)
 
 
@@ -139,7 +139,6 @@ class _Start:
         self.configuration = configuration
         self.config = configuration.current
         self._stopped = stopped
-        self._registered = False
         self._undo = undo
         self._extensions = Extensions()
         self._ports: dict[str, int] = {}
@@ -167,12 +166,6 @@ class _Start:
     def _go_on(self) -> None:
         if self._stopped.is_set():
             raise _StoppedError
-
-    async def unregister(self) -> None:
-        """Leaves the name servers, if they were told."""
-        if self._registered:
-            self._registered = False
-            await self.broker.registration.stop()
 
     async def _load_extensions(self) -> None:
         self._extensions = load_extensions(self.config)
@@ -234,8 +227,6 @@ class _Start:
     async def _register(self) -> None:
         """Last of what others see: from here on name servers send clients to this broker."""
         self._go_on()
-        self._registered = True
-        self._undo.push_async_callback(self.unregister)
         self._ports |= await start_registration(self.config, self.broker.registration, self._undo)
 
     async def _announce(self) -> None:

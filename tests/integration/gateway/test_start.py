@@ -18,12 +18,9 @@ import pytest
 from broker_gateway.broker import Broker
 from broker_gateway.config import load_config
 from broker_gateway.errors import StartError
-from broker_gateway.remoting.client import RemotingClient
-from broker_gateway.remoting.codes import RequestCode
-from broker_gateway.remoting.command import Command
 from broker_gateway.startup import _Start, run
 from broker_gateway.transport.remoting.ports import take_ports
-from demo.processes import ROOT, Gateway, NameServer, command
+from demo.processes import ROOT, Gateway, command
 
 
 @pytest.fixture
@@ -68,14 +65,6 @@ def assert_nothing_left(folder: Path) -> None:
     assert not (store / "abort").exists()
     with (store / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-async def cluster_info(name_server: str) -> bytes:
-    client = RemotingClient()
-    try:
-        return (await client.invoke(name_server, Command(RequestCode.GET_BROKER_CLUSTER_INFO))).body
-    finally:
-        await client.close()
 
 
 @pytest.mark.parametrize("option", ["grpcServerPort", "metricsPromExporterPort"])
@@ -302,34 +291,6 @@ def test_a_signal_during_the_start_ends_it_before_anything_is_announced(
     said = capsys.readouterr()
     assert "boot success" not in said.out
     assert "stopped before it served" in said.err
-    assert_nothing_left(tmp_path)
-
-
-@pytest.mark.usefixtures("own_logs")
-def test_a_start_that_fails_at_last_leaves_the_name_servers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with NameServer(tmp_path / "ns") as name_server:
-
-        async def failing(_: _Start) -> None:
-            for _ in range(200):
-                if b"broker-a" in await cluster_info(name_server.address):
-                    break
-                await asyncio.sleep(0.05)
-            raise StartError("at last")
-
-        monkeypatch.setattr(_Start, "_announce", failing)
-        given = {
-            "storePathRootDir": str(tmp_path / "store"),
-            "mappedFileSizeCommitLog": str(16 << 20),
-            "listenPort": "0",
-            "grpcServerPort": "0",
-            "metricsPromExporterPort": "-1",
-            "namesrvAddr": name_server.address,
-        }
-        with pytest.raises(StartError, match="at last"):
-            run(load_config(None, given, {})[0])
-    assert "unregistered" in capsys.readouterr().err
     assert_nothing_left(tmp_path)
 
 
