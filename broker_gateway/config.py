@@ -7,6 +7,7 @@ validated class; an attribute is the option's name in snake case.
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,15 +18,29 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from broker_gateway.errors import ModeError, OptionError
 from broker_gateway.metadata.delay_levels import parse_delay_levels
 from broker_gateway.option_table import ROWS
+from broker_gateway.options import (
+    NeededPath,
+    OptionalPath,
+    Port,
+    given_options,
+    load_groups,
+    option_names,
+    unknown_variables,
+)
 from broker_gateway.options import OptionGroup as _Group
-from broker_gateway.options import Port, given_options, load_groups, option_names
 from broker_gateway.other_options import OtherOptions, values_of
 from broker_gateway.registration.options import NameServerList, RegistrationOptions
 from store.flush import FlushMode
 
+_PREFIX = "LAKEBROKER_"
+_OWN_VARIABLES = re.compile(r"NAMESRV_.*|GATEWAY|TOKEN_FILE|LAKE|EVIDENCE|FUZZ_KEEP")
+"""Behind the prefix, what is no option: the name server's options, and variables of commands and tests."""
 _NAME = r"^[%|a-zA-Z0-9_-]{1,120}$"
 _DAY_MS = 86_400_000
 _MANY = 10_000_000
+FAST_PORT_BELOW = 2
+"""The fast port is so many below `listenPort`."""
+HA_PORT_ABOVE = 1
 
 
 def _delay_levels(value: str) -> str:
@@ -34,6 +49,47 @@ def _delay_levels(value: str) -> str:
 
 
 DelayLevels = Annotated[str, AfterValidator(_delay_levels)]
+
+
+def _listen_port(value: int) -> int:
+    if 0 < value <= FAST_PORT_BELOW:
+        raise ValueError(
+            f"it leaves no room for the fast port, {FAST_PORT_BELOW} below; choose a higher one, or 0 for free ones"
+        )
+    if value > 65535 - HA_PORT_ABOVE:
+        raise ValueError(f"it leaves no room for haListenPort, {HA_PORT_ABOVE} above; choose a lower one")
+    return value
+
+
+_LISTEN_PORTS = {"allowed": f"0, or {FAST_PORT_BELOW + 1} to {65535 - HA_PORT_ABOVE}"}
+ListenPort = Annotated[Port, AfterValidator(_listen_port), Field(json_schema_extra=_LISTEN_PORTS)]
+
+
+def _ip(value: str) -> str:
+    value = value.strip()
+    if not value:
+        return default_ip()
+    try:
+        socket.inet_pton(socket.AF_INET6 if ":" in value else socket.AF_INET, value)
+    except (OSError, ValueError) as error:
+        raise ValueError("it is no IP address; host names are not looked up") from error
+    return value
+
+
+IpAddress = Annotated[
+    str,
+    AfterValidator(_ip),
+    Field(json_schema_extra={"allowed": "an IPv4 or IPv6 address; empty: the first usable one"}),
+]
+
+
+def _port_file(value: Path) -> Path:
+    if value.is_dir():
+        raise ValueError("it is a folder; name a file in it")
+    return value
+
+
+PortFile = Annotated[NeededPath, AfterValidator(_port_file)]
 
 
 def default_ip() -> str:
@@ -52,12 +108,12 @@ class BrokerOptions(_Group):
     broker_name: str = Field("broker-a", pattern=_NAME, description="name of the broker")
     broker_cluster_name: str = Field("DefaultCluster", pattern=_NAME, description="name of its cluster")
     broker_id: int = Field(
-        0, ge=-1, le=(1 << 63) - 1, description="0; a master's is set to 0, slaves are not built yet"
+        0, ge=-(1 << 63), le=(1 << 63) - 1, description="0; a master's is set to 0, slaves are not built yet"
     )
-    broker_ip1: str = Field(
+    broker_ip1: IpAddress = Field(
         default_factory=default_ip, alias="brokerIP1", description="address in STOREHOST and routes"
     )
-    listen_port: Port = Field(
+    listen_port: ListenPort = Field(
         10911,
         description="remoting port, in STOREHOST and registered; the fast port is 2 below; 0 takes free ones",
     )
@@ -167,7 +223,7 @@ class ServerOptions(_Group):
 class StoreOptions(_Group):
     """Where and how the log is kept."""
 
-    store_path_root_dir: Path = Field(
+    store_path_root_dir: NeededPath = Field(
         default_factory=lambda: Path.home() / "store", description="folder of the store"
     )
     store_path_commit_log: str = Field(
@@ -247,8 +303,8 @@ class ProxyOptions(_Group):
     tls_test_mode_enable: bool = Field(
         False, description="take TLS too, with a certificate made for trials (transport http2)"
     )
-    tls_cert_path: Path | None = Field(None, description="certificate chain, PEM: take TLS too")
-    tls_key_path: Path | None = Field(None, description="its private key, PEM")
+    tls_cert_path: OptionalPath = Field(None, description="certificate chain, PEM: take TLS too")
+    tls_key_path: OptionalPath = Field(None, description="its private key, PEM")
     metrics_prom_exporter_port: int = Field(5557, ge=-1, le=65535, description="metrics; 0 free, -1 off")
     metrics_prom_exporter_host: str = Field("127.0.0.1", description="address of the metrics port")
 
@@ -261,7 +317,7 @@ class LakeOptions(_Group):
         False, description="delete segments that the lake does not have before refusing sends"
     )
     lake_remote_admin: bool = Field(False, description="take remoting administration from other machines too")
-    lake_token_file: Path | None = Field(None, description="file with the token for Log and Admin services")
+    lake_token_file: OptionalPath = Field(None, description="file with the token for Log and Admin services")
     lake_journal_snapshot_bytes: int = Field(64 << 20, ge=1 << 16, description="log between two snapshots")
     lake_queue_index_max_bytes: int = Field(
         256 << 20,
@@ -284,8 +340,10 @@ class LakeOptions(_Group):
     lake_metrics_sink_interval: int = Field(
         10_000, ge=100, le=3_600_000, description="ms between two times that plugged-in metrics sinks are fed"
     )
-    lake_port_file: Path | None = Field(None, description="file that is told the ports when the broker is up")
-    lake_peers_file: Path | None = Field(
+    lake_port_file: PortFile | None = Field(
+        None, description="file that is told the ports when the broker is up"
+    )
+    lake_peers_file: OptionalPath = Field(
         None, description="file with the other brokers of this host; kept by --processes"
     )
     lake_log_format: Literal["text", "json"] = Field("text", description="form of log lines")
@@ -361,12 +419,13 @@ def load_config(
 ) -> tuple[GatewayConfig, list[str]]:
     """The configuration, and a warning for every option without effect. Raises OptionError for a bad value."""
     effective = option_names(GROUPS)
-    given = given_options({**effective, **ROWS}, file, overrides, "LAKEBROKER_", environment)
+    given = given_options({**effective, **ROWS}, file, overrides, _PREFIX, environment)
     if (address := environment.get("NAMESRV_ADDR")) is not None:
         given.setdefault("namesrvAddr", address)
     config, warnings = config_of(given)
+    warnings += unknown_variables({*effective, *ROWS}, _PREFIX, _OWN_VARIABLES, environment)
     overridden = frozenset(
-        name for name in effective if name in overrides or f"LAKEBROKER_{name}" in environment
+        name for name in effective if name in overrides or f"{_PREFIX}{name}" in environment
     )
     return config.model_copy(update={"overridden": overridden}), warnings
 

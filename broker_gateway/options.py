@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from broker_gateway.errors import OptionError
 
+_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
+
+
+def is_integer(text: str) -> bool:
+    """Whether Java reads it as a number: no fraction, no underscores, not thousands of digits."""
+    return _INTEGER.fullmatch(text) is not None
+
+
+def _needed(value: object) -> object:
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("a path is needed; give one, or leave the option out")
+    return value
+
+
+def _unset_when_empty(value: object) -> object:
+    return None if isinstance(value, str) and not value.strip() else value
+
+
 Port = Annotated[int, Field(ge=0, le=65535)]
+NeededPath = Annotated[Path, BeforeValidator(_needed)]
+OptionalPath = Annotated[Path | None, BeforeValidator(_unset_when_empty)]
 
 
 def camel(name: str) -> str:
@@ -26,7 +55,25 @@ class OptionGroup(BaseModel):
 
     model_config = ConfigDict(frozen=True, alias_generator=camel, populate_by_name=True, extra="forbid")
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _as_java_reads_it(cls, value: object, info: ValidationInfo) -> object:
+        """Of text, what Java takes for a boolean or an integer."""
+        if not isinstance(value, str) or info.field_name is None:
+            return value
+        wanted, text = cls.model_fields[info.field_name].annotation, value.strip()
+        if wanted is bool:
+            if text.lower() not in ("true", "false"):
+                raise ValueError("it is no boolean")
+            return text.lower() == "true"
+        if wanted is int:
+            if not is_integer(text):
+                raise ValueError("it is no integer")
+            return int(text)
+        return value
 
+
+_LINE_BREAK = re.compile(r"\r\n|\r|\n")  # Java's; str.splitlines knows more, which may stand in a value
 _G = TypeVar("_G", bound=OptionGroup)
 
 
@@ -42,7 +89,7 @@ def option_names(groups: Mapping[str, type[OptionGroup]]) -> dict[str, str]:
 def parse_properties(text: str, source: str) -> dict[str, str]:
     """`key=value` lines; `#` begins a comment line. Raises OptionError; `source` says where the text is from."""
     options = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(_LINE_BREAK.split(text), 1):
         line = line.strip()
         if not line or line.startswith(("#", "!")):
             continue
@@ -56,10 +103,29 @@ def parse_properties(text: str, source: str) -> dict[str, str]:
 def read_file(path: Path) -> dict[str, str]:
     """The options in a file. Raises OptionError."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")  # editors put a byte order mark before it
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"the configuration file {path} cannot be read: {error}") from error
     return parse_properties(text, str(path))
+
+
+def unknown_variables(
+    names: Collection[str], prefix: str, own: re.Pattern[str] | None, environment: Mapping[str, str]
+) -> list[str]:
+    """A warning for every variable with the prefix that names no option; `own` are others that have a meaning."""
+    warnings = []
+    for variable in environment:
+        name = variable.removeprefix(prefix)
+        if name == variable or name in names or (own is not None and own.fullmatch(name)):
+            continue
+        hint = _nearest(name, names, prefix)
+        warnings.append(f"environment variable {variable} names no option and has no effect{hint}")
+    return warnings
+
+
+def _nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
 class Others(Protocol):
@@ -103,8 +169,7 @@ def load_groups(
             if (warning := others.take(name, value)) is not None:
                 warnings.append(warning)
         else:
-            near = difflib.get_close_matches(name, [*known, *elsewhere], n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = _nearest(name, [*known, *elsewhere])
             warnings.append(f"option {name} is unknown and has no effect{hint}")
     return {name: validated(options, grouped[name], name) for name, options in groups.items()}, warnings
 
@@ -118,7 +183,8 @@ def validated(options: type[_G], given: Mapping[str, Any], group: str) -> _G:
         name = str(problem["loc"][0]) if problem["loc"] else group
         allowed = allowed_values(options).get(name, "")
         hint = f" (allowed: {allowed})" if allowed else ""
-        raise OptionError(f"option {name}={problem['input']}: {problem['msg']}{hint}") from error
+        message = problem["msg"].removeprefix("Value error, ")
+        raise OptionError(f"option {name}={given.get(name, problem['input'])}: {message}{hint}") from error
 
 
 @lru_cache(maxsize=32)
@@ -130,6 +196,8 @@ def allowed_values(options: type[OptionGroup]) -> Mapping[str, str]:
 
 
 def _allowed(field: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
+    if "allowed" in field:
+        return str(field["allowed"])
     if (reference := field.get("$ref")) is not None:
         return _allowed(shared[reference.rpartition("/")[2]], shared)
     if "enum" in field:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
+from math import isfinite
 
 from broker_gateway.errors import OptionError
 from broker_gateway.option_table import ROWS
 from broker_gateway.option_table.row import Fate, Kind, Row
+from broker_gateway.options import is_integer
 
+_NUMBER = re.compile(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,4})?")
 _INTEGERS = {Kind.INT: 31, Kind.LONG: 63}
 
 
@@ -62,18 +66,14 @@ def _boolean(_row: Row, value: str) -> str:
 def _integer(row: Row, value: str) -> str:
     bits = _INTEGERS[row.kind]
     allowed = f"(allowed: {-1 << bits} to {(1 << bits) - 1})"
-    try:
-        number = int(value)
-    except ValueError:
+    if not is_integer(value):
         return f"it is no integer {allowed}"
-    return "" if -1 << bits <= number < 1 << bits else f"it is out of range {allowed}"
+    return "" if -1 << bits <= int(value) < 1 << bits else f"it is out of range {allowed}"
 
 
 def _number(_row: Row, value: str) -> str:
-    try:
-        float(value)
-    except ValueError:
-        return "it is no number"
+    if _NUMBER.fullmatch(value) is None or not isfinite(float(value)):
+        return "it is no number (allowed: such as 0.95)"
     return ""
 
 

@@ -15,9 +15,10 @@
 | registration | name servers are told, once everything can be served | unregistered before all else |
 | announcement | port file, boot line, readiness | port file removed |
 
-Ports open, and the broker registers, once recovery is done. SIGTERM and SIGINT stop it in reverse order; what fails
-at any step undoes the ones before it, says why on standard error, and ends with the original's status. A last snapshot
-that cannot be written, on a full disk, is logged, and the status stays 0: the journal has everything.
+Ports open, and the broker registers, once recovery is done. SIGTERM and SIGINT stop it in reverse order, during the
+start with the step that is under way, and in the middle of the scan; what fails at any step undoes the ones before
+it, says why on standard error, and ends with the original's status. A last snapshot that cannot be written, on a full
+disk, is logged, and the status stays 0: the journal has everything.
 
 | status | original | meaning |
 |---|---|---|
@@ -70,7 +71,7 @@ from broker_gateway.undo import Undo
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_pb.lakebroker.log.v1 import log_pb2
-from store.errors import StoreError
+from store.errors import RecoveryStoppedError, StoreError
 from store.flush import PAGE_BYTES
 from store.message_store import MessageStore
 from store.record import Host
@@ -108,14 +109,22 @@ async def _serve(configuration: Configuration) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, stopped)
     async with Undo() as undo:
-        start = _Start(configuration, undo)
-        await start.all()
+        start = _Start(configuration, stopped, undo)
+        try:
+            await start.all()
+        except _StoppedError:
+            log.info("stopped before it served", broker=configuration.current.broker.broker_name)
+            return
         await stopped.wait()
         undo.add("ending calls that wait", start.broker.drain)  # beside the server's grace
         undo.add("unregistering", start.broker.registration.stop)  # first of all: clients look elsewhere
         start.health.stopping()
         log.info("stopping", broker=configuration.current.broker.broker_name)
     log.info("stopped", broker=configuration.current.broker.broker_name)
+
+
+class _StoppedError(Exception):
+    """A signal came before everything was up."""
 
 
 class _Start:
@@ -127,15 +136,16 @@ class _Start:
     health: HealthService
     _remoting: Ports
 
-    def __init__(self, configuration: Configuration, undo: Undo) -> None:
+    def __init__(self, configuration: Configuration, stopped: asyncio.Event, undo: Undo) -> None:
         self.configuration = configuration
         self.config = configuration.current
+        self._stopped = stopped
         self._undo = undo
         self._extensions = Extensions()
         self._ports: dict[str, int] = {}
 
     async def all(self) -> None:
-        """Every step in order. Raises StartError; the caller's `undo` ends what was begun."""
+        """Every step in order. Raises StartError, or _StoppedError; the caller's `undo` ends what was begun."""
         steps: Sequence[tuple[str, Callable[[], Awaitable[None]]]] = (
             ("extensions", self._load_extensions),
             ("access", self._read_token),
@@ -150,8 +160,13 @@ class _Start:
             ("announcement", self._announce),
         )
         for name, step in steps:
+            self._go_on()
             log.debug("starting", step=name)
             await step()
+
+    def _go_on(self) -> None:
+        if self._stopped.is_set():
+            raise _StoppedError
 
     async def _load_extensions(self) -> None:
         self._extensions = load_extensions(self.config)
@@ -160,12 +175,13 @@ class _Start:
         self._access = Access(self.config.lake.lake_token_file)
 
     async def _take_ports(self) -> None:
-        self._remoting = take_ports(self.config)
+        self._remoting = await asyncio.to_thread(take_ports, self.config)  # looks up a host name
         self._undo.add("giving the remoting ports back", self._remoting.close)
         self.config = self.configuration.bound(listen_port=self._remoting.port)
 
     async def _open_store(self) -> None:
-        self.store = await asyncio.to_thread(_open_store, self.config)  # a scan must not hold up signals
+        # on a thread: a scan must not hold up signals
+        self.store = await asyncio.to_thread(_open_store, self.config, self._stopped.is_set)
         self._undo.add("closing the store", self._close_store)
 
     def _close_store(self) -> None:
@@ -224,9 +240,11 @@ class _Start:
 
     async def _register(self) -> None:
         """Last of what others see: from here on name servers send clients to this broker."""
+        self._go_on()
         self._ports |= await start_registration(self.config, self.broker.registration, self._undo)
 
     async def _announce(self) -> None:
+        self._go_on()
         _tune_collector()
         _announce(self.config, self._ports, self._undo)
         threading.Thread(
@@ -265,10 +283,13 @@ def _stop(stopped: asyncio.Event) -> None:
     stopped.set()
 
 
-def _open_store(config: GatewayConfig) -> MessageStore:
+def _open_store(config: GatewayConfig, stopped: Callable[[], bool]) -> MessageStore:
+    """Raises StartError, or _StoppedError when `stopped` during the scan."""
     options = config.store
 
     def progress(done: int, total: int) -> None:
+        if stopped():
+            raise RecoveryStoppedError(f"stopped at {done} of {total} bytes")
         if total > 1 << 30:
             log.info("scanning the log", done_mib=done >> 20, total_mib=total >> 20)
 
@@ -294,6 +315,8 @@ def _open_store(config: GatewayConfig) -> MessageStore:
             index_max_bytes=config.lake.lake_queue_index_max_bytes,
             progress=progress,
         )
+    except RecoveryStoppedError as error:
+        raise _StoppedError from error
     except StoreError as error:
         raise StartError(str(error)) from error
     except OSError as error:

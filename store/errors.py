@@ -11,6 +11,10 @@ class StoreLockedError(StoreError):
     """Another process has the store."""
 
 
+class RecoveryStoppedError(StoreError):
+    """Whoever was told of the scan's progress wants no more of it."""
+
+
 class StoreReadOnlyError(StoreError):
     """A flush failed or the store is closed: nothing can be appended."""
 

@@ -14,7 +14,7 @@ from store.allocate import Allocator
 from store.checkpoint import Checkpoint
 from store.columns import TAGS_CODE, PendingColumns
 from store.commit_log import CommitLog
-from store.errors import OffsetOutOfRangeError, StoreDamagedError, StoreReadOnlyError
+from store.errors import OffsetOutOfRangeError, RecoveryStoppedError, StoreDamagedError, StoreReadOnlyError
 from store.flush import FLUSHED_FILE, Flusher, FlushMode, read_flushed
 from store.index_run import FileRun
 from store.index_writer import IndexWriter
@@ -137,6 +137,7 @@ class MessageStore:
 
         `commit_log_paths`: where segments go, in turn; none: `commitlog`. Who wants SYNC_FLUSH waits with `wait_flushed`; `flush` says which
         it will be. See `PageCache` for `prefault_bytes` and `warm_bytes`, `QueueIndex` for the last two.
+        `progress` may raise RecoveryStoppedError: the store is left as it was.
         Raises StoreLockedError, StoreDamagedError, OSError.
         """
         make_folder(root)
@@ -160,7 +161,12 @@ class MessageStore:
             segments = open_segments(every, segment_size)
             runs = open_runs(root / INDEX_FOLDER, segments, identity.log_id, report)
             flushed = read_flushed(root / FLUSHED_FILE) or 0
-            end = recover(segments, runs, flushed, index, report, progress)
+            try:
+                end = recover(segments, runs, flushed, index, report, progress)
+            except RecoveryStoppedError:
+                if report.clean:
+                    (root / ABORT_FILE).unlink()
+                raise
             log = CommitLog(
                 allocator,
                 segments,

@@ -205,7 +205,8 @@ def recover(
 ) -> int:
     """Fills `index` from `runs` and by scanning what they do not cover; returns the end of the log.
 
-    See the module for what is cut and what is kept. `progress(done, total)` in bytes of the log to scan.
+    See the module for what is cut and what is kept. `progress(done, total)` in bytes of the log to scan; what it raises
+    ends the scan before anything of the log was changed.
     """
     started = time.monotonic()
     end = segments[0].start if segments else 0

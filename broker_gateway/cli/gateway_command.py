@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from broker_gateway.cli.output import fail, parse_settings
+from broker_gateway.cli.output import fail, parse_settings, warn
 from broker_gateway.errors import StartError
 
 _HELP = """Runs a broker.
@@ -61,6 +61,7 @@ def gateway(
     try:
         config, warnings = load_config(config_file, overrides)
         if print_all or print_important:
+            warn(warnings)
             for name, value in config.shown().items():
                 if print_all or name in IMPORTANT:
                     typer.echo(f"{name}={value}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from broker_gateway.cli.output import fail, parse_settings
+from broker_gateway.cli.output import fail, parse_settings, warn
 from broker_gateway.errors import StartError
 
 _HELP = """Runs a name server, for RocketMQ's brokers and clients as well as ours.
@@ -37,6 +37,7 @@ def namesrv(
     try:
         config, warnings = load_config(config_file, parse_settings(settings or []))
         if print_all:
+            warn(warnings)
             for name, value in config.options().items():
                 typer.echo(f"{name}={value}")
             return

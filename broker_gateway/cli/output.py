@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import typer
@@ -18,6 +18,12 @@ def fail(message: str, exit_code: int = 1) -> NoReturn:
     """Prints the message on standard error and ends the command."""
     LineOutput(sys.stderr).line(f"lakebroker: {message}")  # where that fails, the status tells
     raise typer.Exit(exit_code)
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """Prints them on standard error."""
+    for warning in warnings:
+        typer.echo(f"lakebroker: {warning}", err=True)
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, str]:

@@ -13,7 +13,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from broker_gateway.options import OptionGroup, Port, given_options, load_groups, option_names, validated
+from broker_gateway.options import (
+    NeededPath,
+    OptionGroup,
+    Port,
+    given_options,
+    load_groups,
+    option_names,
+    unknown_variables,
+    validated,
+)
 
 
 def _not_built(value: bool) -> bool:
@@ -23,6 +32,7 @@ def _not_built(value: bool) -> bool:
 
 
 NotBuilt = Annotated[bool, AfterValidator(_not_built)]
+_PREFIX = "LAKEBROKER_NAMESRV_"
 _THREADS = "taken for compatibility, no effect: one event loop serves all"
 
 
@@ -32,10 +42,10 @@ class NamesrvOptions(OptionGroup):
     rocketmq_home: str = Field(
         default_factory=lambda: os.environ.get("ROCKETMQ_HOME", ""), description="not needed; shown to tools"
     )
-    kv_config_path: Path = Field(
+    kv_config_path: NeededPath = Field(
         default_factory=lambda: Path.home() / "namesrv" / "kvConfig.json", description="file of the KV table"
     )
-    config_store_path: Path = Field(
+    config_store_path: NeededPath = Field(
         default_factory=lambda: Path.home() / "namesrv" / "namesrv.properties",
         description="file that options changed while running are kept in; the -c file when there is one",
     )
@@ -158,6 +168,8 @@ def load_config(
     """The configuration, and a warning for every option nobody knows. Raises OptionError for a bad value."""
     if file is not None:
         overrides = {"configStorePath": str(file), **overrides}
-    given = given_options(option_names(GROUPS), file, overrides, "LAKEBROKER_NAMESRV_", environment)
+    names = option_names(GROUPS)
+    given = given_options(names, file, overrides, _PREFIX, environment)
     parts, warnings = load_groups(GROUPS, given)
+    warnings += unknown_variables(names, _PREFIX, None, environment)
     return NameServerConfig(**parts), warnings

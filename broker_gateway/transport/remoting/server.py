@@ -48,7 +48,8 @@ class FrontDoor:
         return self._server.connections
 
     async def start(self, ports: Ports) -> None:
-        """Listens on them. Raises OSError."""
+        """Listens on them. Raises StartError."""
+        ports.listen()
         for each in ports.sockets:
             await self._server.start_on(each)
 

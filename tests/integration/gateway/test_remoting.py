@@ -93,7 +93,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path, below: int) -> None:
 
 
 def test_a_port_without_room_for_the_fast_port_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ProcessError, match="listenPort=2 leaves no room for the fast port"):
+    with pytest.raises(ProcessError, match="listenPort=2: it leaves no room for the fast port"):
         Gateway(tmp_path, listenPort="2").start()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -20,7 +21,8 @@ from broker_gateway.errors import StartError
 from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode
 from broker_gateway.remoting.command import Command
-from broker_gateway.startup import run
+from broker_gateway.startup import _Start, run
+from broker_gateway.transport.remoting.ports import take_ports
 from demo.processes import ROOT, Gateway, NameServer, command
 
 
@@ -181,6 +183,35 @@ def test_certificates_that_are_none(tmp_path: Path) -> None:
     assert_nothing_left(tmp_path)
 
 
+def test_a_remoting_port_that_another_broker_has_taken_and_not_opened_yet(tmp_path: Path) -> None:
+    config, _ = load_config(None, {"listenPort": "0", "bindAddress": "127.0.0.1"}, {})
+    taken = take_ports(config)
+    try:
+        done = start(tmp_path, listenPort=str(taken.port), bindAddress="127.0.0.1")
+    finally:
+        taken.close()
+    assert done.returncode == 255
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"lakebroker: listenPort {taken.port} of 127.0.0.1")
+    assert not (tmp_path / "store").exists(), "nothing was touched before"
+
+
+def test_an_address_that_means_nothing(tmp_path: Path) -> None:
+    done = start(tmp_path, bindAddress="no.such.host.invalid")
+    assert done.returncode == 253
+    assert "option bindAddress=no.such.host.invalid: " in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_options_that_are_printed_come_with_what_is_warned_about(tmp_path: Path) -> None:
+    for shown in ("-p", "-m"):
+        done = start(tmp_path, shown, brokrName="x")
+        assert done.returncode == 0
+        assert "brokerName=broker-a\n" in done.stdout
+        assert "option brokrName is unknown and has no effect; did you mean brokerName?" in done.stderr
+        assert "brokrName" not in done.stdout
+
+
 def test_a_token_that_cannot_be_read(tmp_path: Path) -> None:
     done = start(tmp_path, lakeTokenFile=str(tmp_path / "missing"))
     assert done.returncode == 253
@@ -225,6 +256,12 @@ def test_a_configuration_file_that_cannot_be_read(tmp_path: Path) -> None:
         ({"enableControllerMode": "true"}, 253, "enableControllerMode=true is refused"),
         ({"authenticationEnabled": "true"}, 253, "authenticationEnabled=true is refused"),
         ({"namesrvAddr": "here"}, 253, "option namesrvAddr=here"),
+        ({"listenPort": "1"}, 253, "option listenPort=1: it leaves no room for the fast port"),
+        ({"listenPort": "65535"}, 253, "option listenPort=65535: it leaves no room for haListenPort"),
+        ({"brokerIP1": "localhost"}, 253, "option brokerIP1=localhost: it is no IP address"),
+        ({"storePathRootDir": ""}, 253, "option storePathRootDir=: a path is needed"),
+        ({"lakePortFile": ""}, 253, "option lakePortFile=: a path is needed"),
+        ({"lakePortFile": "/tmp"}, 253, "option lakePortFile=/tmp: it is a folder; name a file in it"),
         ({"enableControllerMode": "true", "enableDLegerCommitLog": "true"}, 252, "must not both be true"),
     ],
 )
@@ -256,6 +293,79 @@ def test_the_boot_line_names_the_name_servers(tmp_path: Path) -> None:
     with Gateway(tmp_path, namesrvAddr="127.0.0.1:1;127.0.0.1:2") as gateway:
         assert gateway.terminate() == 0
     assert "serializeType=JSON and name server is 127.0.0.1:1;127.0.0.1:2\n" in gateway.log.read_text()
+
+
+STEPS = [
+    "_load_extensions",
+    "_take_ports",
+    "_open_store",
+    "_start_services",
+    "_open_server",
+    "_open_front_door",
+    "_register",
+    "_announce",
+]
+
+
+def run_here(monkeypatch: pytest.MonkeyPatch, step: str, **options: str) -> None:
+    """A broker in this process, which is told to stop as the step begins."""
+    real = getattr(_Start, step)
+
+    async def slow(self: _Start) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await self._stopped.wait()
+        await real(self)
+
+    monkeypatch.setattr(_Start, step, slow)
+    given = {
+        "mappedFileSizeCommitLog": str(16 << 20),
+        "listenPort": "0",
+        "grpcServerPort": "0",
+        "metricsPromExporterPort": "-1",
+        "brokerIP1": "127.0.0.1",
+        **options,
+    }
+    run(load_config(None, given, {})[0])
+
+
+@pytest.mark.usefixtures("own_logs")
+@pytest.mark.parametrize("step", STEPS)
+def test_a_signal_during_the_start_ends_it_before_anything_is_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], step: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as name_server:
+        name_server.setblocking(False)
+        run_here(
+            monkeypatch,
+            step,
+            storePathRootDir=str(tmp_path / "store"),
+            lakePortFile=str(tmp_path / "ports.json"),
+            namesrvAddr=f"127.0.0.1:{name_server.getsockname()[1]}" if step != "_announce" else "",
+        )
+        with pytest.raises(BlockingIOError):
+            name_server.accept()
+    said = capsys.readouterr()
+    assert "boot success" not in said.out
+    assert "stopped before it served" in said.err
+    assert_nothing_left(tmp_path)
+
+
+@pytest.mark.usefixtures("own_logs")
+def test_a_signal_during_the_scan_ends_it_and_the_next_start_recovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Gateway(tmp_path, mappedFileSizeCommitLog=str(16 << 20)) as gateway:
+        assert gateway.terminate() == 0
+    shutil.rmtree(gateway.store / "lakeindex")  # what it covers is not scanned again
+    (gateway.store / "abort").write_text("1")
+    run_here(monkeypatch, "_open_store", storePathRootDir=str(gateway.store))
+    said = capsys.readouterr()
+    assert "stopped before it served" in said.err
+    assert "log recovered" not in said.err
+    assert (gateway.store / "abort").exists(), "the next start has as much to recover"
+    with Gateway(tmp_path) as again:
+        assert again.terminate() == 0
+    assert "clean=False" in again.log.read_text()
 
 
 @pytest.mark.usefixtures("own_logs")

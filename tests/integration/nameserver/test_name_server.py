@@ -444,9 +444,10 @@ def test_exit_codes(tmp_path: Path) -> None:
 
 def test_print_options(tmp_path: Path) -> None:
     path = tmp_path / "namesrv.properties"
-    path.write_text("listenPort=5\norderMessageEnable=true\n")
+    path.write_text("listenPort=5\norderMessageEnable=true\nlistenPrt=6\n")
     done = lakebroker("-c", str(path), "-p")
     assert done.returncode == 0
+    assert "option listenPrt is unknown and has no effect; did you mean listenPort?" in done.stderr
     lines = done.stdout.splitlines()
     assert {"listenPort=5", "orderMessageEnable=true", f"configStorePath={path}"} <= set(lines)
     assert "scanNotActiveBrokerInterval=5000" in lines

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from broker_gateway.config import GROUPS, IMPORTANT, load_config
+from broker_gateway.config import GROUPS, IMPORTANT, default_ip, load_config
 from broker_gateway.errors import ModeError, OptionError
 from broker_gateway.metadata.delay_levels import parse_delay_levels
 from broker_gateway.option_table import ROWS
 from broker_gateway.option_table.row import Fate
-from broker_gateway.options import option_names, read_file
+from broker_gateway.options import option_names, parse_properties, read_file
 from broker_gateway.options_document import options_markdown
 from store.flush import FlushMode
 
@@ -39,13 +39,13 @@ def test_defaults_are_rocketmqs() -> None:
 
 
 def test_command_line_before_environment_before_file_before_default(tmp_path: Path) -> None:
-    file = written(tmp_path, "brokerName=file\nbrokerClusterName=file\nlistenPort=1\n")
+    file = written(tmp_path, "brokerName=file\nbrokerClusterName=file\nlistenPort=1911\n")
     environment = {"LAKEBROKER_brokerName": "environment", "LAKEBROKER_brokerClusterName": "environment"}
     config, warnings = load_config(file, {"brokerName": "command"}, environment)
     assert warnings == []
     assert config.broker.broker_name == "command"
     assert config.broker.broker_cluster_name == "environment"
-    assert config.broker.listen_port == 1
+    assert config.broker.listen_port == 1911
     assert config.broker.broker_id == 0
 
 
@@ -87,9 +87,27 @@ def test_what_cannot_be_switched_on_says_why() -> None:
     ("name", "value", "message"),
     [
         ("listenPort", "70000", "option listenPort=70000: .*less than or equal to 65535"),
-        ("listenPort", "many", "option listenPort=many: .*valid integer"),
+        ("listenPort", "many", r"option listenPort=many: it is no integer \(allowed: 0, or 3 to 65534\)"),
+        ("listenPort", "1", "option listenPort=1: it leaves no room for the fast port, 2 below"),
+        ("listenPort", "2", "option listenPort=2: it leaves no room for the fast port"),
+        ("listenPort", "65535", "option listenPort=65535: it leaves no room for haListenPort, 1 above"),
+        ("listenPort", "", "option listenPort=: it is no integer"),
+        (
+            "brokerIP1",
+            "localhost",
+            "option brokerIP1=localhost: it is no IP address.*an IPv4 or IPv6 address",
+        ),
+        ("brokerIP1", "10.1.2", "option brokerIP1=10.1.2: it is no IP address"),
+        ("brokerIP1", "fe80::1%eth0", "option brokerIP1=fe80::1%eth0: it is no IP address"),
+        (
+            "storePathRootDir",
+            " ",
+            "option storePathRootDir= : a path is needed; give one, or leave the option",
+        ),
+        ("lakePortFile", "", "option lakePortFile=: a path is needed; give one, or leave the option out"),
+        ("lakePortFile", "/", "option lakePortFile=/: it is a folder; name a file in it"),
         ("brokerName", "a b", "option brokerName=a b: .*match pattern"),
-        ("brokerId", "-2", r"option brokerId=-2: .*\(allowed: -1 to 9223372036854775807\)"),
+        ("brokerId", "9223372036854775808", "option brokerId=9223372036854775808: .*less than or equal to"),
         ("namesrvAddr", "nowhere", "option namesrvAddr=nowhere: .*127.0.0.1:9876;192.168.0.1:9876"),
         ("namesrvAddr", "a:1;b:99999", "option namesrvAddr=a:1;b:99999: .*'b:99999'"),
         ("messageDelayLevel", "1s 5x", "option messageDelayLevel=1s 5x: .*'5x'"),
@@ -98,7 +116,17 @@ def test_what_cannot_be_switched_on_says_why() -> None:
         ("serverWorkerThreads", "few", "option serverWorkerThreads=few: it is no integer"),
         ("haSendHeartbeatInterval", "2147483648", "is out of range .allowed: -2147483648 to 2147483647"),
         ("traceOn", "yes", "option traceOn=yes: it is no boolean .allowed: true or false"),
+        ("serverWorkerThreads", "1_0", "option serverWorkerThreads=1_0: it is no integer"),
         ("logicalDiskSpaceCleanForciblyThreshold", "x", "it is no number"),
+        ("logicalDiskSpaceCleanForciblyThreshold", "nan", "=nan: it is no number"),
+        ("logicalDiskSpaceCleanForciblyThreshold", "1_0.5", "it is no number"),
+        ("logicalDiskSpaceCleanForciblyThreshold", "1e999", "it is no number"),
+        ("autoCreateTopicEnable", "yes", "=yes: it is no boolean .allowed: true or false"),
+        ("autoCreateTopicEnable", "1", "=1: it is no boolean"),
+        ("fileReservedTime", "5.0", r"=5\.0: it is no integer .allowed: 0 to 1000000"),
+        ("fileReservedTime", "1_0", "=1_0: it is no integer"),
+        ("fileReservedTime", "\u0661", "it is no integer"),
+        ("fileReservedTime", "9" * 5000, "it is no integer"),
         ("brokerRole", "SYNC_MASTER", r"brokerRole=SYNC_MASTER is refused: .*\(allowed: ASYNC_MASTER\)"),
         ("brokerRole", "SLAVE", "option brokerId=0: a slave's brokerId must be greater than 0"),
         ("brokerRole", "KING", "option brokerRole=KING: .*allowed: ASYNC_MASTER, SYNC_MASTER, SLAVE"),
@@ -184,6 +212,72 @@ def test_a_master_has_the_id_0_whatever_was_given() -> None:
     config, warnings = load_config(None, {"brokerId": "7"}, {})
     assert config.broker.broker_id == 0
     assert warnings == ["option brokerId=7 is set to 0, as every master's"]
+
+
+@pytest.mark.parametrize("given", ["-1", "-5", "-9223372036854775808"])
+def test_a_master_may_be_given_a_negative_id_too(given: str) -> None:
+    config, warnings = load_config(None, {"brokerId": given}, {})
+    assert config.broker.broker_id == 0
+    assert warnings == [f"option brokerId={given} is set to 0, as every master's"]
+
+
+def test_integers_and_booleans_as_java_reads_them() -> None:
+    given = {"fileReservedTime": "+048", "autoCreateTopicEnable": "FALSE", "brokerPermission": " 4 "}
+    config, warnings = load_config(None, given, {})
+    assert warnings == []
+    assert (config.store.file_reserved_time, config.broker.broker_permission) == (48, 4)
+    assert not config.broker.auto_create_topic_enable
+
+
+def test_the_port_beside_the_replication_port_is_the_highest() -> None:
+    assert load_config(None, {"listenPort": "65534"}, {})[0].store.ha_listen_port == 65535
+    assert load_config(None, {"listenPort": "3"}, {})[0].broker.listen_port == 3
+
+
+def test_paths_that_are_empty_are_not_given() -> None:
+    names = ("tlsCertPath", "tlsKeyPath", "lakeTokenFile", "lakePeersFile")
+    config, warnings = load_config(None, dict.fromkeys(names, ""), {})
+    assert warnings == []
+    assert [config.options()[name] for name in names] == [""] * 4
+    assert config.proxy.tls_cert_path is None
+
+
+def test_the_brokers_address_is_the_default_when_empty() -> None:
+    assert load_config(None, {"brokerIP1": ""}, {})[0].broker.broker_ip1 == default_ip()
+    assert load_config(None, {"brokerIP1": "::1"}, {})[0].broker.broker_ip1 == "::1"
+
+
+def test_a_byte_order_mark_is_no_part_of_an_option(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_bytes(b"\xef\xbb\xbfbrokerName=zz\r\nbrokerClusterName=\xc3\xa9\r\n")
+    assert read_file(path) == {"brokerName": "zz", "brokerClusterName": "\u00e9"}
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1e"])
+def test_a_line_ends_where_java_ends_it(separator: str) -> None:
+    found = parse_properties(f"a=1{separator}brokerName=evil\rb=2\r\nc=3\nd=4", "the request")
+    assert found == {"a": f"1{separator}brokerName=evil", "b": "2", "c": "3", "d": "4"}
+
+
+def test_a_variable_that_names_no_option_is_warned_about_with_the_nearest() -> None:
+    environment = {
+        "LAKEBROKER_brokrName": "x",
+        "LAKEBROKER_SOMETHING": "x",
+        "LAKEBROKER_serverWorkerThreads": "8",
+        "LAKEBROKER_GATEWAY": "127.0.0.1:8081",
+        "LAKEBROKER_TOKEN_FILE": "/token",
+        "LAKEBROKER_LAKE": "/lake",
+        "LAKEBROKER_EVIDENCE": "1",
+        "LAKEBROKER_NAMESRV_listenPort": "9876",
+        "BROKERNAME": "x",
+    }
+    config, warnings = load_config(None, {}, environment)
+    assert config.broker.broker_name == "broker-a"
+    assert warnings == [
+        "environment variable LAKEBROKER_brokrName names no option and has no effect; did you mean "
+        "LAKEBROKER_brokerName?",
+        "environment variable LAKEBROKER_SOMETHING names no option and has no effect",
+    ]
 
 
 def test_a_slave_with_an_id_is_refused_because_it_is_not_built() -> None:

@@ -45,7 +45,14 @@ def test_a_bad_value_changes_nothing() -> None:
     before = running.current
     heard: list[GatewayConfig] = []
     running.on_change(heard.append)
-    for name, value in (("brokerPermission", "9"), ("aclEnable", "true"), ("traceOn", "perhaps")):
+    for name, value in (
+        ("brokerPermission", "9"),
+        ("brokerPermission", "4.0"),
+        ("autoCreateTopicEnable", "yes"),
+        ("fileReservedTime", "1_0"),
+        ("aclEnable", "true"),
+        ("traceOn", "perhaps"),
+    ):
         with pytest.raises(OptionError, match=f"option {name}={value}"):
             apply(running, {"lakeLogLevel": "debug", name: value})
     assert running.current is before

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store import recovery
+from store.errors import RecoveryStoppedError
 from store.flush import encode_flushed
 from store.message_store import MessageStore
 from store.queue_index import LARGEST_GAP, QueueIndex
@@ -110,6 +111,42 @@ def test_damage_anywhere_keeps_every_other_flushed_record(
         store = open_store(folder)
         assert set(store.index.record_starts().tolist()) == found | {again.physical_offset}
         store.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_scan_that_is_stopped_leaves_the_store_as_it_was(tmp_path: Path, clean: bool) -> None:
+    store = open_store(tmp_path)
+    fill(store, [[("a", 0, 30_000, 0)]] * 5)
+    before, end = contents(store.index), store.max_offset
+    store.close()
+    for path in (tmp_path / "lakeindex").iterdir():
+        path.unlink()  # what it covers is not scanned again
+    if not clean:
+        (tmp_path / "abort").write_text("1")
+        (tmp_path / "flushed").write_bytes(encode_flushed(0))
+    kept = {
+        path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "abort"
+    }
+    calls = []
+
+    def stop(done: int, total: int) -> None:
+        calls.append((done, total))
+        if len(calls) == 2:
+            raise RecoveryStoppedError("enough")
+
+    with pytest.raises(RecoveryStoppedError, match="enough"):
+        MessageStore.open(
+            tmp_path, broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT, progress=stop
+        )
+    assert len(calls) == 2
+    assert (tmp_path / "abort").exists() is not clean
+    assert {
+        path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.name != "abort"
+    } == kept
+    store = open_store(tmp_path)
+    assert store.recovered.clean is clean
+    assert (contents(store.index), store.max_offset) == (before, end)
+    store.close()
 
 
 def test_a_gap_in_a_queue_reads_as_unreadable_entries() -> None:

@@ -41,6 +41,9 @@ def test_file_environment_and_command_line(tmp_path: Path) -> None:
         ("listenPort", "x"),
         ("scanNotActiveBrokerInterval", "0"),
         ("needWaitForService", "perhaps"),
+        ("needWaitForService", "yes"),
+        ("scanNotActiveBrokerInterval", "5_000"),
+        ("kvConfigPath", ""),
         ("clusterTest", "true"),
         ("enableControllerInNamesrv", "true"),
     ],
@@ -48,6 +51,19 @@ def test_file_environment_and_command_line(tmp_path: Path) -> None:
 def test_bad_values_are_named(name: str, value: str) -> None:
     with pytest.raises(OptionError, match=f"option {name}={value}"):
         load_config(None, {name: value}, {})
+
+
+def test_a_byte_order_mark_and_a_variable_that_names_no_option(tmp_path: Path) -> None:
+    path = tmp_path / "namesrv.properties"
+    path.write_bytes(b"\xef\xbb\xbflistenPort=1\n")
+    config, warnings = load_config(
+        path, {}, {"LAKEBROKER_NAMESRV_listenPrt": "2", "LAKEBROKER_brokrName": "x"}
+    )
+    assert config.server.listen_port == 1
+    assert warnings == [
+        "environment variable LAKEBROKER_NAMESRV_listenPrt names no option and has no effect; did you mean "
+        "LAKEBROKER_NAMESRV_listenPort?"
+    ]
 
 
 def test_changes() -> None:
