@@ -83,13 +83,13 @@ IpAddress = Annotated[
 ]
 
 
-def _port_file(value: Path) -> Path:
-    if value.is_dir():
+def _port_file(value: Path | None) -> Path | None:
+    if value is not None and value.is_dir():
         raise ValueError("it is a folder; name a file in it")
     return value
 
 
-PortFile = Annotated[NeededPath, AfterValidator(_port_file)]
+PortFile = Annotated[OptionalPath, AfterValidator(_port_file)]
 
 
 def default_ip() -> str:
@@ -340,9 +340,7 @@ class LakeOptions(_Group):
     lake_metrics_sink_interval: int = Field(
         10_000, ge=100, le=3_600_000, description="ms between two times that plugged-in metrics sinks are fed"
     )
-    lake_port_file: PortFile | None = Field(
-        None, description="file that is told the ports when the broker is up"
-    )
+    lake_port_file: PortFile = Field(None, description="file that is told the ports when the broker is up")
     lake_peers_file: OptionalPath = Field(
         None, description="file with the other brokers of this host; kept by --processes"
     )

@@ -21,6 +21,8 @@ from pydantic import (
 
 from broker_gateway.errors import OptionError
 
+LINE_BREAK = re.compile(r"\r\n|\r|\n")
+"""Java's; str.splitlines knows more, which may stand in a value."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 
 
@@ -73,7 +75,6 @@ class OptionGroup(BaseModel):
         return value
 
 
-_LINE_BREAK = re.compile(r"\r\n|\r|\n")  # Java's; str.splitlines knows more, which may stand in a value
 _G = TypeVar("_G", bound=OptionGroup)
 
 
@@ -89,7 +90,7 @@ def option_names(groups: Mapping[str, type[OptionGroup]]) -> dict[str, str]:
 def parse_properties(text: str, source: str) -> dict[str, str]:
     """`key=value` lines; `#` begins a comment line. Raises OptionError; `source` says where the text is from."""
     options = {}
-    for number, line in enumerate(_LINE_BREAK.split(text), 1):
+    for number, line in enumerate(LINE_BREAK.split(text), 1):
         line = line.strip()
         if not line or line.startswith(("#", "!")):
             continue
@@ -112,13 +113,19 @@ def read_file(path: Path) -> dict[str, str]:
 def unknown_variables(
     names: Collection[str], prefix: str, own: re.Pattern[str] | None, environment: Mapping[str, str]
 ) -> list[str]:
-    """A warning for every variable with the prefix that names no option; `own` are others that have a meaning."""
+    """A warning for every variable with the prefix that names no option; `own` are others that have a meaning.
+
+    Those in capitals that are like no option are others' too: Kubernetes sets some for a service of our name.
+    """
     warnings = []
+    capitals = {name.upper(): name for name in names}
     for variable in environment:
         name = variable.removeprefix(prefix)
         if name == variable or name in names or (own is not None and own.fullmatch(name)):
             continue
-        hint = _nearest(name, names, prefix)
+        if name == name.upper() and name not in capitals:
+            continue
+        hint = _nearest(capitals.get(name, name), names, prefix)
         warnings.append(f"environment variable {variable} names no option and has no effect{hint}")
     return warnings
 

@@ -17,6 +17,7 @@ import structlog
 from broker_gateway.config import GatewayConfig, config_of
 from broker_gateway.errors import OptionError
 from broker_gateway.files import write_whole
+from broker_gateway.options import LINE_BREAK
 from broker_gateway.to_its_end import to_its_end
 
 log = structlog.get_logger(__name__)
@@ -164,7 +165,7 @@ class Configuration:
         if self._file is None:
             return None
         try:
-            before = self._file.read_text(encoding="utf-8")
+            before = self._file.read_text(encoding="utf-8-sig")
             if (after := changed_text(before, given)) != before:
                 write_whole(self._file, after)
         except (OSError, UnicodeDecodeError) as error:
@@ -178,7 +179,7 @@ def changed_text(text: str, given: Mapping[str, str]) -> str:
     """The file's text with these options; its other lines, comments too, stay as they are."""
     left = dict(given)
     lines = []
-    for line in text.splitlines():
+    for line in LINE_BREAK.split(text.removesuffix("\n")) if text else []:
         name = line.partition("=")[0].strip()
         if name in given and not line.lstrip().startswith(("#", "!")):
             if name not in left:

@@ -128,18 +128,6 @@ def test_a_port_file_that_cannot_be_written(tmp_path: Path) -> None:
     assert_nothing_left(tmp_path)
 
 
-@pytest.mark.parametrize("given", ["", "folder"])
-def test_a_port_file_that_is_a_folder_is_said_in_one_line(tmp_path: Path, given: str) -> None:
-    (tmp_path / "folder").mkdir()
-    done = start(tmp_path, lakePortFile=str(tmp_path / given) if given else "")
-    assert done.returncode == 254
-    assert "lakePortFile=" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
-    assert (tmp_path / "folder").is_dir()
-    assert not list(ROOT.glob("*.tmp"))
-    assert_nothing_left(tmp_path)
-
-
 def test_a_start_that_fails_behind_its_registration_is_taken_back(tmp_path: Path) -> None:
     with NameServer(tmp_path / "namesrv") as name_server:
         began = time.monotonic()
@@ -260,7 +248,6 @@ def test_a_configuration_file_that_cannot_be_read(tmp_path: Path) -> None:
         ({"listenPort": "65535"}, 253, "option listenPort=65535: it leaves no room for haListenPort"),
         ({"brokerIP1": "localhost"}, 253, "option brokerIP1=localhost: it is no IP address"),
         ({"storePathRootDir": ""}, 253, "option storePathRootDir=: a path is needed"),
-        ({"lakePortFile": ""}, 253, "option lakePortFile=: a path is needed"),
         ({"lakePortFile": "/tmp"}, 253, "option lakePortFile=/tmp: it is a folder; name a file in it"),
         ({"enableControllerMode": "true", "enableDLegerCommitLog": "true"}, 252, "must not both be true"),
     ],

@@ -104,7 +104,6 @@ def test_what_cannot_be_switched_on_says_why() -> None:
             " ",
             "option storePathRootDir= : a path is needed; give one, or leave the option",
         ),
-        ("lakePortFile", "", "option lakePortFile=: a path is needed; give one, or leave the option out"),
         ("lakePortFile", "/", "option lakePortFile=/: it is a folder; name a file in it"),
         ("brokerName", "a b", "option brokerName=a b: .*match pattern"),
         ("brokerId", "9223372036854775808", "option brokerId=9223372036854775808: .*less than or equal to"),
@@ -262,7 +261,9 @@ def test_a_line_ends_where_java_ends_it(separator: str) -> None:
 def test_a_variable_that_names_no_option_is_warned_about_with_the_nearest() -> None:
     environment = {
         "LAKEBROKER_brokrName": "x",
-        "LAKEBROKER_SOMETHING": "x",
+        "LAKEBROKER_Something": "x",
+        "LAKEBROKER_SERVICE_HOST": "10.0.0.1",
+        "LAKEBROKER_BROKERNAME": "x",
         "LAKEBROKER_serverWorkerThreads": "8",
         "LAKEBROKER_GATEWAY": "127.0.0.1:8081",
         "LAKEBROKER_TOKEN_FILE": "/token",
@@ -276,7 +277,9 @@ def test_a_variable_that_names_no_option_is_warned_about_with_the_nearest() -> N
     assert warnings == [
         "environment variable LAKEBROKER_brokrName names no option and has no effect; did you mean "
         "LAKEBROKER_brokerName?",
-        "environment variable LAKEBROKER_SOMETHING names no option and has no effect",
+        "environment variable LAKEBROKER_Something names no option and has no effect",
+        "environment variable LAKEBROKER_BROKERNAME names no option and has no effect; did you mean "
+        "LAKEBROKER_brokerName?",
     ]
 
 

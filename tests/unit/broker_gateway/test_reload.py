@@ -186,3 +186,12 @@ def test_a_file_that_says_otherwise_is_mended_by_the_value_in_force(tmp_path: Pa
     before = file.stat()
     apply(running, {"retryMaxTimes": "5"})
     assert file.stat() == before, "nothing to mend"
+
+
+def test_lines_of_the_file_are_those_that_are_read(tmp_path: Path) -> None:
+    """A byte order mark is none of the first option's name, and a value may have what only Python breaks lines at."""
+    file = tmp_path / "broker.conf"
+    file.write_text("\ufefffileReservedTime=1\r\nrmqAddressServerSubGroup=a\u2028b\n", encoding="utf-8")
+    given = {"fileReservedTime": "2"}
+    asyncio.run(Configuration(load_config(None, {}, {})[0], file).apply(given))
+    assert file.read_text(encoding="utf-8") == "fileReservedTime=2\nrmqAddressServerSubGroup=a\u2028b\n"
