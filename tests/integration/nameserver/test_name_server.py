@@ -15,6 +15,7 @@ import pytest
 
 from broker_gateway.config import default_ip
 from broker_gateway.nameserver.config import load_config
+from broker_gateway.nameserver.route_table import MinBrokerIdChange, RouteTable
 from broker_gateway.nameserver.server import NameServer
 from broker_gateway.remoting.body.registration import RegisterBrokerBody
 from broker_gateway.remoting.body.route import ClusterInfo, QueueData, TopicRouteData
@@ -356,6 +357,69 @@ def test_silent_brokers_expire_though_their_connection_is_open(tmp_path: Path) -
             await broker.client.close()
 
     run(test)
+
+
+def test_the_look_for_silent_brokers_goes_on_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[str] = []
+    unregister = RouteTable.unregister_address
+
+    def failing(table: RouteTable, cluster: str, address: str) -> list[MinBrokerIdChange]:
+        if len(failed) < 3:
+            failed.append(address)
+            raise RuntimeError("tried")
+        return unregister(table, cluster, address)
+
+    monkeypatch.setattr(RouteTable, "unregister_address", failing)
+    # what unregisters at the end of the connection is not the look
+    monkeypatch.setattr(RouteTable, "connection_closed", lambda *_: [])
+
+    async def test() -> None:
+        async with name_server(tmp_path, scanNotActiveBrokerInterval="20") as reader:
+            broker = Broker(reader.address)
+            await broker.register(BODY.encode(compress=True), heartbeatTimeoutMillis=100)
+
+            async def gone() -> bool:
+                return (await reader.route()).code == ResponseCode.TOPIC_NOT_EXIST
+
+            await until(gone)
+            assert len(failed) == 3
+            await broker.client.close()
+
+    run(test)
+
+
+def test_brokers_survive_a_pause_of_the_name_server(tmp_path: Path) -> None:
+    """Stopped for longer than its brokers may be silent, while their heartbeats wait in its sockets."""
+
+    async def test(process: NameServerProcess) -> None:
+        broker = Broker(process.address)
+        ids = {"brokerName": "b", "brokerAddr": "127.0.0.1:1", "clusterName": "c", "brokerId": 0}
+        answer = await broker.register(BODY.encode(compress=True), heartbeatTimeoutMillis=4000)
+        assert answer.code == 0
+        assert process.process is not None
+        await broker.ask(RequestCode.BROKER_HEARTBEAT, **ids)
+        process.process.send_signal(signal.SIGSTOP)
+        try:
+            beats = []
+            beat = Command(RequestCode.BROKER_HEARTBEAT, {name: str(value) for name, value in ids.items()})
+            for _ in range(12):
+                beats.append(asyncio.create_task(broker.client.invoke(broker.address, beat, 50)))
+                await asyncio.sleep(0.5)
+        finally:
+            process.process.send_signal(signal.SIGCONT)
+        assert {each.code for each in await asyncio.gather(*beats)} == {0}
+        for _ in range(4):
+            assert (await broker.route()).code == 0
+            await broker.ask(RequestCode.BROKER_HEARTBEAT, **ids)
+            await asyncio.sleep(0.3)
+        assert "a broker is silent" not in process.log.read_text()
+        await broker.client.close()
+
+    with NameServerProcess(tmp_path, scanNotActiveBrokerInterval="500") as process:
+        asyncio.run(test(process))
+        assert "the name server stood still" in process.log.read_text()
 
 
 def test_changes_are_taken_from_this_machine_only(tmp_path: Path) -> None:
