@@ -451,6 +451,29 @@ def test_changes_are_taken_from_this_machine_only(tmp_path: Path) -> None:
 # the process
 
 
+def test_options_changed_in_the_file_of_c_survive_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.properties"
+    file.write_text(
+        f"listenPort=0\nbindAddress=127.0.0.1\nkvConfigPath={tmp_path / 'kv.json'}\nenableTopicList=true\n"
+    )
+
+    async def ask(port: int, code: RequestCode, body: bytes = b"") -> Command:
+        broker = Broker(f"127.0.0.1:{port}")
+        try:
+            return await broker.ask(code, body)
+        finally:
+            await broker.client.close()
+
+    for change in (b"enableTopicList=false\n", b"waitSecondsForService=7\n"):
+        with NameServerProcess(tmp_path / "run", config_file=file) as process:
+            assert asyncio.run(ask(process.port, RequestCode.UPDATE_NAMESRV_CONFIG, change)).code == 0
+            assert process.terminate() == 0
+    with NameServerProcess(tmp_path / "run", config_file=file) as process:
+        shown = asyncio.run(ask(process.port, RequestCode.GET_NAMESRV_CONFIG)).body.decode().splitlines()
+        assert {"enableTopicList=false", "waitSecondsForService=7", f"configStorePath={file}"} <= set(shown)
+        assert process.terminate() == 0
+
+
 def test_start_stop_and_start_again(tmp_path: Path) -> None:
     async def put(address: str) -> None:
         broker = Broker(address)
