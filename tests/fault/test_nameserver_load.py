@@ -126,6 +126,8 @@ def test_a_broken_frame_closes_at_once(server: NameServer, data: bytes) -> None:
 BOMBS = {
     "deep": b"[" * (8 << 20),
     "dense": b'{"filterServerList":[' + b"[]," * 1_400_000 + b"[]]}",
+    "bare keys": b"{" + b",".join(b"a%d:1" % number for number in range(1_400_000)) + b"}",
+    "no wrapper": b'{"filterServerList":[]}' + b" " * (1 << 20),
     "wide": b"[" + b"{}," * (4 << 20) + b"{}]",
     "quotes": b"{0:" + b'"' + b'\\"' * (4 << 20),
     "bomb": zlib.compress(bytes(1 << 30), 9),

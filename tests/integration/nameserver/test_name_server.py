@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from broker_gateway.config import default_ip
+from broker_gateway.nameserver.broker_requests import _is_large
 from broker_gateway.nameserver.config import load_config
 from broker_gateway.nameserver.route_table import MinBrokerIdChange, RouteTable
 from broker_gateway.nameserver.server import NameServer
@@ -131,6 +132,9 @@ def test_registration_before_3_0_11(tmp_path: Path) -> None:
         ({"bodyCrc32": 1}, BODY.encode(compress=True), "crc32 not match"),
         ({"bodyCrc32": "x"}, b"", "bodyCrc32 'x' is no integer of 32 bits"),
         ({}, b"{", "JSON of 1 bytes cannot be read"),
+        ({}, b"{}", "no topicConfigSerializeWrapper"),
+        ({}, b'{"topicConfigSerializeWrapper":null}', "no topicConfigSerializeWrapper"),
+        ({}, b"{" + b"0:1," * 300_000 + b"0:1}", "more than 250000 keys without quotes"),
         ({}, b"x\x9cgarbage", "cannot be unpacked"),
         ({"brokerAddr": "nowhere"}, b"", "address 'nowhere': write it as host:port"),
         ({"brokerName": ""}, b"", "brokerName ''"),
@@ -174,6 +178,35 @@ def test_a_broker_that_left_while_its_registration_was_read_is_not_there(tmp_pat
             assert list(info.broker_addr_table) == ["b"]
             topic = list(topics)[-1]
             assert len(TopicRouteData.decode((await broker.route(topic)).body).queue_datas) == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("topics", "large"),
+    [(2, False), (20_000, True)],
+)
+def test_a_small_body_that_unpacks_to_much_is_read_aside(topics: int, large: bool) -> None:
+    """Whatever is read on the event loop itself delays everybody."""
+    parts = [b"{}", *(b"t%d 1 1 6 SINGLE_TAG" % (number % 10) for number in range(topics)), b"[]"]
+    texts = [len(each).to_bytes(4, "big") + each for each in parts]
+    texts.insert(1, topics.to_bytes(4, "big"))
+    body = zlib.compress(b"".join(texts), 9)
+    assert len(body) < 4096
+    assert len(RegisterBrokerBody.decode(body, 0).topic_config_table) == min(topics, 10)
+    assert _is_large(body) == large
+
+
+def test_large_bodies_where_small_ones_belong(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with name_server(tmp_path) as broker:
+            await broker.register(BODY.encode(compress=True))
+            ids = {"brokerName": "b", "brokerAddr": "127.0.0.1:1", "clusterName": "c", "brokerId": 0}
+            answer = await broker.ask(RequestCode.QUERY_DATA_VERSION, b'{"counter":1}' + b" " * 5000, **ids)
+            assert "a data version of 5013 bytes; 4096 are allowed" in (answer.remark or "")
+            queues = TopicRouteData((QueueData("b", 3, 3),), ()).encode() + b" " * (1 << 20)
+            assert (await broker.ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, queues, topic="new")).code == 0
+            assert TopicRouteData.decode((await broker.route("new")).body).queue_datas[0].perm == 6
 
     run(test)
 
