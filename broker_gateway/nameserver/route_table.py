@@ -27,7 +27,7 @@ import structlog
 
 from broker_gateway.remoting.body.registration import RegisterBrokerBody
 from broker_gateway.remoting.body.route import MASTER_ID, QueueData
-from broker_gateway.remoting.body.topic_config import PERM_READ, PERM_WRITE, DataVersion, TopicConfig
+from broker_gateway.remoting.body.topic_config import PERM_READ, PERM_WRITE, DataVersion
 from broker_gateway.remoting.errors import RequestError
 
 log = structlog.get_logger(__name__)
@@ -239,9 +239,15 @@ class RouteTable:
         live = self.live.get(key)
         changed = first or live is None or live.data_version != body.data_version
         read_only = is_prime_slave and broker.enable_acting_master
+        alike: dict[tuple[int, ...], QueueData] = {}  # most topics of a broker have the same numbers
         for name, config in body.topic_config_table.items():
             if changed or broker.broker_name not in self.topics.get(name, ()):
-                self._put(name, _queue_data(broker.broker_name, config, read_only))
+                perm = config.perm & ~PERM_WRITE if read_only else config.perm
+                numbers = (config.read_queue_nums, config.write_queue_nums, perm, config.topic_sys_flag)
+                queue_data = alike.get(numbers)
+                if queue_data is None:
+                    queue_data = alike[numbers] = QueueData(broker.broker_name, *numbers)
+                self._put(name, queue_data)
         if changed:
             self._take_mappings(broker.broker_name, body.topic_queue_mapping_info_map)
 
@@ -392,10 +398,13 @@ class RouteTable:
 
     def _set_perm(self, broker_name: str, perm: Callable[[int], int]) -> int:
         topics = self._by_name.get(broker_name, {})
+        changed: dict[QueueData, QueueData] = {}
         for topic in topics:
             queues = self.topics[topic]
             found = queues[broker_name]
-            queues[broker_name] = replace(found, perm=perm(found.perm))
+            if found not in changed:
+                changed[found] = replace(found, perm=perm(found.perm))
+            queues[broker_name] = changed[found]
         return len(topics)
 
     # parts
@@ -410,7 +419,7 @@ class RouteTable:
         if before is None:
             self._queue_datas += 1
             self._by_name.setdefault(queue_data.broker_name, {})[topic] = None
-        if before != queue_data:
+        if before is not queue_data and before != queue_data:
             queues[queue_data.broker_name] = queue_data
             self.version += 1
 
@@ -475,16 +484,6 @@ class RouteTable:
             if offline is not None or len(addrs) == 1 or number != least
         ]
         return MinBrokerIdChange(broker.broker_name, least, addrs[least], offline, ha, tuple(told))
-
-
-def _queue_data(broker_name: str, topic: TopicConfig, read_only: bool) -> QueueData:
-    return QueueData(
-        broker_name,
-        topic.read_queue_nums,
-        topic.write_queue_nums,
-        topic.perm & ~PERM_WRITE if read_only else topic.perm,
-        topic.topic_sys_flag,
-    )
 
 
 def _weight(mapping: dict[str, Any] | None) -> int:

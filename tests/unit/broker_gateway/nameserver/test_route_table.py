@@ -608,3 +608,12 @@ def test_brokers_of_other_zones_are_left_out_in_one_pass(table: RouteTable) -> N
     left = route_queries.in_zone(found, "HERE")
     assert [each.broker_name for each in left.broker_datas] == ["b1", "b3"]
     assert [each.broker_name for each in left.queue_datas] == ["b1", "b3"]
+
+
+def test_topics_with_the_same_numbers_share_one_entry(table: RouteTable) -> None:
+    topics = [f"t{number}" for number in range(100)]
+    table.register(registration(0, MASTER, *topics, TopicConfig("wide", 16, 16)), "conn")
+    assert len({id(each["b"]) for each in table.topics.values()}) == 2
+    table.wipe_write_perm("b")
+    assert len({id(each["b"]) for each in table.topics.values()}) == 2
+    assert {perm(table, topic) for topic in topics} == {4}
