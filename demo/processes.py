@@ -115,19 +115,20 @@ class Gateway:
 
 
 class NameServer:
-    """A name server with its files in `folder`, on a free port of the loopback interface."""
+    """A name server with its files in `folder`, on a free port of the loopback interface; or as a file says (-c)."""
 
-    def __init__(self, folder: Path, **options: str) -> None:
+    def __init__(self, folder: Path, *, config_file: Path | None = None, **options: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self._file = ["-c", str(config_file)] if config_file is not None else []
         self.folder = folder
         self.log = folder / "namesrv.log"
-        self._options = {
+        own = {
             "listenPort": "0",
             "bindAddress": "127.0.0.1",
             "kvConfigPath": str(folder / "kvConfig.json"),
             "configStorePath": str(folder / "namesrv.properties"),
-            **options,
         }
+        self._options = {**(own if config_file is None else {}), **options}
         self.port = 0
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -149,7 +150,9 @@ class NameServer:
         settings = [part for name, value in self._options.items() for part in ("--set", f"{name}={value}")]
         output = self.folder / "namesrv.out"
         with self.log.open("ab") as log, output.open("wb") as out:
-            self.process = subprocess.Popen(command("namesrv", *settings), stdout=out, stderr=log, cwd=ROOT)
+            self.process = subprocess.Popen(
+                command("namesrv", *self._file, *settings), stdout=out, stderr=log, cwd=ROOT
+            )
         deadline = time.monotonic() + START_S
         while not (line := output.read_text()).endswith("\n"):
             if self.process.poll() is not None or time.monotonic() > deadline:

@@ -87,7 +87,7 @@ class AdminRequests:
         found = self._state.kv.listed(namespace)
         if found is None:
             raise RequestError(f"No config item, Namespace: {namespace}", ResponseCode.QUERY_NOT_FOUND)
-        return request.reply(body=found.encode())
+        return request.reply(body=found)
 
     def wipe_write_perm(self, _: Connection, request: Command) -> Command:
         count = self._state.routes.wipe_write_perm(Fields(request.ext_fields).text("brokerName"))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from broker_gateway.nameserver.kv_config import ORDER_TOPIC_CONFIG
 from broker_gateway.nameserver.route_queries import broker_member_group
@@ -22,7 +24,10 @@ from broker_gateway.remoting.fields import Fields
 
 ZONE_NAME = "__ZONE_NAME"
 _LARGE_BODY = 32 << 10
-"""Bytes that are read within a few ms."""
+"""Bytes, unpacked, that are read within a few ms."""
+_MAX_DATA_VERSION = 4 << 10
+"""Bytes; one has 60."""
+_T = TypeVar("_T")
 
 
 class BrokerRequests:
@@ -51,19 +56,19 @@ class BrokerRequests:
         check = Fields(request.ext_fields).small("bodyCrc32")
         if check != 0 and check != zlib.crc32(request.body) & 0x7FFFFFFF:
             raise RequestError("crc32 not match")
-        if len(request.body) > _LARGE_BODY:
+        if _is_large(request.body):
             return self._register_large(connection, request)
         return self._register(connection, request, RegisterBrokerBody.decode(request.body, request.version))
 
     async def _register_large(self, connection: Connection, request: Command) -> Command:
-        """Reads the body on a thread, one at a time, so that others are served meanwhile."""
-        loop = asyncio.get_running_loop()
-        body = await loop.run_in_executor(
-            self._reader, RegisterBrokerBody.decode, request.body, request.version
-        )
+        body = await self._read(lambda: RegisterBrokerBody.decode(request.body, request.version))
         if not connection.is_open:
             raise RequestError("the broker's connection is closed; its registration is not taken")
         return self._register(connection, request, body)
+
+    async def _read(self, decode: Callable[[], _T]) -> _T:
+        """Reads a body on a thread, one at a time, so that others are served meanwhile."""
+        return await asyncio.get_running_loop().run_in_executor(self._reader, decode)
 
     def _register(self, connection: Connection, request: Command, body: RegisterBrokerBody) -> Command:
         fields = Fields(request.ext_fields)
@@ -93,7 +98,7 @@ class BrokerRequests:
             ordered = None
         return request.reply(
             fields={name: value for name, value in told.items() if value is not None},
-            body=ordered.encode() if ordered is not None else b"",
+            body=ordered or b"",
         )
 
     def unregister_broker(self, _: Connection, request: Command) -> Command:
@@ -115,6 +120,10 @@ class BrokerRequests:
     def query_data_version(self, _: Connection, request: Command) -> Command:
         fields = Fields(request.ext_fields)
         cluster, address = fields.text("clusterName"), fields.text("brokerAddr")
+        if len(request.body) > _MAX_DATA_VERSION:
+            raise RequestError(
+                f"a data version of {len(request.body)} bytes; {_MAX_DATA_VERSION} are allowed"
+            )
         known = self._state.routes.data_version(cluster, address)
         changed = known is None or known != DataVersion.decode(request.body)
         self._state.routes.touch(cluster, address)
@@ -127,11 +136,29 @@ class BrokerRequests:
         cluster, name = fields.optional_text("clusterName") or "", fields.optional_text("brokerName") or ""
         return request.reply(body=broker_member_group(self._state.routes, cluster, name).encode())
 
-    def register_topic(self, _: Connection, request: Command) -> Command:
+    def register_topic(self, _: Connection, request: Command) -> Answer:
         topic = Fields(request.ext_fields).name("topic")
+        if len(request.body) > _LARGE_BODY:
+            return self._register_large_topic(topic, request)
         if request.body:
             self._state.routes.register_topic(topic, TopicRouteData.decode(request.body).queue_datas)
         return request.reply()
+
+    async def _register_large_topic(self, topic: str, request: Command) -> Command:
+        route = await self._read(lambda: TopicRouteData.decode(request.body))
+        self._state.routes.register_topic(topic, route.queue_datas)
+        return request.reply()
+
+
+def _is_large(body: bytes) -> bool:
+    """A registration that takes long to read; a compressed one may unpack to a thousand times its size."""
+    if len(body) > _LARGE_BODY or body[:1] != b"\x78":
+        return len(body) > _LARGE_BODY
+    unpacker = zlib.decompressobj()
+    try:
+        return len(unpacker.decompress(body, _LARGE_BODY)) == _LARGE_BODY
+    except zlib.error:
+        return False  # it is refused at once
 
 
 def _address(fields: Fields, name: str) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from broker_gateway.nameserver import route_queries
+from broker_gateway.nameserver.answers import Answers, Encodable
 from broker_gateway.nameserver.broker_requests import ZONE_NAME
 from broker_gateway.nameserver.kv_config import ORDER_TOPIC_CONFIG
 from broker_gateway.nameserver.route_table import RouteTable
 from broker_gateway.nameserver.state import State
-from broker_gateway.remoting.body.tables import TopicList
 from broker_gateway.remoting.codes import RequestCode, ResponseCode, Version
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Connection, Processor, Processors
@@ -25,6 +25,7 @@ class ClientRequests:
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._answers = Answers(state.routes)
 
     def bind(self, processors: Processors) -> None:
         for code, processor in {
@@ -68,28 +69,37 @@ class ClientRequests:
         return request.reply(body=route.encode(standard=standard))
 
     def get_broker_cluster_info(self, _: Connection, request: Command) -> Command:
-        return request.reply(body=route_queries.cluster_info(self._state.routes).encode())
+        return request.reply(body=self._body(route_queries.cluster_info))
 
     def get_all_topic_list(self, _: Connection, request: Command) -> Command:
         if not self._state.config.namesrv.enable_all_topic_list:
             raise RequestError("disable")
-        return request.reply(body=route_queries.all_topics(self._state.routes).encode())
+        return request.reply(body=self._body(route_queries.all_topics))
 
     def get_topics_by_cluster(self, _: Connection, request: Command) -> Command:
         self._check_lists()
-        cluster = Fields(request.ext_fields).text("cluster")
-        return request.reply(body=route_queries.topics_of_cluster(self._state.routes, cluster).encode())
+        cluster, routes = Fields(request.ext_fields).text("cluster"), self._state.routes
+
+        def query() -> Encodable:
+            return route_queries.topics_of_cluster(routes, cluster)
+
+        if cluster not in routes.clusters:
+            return request.reply(body=query().encode())  # at once, and in place of no other
+        return request.reply(body=self._answers.body("topics_of_cluster", query, cluster))
 
     def _check_lists(self) -> None:
         if not self._state.config.namesrv.enable_topic_list:
             raise RequestError("disable")
 
-    def _answer(self, query: Callable[[RouteTable], TopicList], *, limited: bool = False) -> Processor:
+    def _body(self, query: Callable[[RouteTable], Encodable]) -> bytes:
+        return self._answers.body(query.__name__, lambda: query(self._state.routes))
+
+    def _answer(self, query: Callable[[RouteTable], Encodable], *, limited: bool = False) -> Processor:
         """`limited` lists are there only while `enableTopicList` is on."""
 
         def processor(_: Connection, request: Command) -> Command:
             if limited:
                 self._check_lists()
-            return request.reply(body=query(self._state.routes).encode())
+            return request.reply(body=self._body(query))
 
         return processor

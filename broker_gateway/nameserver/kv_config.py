@@ -20,14 +20,17 @@ class KVConfig:
 
     def __init__(self, table: dict[str, dict[str, str]] | None = None) -> None:
         self._table = table or {}
+        self._encoded: dict[str, bytes] = {}
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
 
-    def listed(self, namespace: str) -> KVTable | None:
-        """A namespace; None when it never was."""
+    def listed(self, namespace: str) -> bytes | None:
+        """A namespace, encoded as a KVTable, which is done once; None when it never was."""
         found = self._table.get(namespace)
-        return None if found is None else KVTable(found)
+        if found is not None and namespace not in self._encoded:
+            self._encoded[namespace] = KVTable(found).encode()
+        return self._encoded.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> KVConfig:
         """The table with this value. Raises RequestError when it is full."""

@@ -55,12 +55,11 @@ def topic_route(table: RouteTable, topic: str, *, support_acting_master: bool) -
 
 def in_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
     """The route without brokers of other zones, except those that have lost their master."""
-    kept = [
-        each
-        for each in route.broker_datas
-        if MASTER_ID not in each.broker_addrs or (each.zone_name or "").lower() == zone.lower()
-    ]
-    removed = [each for each in route.broker_datas if each not in kept]
+    kept: list[BrokerData] = []
+    removed: list[BrokerData] = []
+    for each in route.broker_datas:
+        is_kept = MASTER_ID not in each.broker_addrs or (each.zone_name or "").lower() == zone.lower()
+        (kept if is_kept else removed).append(each)
     names = {each.broker_name for each in removed}
     addresses = {address for each in removed for address in each.broker_addrs.values()}
     return TopicRouteData(
@@ -97,7 +96,7 @@ def all_topics(table: RouteTable) -> TopicList:
 
 def topics_of_cluster(table: RouteTable, cluster: str) -> TopicList:
     names = table.clusters.get(cluster, set())
-    return TopicList([topic for topic, queues in table.topics.items() if not names.isdisjoint(queues)])
+    return TopicList(list(dict.fromkeys(topic for name in sorted(names) for topic in table.topics_of(name))))
 
 
 def system_topics(table: RouteTable) -> TopicList:

@@ -9,6 +9,9 @@
 | filter_servers | cluster, address | addresses of filter servers |
 | mappings | topic, broker name | mapping of a static topic |
 
+`version` changes with whatever lists of topics and clusters tell. No request looks through a whole table: what a
+broker holds is kept by its name, its address and its connection as well.
+
 A broker goes when it says so, when its connection closes, or when it is silent for longer than it asked for (120 s).
 Topics follow the master, or the slave with the least id where there is none; with acting masters the topics of such a
 slave are read-only.
@@ -16,7 +19,7 @@ slave are read-only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +27,7 @@ import structlog
 
 from broker_gateway.remoting.body.registration import RegisterBrokerBody
 from broker_gateway.remoting.body.route import MASTER_ID, QueueData
-from broker_gateway.remoting.body.topic_config import PERM_READ, PERM_WRITE, DataVersion, TopicConfig
+from broker_gateway.remoting.body.topic_config import PERM_READ, PERM_WRITE, DataVersion
 from broker_gateway.remoting.errors import RequestError
 
 log = structlog.get_logger(__name__)
@@ -32,10 +35,13 @@ log = structlog.get_logger(__name__)
 DEFAULT_TIMEOUT_MS = 120_000
 MAX_TIMEOUT_MS = 86_400_000
 MAX_BROKERS = 10_000
+"""Addresses, each under every name it registered."""
 MAX_QUEUE_DATAS = 2_000_000
 """Of all topics on all brokers."""
 MAX_MAPPED_QUEUES = 1_000_000
-"""Of all static topics on all brokers."""
+"""Of all static topics on all brokers; a mapping counts as a queue itself."""
+MAX_FILTER_SERVERS = 100_000
+"""Of all brokers."""
 
 BrokerKey = tuple[str, str]
 """Cluster and address."""
@@ -43,11 +49,12 @@ BrokerKey = tuple[str, str]
 
 @dataclass(slots=True)
 class Broker:
-    """The brokers of one name."""
+    """The brokers of one name. `cluster` is that of the first that came, `clusters` that of each by its id."""
 
     cluster: str
     broker_name: str
     broker_addrs: dict[int, str] = field(default_factory=dict)
+    clusters: dict[int, str] = field(default_factory=dict)
     enable_acting_master: bool = False
     zone_name: str | None = None
 
@@ -113,9 +120,14 @@ class RouteTable:
         self.live: dict[BrokerKey, LiveBroker] = {}
         self.filter_servers: dict[BrokerKey, list[str]] = {}
         self.mappings: dict[str, dict[str, Any]] = {}
+        self.version = 0
         self._by_connection: dict[Hashable, set[BrokerKey]] = {}
+        self._names: dict[BrokerKey, set[str]] = {}
+        self._by_name: dict[str, dict[str, None]] = {}
+        self._held = 0
         self._queue_datas = 0
         self._mapped_queues = 0
+        self._filter_servers = 0
 
     # registration
 
@@ -127,8 +139,7 @@ class RouteTable:
         known = self.brokers.get(given.broker_name)
         before = dict(known.broker_addrs) if known is not None else {}
         if not self._is_newest(given, before):
-            self._drop_live(key)
-            return Registered()
+            return Registered(change=next(iter(self.unregister_address(*key)), None))
         self._check_bounds(given, key)
         addrs = {
             number: addr
@@ -141,18 +152,10 @@ class RouteTable:
             log.warning("a single topic of a broker that is not registered", broker=given.broker_name)
             raise RequestError("register broker failed")
         broker = known or Broker(given.cluster_name, given.broker_name)
-        self.brokers[given.broker_name] = broker
-        self.clusters.setdefault(given.cluster_name, set()).add(given.broker_name)
-        broker.enable_acting_master = bool(given.enable_acting_master)
-        broker.zone_name = given.zone_name
         addrs[given.broker_id] = given.broker_addr
-        broker.broker_addrs = addrs
+        self._take_broker(given, broker, addrs)
         self._take_topics(given, broker, key, first=first, delete_missing=delete_missing_topics)
         self._take_live(given, key, connection)
-        if given.body.filter_server_list:
-            self.filter_servers[key] = list(given.body.filter_server_list)
-        else:
-            self.filter_servers.pop(key, None)
         change = None
         if given.broker_id < min(before, default=0):
             change = self._change_of(broker, None, given.ha_server_addr)
@@ -176,18 +179,47 @@ class RouteTable:
         return False
 
     def _check_bounds(self, given: Registration, key: BrokerKey) -> None:
-        if key not in self.live and len(self.live) >= MAX_BROKERS:
+        is_known = given.broker_name in self._names.get(key, ())
+        if max(len(self.live), self._held) >= MAX_BROKERS and not (is_known and key in self.live):
             raise RequestError(f"{MAX_BROKERS} brokers are registered; no more are taken")
+        servers = len(given.body.filter_server_list) - len(self.filter_servers.get(key, ()))
+        if servers > 0 and self._filter_servers + servers > MAX_FILTER_SERVERS:
+            raise RequestError(f"filter servers of all brokers: {MAX_FILTER_SERVERS} are allowed")
         new = sum(
             given.broker_name not in self.topics.get(each, ()) for each in given.body.topic_config_table
         )
         if self._queue_datas + new > MAX_QUEUE_DATAS:
             raise RequestError(f"topics of all brokers: {MAX_QUEUE_DATAS} are allowed; no more are taken")
         mapped = sum(
-            len(each.get("currIdMap", ())) for each in given.body.topic_queue_mapping_info_map.values()
+            _weight(each) - _weight(self.mappings.get(topic, {}).get(given.broker_name))
+            for topic, each in given.body.topic_queue_mapping_info_map.items()
         )
-        if mapped and self._mapped_queues + mapped > MAX_MAPPED_QUEUES:
+        if mapped > 0 and self._mapped_queues + mapped > MAX_MAPPED_QUEUES:
             raise RequestError(f"queues of static topics: {MAX_MAPPED_QUEUES} are allowed; no more are taken")
+
+    def _take_broker(self, given: Registration, broker: Broker, addrs: dict[int, str]) -> None:
+        """Its name, id, address and cluster."""
+        key = (given.cluster_name, given.broker_addr)
+        names = self._names.setdefault(key, set())
+        self._held += given.broker_name not in names
+        names.add(given.broker_name)
+        clusters = {number: each for number, each in broker.clusters.items() if number in addrs}
+        clusters[given.broker_id] = given.cluster_name
+        acting = bool(given.enable_acting_master)
+        told = (addrs, clusters, acting, given.zone_name)
+        if given.broker_name in self.brokers and told == (
+            broker.broker_addrs,
+            broker.clusters,
+            broker.enable_acting_master,
+            broker.zone_name,
+        ):
+            return
+        self.version += 1
+        self.brokers[given.broker_name] = broker
+        replaced = broker.broker_addrs, broker.clusters
+        broker.broker_addrs, broker.clusters, broker.enable_acting_master, broker.zone_name = told
+        self._leave(broker, *replaced)
+        self.clusters.setdefault(given.cluster_name, set()).add(given.broker_name)
 
     def _take_topics(
         self, given: Registration, broker: Broker, key: BrokerKey, *, first: bool, delete_missing: bool
@@ -202,18 +234,38 @@ class RouteTable:
             return
         body = given.body
         if delete_missing and not body.topic_queue_mapping_info_map:
-            for topic in self._topics_of(broker.broker_name) - set(body.topic_config_table):
+            for topic in set(self.topics_of(broker.broker_name)) - set(body.topic_config_table):
                 self._drop_queue_data(topic, broker.broker_name)
         live = self.live.get(key)
         changed = first or live is None or live.data_version != body.data_version
         read_only = is_prime_slave and broker.enable_acting_master
+        alike: dict[tuple[int, ...], QueueData] = {}  # most topics of a broker have the same numbers
         for name, config in body.topic_config_table.items():
             if changed or broker.broker_name not in self.topics.get(name, ()):
-                self._put(name, _queue_data(broker.broker_name, config, read_only))
+                perm = config.perm & ~PERM_WRITE if read_only else config.perm
+                numbers = (config.read_queue_nums, config.write_queue_nums, perm, config.topic_sys_flag)
+                queue_data = alike.get(numbers)
+                if queue_data is None:
+                    queue_data = alike[numbers] = QueueData(broker.broker_name, *numbers)
+                self._put(name, queue_data)
         if changed:
-            for name, mapping in body.topic_queue_mapping_info_map.items():
-                if name in self.topics:
-                    self._put_mapping(name, mapping)
+            self._take_mappings(broker.broker_name, body.topic_queue_mapping_info_map)
+
+    def _take_mappings(self, broker_name: str, given: Mapping[str, Any]) -> None:
+        others = set()
+        for topic, mapping in given.items():
+            if mapping["bname"] != broker_name:
+                others.add(mapping["bname"])
+            elif broker_name in self.topics.get(topic, ()):
+                mappings = self.mappings.setdefault(topic, {})
+                self._mapped_queues += _weight(mapping) - _weight(mappings.get(broker_name))
+                mappings[broker_name] = mapping
+        if others:
+            log.warning(
+                "mappings of static topics under other brokers' names are passed over",
+                broker=broker_name,
+                named=sorted(others)[:5],
+            )
 
     def _take_live(self, given: Registration, key: BrokerKey, connection: Hashable) -> None:
         if key not in self.live:
@@ -227,6 +279,9 @@ class RouteTable:
             given.ha_server_addr,
         )
         self._by_connection.setdefault(connection, set()).add(key)
+        if given.body.filter_server_list:
+            self.filter_servers[key] = list(given.body.filter_server_list)
+            self._filter_servers += len(self.filter_servers[key])
 
     def _registered(
         self, given: Registration, broker: Broker, change: MinBrokerIdChange | None
@@ -267,6 +322,12 @@ class RouteTable:
         live = self.live.get((cluster, address))
         return None if live is None else live.data_version
 
+    def prolong(self, ms: int) -> None:
+        """Gives every broker this much more time: its signs of life could not be taken."""
+        now = self._clock()
+        for live in self.live.values():
+            live.last_update = min(now, live.last_update + ms)
+
     def expired(self) -> list[tuple[BrokerKey, Hashable]]:
         """Brokers silent for too long, with their connections; `unregister_address` removes them."""
         now = self._clock()
@@ -287,11 +348,10 @@ class RouteTable:
     def unregister_address(self, cluster: str, address: str) -> list[MinBrokerIdChange]:
         """Removes the broker of an address, whatever its name and id."""
         held = [
-            (broker.broker_name, number)
-            for broker in self.brokers.values()
-            if broker.cluster == cluster
-            for number, each in broker.broker_addrs.items()
-            if each == address
+            (name, number)
+            for name in self._names.get((cluster, address), ())
+            for number, each in self.brokers[name].broker_addrs.items()
+            if each == address and self.brokers[name].clusters[number] == cluster
         ]
         changes = [self.unregister(cluster, address, name, number) for name, number in held]
         self._drop_live((cluster, address))
@@ -301,23 +361,29 @@ class RouteTable:
         self, cluster: str, address: str, broker_name: str, broker_id: int
     ) -> MinBrokerIdChange | None:
         """Removes a broker; the change to tell the others of its name, if acting masters are on."""
-        self._drop_live((cluster, address))
-        self.filter_servers.pop((cluster, address), None)
         broker = self.brokers.get(broker_name)
-        if broker is None:
-            return None
+        change = None if broker is None else self._take_away(broker, address, broker_id)
+        if (cluster, address) not in self._names:
+            self._drop_live((cluster, address))
+        return change
+
+    def _take_away(self, broker: Broker, address: str, broker_id: int) -> MinBrokerIdChange | None:
         was_least = bool(broker.broker_addrs) and broker_id == broker.min_broker_id()
         left = {number: each for number, each in broker.broker_addrs.items() if each != address}
         if len(left) < len(broker.broker_addrs):
-            log.info("broker unregistered", broker=broker_name, broker_id=broker_id, address=address)
-        broker.broker_addrs = left
+            log.info("broker unregistered", broker=broker.broker_name, broker_id=broker_id, address=address)
+            self.version += 1
+            replaced = broker.broker_addrs, broker.clusters
+            broker.broker_addrs = left
+            broker.clusters = {number: each for number, each in broker.clusters.items() if number in left}
+            self._leave(broker, *replaced)
         if not left:
-            self._drop_name(cluster, broker_name)
+            self._drop_name(broker)
             return None
         if not broker.enable_acting_master:
             return None
         if MASTER_ID not in left:
-            self._set_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
+            self._set_perm(broker.broker_name, lambda perm: perm & ~PERM_WRITE)
         return self._change_of(broker, address, None) if was_least else None
 
     # permissions
@@ -331,55 +397,78 @@ class RouteTable:
         return self._set_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
 
     def _set_perm(self, broker_name: str, perm: Callable[[int], int]) -> int:
-        count = 0
-        for queues in self.topics.values():
-            found = queues.get(broker_name)
-            if found is not None:
-                queues[broker_name] = replace(found, perm=perm(found.perm))
-                count += 1
-        return count
+        topics = self._by_name.get(broker_name, {})
+        changed: dict[QueueData, QueueData] = {}
+        for topic in topics:
+            queues = self.topics[topic]
+            found = queues[broker_name]
+            if found not in changed:
+                changed[found] = replace(found, perm=perm(found.perm))
+            queues[broker_name] = changed[found]
+        return len(topics)
 
     # parts
 
-    def _topics_of(self, broker_name: str) -> set[str]:
-        return {topic for topic, queues in self.topics.items() if broker_name in queues}
+    def topics_of(self, broker_name: str) -> Iterable[str]:
+        """Topics of the brokers of a name."""
+        return self._by_name.get(broker_name, {}).keys()
 
     def _put(self, topic: str, queue_data: QueueData) -> None:
         queues = self.topics.setdefault(topic, {})
-        if queue_data.broker_name not in queues:
+        before = queues.get(queue_data.broker_name)
+        if before is None:
             self._queue_datas += 1
-        queues[queue_data.broker_name] = queue_data
-
-    def _put_mapping(self, topic: str, mapping: dict[str, Any]) -> None:
-        mappings = self.mappings.setdefault(topic, {})
-        before = mappings.get(mapping["bname"], {})
-        self._mapped_queues += len(mapping.get("currIdMap", ())) - len(before.get("currIdMap", ()))
-        mappings[mapping["bname"]] = mapping
+            self._by_name.setdefault(queue_data.broker_name, {})[topic] = None
+        if before is not queue_data and before != queue_data:
+            queues[queue_data.broker_name] = queue_data
+            self.version += 1
 
     def _drop_queue_data(self, topic: str, broker_name: str) -> None:
         queues = self.topics.get(topic)
         if queues is None or queues.pop(broker_name, None) is None:
             return
+        self.version += 1
         self._queue_datas -= 1
+        topics = self._by_name[broker_name]
+        del topics[topic]
+        if not topics:
+            del self._by_name[broker_name]
         if not queues:
             del self.topics[topic]
-            for mapping in self.mappings.pop(topic, {}).values():
-                self._mapped_queues -= len(mapping.get("currIdMap", ()))
+        mappings = self.mappings.get(topic)
+        if mappings is not None:
+            self._mapped_queues -= _weight(mappings.pop(broker_name, None))
+            if not mappings:
+                del self.mappings[topic]
 
-    def _drop_name(self, cluster: str, broker_name: str) -> None:
-        broker = self.brokers.pop(broker_name)
-        for each in {cluster, broker.cluster}:
-            names = self.clusters.get(each, set())
-            names.discard(broker_name)
+    def _drop_name(self, broker: Broker) -> None:
+        del self.brokers[broker.broker_name]
+        for topic in list(self.topics_of(broker.broker_name)):
+            self._drop_queue_data(topic, broker.broker_name)
+
+    def _leave(self, broker: Broker, addrs: dict[int, str], clusters: dict[int, str]) -> None:
+        """Forgets what of a name's addresses and clusters before is not there any more."""
+        now = {(broker.clusters[number], addr) for number, addr in broker.broker_addrs.items()}
+        for key in {(clusters[number], addr) for number, addr in addrs.items()} - now:
+            names = self._names[key]
+            names.discard(broker.broker_name)
+            self._held -= 1
             if not names:
-                self.clusters.pop(each, None)
-        for topic in self._topics_of(broker_name):
-            self._drop_queue_data(topic, broker_name)
+                del self._names[key]
+        left = set(clusters.values()) - set(broker.clusters.values())
+        for cluster in left:
+            names = self.clusters[cluster]
+            names.discard(broker.broker_name)
+            if not names:
+                del self.clusters[cluster]
+        if broker.cluster in left and broker.clusters:
+            broker.cluster = broker.clusters[broker.min_broker_id()]
 
     def _drop_live(self, key: BrokerKey) -> None:
         live = self.live.pop(key, None)
         if live is None:
             return
+        self._filter_servers -= len(self.filter_servers.pop(key, ()))
         keys = self._by_connection[live.connection]
         keys.discard(key)
         if not keys:
@@ -397,11 +486,6 @@ class RouteTable:
         return MinBrokerIdChange(broker.broker_name, least, addrs[least], offline, ha, tuple(told))
 
 
-def _queue_data(broker_name: str, topic: TopicConfig, read_only: bool) -> QueueData:
-    return QueueData(
-        broker_name,
-        topic.read_queue_nums,
-        topic.write_queue_nums,
-        topic.perm & ~PERM_WRITE if read_only else topic.perm,
-        topic.topic_sys_flag,
-    )
+def _weight(mapping: dict[str, Any] | None) -> int:
+    """What a mapping counts for."""
+    return 0 if mapping is None else 1 + len(mapping.get("currIdMap", ()))

@@ -25,6 +25,8 @@ from broker_gateway.remoting.server import RemotingServer
 log = structlog.get_logger(__name__)
 
 _NOTIFY_TIMEOUT_S = 0.3
+_PAUSE_MS = 1000
+"""A wait that takes this much too long: the process stood still, and signs of life wait in its sockets."""
 _MAX_NOTIFICATIONS = 1000
 
 
@@ -88,13 +90,33 @@ class NameServer:
         await self._client.close()
 
     async def _look_for_silent(self) -> None:
+        """Every interval. When this process stood still, brokers get that time, and are heard before the next look."""
+        clock = self._state.clock
+        looked = clock()
         while True:
-            await asyncio.sleep(self._state.config.namesrv.scan_not_active_broker_interval / 1000)
-            for (cluster, address), connection in self._state.routes.expired():
+            began = clock()
+            next_look = looked + self._state.config.namesrv.scan_not_active_broker_interval
+            wait = min(max(next_look - began, 0), _PAUSE_MS)
+            await asyncio.sleep(wait / 1000)
+            now = clock()
+            late = now - began - wait
+            if late > _PAUSE_MS:
+                log.warning("the name server stood still; brokers get that time", ms=late)
+                self._state.routes.prolong(late)
+                looked = now
+            elif now >= next_look:
+                looked = now
+                self._unregister_silent()
+
+    def _unregister_silent(self) -> None:
+        for (cluster, address), connection in self._state.routes.expired():
+            try:
                 log.warning("a broker is silent; it is unregistered", cluster=cluster, address=address)
                 if isinstance(connection, Connection):
                     connection.close("its broker is silent", at_once=True)
                 self._state.notify(self._state.routes.unregister_address(cluster, address))
+            except Exception:
+                log.exception("a silent broker could not be unregistered", cluster=cluster, address=address)
 
     def _connection_closed(self, connection: Connection) -> None:
         self._state.notify(self._state.routes.connection_closed(connection))

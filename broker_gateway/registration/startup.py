@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+
 import structlog
 
 from broker_gateway.config import GatewayConfig
-from broker_gateway.nameserver.config import load_config
+from broker_gateway.nameserver.config import NameServerConfig, load_config
 from broker_gateway.nameserver.server import NameServer
 from broker_gateway.registration.options import local_address
 from broker_gateway.registration.registration import Registration
@@ -26,26 +29,40 @@ async def start_registration(config: GatewayConfig, registration: Registration, 
     return ports
 
 
-async def _start_name_server(config: GatewayConfig, undo: Undo) -> tuple[str, int]:
-    """Its address for this host, and its port. Its files are in the store's folder; other options come from the
-    environment (`LAKEBROKER_NAMESRV_<name>`)."""
+def name_server_config(
+    config: GatewayConfig, environment: Mapping[str, str] = os.environ
+) -> tuple[NameServerConfig, list[str]]:
+    """Options of the broker's own name server, and warnings. Raises OptionError.
+
+    Its files are in the store's folder. What the broker's options say is not read back from there; other options are,
+    so that what `mqadmin updateNamesrvConfig` changed stays, unless the environment (`LAKEBROKER_NAMESRV_<name>`) has
+    them too.
+    """
     folder = config.store.store_path_root_dir / "namesrv"
-    folder.mkdir(parents=True, exist_ok=True)
-    bound = config.proxy.grpc_bind_address
-    options, warnings = load_config(
-        None,
+    stored = folder / "namesrv.properties"
+    remote_admin = str(config.lake.lake_remote_admin).lower()
+    return load_config(
+        stored if stored.exists() else None,
         {
             "listenPort": str(config.registration.lake_namesrv_listen_port),
-            "bindAddress": bound,
+            "bindAddress": config.proxy.grpc_bind_address,
             "kvConfigPath": str(folder / "kvConfig.json"),
-            "configStorePath": str(folder / "namesrv.properties"),
+            "configStorePath": str(stored),
+            "lakeRemoteAdmin": environment.get("LAKEBROKER_NAMESRV_lakeRemoteAdmin", remote_admin),
         },
+        environment,
     )
+
+
+async def _start_name_server(config: GatewayConfig, undo: Undo) -> tuple[str, int]:
+    """Its address for this host, and its port."""
+    options, warnings = name_server_config(config)
+    options.namesrv.config_store_path.parent.mkdir(parents=True, exist_ok=True)
     for warning in warnings:
         log.warning(warning)
     server = NameServer(options)
     await server.start()
     undo.add("ending the name server", server.stop)
-    address = local_address(bound, server.port)
+    address = local_address(options.server.bind_address, server.port)
     log.info("name server", address=address)
     return address, server.port

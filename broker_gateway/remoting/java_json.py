@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any, NamedTuple, NoReturn
 
+from broker_gateway.remoting import json_slices
 from broker_gateway.remoting.errors import BodyError
 
 MAX_TOKENS = 3_000_000
@@ -36,6 +37,8 @@ def loads(data: bytes) -> Any:
         raise BodyError(f"JSON of {len(data)} bytes has more than {MAX_TOKENS} members; send less at a time")
     try:
         text = data.decode("utf-8")
+        if len(text) > json_slices.WINDOW:
+            return json_slices.read(text)
         try:
             return json.loads(text, parse_constant=_no_constant)
         except json.JSONDecodeError:

@@ -126,6 +126,8 @@ def test_a_broken_frame_closes_at_once(server: NameServer, data: bytes) -> None:
 BOMBS = {
     "deep": b"[" * (8 << 20),
     "dense": b'{"filterServerList":[' + b"[]," * 1_400_000 + b"[]]}",
+    "bare keys": b"{" + b",".join(b"a%d:1" % number for number in range(1_400_000)) + b"}",
+    "no wrapper": b'{"filterServerList":[]}' + b" " * (1 << 20),
     "wide": b"[" + b"{}," * (4 << 20) + b"{}]",
     "quotes": b"{0:" + b'"' + b'\\"' * (4 << 20),
     "bomb": zlib.compress(bytes(1 << 30), 9),
@@ -283,5 +285,47 @@ def test_a_client_that_never_reads(server: NameServer, record_property: Record) 
             record_property("grown_mib", grown)
             assert grown < 100
         await client.close()
+
+    asyncio.run(test())
+
+
+LISTS = {
+    "unit": (RequestCode.GET_UNIT_TOPIC_LIST, {}),
+    "unit sub": (RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, {}),
+    "unit sub un-unit": (RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, {}),
+    "unknown cluster": (RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "unknown"}),
+}
+
+
+@pytest.mark.timeout(240)
+def test_lists_asked_for_without_waiting_do_not_stop_the_server(
+    server: NameServer, record_property: Record
+) -> None:
+    """512 of each at once, of 90,000 topics, take no longer than a few that are worked out."""
+
+    async def test() -> None:
+        witness = Witness(server)
+        await witness.start()
+        client = RemotingClient()
+        loop = asyncio.get_running_loop()
+
+        topics = {f"topic-{number}": TopicConfig(f"topic-{number}") for number in range(90_000)}
+        body = RegisterBrokerBody(DataVersion(0, 1, 1), topics).encode(compress=True)
+        command = Command(RequestCode.REGISTER_BROKER, HOSTILE_IDS, body)
+        assert (await client.invoke(server.address, command, 60)).code == 0
+        began = loop.time()
+        listed = Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        assert (await client.invoke(server.address, listed, 60)).code == 0
+        one = loop.time() - began  # it looks at every topic
+        for name, (code, fields) in LISTS.items():
+            began = loop.time()
+            asked = [client.invoke(server.address, Command(code, fields), 60) for _ in range(512)]
+            answers, _ = await asyncio.gather(asyncio.gather(*asked), witness.look())
+            spent = loop.time() - began
+            assert {each.code for each in answers} == {ResponseCode.SUCCESS}
+            record_property(f"{name}: 512 for as long as one", round(spent / one, 1))
+            assert spent < 50 * one
+        await client.close()
+        await witness.close()
 
     asyncio.run(test())

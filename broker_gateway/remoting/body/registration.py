@@ -87,6 +87,10 @@ class RegisterBrokerBody:
         value = JsonObject(java_json.loads(data), "the registration")
         if version < Version.V3_0_11:
             return _decode_wrapper(value, ())
+        if value.members.get("topicConfigSerializeWrapper") is None:
+            raise BodyError(
+                "the registration has no topicConfigSerializeWrapper; send the broker's topics and data version in it"
+            )
         return _decode_wrapper(value.object("topicConfigSerializeWrapper"), _servers(value))
 
 

@@ -311,6 +311,21 @@ def test_an_emptied_list_leaves_the_broker_with_its_own_name_server(
         assert brokers(own) == {"broker-a": here}
 
 
+def test_options_of_its_own_name_server_survive_a_restart(tmp_path: Path) -> None:
+    options = {"lakeWithNamesrv": "true", "lakeNamesrvListenPort": "0", "lakeRemoteAdmin": "true"}
+    with Gateway(tmp_path, **options) as gateway:
+        own = f"127.0.0.1:{gateway.name_server_port}"
+        changed = Command(RequestCode.UPDATE_NAMESRV_CONFIG, {}, b"enableTopicList=false\n")
+        assert invoke(own, changed).code == ResponseCode.SUCCESS
+        assert gateway.terminate() == 0
+        gateway.start()
+        own = f"127.0.0.1:{gateway.name_server_port}"
+        shown = invoke(own, Command(RequestCode.GET_NAMESRV_CONFIG)).body.decode().splitlines()
+        assert {"enableTopicList=false", "lakeRemoteAdmin=true"} <= set(shown)
+        assert f"listenPort={gateway.name_server_port}" in shown
+        assert gateway.terminate() == 0
+
+
 def test_a_name_server_whose_host_moves_is_followed(tmp_path: Path) -> None:
     """A resolver that changes its mind stands between the host name and two name servers on one port."""
     with (

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from broker_gateway.config import default_ip
+from broker_gateway.nameserver.broker_requests import _is_large
 from broker_gateway.nameserver.config import load_config
+from broker_gateway.nameserver.route_table import MinBrokerIdChange, RouteTable
 from broker_gateway.nameserver.server import NameServer
 from broker_gateway.remoting.body.registration import RegisterBrokerBody
 from broker_gateway.remoting.body.route import ClusterInfo, QueueData, TopicRouteData
@@ -130,6 +132,9 @@ def test_registration_before_3_0_11(tmp_path: Path) -> None:
         ({"bodyCrc32": 1}, BODY.encode(compress=True), "crc32 not match"),
         ({"bodyCrc32": "x"}, b"", "bodyCrc32 'x' is no integer of 32 bits"),
         ({}, b"{", "JSON of 1 bytes cannot be read"),
+        ({}, b"{}", "no topicConfigSerializeWrapper"),
+        ({}, b'{"topicConfigSerializeWrapper":null}', "no topicConfigSerializeWrapper"),
+        ({}, b"{" + b"0:1," * 300_000 + b"0:1}", "more than 250000 keys without quotes"),
         ({}, b"x\x9cgarbage", "cannot be unpacked"),
         ({"brokerAddr": "nowhere"}, b"", "address 'nowhere': write it as host:port"),
         ({"brokerName": ""}, b"", "brokerName ''"),
@@ -173,6 +178,35 @@ def test_a_broker_that_left_while_its_registration_was_read_is_not_there(tmp_pat
             assert list(info.broker_addr_table) == ["b"]
             topic = list(topics)[-1]
             assert len(TopicRouteData.decode((await broker.route(topic)).body).queue_datas) == 1
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("topics", "large"),
+    [(2, False), (20_000, True)],
+)
+def test_a_small_body_that_unpacks_to_much_is_read_aside(topics: int, large: bool) -> None:
+    """Whatever is read on the event loop itself delays everybody."""
+    parts = [b"{}", *(b"t%d 1 1 6 SINGLE_TAG" % (number % 10) for number in range(topics)), b"[]"]
+    texts = [len(each).to_bytes(4, "big") + each for each in parts]
+    texts.insert(1, topics.to_bytes(4, "big"))
+    body = zlib.compress(b"".join(texts), 9)
+    assert len(body) < 4096
+    assert len(RegisterBrokerBody.decode(body, 0).topic_config_table) == min(topics, 10)
+    assert _is_large(body) == large
+
+
+def test_large_bodies_where_small_ones_belong(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with name_server(tmp_path) as broker:
+            await broker.register(BODY.encode(compress=True))
+            ids = {"brokerName": "b", "brokerAddr": "127.0.0.1:1", "clusterName": "c", "brokerId": 0}
+            answer = await broker.ask(RequestCode.QUERY_DATA_VERSION, b'{"counter":1}' + b" " * 5000, **ids)
+            assert "a data version of 5013 bytes; 4096 are allowed" in (answer.remark or "")
+            queues = TopicRouteData((QueueData("b", 3, 3),), ()).encode() + b" " * (1 << 20)
+            assert (await broker.ask(RequestCode.REGISTER_TOPIC_IN_NAMESRV, queues, topic="new")).code == 0
+            assert TopicRouteData.decode((await broker.route("new")).body).queue_datas[0].perm == 6
 
     run(test)
 
@@ -358,6 +392,69 @@ def test_silent_brokers_expire_though_their_connection_is_open(tmp_path: Path) -
     run(test)
 
 
+def test_the_look_for_silent_brokers_goes_on_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[str] = []
+    unregister = RouteTable.unregister_address
+
+    def failing(table: RouteTable, cluster: str, address: str) -> list[MinBrokerIdChange]:
+        if len(failed) < 3:
+            failed.append(address)
+            raise RuntimeError("tried")
+        return unregister(table, cluster, address)
+
+    monkeypatch.setattr(RouteTable, "unregister_address", failing)
+    # what unregisters at the end of the connection is not the look
+    monkeypatch.setattr(RouteTable, "connection_closed", lambda *_: [])
+
+    async def test() -> None:
+        async with name_server(tmp_path, scanNotActiveBrokerInterval="20") as reader:
+            broker = Broker(reader.address)
+            await broker.register(BODY.encode(compress=True), heartbeatTimeoutMillis=100)
+
+            async def gone() -> bool:
+                return (await reader.route()).code == ResponseCode.TOPIC_NOT_EXIST
+
+            await until(gone)
+            assert len(failed) == 3
+            await broker.client.close()
+
+    run(test)
+
+
+def test_brokers_survive_a_pause_of_the_name_server(tmp_path: Path) -> None:
+    """Stopped for longer than its brokers may be silent, while their heartbeats wait in its sockets."""
+
+    async def test(process: NameServerProcess) -> None:
+        broker = Broker(process.address)
+        ids = {"brokerName": "b", "brokerAddr": "127.0.0.1:1", "clusterName": "c", "brokerId": 0}
+        answer = await broker.register(BODY.encode(compress=True), heartbeatTimeoutMillis=4000)
+        assert answer.code == 0
+        assert process.process is not None
+        await broker.ask(RequestCode.BROKER_HEARTBEAT, **ids)
+        process.process.send_signal(signal.SIGSTOP)
+        try:
+            beats = []
+            beat = Command(RequestCode.BROKER_HEARTBEAT, {name: str(value) for name, value in ids.items()})
+            for _ in range(12):
+                beats.append(asyncio.create_task(broker.client.invoke(broker.address, beat, 50)))
+                await asyncio.sleep(0.5)
+        finally:
+            process.process.send_signal(signal.SIGCONT)
+        assert {each.code for each in await asyncio.gather(*beats)} == {0}
+        for _ in range(4):
+            assert (await broker.route()).code == 0
+            await broker.ask(RequestCode.BROKER_HEARTBEAT, **ids)
+            await asyncio.sleep(0.3)
+        assert "a broker is silent" not in process.log.read_text()
+        await broker.client.close()
+
+    with NameServerProcess(tmp_path, scanNotActiveBrokerInterval="500") as process:
+        asyncio.run(test(process))
+        assert "the name server stood still" in process.log.read_text()
+
+
 def test_changes_are_taken_from_this_machine_only(tmp_path: Path) -> None:
     own = default_ip()
     if own == "127.0.0.1":
@@ -385,6 +482,29 @@ def test_changes_are_taken_from_this_machine_only(tmp_path: Path) -> None:
 
 
 # the process
+
+
+def test_options_changed_in_the_file_of_c_survive_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.properties"
+    file.write_text(
+        f"listenPort=0\nbindAddress=127.0.0.1\nkvConfigPath={tmp_path / 'kv.json'}\nenableTopicList=true\n"
+    )
+
+    async def ask(port: int, code: RequestCode, body: bytes = b"") -> Command:
+        broker = Broker(f"127.0.0.1:{port}")
+        try:
+            return await broker.ask(code, body)
+        finally:
+            await broker.client.close()
+
+    for change in (b"enableTopicList=false\n", b"waitSecondsForService=7\n"):
+        with NameServerProcess(tmp_path / "run", config_file=file) as process:
+            assert asyncio.run(ask(process.port, RequestCode.UPDATE_NAMESRV_CONFIG, change)).code == 0
+            assert process.terminate() == 0
+    with NameServerProcess(tmp_path / "run", config_file=file) as process:
+        shown = asyncio.run(ask(process.port, RequestCode.GET_NAMESRV_CONFIG)).body.decode().splitlines()
+        assert {"enableTopicList=false", "waitSecondsForService=7", f"configStorePath={file}"} <= set(shown)
+        assert process.terminate() == 0
 
 
 def test_start_stop_and_start_again(tmp_path: Path) -> None:

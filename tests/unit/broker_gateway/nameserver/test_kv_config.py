@@ -21,11 +21,12 @@ def test_a_change_is_another_table() -> None:
     two = one.put("n", "k2", "ü").put("m", "k", "")
     assert empty.get("n", "k") is None
     assert (one.get("n", "k"), one.get("n", "k2")) == ("v", None)
-    assert two.listed("n") == KVTable({"k": "v", "k2": "ü"})
+    assert two.listed("n") == KVTable({"k": "v", "k2": "ü"}).encode()
     assert two.get("m", "k") == ""
-    assert two.delete("n", "k").listed("n") == KVTable({"k2": "ü"})
-    assert one.delete("n", "k").listed("n") == KVTable({}), "the namespace stays"
+    assert two.delete("n", "k").listed("n") == KVTable({"k2": "ü"}).encode()
+    assert one.delete("n", "k").listed("n") == KVTable({}).encode(), "the namespace stays"
     assert empty.delete("n", "k").listed("n") is None
+    assert two.listed("n") is two.listed("n"), "encoded once"
 
 
 def test_file_is_the_originals() -> None:

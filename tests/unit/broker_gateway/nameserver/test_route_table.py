@@ -86,7 +86,9 @@ def perm(table: RouteTable, topic: str = "orders") -> int:
 
 def nothing_is_left(table: RouteTable) -> bool:
     left = (table.topics, table.brokers, table.clusters, table.live, table.filter_servers, table.mappings)
-    return not any(left) and not table._by_connection and table._queue_datas == table._mapped_queues == 0
+    kept = (table._by_connection, table._names, table._by_name)
+    counts = (table._held, table._queue_datas, table._mapped_queues, table._filter_servers)
+    return not any(left) and not any(kept) and not any(counts)
 
 
 def test_route_of_a_registered_broker(table: RouteTable) -> None:
@@ -414,3 +416,204 @@ def test_queues_of_static_topics_are_bounded(table: RouteTable, monkeypatch: pyt
     assert table.mappings == {"orders": {"b": mapping}}
     table.delete_topic("orders")
     assert table._mapped_queues == 0
+
+
+# what grows, and what a change costs
+
+
+def test_a_name_under_many_clusters_leaves_none_behind(table: RouteTable) -> None:
+    for number in range(50):
+        table.register(registration(cluster=f"c{number}"), "conn")
+    for number in range(50):
+        table.unregister(f"c{number}", MASTER, "b", 0)
+    table.connection_closed("conn")
+    assert nothing_is_left(table)
+
+
+def test_a_slave_that_changes_clusters_leaves_them_while_its_master_stays(table: RouteTable) -> None:
+    table.register(registration(), "conn")
+    for number in range(50):
+        table.register(registration(1, SLAVE, cluster=f"c{number}"), "other")
+        table.unregister(f"c{number}", SLAVE, "b", 1)
+    assert table.clusters == {"c": {"b"}}
+    table.connection_closed("other")
+    table.connection_closed("conn")
+    assert nothing_is_left(table)
+
+
+def test_a_broker_that_moves_to_another_cluster(table: RouteTable, clock: Clock) -> None:
+    table.register(registration(cluster="before"), "conn")
+    table.register(registration(cluster="after"), "conn")
+    assert route_queries.cluster_info(table) == ClusterInfo(
+        {"b": BrokerData("after", "b", {0: MASTER})}, {"after": ["b"]}
+    )
+    assert list(route_queries.topics_of_cluster(table, "before").topic_list) == []
+    clock.now += 100_000
+    table.touch("after", MASTER)
+    clock.now += 100_000
+    assert [key for key, _ in table.expired()] == [("before", MASTER)]
+    table.unregister_address("before", MASTER)
+    assert addresses(table) == {0: MASTER}
+    table.connection_closed("conn")
+    assert nothing_is_left(table)
+
+
+def test_an_address_under_many_names_is_bounded(table: RouteTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_table, "MAX_BROKERS", 3)
+    for number in range(3):
+        table.register(registration(name=f"b{number}"), "conn")
+    with pytest.raises(RequestError, match="3 brokers are registered"):
+        table.register(registration(name="b3"), "conn")
+    table.register(registration(name="b2", version=2), "conn")
+    table.unregister("c", MASTER, "b0", 0)
+    assert list(table.live) == [("c", MASTER)], "it is there under two names yet"
+    table.connection_closed("conn")
+    assert nothing_is_left(table)
+
+
+def test_addresses_that_replace_each_other_are_bounded(
+    table: RouteTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route_table, "MAX_BROKERS", 3)
+    for number in range(3):
+        table.register(registration(0, f"h:{number}"), "conn")
+    with pytest.raises(RequestError, match="3 brokers are registered"):
+        table.register(registration(0, "h:3"), "conn")
+    table.connection_closed("conn")
+    assert nothing_is_left(table)
+
+
+def test_a_broker_that_is_refused_for_its_age_is_nowhere(table: RouteTable) -> None:
+    table.register(registration(0, MASTER, state=2), "conn")
+    table.register(registration(1, SLAVE, filter_server_list=("f:1",)), "other")
+    table.register(registration(0, SLAVE, state=1), "other")
+    assert addresses(table) == {0: MASTER}
+    assert not table.filter_servers
+    table.connection_closed("conn")
+    assert nothing_is_left(table)
+
+
+def test_filter_servers_are_bounded_and_go_with_their_broker(
+    table: RouteTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route_table, "MAX_FILTER_SERVERS", 3)
+    for servers in (("f:1", "f:2"), ("f:1", "f:3", "f:4")):
+        table.register(registration(filter_server_list=servers), "conn")
+    with pytest.raises(RequestError, match="3 are allowed"):
+        table.register(registration(0, SLAVE, name="other", filter_server_list=("f:5",)), "conn")
+    table.register(registration(), "conn")
+    assert table._filter_servers == 0
+    table.connection_closed("conn")
+    assert nothing_is_left(table)
+
+
+def mapping_of(name: str) -> dict[str, Any]:
+    return {"bname": name, "currIdMap": {}, "topic": "orders"}
+
+
+def test_mappings_are_those_of_the_broker_itself_and_go_with_it(table: RouteTable) -> None:
+    table.register(registration(), "conn")
+    for number in range(20):
+        name = f"b{number}"
+        info = {"orders": mapping_of(name), "other": mapping_of("somebody")}
+        table.register(registration(0, f"h:{number}", name=name, topic_queue_mapping_info_map=info), name)
+        assert set(table.mappings["orders"]) == {name}
+        assert "other" not in table.mappings
+        table.connection_closed(name)
+    assert (table.mappings, table._mapped_queues) == ({}, 0)
+
+
+def test_a_mapping_without_queues_counts_and_one_again_does_not(
+    table: RouteTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route_table, "MAX_MAPPED_QUEUES", 1)
+    info = {"orders": mapping_of("b")}
+    for version in (1, 2):
+        table.register(registration(version=version, topic_queue_mapping_info_map=info), "conn")
+    more = {**info, "other": mapping_of("b")}
+    with pytest.raises(RequestError, match="1 are allowed"):
+        table.register(registration(version=3, topic_queue_mapping_info_map=more), "conn")
+
+
+class CountingTopics(dict[str, Any]):
+    """Counts how often all of it is looked through."""
+
+    looks = 0
+
+    def items(self) -> Any:
+        CountingTopics.looks += 1
+        return super().items()
+
+    def values(self) -> Any:
+        CountingTopics.looks += 1
+        return super().values()
+
+
+def test_no_change_looks_through_all_topics_or_brokers(table: RouteTable) -> None:
+    table.topics = CountingTopics()
+    table.brokers = CountingTopics()
+    table.register(registration(name="large"), "large")
+    CountingTopics.looks = 0
+    table.register(registration(1, SLAVE, acting=True), "conn")
+    table.register(registration(0, MASTER, acting=True), "conn")
+    table.wipe_write_perm("b")
+    table.add_write_perm("b")
+    table.register(registration(0, MASTER, "orders", "new", version=2), "conn", delete_missing_topics=True)
+    route_queries.topics_of_cluster(table, "c")
+    route_queries.topics_of_cluster(table, "unknown")
+    table.unregister("c", MASTER, "b", 0)
+    table.connection_closed("conn")
+    assert CountingTopics.looks == 0
+    table.connection_closed("large")
+    assert nothing_is_left(table)
+
+
+def test_the_version_changes_with_what_lists_tell_and_not_with_signs_of_life(table: RouteTable) -> None:
+    def changes(what: Any) -> bool:
+        before = table.version
+        what()
+        return table.version != before
+
+    assert changes(lambda: table.register(registration(), "conn"))
+    assert not changes(lambda: table.register(registration(), "conn"))
+    assert not changes(lambda: table.register(registration(version=2), "conn"))
+    assert not changes(lambda: table.touch("c", MASTER))
+    assert changes(lambda: table.register(registration(0, MASTER, "orders", "new", version=3), "conn"))
+    assert changes(lambda: table.register(registration(zone="z", version=3), "conn"))
+    assert changes(lambda: table.register(registration(1, SLAVE), "other"))
+    assert changes(lambda: table.unregister("c", SLAVE, "b", 1))
+    assert changes(lambda: table.register_topic("more", [QueueData("b", 1, 1)]))
+    assert changes(lambda: table.delete_topic("more"))
+    assert changes(lambda: table.connection_closed("conn"))
+
+
+def test_time_is_given_to_every_broker_but_none_from_the_future(table: RouteTable, clock: Clock) -> None:
+    table.register(registration(timeout_ms=10_000), "conn")
+    clock.now += 13_000
+    table.register(registration(0, SLAVE, name="other", timeout_ms=10_000), "conn")
+    table.prolong(12_000)
+    assert table.expired() == []
+    clock.now += 9_500
+    assert [key for key, _ in table.expired()] == [("c", MASTER)]
+    clock.now += 600
+    assert len(table.expired()) == 2
+
+
+def test_brokers_of_other_zones_are_left_out_in_one_pass(table: RouteTable) -> None:
+    for number in range(5):
+        zone = "here" if number % 2 else "there"
+        table.register(registration(0, f"h:{number}", name=f"b{number}", zone=zone), "conn")
+    found = route(table)
+    assert found is not None
+    left = route_queries.in_zone(found, "HERE")
+    assert [each.broker_name for each in left.broker_datas] == ["b1", "b3"]
+    assert [each.broker_name for each in left.queue_datas] == ["b1", "b3"]
+
+
+def test_topics_with_the_same_numbers_share_one_entry(table: RouteTable) -> None:
+    topics = [f"t{number}" for number in range(100)]
+    table.register(registration(0, MASTER, *topics, TopicConfig("wide", 16, 16)), "conn")
+    assert len({id(each["b"]) for each in table.topics.values()}) == 2
+    table.wipe_write_perm("b")
+    assert len({id(each["b"]) for each in table.topics.values()}) == 2
+    assert {perm(table, topic) for topic in topics} == {4}
