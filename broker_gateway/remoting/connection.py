@@ -31,12 +31,14 @@ from broker_gateway.remoting.errors import (
     RequestTimeoutError,
     SendError,
 )
-from broker_gateway.remoting.frame import MAX_FRAME, Decoder, encode
+from broker_gateway.remoting.frame import MAX_FRAME, Decoder, encode_head
 
 log = structlog.get_logger(__name__)
 
 _TURN = 256
 """Commands of one connection before others get a turn."""
+_LARGE = 64 << 10
+"""Bytes of a body."""
 
 Answer = Command | None | Awaitable[Command | None]
 Processor = Callable[["Connection", Command], "Answer"]
@@ -133,7 +135,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._serve_buffered)
         try:
             async with asyncio.timeout(timeout_s):
-                await self._writable()
+                await self.writable()
                 self._send(command.with_opaque(opaque, command.flag))
                 return await answer
         except TimeoutError as error:
@@ -148,12 +150,18 @@ class Connection(asyncio.Protocol):
         """Sends a request that has no response. Raises RequestTimeoutError, SendError or EncodeError."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._writable()
+                await self.writable()
         except TimeoutError as error:
             raise RequestTimeoutError(
                 f"{self.peer} took no request {int(command.code)} within {timeout_s:g} s"
             ) from error
         self._send(command.with_opaque(self._take_opaque(), command.flag | ONE_WAY_FLAG))
+
+    async def writable(self) -> None:
+        """Returns when the peer has read what was sent before, or the connection is closed."""
+        while self._write_paused and self.is_open:
+            self._resumed.clear()
+            await self._resumed.wait()
 
     def close(self, reason: str, *, at_once: bool = False) -> None:
         """Closes it, after what is still to be sent unless `at_once`; the peer's open requests are given up."""
@@ -323,16 +331,15 @@ class Connection(asyncio.Protocol):
             self._send(request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
 
     def _send(self, command: Command) -> None:
-        data = encode(command, self._options.max_frame)
+        head = encode_head(command, self._options.max_frame)
         if self._transport is None or self._transport.is_closing():
             raise SendError(f"{self.peer}: {self._reason or 'not connected'}")
-        self._transport.write(data)
+        if len(command.body) < _LARGE:
+            self._transport.write(head + command.body)
+        else:  # not copied: answers to many may have the same body
+            self._transport.write(head)
+            self._transport.write(command.body)
         self._last_active = self._loop.time()
-
-    async def _writable(self) -> None:
-        while self._write_paused and self.is_open:
-            self._resumed.clear()
-            await self._resumed.wait()
 
     def _take_opaque(self) -> int:
         self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF

@@ -80,4 +80,4 @@ class Administration:
         return self._catalog.topics_version
 
     def group_version(self) -> DataVersion:
-        return self._catalog.versions.get("subscriptionGroup.json", DataVersion())
+        return self._catalog.groups_version

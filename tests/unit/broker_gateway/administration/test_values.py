@@ -108,6 +108,7 @@ def test_groups_as_tools_see_them_and_back() -> None:
     [
         ({}, "empty"),
         ({"groupName": "a b"}, "'a b'"),
+        ({"groupName": "\ud800"}, "'\\\\ud800' may hold only letters"),
         ({"groupName": "TOOLS_CONSUMER"}, "system"),
         ({"groupName": "g", "retryMaxTimes": 1001}, "retryMaxTimes 1001"),
         ({"groupName": "g", "retryMaxTimes": -1}, "retryMaxTimes -1"),
