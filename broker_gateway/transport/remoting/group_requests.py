@@ -153,9 +153,10 @@ class GroupRequests:
         topics = self._admin.offsets.topics_of(Fields(request.ext_fields).text("group"))
         return request.reply(body=TopicList(topics, self._admin.address).encode())
 
-    def consumers(self, _: Connection, request: Command) -> Command:
-        group = self._admin.connections.consumers(Fields(request.ext_fields).text("consumerGroup"))
-        return request.reply(body=java_json.dumps(group.to_json()))
+    async def consumers(self, _: Connection, request: Command) -> Command:
+        async with self._walks:
+            group = self._admin.connections.consumers(Fields(request.ext_fields).text("consumerGroup"))
+            return request.reply(body=await asyncio.to_thread(group.encode))
 
     def producers(self, _: Connection, request: Command) -> Command:
         found = self._admin.connections.producers(Fields(request.ext_fields).text("producerGroup"))
@@ -163,17 +164,15 @@ class GroupRequests:
 
     def consumer_ids(self, _: Connection, request: Command) -> Command:
         group = Fields(request.ext_fields).text("consumerGroup")
-        try:
-            found = self._admin.connections.consumers(group)
-        except RequestError as error:
-            raise RequestError(f"no consumer for this group, {group[:255]}") from error
-        ids = [each.client_id for each in found.clients]
-        return request.reply(body=java_json.dumps({"consumerIdList": ids}))
+        found = self._admin.connections.consumer_ids(group)
+        if not found:
+            raise RequestError(f"no consumer for this group, {group[:255]}")
+        return request.reply(body=java_json.dumps({"consumerIdList": found}))
 
     def heartbeat(self, connection: Connection, request: Command) -> Command:
         heartbeat = Heartbeat.decode(_object(request, MAX_HEARTBEAT, "the heartbeat"))
         self._admin.connections.heartbeat(
-            connection, heartbeat, len(request.body), language_name(request.language), request.version
+            connection, heartbeat, language_name(request.language), request.version
         )
         return request.reply()
 

@@ -125,8 +125,8 @@ def test_heartbeats() -> None:
     value = {"clientID": "c", "producerDataSet": [{"groupName": "p"}], "consumerDataSet": [consumer]}
     found = Heartbeat.decode(JsonObject(value, "x"))
     assert found.producers == ("p",)
-    assert found.consumers["g"]["consumeType"] == "CONSUME_ACTIVELY"
-    assert found.subscriptions["g"]["t"]["tagsSet"] == ["a", "b"]
+    assert found.consumers["g"].consume_type == "CONSUME_ACTIVELY"
+    assert [each.to_json()["tagsSet"] for each in found.consumers["g"].subscriptions] == [["a", "b"]]
 
 
 @pytest.mark.parametrize(
