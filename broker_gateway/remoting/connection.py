@@ -5,7 +5,7 @@ Bounds, and what happens there:
 | bound | then |
 |---|---|
 | frame, header | the connection is closed (ProtocolError) |
-| requests being served (`max_in_flight`, their bodies `max_frame`) | nothing more is read until one is answered |
+| requests being served (`max_in_flight`, their frames `max_frame`) | nothing more is read until one is answered |
 | unsent answers (transport's high-water mark) | nothing more is read until the peer reads, unless a response is awaited |
 | no byte either way, a frame begun, or answers not read for `idle_s` | the connection is closed |
 """
@@ -37,6 +37,8 @@ log = structlog.get_logger(__name__)
 
 _TURN = 256
 """Commands of one connection before others get a turn."""
+_TURN_S = 0.002
+"""Serving one connection before others get a turn."""
 _LARGE = 64 << 10
 """Bytes of a body."""
 
@@ -234,7 +236,11 @@ class Connection(asyncio.Protocol):
     def _serve_buffered(self) -> None:
         """Takes commands from the buffer while there is room for their answers."""
         self._again = None
-        for _ in range(_TURN):
+        until = self._loop.time() + _TURN_S
+        for served in range(_TURN + 1):
+            if served == _TURN or (served and self._loop.time() >= until):
+                self._again = self._loop.call_soon(self._serve_buffered)
+                break
             if not self.is_open or self._is_full():
                 break
             try:
@@ -249,9 +255,7 @@ class Connection(asyncio.Protocol):
             if command.is_response:
                 self._answered(command)
             else:
-                self._request(command)
-        else:
-            self._again = self._loop.call_soon(self._serve_buffered)
+                self._request(command, self._decoder.taken)
         if not self._decoder.buffered:
             self._frame_since = None
         elif self._frame_since is None and not self._is_full():
@@ -287,7 +291,7 @@ class Connection(asyncio.Protocol):
         elif not answer.done():
             answer.set_result(command)
 
-    def _request(self, command: Command) -> None:
+    def _request(self, command: Command, size: int) -> None:
         processor = self._processors.by_code.get(command.code, self._processors.default)
         if processor is None:
             remark = f" request type {command.code} not supported"
@@ -301,8 +305,8 @@ class Connection(asyncio.Protocol):
         if inspect.isawaitable(answer):
             task = self._loop.create_task(self._serve(command, answer))
             self._tasks.add(task)
-            self._serving += len(command.body)
-            task.add_done_callback(partial(self._served, len(command.body)))
+            self._serving += size
+            task.add_done_callback(partial(self._served, size))
         else:
             self._respond(command, answer)
 

@@ -55,6 +55,8 @@ class Decoder:
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self._max_frame = max_frame
         self._buffer = bytearray()
+        self.taken = 0
+        """Bytes of the newest command's frame."""
 
     @property
     def buffered(self) -> int:
@@ -89,4 +91,5 @@ class Decoder:
         with memoryview(buffer) as view:
             header, body = bytes(view[8 : 8 + header_length]), bytes(view[8 + header_length : 4 + length])
         del buffer[: 4 + length]
+        self.taken = 4 + length
         return decode_header(SerializeType(kind), header, body)

@@ -18,6 +18,7 @@ from broker_gateway.transport.remoting.ports import Ports
 from broker_gateway.transport.remoting.tables import Tables
 from broker_gateway.transport.remoting.topic_requests import TopicRequests
 
+MAX_CONNECTIONS = 5000
 WALKS = 2
 """Requests that look at every queue of topics, at a time."""
 MAX_WALKS_WAITING = 1024
@@ -48,6 +49,7 @@ class FrontDoor:
             processors,
             ConnectionOptions(idle_s=float(config.server.server_channel_max_idle_time_seconds)),
             on_close=self._closed,
+            max_connections=MAX_CONNECTIONS,
         )
 
     @property
