@@ -19,7 +19,7 @@ import structlog
 from broker_gateway.clock import now_ms
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.metadata.catalog import MAX_QUEUES, TOPICS_FILE, Catalog, Group, Topic
+from broker_gateway.metadata.catalog import GROUPS_FILE, MAX_QUEUES, TOPICS_FILE, Catalog, Group, Topic
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
@@ -192,6 +192,8 @@ class Journal:
         batch.timestamp_ms = now_ms()
         if batch.topics or batch.groups:
             batch.data_versions.append(_version_change(TOPICS_FILE, self._catalog.topics_version))
+        if batch.groups:
+            batch.data_versions.append(_version_change(GROUPS_FILE, self._catalog.groups_version))
         for state, change in changes.values():
             change.cursor = state.cursor
             committed = state.committed

@@ -20,7 +20,8 @@ MAX_QUEUES = 1024
 MAX_TOPICS = 100_000
 MAX_GROUPS = 100_000
 TOPICS_FILE = "topics.json"
-"""Whose data version counts up with every change of a topic."""
+GROUPS_FILE = "subscriptionGroup.json"
+"""Whose data versions count up with every change of a topic, or of a group."""
 
 
 class CatalogFullError(Exception):
@@ -92,9 +93,16 @@ class Catalog:
     def topics_version(self) -> DataVersion:
         return self.versions.get(TOPICS_FILE, DataVersion())
 
+    @property
+    def groups_version(self) -> DataVersion:
+        return self.versions.get(GROUPS_FILE, DataVersion())
+
     def count_topics_version(self) -> None:
         """Something about topics changed that name servers should hear of."""
         self.versions[TOPICS_FILE] = self.topics_version.next(now_ms())
+
+    def _count_groups_version(self) -> None:
+        self.versions[GROUPS_FILE] = self.groups_version.next(now_ms())
 
     def put_topic(self, topic: Topic, *, shrink: bool = False) -> tuple[Topic, bool]:
         """Creates or changes a topic; queues never become fewer unless `shrink`. Returns it and whether it is new.
@@ -126,6 +134,7 @@ class Catalog:
             group = replace(group, created_ms=known.created_ms)
         if group != known:
             self._groups[group.name] = group
+            self._count_groups_version()
             if known is None:
                 self.count_topics_version()  # its retry topic is new
             self.on_group(group)
@@ -145,6 +154,7 @@ class Catalog:
         group = self._groups.get(name)
         if group is not None:
             self.count_topics_version()
+            self._count_groups_version()
             self.on_group_deleted(group)
             del self._groups[name]
         return group

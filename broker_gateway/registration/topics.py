@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from broker_gateway.metadata.catalog import READ, WRITE, Catalog, Topic
+from broker_gateway.metadata.catalog import READ, WRITE, Catalog, Group, Topic
 from broker_gateway.metadata.names import RETRY_PREFIX
 from broker_gateway.remoting.body.topic_config import TopicConfig
 
@@ -27,8 +27,13 @@ def shown_topic(catalog: Catalog, name: str) -> Topic | None:
 
 def shown_topics(catalog: Catalog) -> list[Topic]:
     """The topics that the broker shows, and registers with name servers: retry topics of groups too."""
-    retry = {topic.name: topic for topic in (retry_topic_of(group.name) for group in catalog.groups())}
-    return list((retry | {topic.name: topic for topic in catalog.topics()}).values())
+    return with_retry_topics(catalog.topics(), catalog.groups())
+
+
+def with_retry_topics(topics: Iterable[Topic], groups: Iterable[Group]) -> list[Topic]:
+    """Topics, and the retry topics of groups."""
+    retry = {topic.name: topic for topic in (retry_topic_of(group.name) for group in groups)}
+    return list((retry | {topic.name: topic for topic in topics}).values())
 
 
 def topic_config(topic: Topic, *, order: bool = False, system: bool = False) -> TopicConfig:

@@ -5,7 +5,7 @@ Bounds, and what happens there:
 | bound | then |
 |---|---|
 | frame, header | the connection is closed (ProtocolError) |
-| requests being served (`max_in_flight`, their bodies `max_frame`) | nothing more is read until one is answered |
+| requests being served (`max_in_flight`, their frames `max_frame`) | nothing more is read until one is answered |
 | unsent answers (transport's high-water mark) | nothing more is read until the peer reads, unless a response is awaited |
 | no byte either way, a frame begun, or answers not read for `idle_s` | the connection is closed |
 """
@@ -31,12 +31,16 @@ from broker_gateway.remoting.errors import (
     RequestTimeoutError,
     SendError,
 )
-from broker_gateway.remoting.frame import MAX_FRAME, Decoder, encode
+from broker_gateway.remoting.frame import MAX_FRAME, Decoder, encode_head
 
 log = structlog.get_logger(__name__)
 
 _TURN = 256
 """Commands of one connection before others get a turn."""
+_TURN_S = 0.002
+"""Serving one connection before others get a turn."""
+_LARGE = 64 << 10
+"""Bytes of a body."""
 
 Answer = Command | None | Awaitable[Command | None]
 Processor = Callable[["Connection", Command], "Answer"]
@@ -133,7 +137,7 @@ class Connection(asyncio.Protocol):
             self._loop.call_soon(self._serve_buffered)
         try:
             async with asyncio.timeout(timeout_s):
-                await self._writable()
+                await self.writable()
                 self._send(command.with_opaque(opaque, command.flag))
                 return await answer
         except TimeoutError as error:
@@ -148,12 +152,18 @@ class Connection(asyncio.Protocol):
         """Sends a request that has no response. Raises RequestTimeoutError, SendError or EncodeError."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._writable()
+                await self.writable()
         except TimeoutError as error:
             raise RequestTimeoutError(
                 f"{self.peer} took no request {int(command.code)} within {timeout_s:g} s"
             ) from error
         self._send(command.with_opaque(self._take_opaque(), command.flag | ONE_WAY_FLAG))
+
+    async def writable(self) -> None:
+        """Returns when the peer has read what was sent before, or the connection is closed."""
+        while self._write_paused and self.is_open:
+            self._resumed.clear()
+            await self._resumed.wait()
 
     def close(self, reason: str, *, at_once: bool = False) -> None:
         """Closes it, after what is still to be sent unless `at_once`; the peer's open requests are given up."""
@@ -226,7 +236,11 @@ class Connection(asyncio.Protocol):
     def _serve_buffered(self) -> None:
         """Takes commands from the buffer while there is room for their answers."""
         self._again = None
-        for _ in range(_TURN):
+        until = self._loop.time() + _TURN_S
+        for served in range(_TURN + 1):
+            if served == _TURN or (served and self._loop.time() >= until):
+                self._again = self._loop.call_soon(self._serve_buffered)
+                break
             if not self.is_open or self._is_full():
                 break
             try:
@@ -241,9 +255,7 @@ class Connection(asyncio.Protocol):
             if command.is_response:
                 self._answered(command)
             else:
-                self._request(command)
-        else:
-            self._again = self._loop.call_soon(self._serve_buffered)
+                self._request(command, self._decoder.taken)
         if not self._decoder.buffered:
             self._frame_since = None
         elif self._frame_since is None and not self._is_full():
@@ -279,7 +291,7 @@ class Connection(asyncio.Protocol):
         elif not answer.done():
             answer.set_result(command)
 
-    def _request(self, command: Command) -> None:
+    def _request(self, command: Command, size: int) -> None:
         processor = self._processors.by_code.get(command.code, self._processors.default)
         if processor is None:
             remark = f" request type {command.code} not supported"
@@ -293,8 +305,8 @@ class Connection(asyncio.Protocol):
         if inspect.isawaitable(answer):
             task = self._loop.create_task(self._serve(command, answer))
             self._tasks.add(task)
-            self._serving += len(command.body)
-            task.add_done_callback(partial(self._served, len(command.body)))
+            self._serving += size
+            task.add_done_callback(partial(self._served, size))
         else:
             self._respond(command, answer)
 
@@ -323,16 +335,15 @@ class Connection(asyncio.Protocol):
             self._send(request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
 
     def _send(self, command: Command) -> None:
-        data = encode(command, self._options.max_frame)
+        head = encode_head(command, self._options.max_frame)
         if self._transport is None or self._transport.is_closing():
             raise SendError(f"{self.peer}: {self._reason or 'not connected'}")
-        self._transport.write(data)
+        if len(command.body) < _LARGE:
+            self._transport.write(head + command.body)
+        else:  # not copied: answers to many may have the same body
+            self._transport.write(head)
+            self._transport.write(command.body)
         self._last_active = self._loop.time()
-
-    async def _writable(self) -> None:
-        while self._write_paused and self.is_open:
-            self._resumed.clear()
-            await self._resumed.wait()
 
     def _take_opaque(self) -> int:
         self._next_opaque = (self._next_opaque + 1) & 0x7FFFFFFF

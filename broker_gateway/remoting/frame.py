@@ -33,6 +33,11 @@ assert _LENGTH.size == 4
 
 def encode(command: Command, max_frame: int = MAX_FRAME) -> bytes:
     """The frame of a command. Raises EncodeError."""
+    return encode_head(command, max_frame) + command.body
+
+
+def encode_head(command: Command, max_frame: int = MAX_FRAME) -> bytes:
+    """The frame of a command up to its body. Raises EncodeError."""
     header = encode_header(command)
     length = 4 + len(header) + len(command.body)
     if len(header) > MAX_HEADER:
@@ -41,7 +46,7 @@ def encode(command: Command, max_frame: int = MAX_FRAME) -> bytes:
         raise EncodeError(
             f"the frame has {4 + length} bytes, {max_frame} are allowed; ask for less at a time"
         )
-    return b"".join((_PREFIX.pack(length, command.serialize_type << 24 | len(header)), header, command.body))
+    return _PREFIX.pack(length, command.serialize_type << 24 | len(header)) + header
 
 
 class Decoder:
@@ -50,6 +55,8 @@ class Decoder:
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self._max_frame = max_frame
         self._buffer = bytearray()
+        self.taken = 0
+        """Bytes of the newest command's frame."""
 
     @property
     def buffered(self) -> int:
@@ -84,4 +91,5 @@ class Decoder:
         with memoryview(buffer) as view:
             header, body = bytes(view[8 : 8 + header_length]), bytes(view[8 + header_length : 4 + length])
         del buffer[: 4 + length]
+        self.taken = 4 + length
         return decode_header(SerializeType(kind), header, body)

@@ -23,6 +23,7 @@ _BARE_KEY = re.compile(
     re.DOTALL,
 )
 _INT64 = 1 << 63
+_PLAIN = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
 class ObjectKeys(NamedTuple):
@@ -62,6 +63,11 @@ def dumps(value: Any, *, standard: bool = False) -> bytes:
     """JSON of plain values; `standard` quotes integer keys and escapes what is not ASCII."""
     quote = encode_basestring_ascii if standard else encode_basestring
     return _text(value, quote, standard).encode("utf-8", "replace")
+
+
+def dumps_plain(value: Any) -> bytes:
+    """As `dumps`, in a fraction of its time, of values with texts as keys and no null members."""
+    return _PLAIN.encode(value).encode("utf-8", "replace")
 
 
 def _text(value: Any, quote: Callable[[str], str], standard: bool) -> str:

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable
 
 import structlog
 
+from broker_gateway.remoting.address import is_loopback
 from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
 
 log = structlog.get_logger(__name__)
 
 MAX_CONNECTIONS = 20_000
+SPARE = 64
+"""Connections from this machine beyond the limit, for administrators."""
 MAX_HELD = 256 << 20
-"""Bytes of frames not whole and answers not sent, of all connections."""
+"""Bytes of frames not whole, requests being served and answers not sent, of all connections."""
+LOG_EVERY_S = 10.0
+"""About connections that are closed for want of room."""
 _SMALL = 64 << 10
 
 
 class RemotingServer:
     """Serves requests by `processors`; `on_close` is told every connection that ended.
 
-    Beyond `max_connections` a connection is closed as it comes. Beyond `max_held` bytes the connection that has made no
-    progress for longest is closed, of those that hold more than 64 KiB.
+    Beyond `max_connections` a connection is closed as it comes; one from this machine, beyond SPARE more. Beyond
+    `max_held` bytes connections are closed that have made no progress for longest: first of those that hold more than
+    64 KiB, then of the others.
     """
 
     def __init__(
@@ -41,6 +48,7 @@ class RemotingServer:
         self._max_held = max_held
         self._held: dict[Connection, int] = {}
         self._total_held = 0
+        self._refused, self._stalled = _Seldom(), _Seldom()
         self._servers: list[asyncio.Server] = []
         self.port = 0
         """The port that was listened on first."""
@@ -94,10 +102,15 @@ class RemotingServer:
         )
 
     def _opened(self, connection: Connection) -> None:
-        if len(self._held) >= self._max_connections:
-            log.warning(
-                "too many connections; this one is closed", peer=connection.peer, limit=len(self._held)
-            )
+        spare = SPARE if is_loopback(connection.peer_host) else 0
+        if len(self._held) >= self._max_connections + spare:
+            if count := self._refused.count():
+                log.warning(
+                    "too many connections; new ones are closed",
+                    peer=connection.peer,
+                    limit=self._max_connections,
+                    closed=count,
+                )
             connection.close(f"{self._max_connections} connections are open", at_once=True)
             return
         self._held[connection] = 0
@@ -116,14 +129,44 @@ class RemotingServer:
             return
         self._held[connection] = connection.held
         self._total_held += self._held[connection] - before
-        while self._total_held > self._max_held:
-            large = [each for each, held in self._held.items() if held > _SMALL and each.is_open]
-            if not large:
+        if self._total_held > self._max_held:
+            self._close_stalled()
+
+    def _close_stalled(self) -> None:
+        holding = [each for each, held in self._held.items() if held and each.is_open]
+        holding.sort(key=lambda each: (self._held[each] <= _SMALL, each.stalled_since))
+        most = self._max_held
+        for each in holding:
+            if self._total_held <= most:
                 return
-            stalled = min(large, key=lambda each: each.stalled_since)
-            log.warning(
-                "too much is held; a stalled connection is closed", peer=stalled.peer, bytes=stalled.held
-            )
-            stalled.close(f"{self._max_held} bytes are held for connections", at_once=True)
-            self._total_held -= self._held[stalled]
-            self._held[stalled] = 0
+            if (
+                self._held[each] <= _SMALL
+            ):  # many of them at once, for the next one to come would look at all again
+                most = self._max_held - (self._max_held >> 4)
+            if count := self._stalled.count():
+                log.warning(
+                    "too much is held; stalled connections are closed",
+                    peer=each.peer,
+                    bytes=each.held,
+                    closed=count,
+                )
+            each.close(f"{self._max_held} bytes are held for connections", at_once=True)
+            self._total_held -= self._held[each]
+            self._held[each] = 0
+
+
+class _Seldom:
+    """Says of events that come in masses when one is to be logged."""
+
+    def __init__(self) -> None:
+        self._since = 0
+        self._logged: float | None = None
+
+    def count(self) -> int:
+        """How many came since the last that was logged, this one too; 0 while it is not yet time for another."""
+        self._since += 1
+        now = time.monotonic()
+        if self._logged is not None and now - self._logged < LOG_EVERY_S:
+            return 0
+        count, self._since, self._logged = self._since, 0, now
+        return count

@@ -15,7 +15,9 @@ import pytest
 from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.frame import MAX_FRAME, encode
+from broker_gateway.remoting.frame import MAX_FRAME, Decoder, encode
+from broker_gateway.remoting.java_json import JsonObject
+from broker_gateway.service.administration.connections import MAX_HELD, Heartbeat
 from demo.processes import Gateway
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from tests.fault.test_nameserver_load import BOMBS, hostile_frames
@@ -221,32 +223,106 @@ def test_searches_by_key_are_few_at_a_time_and_hold_nobody_up(gateway: Gateway) 
     asyncio.run(test())
 
 
+SUBSCRIPTIONS: dict[str, list[dict[str, str]]] = {
+    "long": [{"topic": f"t{number}", "subString": "x" * 180} for number in range(4300)],
+    "short": [{"topic": f"{number:x}"} for number in range(10_000)],
+}
+
+
 @pytest.mark.timeout(180)
-def test_what_heartbeats_hold_is_bounded(gateway: Gateway, record_property: Record) -> None:
-    """60 connections with a heartbeat of nearly 1 MiB each: 32 MiB are kept, the rest is told so."""
+@pytest.mark.parametrize("kind", SUBSCRIPTIONS)
+def test_what_heartbeats_hold_is_bounded(gateway: Gateway, kind: str, record_property: Record) -> None:
+    """60 connections with a large heartbeat each: 32 MiB of memory are kept, the rest is told so."""
 
     async def test() -> None:
         witness = Witness(gateway)
         await witness.look()
+        consumer = {"groupName": "g", "subscriptionDataSet": SUBSCRIPTIONS[kind]}
+        value = {"clientID": "c", "consumerDataSet": [consumer]}
+        body = json.dumps(value, separators=(",", ":")).encode()
+        address = f"127.0.0.1:{gateway.remoting_port}"
+        warm = RemotingClient()
+        assert (await warm.invoke(address, Command(RequestCode.HEART_BEAT, {}, body), 20)).code == 0
+        await warm.close()
+        await asyncio.sleep(0.1)
         before = memory_mib(gateway)
-        subscriptions = [{"topic": f"t{number}", "subString": "x" * 180} for number in range(4300)]
-        consumer = {"groupName": "g", "subscriptionDataSet": subscriptions}
-        body = json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode()
-        assert 900_000 < len(body) < 1 << 20
         clients, codes = [], []
         for _ in range(60):
             clients.append(RemotingClient())
             command = Command(RequestCode.HEART_BEAT, {}, body)
-            answer = await clients[-1].invoke(f"127.0.0.1:{gateway.remoting_port}", command, 20)
+            answer = await clients[-1].invoke(address, command, 20)
             codes.append(answer.code)
         await witness.look()
-        kept = (32 << 20) // len(body)
+        kept = MAX_HELD // Heartbeat.decode(JsonObject(value, "x")).weight
+        assert 15 < kept < 40
         assert codes == [0] * kept + [ResponseCode.SYSTEM_BUSY] * (60 - kept)
         grown = memory_mib(gateway) - before
         record_property("grown_mib", grown)
-        assert grown < 400
+        assert grown < 160
+        listed = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"})
+        found = await clients[0].invoke(address, listed, 20)
+        assert json.loads(found.body) == {"consumerIdList": ["c"] * kept}
         for client in clients:
             await client.close()
         await witness.close()
 
     asyncio.run(test())
+
+
+@pytest.mark.timeout(180)
+def test_whole_tables_are_few_at_a_time_and_come_in_pages(gateway: Gateway, record_property: Record) -> None:
+    """8,000 groups; 300 requests of everything on one connection, answers unread at first: some are refused with
+    SYSTEM_BUSY, others are served, memory stays bounded."""
+
+    async def test() -> None:
+        witness = Witness(gateway)
+        await witness.look()
+        names = [f"group-{number:05d}" for number in range(8000)]
+        put = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        frames = [encode(Command(put, {}, b'{"groupName":"%b"}' % name.encode())) for name in names]
+        with connect(gateway) as peer:
+            sending = asyncio.create_task(asyncio.to_thread(peer.sendall, b"".join(frames)))
+            assert {each.code for each in await asyncio.to_thread(answers, peer, len(names))} == {0}
+            await sending
+        before = memory_mib(gateway)
+        with connect(gateway) as peer:
+            peer.sendall(encode(Command(RequestCode.GET_ALL_TOPIC_CONFIG)) * 300)
+            for _ in range(20):
+                await witness.look()
+            codes = [each.code for each in await asyncio.to_thread(answers, peer, 300)]
+        assert set(codes) == {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}
+        grown = memory_mib(gateway, "VmHWM") - before
+        record_property("grown_mib", grown)
+        assert grown < 100
+        client = RemotingClient()
+        found: list[str] = []
+        version, total = "", 8001
+        while len(found) < total:
+            fields = {"groupSeq": str(len(found)), "maxGroupNum": "900", "dataVersion": version}
+            command = Command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, fields)
+            answer = await client.invoke(f"127.0.0.1:{gateway.remoting_port}", command, 20)
+            assert answer.code == 0, answer.remark
+            total = int(answer.ext_fields["totalGroupNum"])
+            table = json.loads(answer.body)
+            version = json.dumps(table["dataVersion"])
+            page = list(table["subscriptionGroupTable"])
+            assert page == sorted(page)
+            assert 0 < len(page) <= 900
+            found += page
+        assert found == names
+        await client.close()
+        await witness.close()
+
+    asyncio.run(test())
+
+
+def answers(peer: socket.socket, count: int) -> list[Command]:
+    """The next answers on a connection, without their bodies."""
+    decoder, found = Decoder(), []
+    while len(found) < count:
+        data = peer.recv(1 << 20)
+        assert data, f"closed after {len(found)} of {count} answers"
+        decoder.feed(data)
+        while (command := decoder.next_command()) is not None:
+            found.append(Command(command.code, command.ext_fields, remark=command.remark))
+    return found

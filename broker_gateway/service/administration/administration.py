@@ -25,6 +25,7 @@ from broker_gateway.service.administration.groups import GroupAdministration
 from broker_gateway.service.administration.messages import MessageQueries
 from broker_gateway.service.administration.offsets import OffsetAdministration
 from broker_gateway.service.administration.runtime import RuntimeInfo
+from broker_gateway.service.administration.shown_options import ShownOptions
 from broker_gateway.service.administration.statistics import Statistics
 from broker_gateway.service.administration.topics import TopicAdministration
 from broker_gateway.service.admission import Admission
@@ -63,10 +64,11 @@ class Administration:
         self.messages = MessageQueries(config, store)
         self.connections = Connections(clients)
         self.statistics = Statistics(metrics, config.broker.broker_cluster_name, now_ms())
+        options = ShownOptions(configuration)
         self.runtime = RuntimeInfo(
-            configuration, store, self.statistics, days, admission, dispatch_lag, now_ms
+            configuration, options, store, self.statistics, days, admission, dispatch_lag, now_ms
         )
-        self.options = OptionAdministration(configuration, now_ms())
+        self.options = OptionAdministration(configuration, options, now_ms())
 
     def configure(self, config: GatewayConfig) -> None:
         """Takes what may change while the broker runs."""
@@ -80,4 +82,4 @@ class Administration:
         return self._catalog.topics_version
 
     def group_version(self) -> DataVersion:
-        return self._catalog.versions.get("subscriptionGroup.json", DataVersion())
+        return self._catalog.groups_version

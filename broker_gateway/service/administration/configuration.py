@@ -20,6 +20,7 @@ from broker_gateway.registration.broker_config import PUBLIC
 from broker_gateway.reload import RELOADABLE, Configuration, NotKeptError
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
+from broker_gateway.service.administration.shown_options import ShownOptions
 from broker_gateway.to_its_end import to_its_end
 
 log = structlog.get_logger(__name__)
@@ -29,19 +30,24 @@ MAX_BODY = 1 << 20
 class OptionAdministration:
     """Shows and changes the options of `configuration`; `version` counts the changes made here."""
 
-    def __init__(self, configuration: Configuration, now_ms: int) -> None:
+    def __init__(self, configuration: Configuration, options: ShownOptions, now_ms: int) -> None:
         self._configuration = configuration
+        self._options = options
+        self._shown: tuple[Mapping[str, str], bytes] | None = None
         self.version = DataVersion(0, 0, now_ms)
         self._changing = asyncio.Lock()
 
-    def shown(self) -> str:
+    def shown(self) -> bytes:
         """Every option as `key=value` lines; as in the original, none of its own without a value."""
-        options = self._configuration.current.shown()
-        return _lines(options, (name for name in sorted(options) if options[name] or not _unset(name)))
+        options = self._options.table
+        if self._shown is None or self._shown[0] is not options:
+            named = (name for name in sorted(options) if options[name] or not _unset(name))
+            self._shown = options, _lines(options, named)
+        return self._shown[1]
 
-    def public(self) -> str:
+    def public(self) -> bytes:
         """What other machines are told."""
-        return _lines(self._configuration.current.options(), PUBLIC)
+        return _lines(self._options.table, PUBLIC)
 
     def version_json(self) -> str:
         return json.dumps(self.version.to_json(), separators=(",", ":"))
@@ -76,8 +82,7 @@ class OptionAdministration:
             self.version = self.version.next(now_ms)
 
     def _check(self, given: Mapping[str, str]) -> None:
-        config = self._configuration.current
-        known = config.options()
+        config, known = self._configuration.current, self._options.table
         for name in given:
             if name not in known:
                 raise RequestError(f"option {name[:80]} is unknown", ResponseCode.INVALID_PARAMETER)
@@ -99,5 +104,5 @@ def _unset(name: str) -> bool:
     return name in ROWS and ROWS[name].default is None
 
 
-def _lines(options: Mapping[str, str], names: Iterable[str]) -> str:
-    return "".join(f"{name}={options[name]}\n" for name in names if name in options)
+def _lines(options: Mapping[str, str], names: Iterable[str]) -> bytes:
+    return "".join(f"{name}={options[name]}\n" for name in names if name in options).encode()

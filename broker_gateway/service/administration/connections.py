@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker_gateway.clients import ClientRegistry
+from broker_gateway.remoting import java_json
 from broker_gateway.remoting.body.topic_config import checked_name
 from broker_gateway.remoting.codes import LanguageCode, ResponseCode, Version
 from broker_gateway.remoting.connection import Connection
 from broker_gateway.remoting.errors import BodyError, RequestError
+from broker_gateway.remoting.frame import MAX_FRAME
 from broker_gateway.remoting.java_json import JsonObject
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
 MAX_GROUPS = 1000
 """Producer and consumer groups in a heartbeat."""
 MAX_HELD = 32 << 20
-"""Bytes of the newest heartbeats of all connections."""
+"""Bytes of memory of the newest heartbeats of all connections, about."""
 MAX_SUBSCRIPTIONS = 10_000
 """Subscriptions in a heartbeat."""
+_SUBSCRIPTION = 96
+"""Bytes of memory of one beside its texts; its JSON has more."""
+_CONSUMER = 1024
+"""Bytes of memory of a client, or of a consumer, beside what it lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +47,74 @@ class Client:
         }
 
 
+class Subscription(NamedTuple):
+    """A topic, and which of its messages: an expression of a kind (TAG, SQL92)."""
+
+    topic: str
+    expression: str
+    kind: str
+
+    def to_json(self) -> dict[str, Any]:
+        tags = [] if self.expression == "*" else [each.strip() for each in self.expression.split("||")]
+        return {
+            "classFilterMode": False,
+            "codeSet": [],
+            "expressionType": self.kind,
+            "subString": self.expression,
+            "subVersion": 0,
+            "tagsSet": tags,
+            "topic": self.topic,
+        }
+
+    @classmethod
+    def decode(cls, data: JsonObject) -> Subscription:
+        """Raises BodyError."""
+        topic = checked_name(data.text("topic"), "topic")
+        expression = data.text("subString", "*")
+        if len(expression) > 4096:
+            raise BodyError(f"subString of {topic} has {len(expression)} characters: 4096 are allowed")
+        return cls(topic, _WORDS.get(expression, expression), _word(data, "expressionType", "TAG"))
+
+
+class Consumer(NamedTuple):
+    """How a client consumes as one of a group, and what."""
+
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscriptions: tuple[Subscription, ...] = ()
+
+    @property
+    def weight(self) -> int:
+        """Bytes of memory, about."""
+        texts = sum(_weight(text) for each in self.subscriptions for text in each)
+        words = _weight(self.consume_type) + _weight(self.message_model) + _weight(self.consume_from_where)
+        return _CONSUMER + words + texts + _SUBSCRIPTION * len(self.subscriptions)
+
+
 @dataclass(slots=True)
 class ConsumerGroup:
     """Connected consumers of a group, and what they subscribe to."""
 
     clients: list[Client] = field(default_factory=list)
-    subscriptions: dict[str, dict[str, Any]] = field(default_factory=dict)
-    consume_type: str = "CONSUME_PASSIVELY"
-    message_model: str = "CLUSTERING"
-    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    how: Consumer = Consumer()  # noqa: RUF009
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "connectionSet": [each.to_json() for each in self.clients],
-            "consumeFromWhere": self.consume_from_where,
-            "consumeType": self.consume_type,
-            "messageModel": self.message_model,
-            "subscriptionTable": self.subscriptions,
-        }
+    def encode(self) -> bytes:
+        """Java's ConsumerConnection. RequestError when no frame has room for it."""
+        if len(self.subscriptions) * _SUBSCRIPTION > MAX_FRAME:
+            raise RequestError(
+                f"the group has {len(self.subscriptions)} subscriptions, more than an answer has room for"
+            )
+        return java_json.dumps(
+            {
+                "connectionSet": [each.to_json() for each in self.clients],
+                "consumeFromWhere": self.how.consume_from_where,
+                "consumeType": self.how.consume_type,
+                "messageModel": self.how.message_model,
+                "subscriptionTable": {topic: each.to_json() for topic, each in self.subscriptions.items()},
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +123,13 @@ class Heartbeat:
 
     client_id: str
     producers: tuple[str, ...]
-    consumers: Mapping[str, Mapping[str, str]]
-    subscriptions: Mapping[str, Mapping[str, dict[str, Any]]]
+    consumers: Mapping[str, Consumer]
+
+    @property
+    def weight(self) -> int:
+        """Bytes of memory, about."""
+        names = sum(_weight(each) for each in (*self.producers, *self.consumers))
+        return _CONSUMER + names + sum(each.weight for each in self.consumers.values())
 
     @classmethod
     def decode(cls, value: JsonObject) -> Heartbeat:
@@ -77,22 +139,22 @@ class Heartbeat:
             raise BodyError(
                 f"{len(producers) + len(consumers)} groups in a heartbeat: {MAX_GROUPS} are allowed"
             )
-        how: dict[str, dict[str, str]] = {}
-        what: dict[str, dict[str, dict[str, Any]]] = {}
+        how: dict[str, Consumer] = {}
         count = 0
         for each in consumers:
             data = JsonObject(each, "consumer data")
             group = checked_name(data.text("groupName"), "group")
-            how[group] = {
-                "consumeType": _word(data, "consumeType", "CONSUME_PASSIVELY"),
-                "messageModel": _word(data, "messageModel", "CLUSTERING"),
-                "consumeFromWhere": _word(data, "consumeFromWhere", "CONSUME_FROM_LAST_OFFSET"),
-            }
             subscribed = data.array("subscriptionDataSet")
             count += len(subscribed)
             if count > MAX_SUBSCRIPTIONS:
                 raise BodyError(f"more than {MAX_SUBSCRIPTIONS} subscriptions in a heartbeat")
-            what[group] = dict(_subscription(JsonObject(entry, "a subscription")) for entry in subscribed)
+            found = (Subscription.decode(JsonObject(entry, "a subscription")) for entry in subscribed)
+            how[group] = Consumer(
+                _word(data, "consumeType", "CONSUME_PASSIVELY"),
+                _word(data, "messageModel", "CLUSTERING"),
+                _word(data, "consumeFromWhere", "CONSUME_FROM_LAST_OFFSET"),
+                tuple({each.topic: each for each in found}.values()),
+            )
         return cls(
             checked_name(value.text("clientID"), "client"),
             tuple(
@@ -100,7 +162,6 @@ class Heartbeat:
                 for each in producers
             ),
             how,
-            what,
         )
 
 
@@ -110,22 +171,25 @@ class Connections:
     def __init__(self, clients: ClientRegistry) -> None:
         self._clients = clients
         self._heartbeats: dict[Connection, tuple[Heartbeat, Client]] = {}
-        self._sizes: dict[Connection, int] = {}
+        self._of_group: dict[str, dict[Connection, None]] = {}
+        self._weights: dict[Connection, int] = {}
         self._held = 0
 
-    def heartbeat(
-        self, connection: Connection, heartbeat: Heartbeat, size: int, language: str, version: int
-    ) -> None:
-        """The newest heartbeat on a connection counts; `size` is that of its text, in bytes. SYSTEM_BUSY."""
-        held = self._held - self._sizes.get(connection, 0) + size
-        if held > MAX_HELD:
+    @property
+    def held(self) -> int:
+        """Bytes of memory of all heartbeats, about."""
+        return self._held
+
+    def heartbeat(self, connection: Connection, heartbeat: Heartbeat, language: str, version: int) -> None:
+        """The newest heartbeat on a connection counts. SYSTEM_BUSY."""
+        weight = heartbeat.weight
+        if self._held - self._weights.get(connection, 0) + weight > MAX_HELD:
             raise RequestError(
                 f"heartbeats of {MAX_HELD} bytes are held; this client is not listed",
                 ResponseCode.SYSTEM_BUSY,
             )
-        self._held, self._sizes[connection] = held, size
         client = Client(heartbeat.client_id, connection.peer, language, version)
-        self._heartbeats[connection] = heartbeat, client
+        self._keep(connection, heartbeat, client, weight)
 
     def unregister(self, connection: Connection, producer: str | None, consumer: str | None) -> None:
         """Takes groups of a connection's client out."""
@@ -137,16 +201,37 @@ class Connections:
             heartbeat.client_id,
             tuple(each for each in heartbeat.producers if each != producer),
             {group: how for group, how in heartbeat.consumers.items() if group != consumer},
-            heartbeat.subscriptions,
         )
         if left.producers or left.consumers:
-            self._heartbeats[connection] = left, client
+            self._keep(connection, left, client, left.weight)
         else:
             self.closed(connection)
 
     def closed(self, connection: Connection) -> None:
-        self._heartbeats.pop(connection, None)
-        self._held -= self._sizes.pop(connection, 0)
+        known = self._heartbeats.pop(connection, None)
+        self._held -= self._weights.pop(connection, 0)
+        for group in known[0].consumers if known is not None else ():
+            members = self._of_group[group]
+            del members[connection]
+            if not members:
+                del self._of_group[group]
+
+    def _keep(self, connection: Connection, heartbeat: Heartbeat, client: Client, weight: int) -> None:
+        self.closed(connection)
+        self._heartbeats[connection] = heartbeat, client
+        self._weights[connection] = weight
+        self._held += weight
+        for group in heartbeat.consumers:
+            self._of_group.setdefault(group, {})[connection] = None
+
+    def consumer_ids(self, group: str) -> list[str]:
+        """Ids of the connected consumers of a group."""
+        found = [
+            session.client_id
+            for session in self._clients.sessions()
+            if session.settings is not None and session.group == group
+        ]
+        return found + [self._heartbeats[each][1].client_id for each in self._of_group.get(group, ())]
 
     def consumers(self, group: str) -> ConsumerGroup:
         """CONSUMER_NOT_ONLINE when nobody of the group is connected."""
@@ -159,19 +244,16 @@ class Connections:
                 Client(session.client_id, session.peer, session.language, int(Version.V5_5_0))
             )
             if settings.client_type == pb.SIMPLE_CONSUMER:
-                found.consume_type = "CONSUME_ACTIVELY"
+                found.how = found.how._replace(consume_type="CONSUME_ACTIVELY")
             for entry in settings.subscription.subscriptions:
                 expression = entry.expression.expression or "*"
                 kind = "SQL92" if entry.expression.type == pb.FilterType.SQL else "TAG"
-                found.subscriptions[entry.topic.name] = _subscription_json(entry.topic.name, expression, kind)
-        for heartbeat, client in self._heartbeats.values():
-            how = heartbeat.consumers.get(group)
-            if how is None:
-                continue
+                found.subscriptions[entry.topic.name] = Subscription(entry.topic.name, expression, kind)
+        for connection in self._of_group.get(group, ()):
+            heartbeat, client = self._heartbeats[connection]
             found.clients.append(client)
-            found.subscriptions |= heartbeat.subscriptions.get(group, {})
-            found.consume_type, found.message_model = how["consumeType"], how["messageModel"]
-            found.consume_from_where = how["consumeFromWhere"]
+            found.how = heartbeat.consumers[group]
+            found.subscriptions.update((each.topic, each) for each in found.how.subscriptions)
         if not found.clients:
             raise RequestError(
                 f"the consumer group[{group[:255]}] not online", ResponseCode.CONSUMER_NOT_ONLINE
@@ -193,35 +275,39 @@ class Connections:
             ):
                 yield session.group
         for heartbeat, _ in self._heartbeats.values():
-            yield from (group for group, topics in heartbeat.subscriptions.items() if topic in topics)
+            for group, consumer in heartbeat.consumers.items():
+                if any(each.topic == topic for each in consumer.subscriptions):
+                    yield group
 
 
-def _subscription(data: JsonObject) -> tuple[str, dict[str, Any]]:
-    topic = checked_name(data.text("topic"), "topic")
-    expression = data.text("subString", "*")
-    if len(expression) > 4096:
-        raise BodyError(f"subString of {topic} has {len(expression)} characters: 4096 are allowed")
-    return topic, _subscription_json(topic, expression, _word(data, "expressionType", "TAG"))
-
-
-def _subscription_json(topic: str, expression: str, kind: str) -> dict[str, Any]:
-    tags = [] if expression == "*" else [each.strip() for each in expression.split("||")]
-    return {
-        "classFilterMode": False,
-        "codeSet": [],
-        "expressionType": kind,
-        "subString": expression,
-        "subVersion": 0,
-        "tagsSet": tags,
-        "topic": topic,
-    }
+def _weight(text: str) -> int:
+    return 0 if text in _WORDS else sys.getsizeof(text)
 
 
 def _word(data: JsonObject, name: str, default: str) -> str:
     value = data.text(name, default)
+    if value in _WORDS:
+        return _WORDS[value]
     if len(value) > 64 or not value.isprintable():
         raise BodyError(f"{name} {value[:64]!r}: 64 printable characters are allowed")
     return value
+
+
+_WORDS = {
+    word: word
+    for word in (
+        "*",
+        "CLUSTERING",
+        "CONSUME_ACTIVELY",
+        "CONSUME_FROM_FIRST_OFFSET",
+        "CONSUME_FROM_LAST_OFFSET",
+        "CONSUME_FROM_TIMESTAMP",
+        "CONSUME_PASSIVELY",
+        "SQL92",
+        "TAG",
+    )
+}
+"""The usual ones, which take no memory of their own."""
 
 
 def language_name(language: int) -> str:

@@ -17,7 +17,7 @@ from broker_gateway.metadata.names import RETRY_PREFIX
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.remoting.java_json import JsonObject
-from broker_gateway.service.administration.topics import refused_by_log
+from broker_gateway.service.administration.topics import check_text, refused_by_log
 from broker_gateway.service.status import ServiceError
 from broker_gateway.service.validation import group_of
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2
@@ -54,6 +54,7 @@ def group_config(group: Group) -> dict[str, Any]:
 def group_of_config(config: JsonObject) -> Group:
     """The group that a configuration describes. Raises BodyError or RequestError."""
     name = config.text("groupName", "")
+    check_text("group", name)
     try:
         group_of(definition_pb2.Resource(name=name))
     except ServiceError as error:
@@ -98,6 +99,7 @@ class GroupAdministration:
         return group
 
     def all(self) -> list[Group]:
+        """Every group as of now."""
         return list(self._catalog.groups())
 
     async def put(self, group: Group) -> None:

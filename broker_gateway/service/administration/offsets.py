@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple
 
 import structlog
 
-from broker_gateway.delivery.queue_delivery import QueueKey
+from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.delivery.retry_topics import subscribed_topic
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
@@ -23,6 +23,8 @@ from store.time_search import BoundaryType
 log = structlog.get_logger(__name__)
 MAX_SEARCHES = 32
 """By time, at once: each reads the log on a thread."""
+_STATES = 1000
+"""Looked at before others get a turn."""
 
 
 class Progress(NamedTuple):
@@ -91,10 +93,10 @@ class OffsetAdministration:
         state = self._deliveries.known(QueueKey(group, topic, queue_id))
         return None if state is None else state.committed
 
-    def all(self) -> dict[str, dict[int, int]]:
+    async def all(self) -> dict[str, dict[int, int]]:
         """Committed offsets by `topic@group` and queue id."""
         found: dict[str, dict[int, int]] = {}
-        for state in self._deliveries.queues():
+        async for state in self._states():
             group, topic, queue_id = state.key
             found.setdefault(f"{topic}@{group}", {})[queue_id] = state.committed
         return found
@@ -107,33 +109,37 @@ class OffsetAdministration:
         """Topics of which a group has, or had, something."""
         return sorted({state.key.topic for state in self._deliveries.queues() if state.key.group == group})
 
-    def topics_by_group(self) -> dict[str, set[str]]:
+    async def topics_by_group(self) -> dict[str, set[str]]:
         """`topics_of` for every group."""
         found: dict[str, set[str]] = {}
-        for state in self._deliveries.queues():
+        async for state in self._states():
             found.setdefault(state.key.group, set()).add(state.key.topic)
         return found
 
-    def progress(self, group: str, topics: Iterable[str]) -> list[Progress]:
-        """A group on every read queue of those topics that exist."""
-        found = []
-        for name in topics:
-            topic = self._catalog.topic(name)
-            for queue_id in range(topic.read_queues if topic is not None else 0):
-                state = self._deliveries.known(QueueKey(group, name, queue_id))
-                committed = state.committed if state is not None else 0
-                handed_out = max(state.cursor, committed) if state is not None else 0
-                found.append(
-                    Progress(
-                        name,
-                        queue_id,
-                        self._store.index.max_offset(name, queue_id),
-                        committed,
-                        handed_out,
-                        store_time_of(self._store, name, queue_id, committed - 1) if committed else 0,
-                    )
-                )
-        return found
+    async def _states(self) -> AsyncIterator[QueueDelivery]:
+        """Every state there is now; others are served in between."""
+        for count, state in enumerate(list(self._deliveries.queues()), 1):
+            yield state
+            if count % _STATES == 0:
+                await asyncio.sleep(0)
+
+    def read_queues(self, topic: str) -> int:
+        """How many a topic has; 0 when there is none of that name."""
+        found = self._catalog.topic(topic)
+        return found.read_queues if found is not None else 0
+
+    def progress(self, group: str, topic: str, queue_id: int) -> Progress:
+        """A group on a queue."""
+        state = self._deliveries.known(QueueKey(group, topic, queue_id))
+        committed = state.committed if state is not None else 0
+        return Progress(
+            topic,
+            queue_id,
+            self._store.index.max_offset(topic, queue_id),
+            committed,
+            max(state.cursor, committed) if state is not None else 0,
+            store_time_of(self._store, topic, queue_id, committed - 1) if committed else 0,
+        )
 
     async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Sets where a group goes on; what it has in flight there is forgotten."""

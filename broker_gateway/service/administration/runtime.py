@@ -12,6 +12,7 @@ from collections.abc import Callable
 from broker_gateway.broker_statistics import BrokerStatistics
 from broker_gateway.dispatch_lag import DispatchLag
 from broker_gateway.reload import Configuration
+from broker_gateway.service.administration.shown_options import ShownOptions
 from broker_gateway.service.administration.statistics import Statistics
 from broker_gateway.service.admission import Admission
 from store.message_store import MessageStore
@@ -26,6 +27,7 @@ class RuntimeInfo:
     def __init__(
         self,
         configuration: Configuration,
+        options: ShownOptions,
         store: MessageStore,
         statistics: Statistics,
         days: BrokerStatistics,
@@ -34,6 +36,7 @@ class RuntimeInfo:
         clock: Callable[[], int],
     ) -> None:
         self._configuration = configuration
+        self._options = options
         self._admission = admission
         self._dispatch_lag = dispatch_lag
         self._store = store
@@ -100,9 +103,7 @@ class RuntimeInfo:
             ("ack", lanes.ack),
         ):
             info |= _pool(pool, lane.under_way, lane.capacity)
-        info |= _pool(
-            "litePull", 0, int(self._configuration.current.options()["litePullThreadPoolQueueCapacity"])
-        )
+        info |= _pool("litePull", 0, int(self._options.table["litePullThreadPoolQueueCapacity"]))
         return info
 
     def _earliest_ms(self) -> int:

@@ -1,11 +1,13 @@
 """How much was sent and received lately: sums and rates over a minute, an hour and a day, as the original keeps them.
 
-Counters are copied every 10 s (kept for a minute), every 10 minutes (an hour) and every hour (a day); a figure is the
+Counters only grow, in keys and values. They are copied every 10 s (kept for a minute), every 10 minutes (an hour) and every hour (a day); a figure is the
 difference between the newest copy and the oldest.
 """
 
 from __future__ import annotations
 
+import itertools
+from array import array
 from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -35,16 +37,31 @@ class Figure(NamedTuple):
     average: float = 0.0
 
 
+class _Counts(NamedTuple):
+    """A counter's values at a time, in the order in which its keys came."""
+
+    values: array[int]
+    total: int
+
+    def of(self, position: int | None) -> int:
+        """Of the key at that position; None: of all."""
+        if position is None:
+            return self.total
+        return self.values[position] if position < len(self.values) else 0
+
+
+Copy = Mapping[str, _Counts]
+
+
 class _Copies:
     """Copies of the counters, the newest last, one each `period_ms`."""
 
     def __init__(self, period_ms: int, kept: int) -> None:
         self._period_ms = period_ms
-        self.kept: deque[tuple[int, dict[str, dict[tuple[str, ...], int]]]] = deque(maxlen=kept)
+        self.kept: deque[tuple[int, Copy]] = deque(maxlen=kept)
 
-    def take(self, now_ms: int, counters: Mapping[str, Counters]) -> None:
-        if not self.kept or now_ms - self.kept[-1][0] >= self._period_ms * 0.9:
-            self.kept.append((now_ms, {name: dict(values) for name, values in counters.items()}))
+    def is_due(self, now_ms: int) -> bool:
+        return not self.kept or now_ms - self.kept[-1][0] >= self._period_ms * 0.9
 
 
 class Statistics:
@@ -53,13 +70,27 @@ class Statistics:
     def __init__(self, metrics: Metrics, cluster: str, now_ms: int) -> None:
         self._metrics = metrics
         self._cluster = cluster
+        self._positions: dict[str, dict[tuple[str, ...], int]] = {}
+        self._newest: Copy = {}
         self._periods = [_Copies(_MINUTE, 7), _Copies(_HOUR, 7), _Copies(_DAY, 25)]
         self.sample(now_ms)
 
     def sample(self, now_ms: int) -> None:
-        counters = self._metrics.counters()
-        for each in self._periods:
-            each.take(now_ms, counters)
+        due = [each for each in self._periods if each.is_due(now_ms)]
+        if not due:
+            return
+        self._newest = {name: self._copy(name, values) for name, values in self._metrics.counters().items()}
+        for each in due:
+            each.kept.append((now_ms, self._newest))
+
+    def _copy(self, name: str, values: Counters) -> _Counts:
+        """Shared with the copy before where nothing was counted since."""
+        positions = self._positions.setdefault(name, {})
+        for key in itertools.islice(values, len(positions), None):
+            positions[key] = len(positions)
+        found = array("q", values.values())
+        before = self._newest.get(name)
+        return before if before is not None and before.values == found else _Counts(found, sum(found))
 
     def totals(self) -> dict[str, int]:
         """Sums of the counters by name, since the start."""
@@ -75,27 +106,21 @@ class Statistics:
         wanted = found if parts else None
         if wanted is not None and wanted not in self._metrics.counters()[counter]:
             raise missing
-        return [_figure(list(each.kept), counter, wanted) for each in self._periods]
+        return [self._figure(list(each.kept), counter, wanted) for each in self._periods]
 
     def rates(self, counter: str) -> tuple[float, float]:
         """Of all topics, a second: over the last 10 s and the last minute."""
         kept = list(self._periods[0].kept)
-        return _figure(kept[-2:], counter, None).per_second, _figure(kept, counter, None).per_second
+        return self._figure(kept[-2:], counter, None).per_second, self._figure(kept, counter, None).per_second
 
     def rate(self, counter: str, key: tuple[str, ...]) -> float:
         """Of one key over the last minute, a second."""
-        return _figure(list(self._periods[0].kept), counter, key).per_second
+        return self._figure(list(self._periods[0].kept), counter, key).per_second
 
-
-def _figure(
-    kept: list[tuple[int, dict[str, dict[tuple[str, ...], int]]]], counter: str, key: tuple[str, ...] | None
-) -> Figure:
-    if len(kept) < 2:
-        return Figure()
-    (begin_ms, first), (end_ms, last) = kept[0], kept[-1]
-    total = _count(last[counter], key) - _count(first[counter], key)
-    return Figure(total, total * 1000 / max(end_ms - begin_ms, 1), 1.0 if total else 0.0)
-
-
-def _count(values: Mapping[tuple[str, ...], int], key: tuple[str, ...] | None) -> int:
-    return sum(values.values()) if key is None else values.get(key, 0)
+    def _figure(self, kept: list[tuple[int, Copy]], counter: str, key: tuple[str, ...] | None) -> Figure:
+        position = self._positions[counter].get(key) if key is not None else None
+        if len(kept) < 2 or (key is not None and position is None):
+            return Figure()
+        (begin_ms, first), (end_ms, last) = kept[0], kept[-1]
+        total = last[counter].of(position) - first[counter].of(position)
+        return Figure(total, total * 1000 / max(end_ms - begin_ms, 1), 1.0 if total else 0.0)

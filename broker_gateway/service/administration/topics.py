@@ -15,7 +15,7 @@ from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, CatalogFullError, Topic
 from broker_gateway.metadata.system_topics import is_system_topic, system_topics
-from broker_gateway.registration.topics import shown_topic, shown_topics, topic_config
+from broker_gateway.registration.topics import shown_topic, topic_config, with_retry_topics
 from broker_gateway.remoting.body.topic_config import TopicConfig
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
@@ -94,9 +94,10 @@ class TopicAdministration:
             raise RequestError(f"topic[{name}] not exist", ResponseCode.TOPIC_NOT_EXIST)
         return topic
 
-    def all(self) -> list[Topic]:
-        """Every topic, and the retry topic of every group."""
-        return shown_topics(self._catalog)
+    def all(self) -> Callable[[], list[Topic]]:
+        """Every topic as of now, and the retry topic of every group, in the order of their names; for a thread to call."""
+        topics, groups = list(self._catalog.topics()), list(self._catalog.groups())
+        return lambda: sorted(with_retry_topics(topics, groups), key=lambda topic: topic.name)
 
     def config(self, topic: Topic) -> TopicConfig:
         """The topic as RocketMQ's programs see it."""
@@ -154,20 +155,15 @@ class TopicAdministration:
                 self._changed(name)
                 log.info("topic deleted", topic=name)
 
-    def status(self, name: str) -> list[QueueStatus]:
-        """Every queue of a topic. TOPIC_NOT_EXIST."""
-        topic, index = self.known(name), self._store.index
-        return [
-            QueueStatus(
-                queue_id,
-                index.min_offset(name, queue_id),
-                index.max_offset(name, queue_id),
-                store_time_of(self._store, name, queue_id, index.max_offset(name, queue_id) - 1),
-            )
-            for queue_id in range(max(topic.read_queues, topic.write_queues))
-        ]
+    def status(self, name: str, queue_id: int) -> QueueStatus:
+        """Of one queue of a topic."""
+        index = self._store.index
+        end = index.max_offset(name, queue_id)
+        last_ms = store_time_of(self._store, name, queue_id, end - 1)
+        return QueueStatus(queue_id, index.min_offset(name, queue_id), end, last_ms)
 
     def _name(self, name: str) -> str:
+        check_text("topic", name)
         try:
             return topic_of(definition_pb2.Resource(name=name), self._cluster, self._broker)
         except ServiceError as error:
@@ -191,6 +187,15 @@ class TopicAdministration:
         for queue_id, first in enumerate(firsts):
             if first:
                 index.begin_at(topic.name, queue_id, first)
+
+
+def check_text(what: str, name: str) -> None:
+    """INVALID_PARAMETER for a name that is not ASCII; not all of those can be UTF-8 (lone surrogates)."""
+    if not name.isascii():
+        raise RequestError(
+            f"{what} {shown(name)} may hold only letters, digits and any of % | - _",
+            ResponseCode.INVALID_PARAMETER,
+        )
 
 
 @contextlib.contextmanager

@@ -44,12 +44,12 @@ class BrokerRequests:
 
     def config(self, _: Connection, request: Command) -> Command:
         options = self._admin.options
-        return request.reply(fields={"version": options.version_json()}, body=options.shown().encode())
+        return request.reply(fields={"version": options.version_json()}, body=options.shown())
 
     def public_config(self, _: Connection, request: Command) -> Command:
         """Enough for other lakebrokers to reach the gRPC port."""
         options = self._admin.options
-        return request.reply(fields={"version": options.version_json()}, body=options.public().encode())
+        return request.reply(fields={"version": options.version_json()}, body=options.public())
 
     async def update_config(self, _: Connection, request: Command) -> Command:
         await self._admin.options.change(request.body, now_ms())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import partial
 
+from broker_gateway.metadata.catalog import Group
+from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.remoting import java_json
 from broker_gateway.remoting.body.tables import TopicList
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
@@ -17,9 +19,11 @@ from broker_gateway.remoting.java_json import JsonObject, ObjectKeys
 from broker_gateway.service.administration.administration import Administration
 from broker_gateway.service.administration.connections import Heartbeat, language_name
 from broker_gateway.service.administration.groups import group_config, group_of_config
-from broker_gateway.service.administration.offsets import Progress
+from broker_gateway.transport.remoting.consume_stats import ConsumeStats, message_queue
+from broker_gateway.transport.remoting.gate import Gate
 from broker_gateway.transport.remoting.guard import Guard
-from broker_gateway.transport.remoting.topic_requests import message_queue
+from broker_gateway.transport.remoting.pages import PageFields, Version
+from broker_gateway.transport.remoting.tables import MAX_BODY, Tables, Whole, joined
 
 MAX_CONFIG = 64 << 10
 MAX_HEARTBEAT = 1 << 20
@@ -27,12 +31,17 @@ MAX_HEARTBEAT = 1 << 20
 MAX_TOPICS = 1000
 """In the `topicList` of a request."""
 
+_PAGE = PageFields("groupSeq", "maxGroupNum")
+
 
 class GroupRequests:
     """Answers as the original's AdminBrokerProcessor, ConsumerManageProcessor and ClientManageProcessor."""
 
-    def __init__(self, administration: Administration) -> None:
+    def __init__(self, administration: Administration, tables: Tables, walks: Gate) -> None:
         self._admin = administration
+        self._tables = tables
+        self._walks = walks
+        self._stats = ConsumeStats(administration)
 
     def bind(self, guard: Guard) -> None:
         guard.closed(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.put, changes=True)
@@ -63,21 +72,19 @@ class GroupRequests:
         await self._admin.groups.delete(fields.text("groupName"), clean_offsets=fields.boolean("cleanOffset"))
         return request.reply()
 
-    async def all(self, _: Connection, request: Command) -> Command:
-        groups, version = self._admin.groups.all(), self._admin.group_version().to_json()
-
-        def body() -> bytes:
-            table = {each.name: group_config(each) for each in groups}
-            shown = {"dataVersion": version, "forbiddenTable": {}, "subscriptionGroupTable": table}
-            return java_json.dumps(shown)
-
-        return request.reply(fields={"totalGroupNum": str(len(groups))}, body=await asyncio.to_thread(body))
+    async def all(self, connection: Connection, request: Command) -> Command:
+        fields = Fields(request.ext_fields)
+        if _PAGE.asked(fields):
+            whole = await self._page(connection, fields)
+        else:
+            whole = await self._tables.table(connection, "all groups", self._admin.group_version, self._whole)
+        return request.reply(fields={"totalGroupNum": str(whole.total)}, body=whole.body)
 
     def one(self, _: Connection, request: Command) -> Command:
         group = self._admin.groups.known(Fields(request.ext_fields).text("group"))
         return request.reply(body=java_json.dumps(group_config(group)))
 
-    def stats(self, _: Connection, request: Command) -> Command:
+    async def stats(self, _: Connection, request: Command) -> Command:
         fields = Fields(request.ext_fields)
         group = fields.text("consumerGroup")
         topics = [each for each in (fields.optional_text("topicList") or "").split(";") if each.strip()]
@@ -85,37 +92,22 @@ class GroupRequests:
             raise RequestError(
                 f"{len(topics)} topics: {MAX_TOPICS} are allowed", ResponseCode.INVALID_PARAMETER
             )
-        if not topics:
-            one = fields.optional_text("topic")
-            topics = [one] if one and one.strip() else self._admin.offsets.topics_of(group)
-        return request.reply(body=java_json.dumps(self._stats(group, topics)))
+        async with self._walks:
+            if not topics:
+                one = fields.optional_text("topic")
+                topics = [one] if one and one.strip() else self._admin.offsets.topics_of(group)
+            return request.reply(body=await self._stats.of_group(group, topics))
 
-    async def all_stats(self, _: Connection, request: Command) -> Command:
-        """Others are served between two groups."""
+    async def all_stats(self, connection: Connection, request: Command) -> Command:
         in_order = Fields(request.ext_fields).boolean("isOrder")
-        known = {} if in_order else self._admin.offsets.topics_by_group()
-        found, behind, flying = [], 0, 0
-        for group in self._admin.groups.all():
-            topics = sorted(known.get(group.name, ()))
-            found.append({group.name: [self._stats(group.name, [topic]) for topic in topics]})
-            for each in self._admin.offsets.progress(group.name, topics):
-                behind += each.behind
-                flying += each.in_flight
-            await asyncio.sleep(0)
-        body = {
-            "brokerAddr": self._admin.address,
-            "consumeStatsList": found,
-            "totalDiff": behind,
-            "totalInflightDiff": flying,
-        }
-        return request.reply(body=await asyncio.to_thread(java_json.dumps, body))
+        kind = f"progress, in order {in_order}"
+        make = partial(self._stats.of_all, in_order=in_order)
+        return request.reply(body=await self._tables.table(connection, kind, _as_of_now, make))
 
-    async def all_offsets(self, _: Connection, request: Command) -> Command:
-        body = {
-            "dataVersion": self._admin.group_version().to_json(),
-            "offsetTable": self._admin.offsets.all(),
-        }
-        return request.reply(body=await asyncio.to_thread(java_json.dumps, body))
+    async def all_offsets(self, connection: Connection, request: Command) -> Command:
+        return request.reply(
+            body=await self._tables.table(connection, "offsets", _as_of_now, self._all_offsets)
+        )
 
     def query_offset(self, _: Connection, request: Command) -> Command:
         fields = Fields(request.ext_fields)
@@ -161,9 +153,10 @@ class GroupRequests:
         topics = self._admin.offsets.topics_of(Fields(request.ext_fields).text("group"))
         return request.reply(body=TopicList(topics, self._admin.address).encode())
 
-    def consumers(self, _: Connection, request: Command) -> Command:
-        group = self._admin.connections.consumers(Fields(request.ext_fields).text("consumerGroup"))
-        return request.reply(body=java_json.dumps(group.to_json()))
+    async def consumers(self, _: Connection, request: Command) -> Command:
+        async with self._walks:
+            group = self._admin.connections.consumers(Fields(request.ext_fields).text("consumerGroup"))
+            return request.reply(body=await asyncio.to_thread(group.encode))
 
     def producers(self, _: Connection, request: Command) -> Command:
         found = self._admin.connections.producers(Fields(request.ext_fields).text("producerGroup"))
@@ -171,17 +164,15 @@ class GroupRequests:
 
     def consumer_ids(self, _: Connection, request: Command) -> Command:
         group = Fields(request.ext_fields).text("consumerGroup")
-        try:
-            found = self._admin.connections.consumers(group)
-        except RequestError as error:
-            raise RequestError(f"no consumer for this group, {group[:255]}") from error
-        ids = [each.client_id for each in found.clients]
-        return request.reply(body=java_json.dumps({"consumerIdList": ids}))
+        found = self._admin.connections.consumer_ids(group)
+        if not found:
+            raise RequestError(f"no consumer for this group, {group[:255]}")
+        return request.reply(body=java_json.dumps({"consumerIdList": found}))
 
     def heartbeat(self, connection: Connection, request: Command) -> Command:
         heartbeat = Heartbeat.decode(_object(request, MAX_HEARTBEAT, "the heartbeat"))
         self._admin.connections.heartbeat(
-            connection, heartbeat, len(request.body), language_name(request.language), request.version
+            connection, heartbeat, language_name(request.language), request.version
         )
         return request.reply()
 
@@ -193,15 +184,58 @@ class GroupRequests:
         )
         return request.reply()
 
-    def _stats(self, group: str, topics: Sequence[str]) -> dict[str, Any]:
-        """A group's progress as Java's ConsumeStats."""
-        progress = self._admin.offsets.progress(group, topics)
-        rate = sum(self._admin.statistics.rate("messages_out", (topic, group)) for topic in topics)
-        queues = [
-            (message_queue(self._admin.broker, each.topic, each.queue_id), _wrapper(each))
-            for each in progress
-        ]
-        return {"consumeTps": float(rate), "offsetTable": ObjectKeys(queues)}
+    async def _page(self, connection: Connection, fields: Fields) -> Whole:
+        found = await self._tables.table(connection, "groups", self._admin.group_version, self._sorted)
+        first, end = _PAGE.page(fields, found.version, len(found.entries))
+
+        async def make() -> Whole:
+            body = await asyncio.to_thread(_table, found.version, found.entries[first:end])
+            return Whole(len(found.entries), body)
+
+        asked = (found.version, first, end)
+        return await self._tables.table(connection, "page of groups", lambda: asked, make)
+
+    async def _sorted(self) -> Version[Group]:
+        version = self._admin.group_version()
+        groups = self._admin.groups.all()
+        return Version(version, await asyncio.to_thread(sorted, groups, key=_name))
+
+    async def _whole(self) -> Whole:
+        groups, version = self._admin.groups.all(), self._admin.group_version()
+        return Whole(len(groups), await asyncio.to_thread(lambda: _table(version, sorted(groups, key=_name))))
+
+    async def _all_offsets(self) -> bytes:
+        version = java_json.dumps(self._admin.group_version().to_json())
+        offsets = await self._admin.offsets.all()
+        return await asyncio.to_thread(_offset_table, version, offsets)
+
+
+def _as_of_now() -> None:
+    """The version of a table that has none: it is made for whoever asks."""
+
+
+def _name(group: Group) -> str:
+    return group.name
+
+
+def _table(version: DataVersion, groups: Sequence[Group]) -> bytes:
+    """A SubscriptionGroupWrapper. Raises RequestError."""
+    return joined(
+        b'{"dataVersion":%b,"forbiddenTable":{},"subscriptionGroupTable":{'
+        % java_json.dumps(version.to_json()),
+        (java_json.dumps(each.name) + b":" + java_json.dumps_plain(group_config(each)) for each in groups),
+        b"}}",
+        f"{len(groups)} groups take more than {MAX_BODY} bytes; ask for pages, with groupSeq and maxGroupNum",
+    )
+
+
+def _offset_table(version: bytes, offsets: Mapping[str, Mapping[int, int]]) -> bytes:
+    return joined(
+        b'{"dataVersion":%b,"offsetTable":{' % version,
+        (java_json.dumps(name) + b":" + java_json.dumps(offsets[name]) for name in sorted(offsets)),
+        b"}}",
+        f"offsets of {len(offsets)} topics and groups take more than {MAX_BODY} bytes; ask for one group at a time",
+    )
 
 
 def _object(request: Command, most: int, what: str) -> JsonObject:
@@ -209,12 +243,3 @@ def _object(request: Command, most: int, what: str) -> JsonObject:
     if len(request.body) > most:
         raise BodyError(f"{what} has {len(request.body)} bytes: {most} are allowed")
     return JsonObject(java_json.loads(request.body), what)
-
-
-def _wrapper(progress: Progress) -> dict[str, int]:
-    return {
-        "brokerOffset": progress.broker_offset,
-        "consumerOffset": progress.consumer_offset,
-        "lastTimestamp": progress.last_ms,
-        "pullOffset": progress.pull_offset,
-    }

@@ -10,11 +10,18 @@ from broker_gateway.service.administration.administration import Administration
 from broker_gateway.service.admission import Admission
 from broker_gateway.transport.remoting.broker_requests import BrokerRequests
 from broker_gateway.transport.remoting.extended import extended
+from broker_gateway.transport.remoting.gate import Gate
 from broker_gateway.transport.remoting.group_requests import GroupRequests
 from broker_gateway.transport.remoting.guard import Guard
 from broker_gateway.transport.remoting.lanes import admitted, lane_of
 from broker_gateway.transport.remoting.ports import Ports
+from broker_gateway.transport.remoting.tables import Tables
 from broker_gateway.transport.remoting.topic_requests import TopicRequests
+
+MAX_CONNECTIONS = 5000
+WALKS = 2
+"""Requests that look at every queue of topics, at a time."""
+MAX_WALKS_WAITING = 1024
 
 
 class FrontDoor:
@@ -31,8 +38,9 @@ class FrontDoor:
     ) -> None:
         self._admin = administration
         guard = Guard(processors, remote=config.lake.lake_remote_admin)
-        TopicRequests(administration).bind(guard)
-        GroupRequests(administration).bind(guard)
+        tables, walks = Tables(), Gate(WALKS, MAX_WALKS_WAITING, "the state of queues")
+        TopicRequests(administration, tables, walks).bind(guard)
+        GroupRequests(administration, tables, walks).bind(guard)
         BrokerRequests(administration).bind(guard)
         for code, processor in processors.by_code.items():
             within = admitted(lane_of(admission, code), processor)
@@ -41,6 +49,7 @@ class FrontDoor:
             processors,
             ConnectionOptions(idle_s=float(config.server.server_channel_max_idle_time_seconds)),
             on_close=self._closed,
+            max_connections=MAX_CONNECTIONS,
         )
 
     @property

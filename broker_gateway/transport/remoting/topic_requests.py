@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Sequence
 
+from broker_gateway.metadata.catalog import Topic
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.remoting import java_json
 from broker_gateway.remoting.body.tables import TopicList
@@ -16,15 +17,17 @@ from broker_gateway.remoting.errors import RequestError
 from broker_gateway.remoting.fields import Fields
 from broker_gateway.remoting.java_json import ObjectKeys
 from broker_gateway.service.administration.administration import Administration
+from broker_gateway.service.administration.topics import QueueStatus
+from broker_gateway.transport.remoting.consume_stats import SLICE, message_queue
+from broker_gateway.transport.remoting.gate import Gate
 from broker_gateway.transport.remoting.guard import Guard
+from broker_gateway.transport.remoting.pages import PageFields, Version
+from broker_gateway.transport.remoting.tables import MAX_BODY, Tables, Whole, joined
 from store.time_search import BoundaryType
 
 MAX_ATTRIBUTES = 100
 
-
-def message_queue(broker: str, topic: str, queue_id: int) -> dict[str, Any]:
-    """A queue as Java's MessageQueue is written."""
-    return {"brokerName": broker, "queueId": queue_id, "topic": topic}
+_PAGE = PageFields("topicSeq", "maxTopicNum")
 
 
 def attributes_of(text: str) -> dict[str, str]:
@@ -44,8 +47,10 @@ def attributes_of(text: str) -> dict[str, str]:
 class TopicRequests:
     """Answers as the original's AdminBrokerProcessor."""
 
-    def __init__(self, administration: Administration) -> None:
+    def __init__(self, administration: Administration, tables: Tables, walks: Gate) -> None:
         self._admin = administration
+        self._tables = tables
+        self._walks = walks
 
     def bind(self, guard: Guard) -> None:
         guard.closed(RequestCode.UPDATE_AND_CREATE_TOPIC, self.put, changes=True)
@@ -81,23 +86,13 @@ class TopicRequests:
         await self._admin.topics.delete(Fields(request.ext_fields).text("topic"))
         return request.reply()
 
-    async def all(self, _: Connection, request: Command) -> Command:
-        topics, version = self._admin.topics.all(), self._admin.topic_version().to_json()
-
-        def body() -> bytes:
-            return java_json.dumps(
-                {
-                    "dataVersion": version,
-                    "mappingDataVersion": DataVersion().to_json(),
-                    "topicConfigTable": {
-                        each.name: self._admin.topics.config(each).to_json() for each in topics
-                    },
-                    "topicQueueMappingDetailMap": {},
-                    "topicQueueMappingInfoMap": {},
-                }
-            )
-
-        return request.reply(fields={"totalTopicNum": str(len(topics))}, body=await asyncio.to_thread(body))
+    async def all(self, connection: Connection, request: Command) -> Command:
+        fields = Fields(request.ext_fields)
+        if _PAGE.asked(fields):
+            whole = await self._page(connection, fields)
+        else:
+            whole = await self._tables.table(connection, "all topics", self._admin.topic_version, self._whole)
+        return request.reply(fields={"totalTopicNum": str(whole.total)}, body=whole.body)
 
     def one(self, _: Connection, request: Command) -> Command:
         name = Fields(request.ext_fields).text("topic")
@@ -110,23 +105,23 @@ class TopicRequests:
     def system(self, _: Connection, request: Command) -> Command:
         return request.reply(body=TopicList(self._admin.system_topics).encode())
 
-    def status(self, _: Connection, request: Command) -> Command:
+    async def status(self, _: Connection, request: Command) -> Command:
         name = Fields(request.ext_fields).text("topic")
-        queues = [
-            (
-                message_queue(self._admin.broker, name, each.queue_id),
-                {
-                    "lastUpdateTimestamp": each.last_update_ms,
-                    "maxOffset": each.max_offset,
-                    "minOffset": each.min_offset,
-                },
-            )
-            for each in self._admin.topics.status(name)
-        ]
-        rate = self._admin.statistics.rate("messages_in", (name,))
-        return request.reply(
-            body=java_json.dumps({"offsetTable": ObjectKeys(queues), "topicPutTps": float(rate)})
-        )
+        async with self._walks:
+            topic = self._admin.topics.known(name)
+            queues = []
+            for queue_id in range(max(topic.read_queues, topic.write_queues)):
+                if queue_id % SLICE == SLICE - 1:
+                    await asyncio.sleep(0)
+                queues.append(self._admin.topics.status(name, queue_id))
+            table = [
+                (message_queue(self._admin.broker, name, each.queue_id), _offsets(each)) for each in queues
+            ]
+            rate = self._admin.statistics.rate("messages_in", (name,))
+            shown = {"offsetTable": ObjectKeys(table), "topicPutTps": float(rate)}
+            if len(table) <= SLICE:
+                return request.reply(body=java_json.dumps(shown))
+            return request.reply(body=await asyncio.to_thread(java_json.dumps, shown))
 
     def max_offset(self, _: Connection, request: Command) -> Command:
         return request.reply(fields={"offset": str(self._bounds(request)[1])})
@@ -149,8 +144,55 @@ class TopicRequests:
         )
         return request.reply(fields={"offset": str(offset)})
 
+    async def _page(self, connection: Connection, fields: Fields) -> Whole:
+        found = await self._tables.table(connection, "topics", self._admin.topic_version, self._sorted)
+        first, end = _PAGE.page(fields, found.version, len(found.entries))
+
+        async def make() -> Whole:
+            body = await asyncio.to_thread(self._table, found.version, found.entries[first:end])
+            return Whole(len(found.entries), body)
+
+        asked = (found.version, first, end)
+        return await self._tables.table(connection, "page of topics", lambda: asked, make)
+
+    async def _sorted(self) -> Version[Topic]:
+        version = self._admin.topic_version()
+        topics = self._admin.topics.all()
+        return Version(version, await asyncio.to_thread(topics))
+
+    async def _whole(self) -> Whole:
+        version, topics = self._admin.topic_version(), self._admin.topics.all()
+
+        def make() -> Whole:
+            found = topics()
+            return Whole(len(found), self._table(version, found))
+
+        return await asyncio.to_thread(make)
+
+    def _table(self, version: DataVersion, topics: Sequence[Topic]) -> bytes:
+        """A TopicConfigAndMappingSerializeWrapper. Raises RequestError."""
+        config = self._admin.topics.config
+        return joined(
+            b'{"dataVersion":%b,"mappingDataVersion":%b,"topicConfigTable":{'
+            % (java_json.dumps(version.to_json()), java_json.dumps(DataVersion().to_json())),
+            (
+                java_json.dumps(each.name) + b":" + java_json.dumps_plain(config(each).to_json())
+                for each in topics
+            ),
+            b'},"topicQueueMappingDetailMap":{},"topicQueueMappingInfoMap":{}}',
+            f"{len(topics)} topics take more than {MAX_BODY} bytes; ask for pages, with topicSeq and maxTopicNum",
+        )
+
     def _bounds(self, request: Command) -> tuple[int, int]:
         return self._admin.offsets.bounds(*_queue(request))
+
+
+def _offsets(status: QueueStatus) -> dict[str, int]:
+    return {
+        "lastUpdateTimestamp": status.last_update_ms,
+        "maxOffset": status.max_offset,
+        "minOffset": status.min_offset,
+    }
 
 
 def _queue(request: Command) -> tuple[str, int]:

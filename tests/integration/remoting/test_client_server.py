@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 import uvloop
+from structlog.testing import capture_logs
 
 from broker_gateway.remoting.address import is_loopback, parse_address, parse_addresses
 from broker_gateway.remoting.client import RemotingClient
@@ -23,7 +25,7 @@ from broker_gateway.remoting.errors import (
     SendError,
     TooManyRequestsError,
 )
-from broker_gateway.remoting.frame import encode
+from broker_gateway.remoting.frame import MAX_FRAME, encode
 from broker_gateway.remoting.server import RemotingServer
 
 ECHO, LATER, FAILS, REFUSED, NEVER, LARGE, CALLBACK, CLOSE = range(1, 9)
@@ -355,17 +357,105 @@ def test_a_closing_connection_does_not_wait_for_ever(run: Run) -> None:
     run(test)
 
 
-def test_more_connections_than_allowed_are_closed(run: Run) -> None:
+def test_more_connections_than_allowed_are_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ones from this machine have some room more; the log says so once for many."""
+
     async def test() -> None:
-        async with served(max_connections=2) as server:
+        monkeypatch.setattr("broker_gateway.remoting.server.SPARE", 1)
+        async with served(max_connections=1) as server:
             opened = [await asyncio.open_connection(*parse_address(server.address)) for _ in range(2)]
             await asyncio.sleep(0.05)
-            reader, _ = await asyncio.open_connection(*parse_address(server.address))
-            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
-                await reader.readexactly(1)
+            with capture_logs() as logged:
+                for _ in range(10):
+                    reader, _ = await asyncio.open_connection(*parse_address(server.address))
+                    with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                        await reader.readexactly(1)
+            warnings = [each for each in logged if each["log_level"] == "warning"]
+            assert [each["closed"] for each in warnings] == [1]
             for reader, writer in opened:
                 writer.write(encode(Command(ECHO)))
                 assert len(await reader.readexactly(4)) == 4
+                writer.close()
+
+    run(test)
+
+
+def test_small_requests_of_one_connection_let_others_in(run: Run) -> None:
+    """Each takes a millisecond; another connection's request that comes with the first is not behind all of them."""
+    slow, other, served_in_order = 1, 2, list[int]()
+
+    async def test() -> None:
+        def work(_: Connection, request: Command) -> Command:
+            if not served_in_order:
+                second.sendall(encode(Command(other)))
+            served_in_order.append(slow)
+            time.sleep(0.001)
+            return request.reply()
+
+        def quick(_: Connection, request: Command) -> Command:
+            served_in_order.append(other)
+            return request.reply()
+
+        server = RemotingServer(Processors({slow: work, other: quick}))
+        await server.start("127.0.0.1", 0)
+        with (
+            socket.create_connection(("127.0.0.1", server.port)) as first,
+            socket.create_connection(("127.0.0.1", server.port)) as second,
+        ):
+            await until(lambda: server.connections == 2)
+            first.sendall(encode(Command(slow)) * 200)
+            await until(lambda: len(served_in_order) == 201)
+            assert served_in_order.index(other) < 100
+        await server.stop()
+
+    run(test)
+
+
+def test_headers_of_requests_under_way_are_held(run: Run) -> None:
+    async def test() -> None:
+        seen: list[Connection] = []
+        release = asyncio.Event()
+
+        async def later(connection: Connection, request: Command) -> Command:
+            seen.append(connection)
+            await release.wait()
+            return request.reply()
+
+        server = RemotingServer(Processors({LATER: later}))
+        await server.start("127.0.0.1", 0)
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        frame = encode(Command(LATER, {"x": "y" * 500_000}, b"z" * 1000))
+        writer.write(frame * 40)
+        await until(lambda: len(seen) == -(-MAX_FRAME // len(frame)))
+        await asyncio.sleep(0.05)
+        assert len(seen) == -(-MAX_FRAME // len(frame)), "no more is read"
+        assert seen[0].held >= len(seen) * len(frame)
+        release.set()
+        await until(lambda: len(seen) == 40)
+        await until(lambda: seen[0].held < 100_000)
+        writer.close()
+        await server.stop()
+
+    run(test)
+
+
+def test_many_small_ones_are_bounded_too(run: Run) -> None:
+    """80 connections with 32 KiB of a frame each, where 1 MiB may be held."""
+
+    async def test() -> None:
+        async with served(max_held=1 << 20) as server, client_of() as client:
+            writers = []
+            with capture_logs() as logged:
+                for number in range(80):
+                    _, writer = await asyncio.open_connection(*parse_address(server.address))
+                    writer.write((8 << 20).to_bytes(4, "big") + b"\0\0\0\x02{}" + bytes(32 << 10))
+                    await writer.drain()
+                    writers.append(writer)
+                    await until(lambda most=number: len(server.closed) >= most - 32)  # type: ignore[misc]
+            assert 48 <= len(server.closed) < 60
+            assert len([each for each in logged if each["log_level"] == "warning"]) == 1
+            assert (await client.invoke(server.address, Command(ECHO, body=bytes(1000)))).code == 0
+            for writer in writers:
                 writer.close()
 
     run(test)

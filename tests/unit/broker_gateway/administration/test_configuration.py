@@ -12,6 +12,7 @@ from broker_gateway.reload import RELOADABLE, Configuration, changed_text
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.service.administration.configuration import OptionAdministration
+from broker_gateway.service.administration.shown_options import ShownOptions
 
 
 def config(file: Path | None = None, **overrides: str) -> GatewayConfig:
@@ -25,7 +26,7 @@ def administration(
     applied: list[GatewayConfig] = []
     configuration = Configuration(config(file, **overrides), file)
     configuration.on_change(applied.append)
-    return OptionAdministration(configuration, 1), configuration, applied
+    return OptionAdministration(configuration, ShownOptions(configuration), 1), configuration, applied
 
 
 def test_every_changeable_option_is_one() -> None:
@@ -49,7 +50,7 @@ def test_options_without_a_value_are_shown_where_the_original_has_an_empty_one(
     name: str, given: str | None, line: str | None
 ) -> None:
     overrides = {} if given is None else {name: given}
-    shown = administration(**overrides)[0].shown().splitlines()
+    shown = administration(**overrides)[0].shown().decode().splitlines()
     assert [each for each in shown if each.startswith(f"{name}=")] == ([] if line is None else [line])
 
 
@@ -116,7 +117,7 @@ def test_a_change_is_applied_and_makes_another_version(tmp_path: Path) -> None:
     asyncio.run(options.change(b"fileReservedTime=6\n", 2))
     assert [each.store.file_reserved_time for each in applied] == [6]
     assert config(file).store.file_reserved_time == 6
-    assert "\nfileReservedTime=6\n" in options.shown()
+    assert "\nfileReservedTime=6\n" in options.shown().decode()
     assert options.version_json() == '{"counter":1,"stateVersion":0,"timestamp":2}'
 
 
@@ -129,7 +130,7 @@ def test_a_body_that_is_no_properties_is_refused(body: bytes) -> None:
 def test_other_machines_are_told_what_reaches_the_broker() -> None:
     options, configuration, _ = administration(listenPort="0", grpcServerPort="0")
     configuration.bound(listen_port=5, grpc_port=6)
-    shown = dict(line.split("=", 1) for line in options.public().splitlines())
+    shown = dict(line.split("=", 1) for line in options.public().decode().splitlines())
     assert (shown["listenPort"], shown["grpcServerPort"]) == ("5", "6")
     assert set(shown) == {
         "brokerName",
@@ -140,3 +141,23 @@ def test_other_machines_are_told_what_reaches_the_broker() -> None:
         "grpcServerPort",
         "lakeTransport",
     }
+
+
+def test_options_are_turned_into_text_once_for_each_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    whole = GatewayConfig.options
+
+    def counted(self: GatewayConfig) -> dict[str, str]:
+        made.append(self)
+        return whole(self)
+
+    options, configuration, _ = administration(listenPort="0")
+    monkeypatch.setattr(GatewayConfig, "options", counted)
+    for _ in range(10):
+        options.shown()
+        options.public()
+    assert made == [configuration.current]
+    configuration.bound(listen_port=5)
+    assert b"\nlistenPort=5\n" in options.shown()
+    assert b"\nlistenPort=5\n" in options.public()
+    assert made[1:] == [configuration.current]

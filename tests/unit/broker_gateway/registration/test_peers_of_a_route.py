@@ -24,6 +24,7 @@ from broker_gateway.remoting.codes import RequestCode
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
 from broker_gateway.service.administration.configuration import OptionAdministration
+from broker_gateway.service.administration.shown_options import ShownOptions
 from broker_gateway.transport.remoting.broker_requests import BrokerRequests
 from broker_gateway.transport.remoting.guard import Guard
 
@@ -80,7 +81,9 @@ def test_others_are_none_and_it_is_said_why(body: bytes, reason: str) -> None:
 def test_other_machines_are_told_only_where_it_serves() -> None:
     async def test() -> None:
         config = load_config(None, {"brokerName": "a", "lakeTokenFile": "/secret"}, {})[0]
-        options: Any = SimpleNamespace(options=OptionAdministration(Configuration(config), 0))
+        configuration = Configuration(config)
+        shown = ShownOptions(configuration)
+        options: Any = SimpleNamespace(options=OptionAdministration(configuration, shown, 0))
         processors = Processors()
         BrokerRequests(options).bind(Guard(processors, remote=False))
         processor = processors.by_code[RequestCode.GET_BROKER_CONFIG]
