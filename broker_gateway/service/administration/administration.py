@@ -64,7 +64,7 @@ class Administration:
         self.connections = Connections(clients)
         self.statistics = Statistics(metrics, config.broker.broker_cluster_name, now_ms())
         self.runtime = RuntimeInfo(
-            configuration, store, self.statistics, days, admission, dispatch_lag, now_ms
+            configuration, store, self.statistics, metrics, days, admission, dispatch_lag, now_ms
         )
         self.options = OptionAdministration(configuration, now_ms())
 

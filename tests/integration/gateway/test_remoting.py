@@ -66,6 +66,10 @@ def test_both_ports_serve_and_records_carry_the_one(gateway: Gateway, client: Cl
         assert ask(gateway, RequestCode.GET_TOPIC_STATS_INFO, port=port, topic=name).code == 0
     info = java_json.loads(ask(gateway, RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
     assert int(info["msgPutTotalTodayNow"]) >= 1
+    assert [float(each) >= 0 for each in info["getTotalTps"].split(" ")] == [True] * 3
+    assert info["putMessageDistributeTime"] == "null" or info["putMessageDistributeTime"].startswith(
+        "[<=0ms]:"
+    )
     found = [
         decode_record(answer.body)
         for queue in range(8)
