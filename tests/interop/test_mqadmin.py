@@ -24,6 +24,7 @@ import pytest
 
 from benchmarks.peer.rocketmq import RocketMQ
 from broker_gateway.clock import now_ms
+from broker_gateway.metadata.system_groups import SYSTEM_GROUPS
 from broker_gateway.option_table import ROWS, TABLE
 from demo.official_client import OfficialClient
 from demo.processes import Gateway, NameServer
@@ -350,6 +351,8 @@ def test_statistics_and_cleaning(both: Both) -> None:
     real, ours = both.run("statsAll", "-t", "single")
     assert columns(ours, 0, 1) == columns(real, 0, 1)
     assert "readers" in ours
+    for group in SYSTEM_GROUPS:
+        assert group in both.same("getConsumerConfig", "-g", group)
     for command in ("cleanExpiredCQ", "deleteExpiredCommitLog"):
         assert "success" in both.same(command, "-b", "BROKER")
     assert both.run("producerConnection", "-g", "nobody", "-t", "single") == ("", "")

@@ -12,6 +12,7 @@ from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metadata.catalog import Catalog, CatalogFullError, Group
 from broker_gateway.metadata.names import RETRY_PREFIX
+from broker_gateway.metadata.system_groups import SYSTEM_GROUPS
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.remoting.java_json import JsonObject
@@ -89,14 +90,15 @@ class GroupAdministration:
         catalog.on_group_deleted = lambda group: journal.group(group, deleted=True)
 
     def known(self, name: str) -> Group:
-        """SUBSCRIPTION_GROUP_NOT_EXIST."""
-        group = self._catalog.group(name)
+        """A group, the system's too. SUBSCRIPTION_GROUP_NOT_EXIST."""
+        group = self._catalog.group(name) or SYSTEM_GROUPS.get(name)
         if group is None:
             raise RequestError("No group in this broker", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         return group
 
     def all(self) -> list[Group]:
-        return list(self._catalog.groups())
+        """Every group; the system's first."""
+        return list((SYSTEM_GROUPS | {group.name: group for group in self._catalog.groups()}).values())
 
     async def put(self, group: Group) -> None:
         """Creates or changes a group."""
@@ -107,7 +109,14 @@ class GroupAdministration:
         await written(self._journal)
 
     async def delete(self, name: str, *, clean_offsets: bool) -> None:
-        """Deletes a group, with `clean_offsets` its state on every queue; one that is not there is deleted already."""
+        """Deletes a group, with `clean_offsets` its state on every queue; one that is not there is deleted already.
+
+        INVALID_PARAMETER for the system's.
+        """
+        if name in SYSTEM_GROUPS and self._catalog.group(name) is None:
+            raise RequestError(
+                f"the group[{name}] is the system's and cannot be deleted", ResponseCode.INVALID_PARAMETER
+            )
         if self._catalog.delete_group(name) is not None:
             self._topic_changed(RETRY_PREFIX + name)
             log.info("consumer group deleted", group=name, clean_offsets=clean_offsets)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from broker_gateway.config import default_ip
+from broker_gateway.metadata.system_groups import SYSTEM_GROUPS
 from broker_gateway.registration.broker_config import PUBLIC
 from broker_gateway.remoting import java_json
 from broker_gateway.remoting.client import RemotingClient
@@ -215,6 +216,33 @@ def test_a_deleted_group_begins_anew_if_its_offsets_went_too(tmp_path: Path) -> 
         assert len(drain(client, "t", "cleaned")) == 2
         assert drain(client, "t", "kept") == []
         client.channel.close()
+
+
+def test_a_broker_without_groups_shows_the_systems(tmp_path: Path) -> None:
+    """An empty table would be an error to the dashboard. They are nobody's: no topic, no deletion, no journal."""
+    with Gateway(tmp_path, **SMALL) as gateway:
+        for _ in range(2):
+            answer = ask(gateway, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            groups = java_json.loads(answer.body)["subscriptionGroupTable"]
+            assert set(groups) == set(SYSTEM_GROUPS)
+            assert answer.ext_fields["totalGroupNum"] == "8"
+            one = ask(gateway, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="TOOLS_CONSUMER")
+            assert java_json.loads(one.body) == groups["TOOLS_CONSUMER"]
+            assert groups["TOOLS_CONSUMER"]["retryMaxTimes"] == 16
+            stats = java_json.loads(ask(gateway, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false").body)
+            assert {name for each in stats["consumeStatsList"] for name in each} == set(SYSTEM_GROUPS)
+            topics = java_json.loads(ask(gateway, RequestCode.GET_ALL_TOPIC_CONFIG).body)["topicConfigTable"]
+            assert not [each for each in topics if each.startswith("%RETRY%")]
+            answer = ask(
+                gateway, RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="TOOLS_CONSUMER", cleanOffset="true"
+            )
+            assert answer.code == ResponseCode.INVALID_PARAMETER
+            client = Client(gateway.address)
+            client.send("t", b"x")
+            assert client.receive("t", "TOOLS_CONSUMER")[0] == pb.ILLEGAL_CONSUMER_GROUP
+            client.channel.close()
+            gateway.kill()
+            gateway.start()
 
 
 def test_a_changed_option_counts_at_once_and_stays_in_the_file(tmp_path: Path) -> None:
