@@ -121,7 +121,7 @@ class GroupAdministration:
             self._topic_changed(RETRY_PREFIX + name)
             log.info("consumer group deleted", group=name, clean_offsets=clean_offsets)
         if clean_offsets:
-            keys = [state.key for state in self._deliveries.queues() if state.key.group == name]
+            keys = self._deliveries.keys_of_group(name)
             with refused_by_log():
                 self._journal.removed(keys)
             for key in keys:

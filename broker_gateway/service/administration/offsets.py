@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
 import structlog
@@ -101,18 +101,15 @@ class OffsetAdministration:
 
     def groups_of(self, topic: str) -> list[str]:
         """Groups that have, or had, something of a topic."""
-        return sorted({state.key.group for state in self._deliveries.queues() if state.key.topic == topic})
+        return sorted(self._deliveries.groups_of(topic))
 
     def topics_of(self, group: str) -> list[str]:
         """Topics of which a group has, or had, something."""
-        return sorted({state.key.topic for state in self._deliveries.queues() if state.key.group == group})
+        return sorted(self._deliveries.topics_of(group))
 
-    def topics_by_group(self) -> dict[str, set[str]]:
+    def topics_by_group(self) -> Mapping[str, Set[str]]:
         """`topics_of` for every group."""
-        found: dict[str, set[str]] = {}
-        for state in self._deliveries.queues():
-            found.setdefault(state.key.group, set()).add(state.key.topic)
-        return found
+        return self._deliveries.topics_by_group()
 
     def progress(self, group: str, topics: Iterable[str]) -> list[Progress]:
         """A group on every read queue of those topics that exist."""

@@ -174,7 +174,7 @@ class TopicAdministration:
 
     def _deleted(self, topic: Topic) -> None:
         """The states go first: a crash in between leaves a topic that is deleted again."""
-        keys = [state.key for state in self._deliveries.queues() if state.key.topic == topic.name]
+        keys = self._deliveries.keys_of_topic(topic.name)
         self._journal.removed(keys)
         for key in keys:
             self._deliveries.forget(key)
