@@ -14,11 +14,13 @@ Not compared, because it cannot be the same:
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -26,6 +28,10 @@ from benchmarks.peer.rocketmq import RocketMQ
 from broker_gateway.clock import now_ms
 from broker_gateway.metadata.system_groups import SYSTEM_GROUPS
 from broker_gateway.option_table import ROWS, TABLE
+from broker_gateway.remoting import java_json
+from broker_gateway.remoting.client import RemotingClient
+from broker_gateway.remoting.codes import RequestCode
+from broker_gateway.remoting.command import Command
 from demo.official_client import OfficialClient
 from demo.processes import Gateway, NameServer
 from tests.interop.mqadmin import MqAdmin
@@ -356,6 +362,142 @@ def test_statistics_and_cleaning(both: Both) -> None:
     for command in ("cleanExpiredCQ", "deleteExpiredCommitLog"):
         assert "success" in both.same(command, "-b", "BROKER")
     assert both.run("producerConnection", "-g", "nobody", "-t", "single") == ("", "")
+
+
+def ask(side: Side, code: int, body: Any = None, **fields: Any) -> Command:
+    """The answer to a request that no command of the tool sends, or not alone."""
+
+    async def invoke() -> Command:
+        client = RemotingClient()
+        try:
+            text = b"" if body is None else java_json.dumps(body)
+            request = Command(code, {name: str(value) for name, value in fields.items()}, text)
+            return await client.invoke(side.broker, request, 20)
+        finally:
+            await client.close()
+
+    return asyncio.run(invoke())
+
+
+def ask_both(both: Both, code: int, body: Any = None, **fields: Any) -> tuple[Any, Any]:
+    """Bodies of both answers, which have the same code."""
+    real, ours = (ask(side, code, body, **fields) for side in (both.real, both.ours))
+    assert ours.code == real.code, (real.remark, ours.remark)
+    texts = [re.sub(rb"\{\{.*?\}:", b'{"queue":', each.body) for each in (real, ours)]
+    found = [java_json.loads(each) if each else None for each in texts]
+    return found[0], found[1]
+
+
+def shape(value: Any) -> Any:
+    """A value without its numbers and times."""
+    if isinstance(value, str):
+        return re.sub(r"\d{4}-\d\d-\d\d#\d\d:\d\d:\d\d:\d{3}", "TIME", value)
+    if isinstance(value, dict):
+        return {name: shape(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [shape(each) for each in value]
+    return 0 if type(value) is int else value
+
+
+def test_lists_are_created_in_one_request(both: Both) -> None:
+    topics = [
+        {"topicName": f"listed{n}", "readQueueNums": n, "writeQueueNums": 2, "perm": 6,
+         "attributes": {"+message.type": "FIFO"}}
+        for n in (1, 2)
+    ]  # fmt: skip
+    ask_both(both, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {"topicConfigList": topics})
+    for topic in ("listed1", "listed2"):
+        real, ours = ask_both(both, RequestCode.GET_TOPIC_CONFIG, topic=topic)
+        assert ours == real
+    bad = {"topicConfigList": [{**topics[0], "topicName": "listed3"}, {**topics[0], "topicName": "a b"}]}
+    ask_both(both, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, bad)
+    ask_both(both, RequestCode.GET_TOPIC_CONFIG, topic="listed3")
+    groups = [{"groupName": f"listed{n}", "retryMaxTimes": n} for n in (1, 2)]
+    ask_both(both, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {"groupConfigList": groups})
+    for group in ("listed1", "listed2"):
+        real, ours = ask_both(both, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group)
+        assert ours["retryMaxTimes"] == real["retryMaxTimes"] == int(group[-1])
+    real, ours = ask_both(both, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="TOOLS_CONSUMER")
+    assert ours == real
+
+
+def test_queues_looked_into(both: Both) -> None:
+    queue = {"topic": "single", "queueId": 0}
+    real, ours = ask_both(both, RequestCode.QUERY_CONSUME_QUEUE, **queue, index=2, count=3)
+    assert shape(ours) == shape(real)
+    assert [each["tagsCode"] for each in ours["queueData"]] == [ord("a")] * 3
+    assert (ours["minQueueIndex"], ours["maxQueueIndex"]) == (0, MESSAGES)
+    for more in ({"consumerGroup": "nobody"}, {"topic": "nosuch"}, {"queueId": 99}, {"index": 99}):
+        asked: dict[str, Any] = {**queue, "index": 0, "count": 1, **more}
+        real, ours = ask_both(both, RequestCode.QUERY_CONSUME_QUEUE, **asked)
+        assert shape(ours) == shape(real)
+    offset = {"consumerGroup": "readers", "topic": "single", "queueId": 0, "commitOffset": 4}
+    ask_both(both, RequestCode.UPDATE_CONSUMER_OFFSET, **offset)
+    real, ours = ask_both(both, RequestCode.QUERY_CONSUME_TIME_SPAN, topic="single", group="readers")
+    assert shape(ours) == shape(real)
+    (span,) = ours["consumeTimeSpanSet"]
+    assert span["minTimeStamp"] < span["consumeTimeStamp"] < span["maxTimeStamp"]
+    assert 0 < span["delayTime"] < 3_600_000
+    ask_both(both, RequestCode.QUERY_CONSUME_TIME_SPAN, topic="nosuch", group="readers")
+    assert "success" in both.same("cleanUnusedTopic", "-b", "BROKER")
+    real, ours = ask_both(both, RequestCode.GET_BROKER_HA_STATUS)
+    assert shape(ours) == shape(real)
+    assert ours["masterCommitLogMaxOffset"] > 0
+
+
+def test_offsets_are_cloned(both: Both) -> None:
+    offset = {"consumerGroup": "readers", "topic": "single", "queueId": 0}
+    for at, topic in ((3, "single"), (5, "nosuch")):
+        ask_both(both, RequestCode.UPDATE_CONSUMER_OFFSET, **offset, commitOffset=at)
+        clone = {"srcGroup": "readers", "destGroup": "listed1", "topic": topic, "offline": "true"}
+        ask_both(both, RequestCode.CLONE_GROUP_OFFSET, **clone)
+        asked = {**offset, "consumerGroup": "listed1"}
+        found = [ask(side, RequestCode.QUERY_CONSUMER_OFFSET, **asked) for side in (both.real, both.ours)]
+        assert [each.ext_fields["offset"] for each in found] == ["3", "3"]
+
+
+def test_who_is_connected(both: Both) -> None:
+    """A producer over gRPC is in a group named as its topic; of clients over gRPC nothing more is known."""
+    answers: list[list[Any]] = []
+    for side in (both.real, both.ours):
+        with OfficialClient() as official:
+            official.call("producer", endpoints=side.grpc, topics=["single"])
+            official.call("send", topic="single", bodies=["one more"], tag="a")
+            official.call(
+                "simple", endpoints=side.grpc, group="readers", topics={"single": "a||b "}, await_s=3
+            )
+            receive_all(official, 0)
+            deadline = time.monotonic() + 60
+            while True:
+                told = [
+                    java_json.loads(ask(side, code, topic="single", group="readers").body)
+                    for code in (
+                        RequestCode.GET_ALL_PRODUCER_INFO,
+                        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
+                        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+                    )
+                ]
+                if "subscriptionData" in told[1] and "single" in told[0]["data"]:
+                    break
+                assert time.monotonic() < deadline, told
+                time.sleep(0.5)
+            producers = ask(
+                side, RequestCode.GET_PRODUCER_CONNECTION_LIST, topic="single", producerGroup="single"
+            )
+            told.append(java_json.loads(producers.body))
+            answers.append(told)
+    real, ours = answers
+    assert abs(ours[1]["subscriptionData"]["subVersion"] - now_ms()) < 600_000
+    for each in real, ours:
+        for client in (*each[0]["data"]["single"], *each[3]["connectionSet"]):
+            assert client.pop("clientId")
+            assert re.match(r"/?127\.0\.0\.1:\d+", client.pop("remoteIP", "") or client.pop("clientAddr", ""))
+        each[1]["subscriptionData"]["codeSet"].sort()
+    assert shape(ours) == shape(real)
+    assert ours[1]["subscriptionData"]["codeSet"] == real[1]["subscriptionData"]["codeSet"]
+    real, ours = ask_both(both, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, topic="no", group="no")
+    assert ours == real
+    ask_both(both, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic="no", group="no")
 
 
 def test_topic_is_changed_deleted_and_made_again(both: Both) -> None:

@@ -24,6 +24,7 @@ from broker_gateway.service.administration.connections import Connections
 from broker_gateway.service.administration.groups import GroupAdministration
 from broker_gateway.service.administration.messages import MessageQueries
 from broker_gateway.service.administration.offsets import OffsetAdministration
+from broker_gateway.service.administration.queue_entries import QueueEntries
 from broker_gateway.service.administration.runtime import RuntimeInfo
 from broker_gateway.service.administration.statistics import Statistics
 from broker_gateway.service.administration.topics import TopicAdministration
@@ -61,6 +62,7 @@ class Administration:
         self.groups = GroupAdministration(catalog, deliveries, journal, topic_changed)
         self.offsets = OffsetAdministration(catalog, store, deliveries, journal, wakeups)
         self.messages = MessageQueries(config, store)
+        self.queues = QueueEntries(store, self.offsets)
         self.connections = Connections(clients)
         self.statistics = Statistics(metrics, config.broker.broker_cluster_name, now_ms())
         self.runtime = RuntimeInfo(

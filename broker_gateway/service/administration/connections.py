@@ -6,13 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker_gateway.clients import ClientRegistry
+from broker_gateway.clients import ClientRegistry, ClientSession
+from broker_gateway.clock import now_ms
 from broker_gateway.remoting.body.topic_config import checked_name
 from broker_gateway.remoting.codes import LanguageCode, ResponseCode, Version
 from broker_gateway.remoting.connection import Connection
 from broker_gateway.remoting.errors import BodyError, RequestError
 from broker_gateway.remoting.java_json import JsonObject
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from store.record import tags_code
 
 MAX_GROUPS = 1000
 """Producer and consumer groups in a heartbeat."""
@@ -30,6 +32,17 @@ class Client:
     address: str
     language: str
     version: int
+    seen_ms: int = 0
+
+    def to_producer_json(self) -> dict[str, Any]:
+        """As Java's ProducerInfo."""
+        return {
+            "clientId": self.client_id,
+            "language": self.language,
+            "lastUpdateTimestamp": self.seen_ms,
+            "remoteIP": f"/{self.address}",
+            "version": self.version,
+        }
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -124,7 +137,7 @@ class Connections:
                 ResponseCode.SYSTEM_BUSY,
             )
         self._held, self._sizes[connection] = held, size
-        client = Client(heartbeat.client_id, connection.peer, language, version)
+        client = Client(heartbeat.client_id, connection.peer, language, version, now_ms())
         self._heartbeats[connection] = heartbeat, client
 
     def unregister(self, connection: Connection, producer: str | None, consumer: str | None) -> None:
@@ -155,15 +168,15 @@ class Connections:
             settings = session.settings
             if settings is None or session.group != group:
                 continue
-            found.clients.append(
-                Client(session.client_id, session.peer, session.language, int(Version.V5_5_0))
-            )
+            found.clients.append(_client(session))
             if settings.client_type == pb.SIMPLE_CONSUMER:
                 found.consume_type = "CONSUME_ACTIVELY"
             for entry in settings.subscription.subscriptions:
                 expression = entry.expression.expression or "*"
                 kind = "SQL92" if entry.expression.type == pb.FilterType.SQL else "TAG"
-                found.subscriptions[entry.topic.name] = _subscription_json(entry.topic.name, expression, kind)
+                found.subscriptions[entry.topic.name] = _subscription_json(
+                    entry.topic.name, expression, kind, session.seen_ms
+                )
         for heartbeat, client in self._heartbeats.values():
             how = heartbeat.consumers.get(group)
             if how is None:
@@ -179,8 +192,9 @@ class Connections:
         return found
 
     def producers(self, group: str) -> list[Client]:
-        """Producers of a group; only remoting clients have one. SYSTEM_ERROR without any."""
+        """Producers of a group; those over gRPC are in one named as each of their topics. SYSTEM_ERROR without any."""
         found = [client for heartbeat, client in self._heartbeats.values() if group in heartbeat.producers]
+        found += [client for name, client in self._publishers() if name == group]
         if not found:
             raise RequestError(f"the producer group[{group[:255]}] not exist")
         return found
@@ -195,23 +209,54 @@ class Connections:
         for heartbeat, _ in self._heartbeats.values():
             yield from (group for group, topics in heartbeat.subscriptions.items() if topic in topics)
 
+    def subscriptions(self, group: str) -> dict[str, dict[str, Any]]:
+        """What a group's connected consumers subscribe to, by topic."""
+        try:
+            return self.consumers(group).subscriptions
+        except RequestError:
+            return {}
+
+    def all_producers(self) -> dict[str, list[Client]]:
+        """Connected producers by group, as in `producers`."""
+        found: dict[str, list[Client]] = {}
+        for heartbeat, client in self._heartbeats.values():
+            for group in heartbeat.producers:
+                found.setdefault(group, []).append(client)
+        for group, client in self._publishers():
+            found.setdefault(group, []).append(client)
+        return found
+
+    def _publishers(self) -> Iterable[tuple[str, Client]]:
+        """Topics that gRPC producers said they send to."""
+        for session in self._clients.sessions():
+            if session.settings is not None:
+                for topic in session.settings.publishing.topics:
+                    yield topic.name, _client(session)
+
+
+def _client(session: ClientSession) -> Client:
+    return Client(session.client_id, session.peer, session.language, int(Version.V5_5_0), session.seen_ms)
+
 
 def _subscription(data: JsonObject) -> tuple[str, dict[str, Any]]:
     topic = checked_name(data.text("topic"), "topic")
     expression = data.text("subString", "*")
     if len(expression) > 4096:
         raise BodyError(f"subString of {topic} has {len(expression)} characters: 4096 are allowed")
-    return topic, _subscription_json(topic, expression, _word(data, "expressionType", "TAG"))
+    kind = _word(data, "expressionType", "TAG") or "TAG"
+    return topic, _subscription_json(topic, expression, kind, data.integer("subVersion", 0))
 
 
-def _subscription_json(topic: str, expression: str, kind: str) -> dict[str, Any]:
-    tags = [] if expression == "*" else [each.strip() for each in expression.split("||")]
+def _subscription_json(topic: str, expression: str, kind: str, version: int) -> dict[str, Any]:
+    """As Java's SubscriptionData; `version` is when it was told, in ms."""
+    named = expression.split("||") if kind == "TAG" and expression != "*" else []
+    tags = [each for each in dict.fromkeys(part.strip() for part in named) if each]
     return {
         "classFilterMode": False,
-        "codeSet": [],
+        "codeSet": [tags_code(each) for each in tags],
         "expressionType": kind,
         "subString": expression,
-        "subVersion": 0,
+        "subVersion": version,
         "tagsSet": tags,
         "topic": topic,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,8 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2
 log = structlog.get_logger(__name__)
 
 RETRY_MAX_TIMES_LIMIT = 1000
+_AT_ONCE = 100
+"""Groups that are changed before others are served."""
 _FIXED: dict[str, Any] = {
     "attributes": {},
     "brokerId": 0,
@@ -50,13 +53,17 @@ def group_config(group: Group) -> dict[str, Any]:
     }
 
 
-def group_of_config(config: JsonObject) -> Group:
-    """The group that a configuration describes. Raises BodyError or RequestError."""
-    name = config.text("groupName", "")
+def checked_group(name: str) -> str:
+    """The name itself, of a group that clients may use. INVALID_PARAMETER."""
     try:
-        group_of(definition_pb2.Resource(name=name))
+        return group_of(definition_pb2.Resource(name=name))
     except ServiceError as error:
         raise RequestError(error.message, ResponseCode.INVALID_PARAMETER) from error
+
+
+def group_of_config(config: JsonObject) -> Group:
+    """The group that a configuration describes. Raises BodyError or RequestError."""
+    name = checked_group(config.text("groupName", ""))
     retries = config.integer("retryMaxTimes", 16)
     if not 0 <= retries <= RETRY_MAX_TIMES_LIMIT:
         raise RequestError(
@@ -100,12 +107,15 @@ class GroupAdministration:
         """Every group; the system's first."""
         return list((SYSTEM_GROUPS | {group.name: group for group in self._catalog.groups()}).values())
 
-    async def put(self, group: Group) -> None:
-        """Creates or changes a group."""
-        try:
-            self._catalog.put_group(group)
-        except CatalogFullError as error:
-            raise RequestError(str(error)) from error
+    async def put(self, *groups: Group) -> None:
+        """Creates or changes groups."""
+        for number, group in enumerate(groups, 1):
+            try:
+                self._catalog.put_group(group)
+            except CatalogFullError as error:
+                raise RequestError(str(error)) from error
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
         await written(self._journal)
 
     async def delete(self, name: str, *, clean_offsets: bool) -> None:

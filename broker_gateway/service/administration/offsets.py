@@ -176,6 +176,17 @@ class OffsetAdministration:
         log.info("offsets reset", group=group, topic=topic, offsets=offsets)
         return offsets
 
+    async def clone(self, source: str, target: str, topics: Iterable[str]) -> None:
+        """Lets a group go on where another one is; topics and queues where that one never was are passed over."""
+        for name in topics:
+            topic = self._catalog.topic(name)
+            for queue_id in range(topic.read_queues if topic is not None else 0):
+                offset = self.committed(source, name, queue_id)
+                if offset is not None:
+                    self._set(QueueKey(target, name, queue_id), offset)
+        await written(self._journal)
+        log.info("offsets cloned", group=source, to=target)
+
     def _check_queue(self, name: str, queue_id: int, missing: str) -> int:
         """The number of the topic's read queues."""
         topic = self._catalog.topic(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
@@ -28,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 MESSAGE_TYPE = "message.type"
 """The attribute of a topic that says which messages it takes."""
+_AT_ONCE = 100
+"""Topics that are changed before others are served."""
 _TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY", "MIXED")
 
 
@@ -101,8 +104,22 @@ class TopicAdministration:
         """The topic as RocketMQ's programs see it."""
         return topic_config(topic, system=topic.name in self._system)
 
-    async def put(self, asked: TopicConfig) -> None:
-        """Creates or changes a topic; `attributes` are changes of them. INVALID_PARAMETER, SYSTEM_ERROR."""
+    async def put(self, *asked: TopicConfig) -> None:
+        """Creates or changes topics; `attributes` are changes of them. INVALID_PARAMETER, SYSTEM_ERROR.
+
+        Nothing is changed when one of them is refused.
+        """
+        topics = [self._topic(each) for each in asked]
+        for number, topic in enumerate(topics, 1):
+            try:
+                self._catalog.put_topic(topic, shrink=True)
+            except CatalogFullError as error:
+                raise RequestError(str(error)) from error
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        await self._written()
+
+    def _topic(self, asked: TopicConfig) -> Topic:
         name = self._name(asked.topic_name)
         for what, value, least in (
             ("readQueueNums", asked.read_queue_nums, 1),
@@ -129,12 +146,7 @@ class TopicAdministration:
                 )
         known = self._catalog.topic(name)
         kinds = message_types(asked.attributes, known)
-        topic = Topic(name, asked.read_queue_nums, asked.write_queue_nums, asked.perm, kinds, now_ms())
-        try:
-            self._catalog.put_topic(topic, shrink=True)
-        except CatalogFullError as error:
-            raise RequestError(str(error)) from error
-        await self._written()
+        return Topic(name, asked.read_queue_nums, asked.write_queue_nums, asked.perm, kinds, now_ms())
 
     async def delete(self, name: str) -> None:
         """Deletes a topic and every group's state on it; one that is not there is deleted already.

@@ -16,6 +16,14 @@ from broker_gateway.transport.remoting.guard import Guard
 
 _UNIQUE_KEY = "_UNIQUE_KEY_QUERY"
 _UNIQUE_MOST = 32
+_SLAVE = (
+    "lastReadTimestamp",
+    "lastWriteTimestamp",
+    "masterFlushOffset",
+    "maxOffset",
+    "transferredByteInSecond",
+)
+"""What a slave would say of itself."""
 
 
 class BrokerRequests:
@@ -34,6 +42,7 @@ class BrokerRequests:
         guard.closed(RequestCode.VIEW_MESSAGE_BY_ID, self.view)
         guard.closed(RequestCode.QUERY_MESSAGE, self.query)
         guard.closed(RequestCode.PULL_MESSAGE, self.pull)
+        guard.closed(RequestCode.GET_BROKER_HA_STATUS, self.ha_status)
 
     def runtime_info(self, _: Connection, request: Command) -> Command:
         try:
@@ -119,6 +128,17 @@ class BrokerRequests:
             "maxOffset": str(pulled.max_offset),
         }
         return request.reply(pulled.code, fields=told, body=pulled.records)
+
+    def ha_status(self, _: Connection, request: Command) -> Command:
+        """A master without slaves."""
+        body = {
+            "haClientRuntimeInfo": dict.fromkeys(_SLAVE, 0),
+            "haConnectionInfo": [],
+            "inSyncSlaveNums": 0,
+            "master": True,
+            "masterCommitLogMaxOffset": self._admin.log_end,
+        }
+        return request.reply(body=java_json.dumps(body))
 
 
 def _item(figure: Figure) -> dict[str, float]:
