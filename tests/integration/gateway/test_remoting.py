@@ -115,6 +115,13 @@ def test_administration_is_taken_from_this_machine_only(tmp_path: Path) -> None:
             RequestCode.UPDATE_CONSUMER_OFFSET,
             RequestCode.QUERY_MESSAGE,
             RequestCode.PULL_MESSAGE,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+            RequestCode.CLONE_GROUP_OFFSET,
+            RequestCode.QUERY_CONSUME_QUEUE,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
+            RequestCode.GET_ALL_PRODUCER_INFO,
+            RequestCode.GET_BROKER_HA_STATUS,
         ):
             answer = ask(gateway, code, host=outside, topic="t", **TOPIC)
             assert answer.code == ResponseCode.NO_PERMISSION
@@ -347,10 +354,24 @@ WRONG: list[tuple[int, dict[str, Any], int, str]] = [
     (RequestCode.UPDATE_CONSUMER_OFFSET, {"topic": "t", "consumerGroup": "no", "queueId": 0, "commitOffset": 1}, 26, "Group no"),
     (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {"topic": "t", "queueId": 0, "timestamp": 0, "boundaryType": "x"}, 29, "'X'"),
     (RequestCode.QUERY_MESSAGE, {"topic": "t", "key": "k"}, 1, "maxNum"),
+    (RequestCode.QUERY_CONSUME_QUEUE, {"topic": "SELF_TEST_TOPIC", "queueId": 0, "index": 0, "count": 10_001}, 29, "10001"),
+    (RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "g", "destGroup": "a b"}, 29, "'a b'"),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, 1, "cannot be read"),
+    (RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "t", "group": "no"}, 1, "[no]"),
     (RequestCode.PULL_MESSAGE, {"topic": "no", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1}, 17, "no"),
     (RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "x", "statsKey": "y"}, 1, "The stats <x> <y> not exist"),
     (RequestCode.HEART_BEAT, {}, 1, "cannot be read"),
 ]  # fmt: skip
+
+
+def test_what_the_document_says_is_not_served_is_not(gateway: Gateway) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "differences.md").read_text()
+    table = text.partition("| codes | what | why |")[2].partition("\n\n")[0]
+    codes = [int(code) for row in table.splitlines()[2:] for code in row.split("|")[1].split()]
+    assert len(codes) > 40
+    for code in codes:
+        answer = ask(gateway, code)
+        assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
 
 
 @pytest.mark.parametrize(("code", "fields", "answered", "why"), WRONG)
