@@ -40,6 +40,7 @@ RELOADABLE = frozenset(
         "diskMaxUsedSpaceRatio",
         "diskSpaceCleanForciblyRatio",
         "diskSpaceWarningLevelRatio",
+        "enableMixedMessageType",
         "enablePopMessageThreshold",
         "endTransactionPoolQueueCapacity",
         "fileReservedTime",

@@ -15,7 +15,7 @@ class DeliveryTable:
         self._queues: dict[QueueKey, QueueDelivery] = {}
         self._index = _Index()
         self._offers: dict[str, dict[str, set[int]]] = {}
-        self._first_offset = first_offset
+        self.first_offset = first_offset
         self._due: list[tuple[int, QueueKey]] = []
         self._scheduled: dict[QueueKey, int] = {}
 
@@ -23,7 +23,7 @@ class DeliveryTable:
         """The state of `key`, made at first use."""
         state = self._queues.get(key)
         if state is None:
-            state = self._queues[key] = QueueDelivery(key, self._first_offset(key.topic, key.queue_id))
+            state = self._queues[key] = QueueDelivery(key, self.first_offset(key.topic, key.queue_id))
             self._index.add(key)
         return state
 

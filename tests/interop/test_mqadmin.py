@@ -421,6 +421,55 @@ def test_lists_are_created_in_one_request(both: Both) -> None:
     assert ours == real
 
 
+def test_topics_and_groups_keep_what_they_are_given(both: Both) -> None:
+    given: dict[str, Any] = {
+        "topic": "given", "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 2, "perm": 7,
+        "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "true",
+    }  # fmt: skip
+    for change in (
+        {"attributes": "+message.type=UNSPECIFIED"},
+        {"attributes": "+message.type=MIXED"},
+        {"perm": 0},
+        {"perm": 1, "order": "false"},
+    ):
+        ask_both(both, RequestCode.UPDATE_AND_CREATE_TOPIC, **{**given, **change})
+        real, ours = ask_both(both, RequestCode.GET_TOPIC_CONFIG, topic="given")
+        assert ours == real
+    for retries in (-1, 5000):
+        body = {"groupName": "given", "retryMaxTimes": retries}
+        ask_both(both, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
+        real, ours = ask_both(both, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="given")
+        assert ours["retryMaxTimes"] == real["retryMaxTimes"] == retries
+
+
+def test_pulls_and_unknown_offsets(both: Both) -> None:
+    pull: dict[str, Any] = {
+        "consumerGroup": "readers", "topic": "single", "queueId": 0, "queueOffset": 0, "maxMsgNums": 3,
+        "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0,
+    }  # fmt: skip
+    for change in (
+        {"subscription": "*"},
+        {"subscription": "a || b"},
+        {"subscription": "b"},
+        {"subscription": "*", "queueId": 99},
+        {"subscription": "a > 1", "expressionType": "SQL92"},
+    ):
+        real, ours = (
+            ask(side, RequestCode.PULL_MESSAGE, **{**pull, **change}) for side in (both.real, both.ours)
+        )
+        assert (ours.code, bool(ours.body)) == (real.code, bool(real.body)), (change, real.remark)
+        names = ("nextBeginOffset", "minOffset", "maxOffset")
+        assert [ours.ext_fields.get(n) for n in names] == [real.ext_fields.get(n) for n in names]
+    for change in ({}, {"setZeroIfNotFound": "false"}, {"topic": "orders"}, {"topic": "nosuch"}):
+        asked = {"consumerGroup": "nobody", "topic": "single", "queueId": 0, **change}
+        real, ours = (
+            ask(side, RequestCode.QUERY_CONSUMER_OFFSET, **asked) for side in (both.real, both.ours)
+        )
+        assert (ours.code, ours.ext_fields.get("offset")) == (real.code, real.ext_fields.get("offset")), (
+            change
+        )
+
+
 def test_queues_looked_into(both: Both) -> None:
     queue = {"topic": "single", "queueId": 0}
     real, ours = ask_both(both, RequestCode.QUERY_CONSUME_QUEUE, **queue, index=2, count=3)

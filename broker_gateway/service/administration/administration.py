@@ -18,6 +18,7 @@ from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.system_topics import system_topic_names
 from broker_gateway.metrics import Metrics
 from broker_gateway.reload import Configuration
+from broker_gateway.remoting.address import written_address
 from broker_gateway.retention import Retention
 from broker_gateway.service.administration.configuration import OptionAdministration
 from broker_gateway.service.administration.connections import Connections
@@ -53,7 +54,7 @@ class Administration:
     ) -> None:
         config = configuration.current
         self.broker = config.broker.broker_name
-        self.address = f"{config.broker.broker_ip1}:{config.broker.listen_port}"
+        self.address = written_address(config.broker.broker_ip1, config.broker.listen_port)
         self.system_topics = system_topic_names(config)
         self._store = store
         self._catalog = catalog
@@ -73,6 +74,7 @@ class Administration:
     def configure(self, config: GatewayConfig) -> None:
         """Takes what may change while the broker runs."""
         self.messages.configure(config)
+        self.topics.configure(config)
 
     @property
     def log_end(self) -> int:

@@ -24,7 +24,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2
 
 log = structlog.get_logger(__name__)
 
-RETRY_MAX_TIMES_LIMIT = 1000
+_INT32 = 1 << 31
 _AT_ONCE = 100
 """Groups that are changed before others are served."""
 _FIXED: dict[str, Any] = {
@@ -65,10 +65,9 @@ def group_of_config(config: JsonObject) -> Group:
     """The group that a configuration describes. Raises BodyError or RequestError."""
     name = checked_group(config.text("groupName", ""))
     retries = config.integer("retryMaxTimes", 16)
-    if not 0 <= retries <= RETRY_MAX_TIMES_LIMIT:
+    if not -_INT32 <= retries < _INT32:
         raise RequestError(
-            f"retryMaxTimes {retries} is outside of 0 to {RETRY_MAX_TIMES_LIMIT}",
-            ResponseCode.INVALID_PARAMETER,
+            f"retryMaxTimes {retries} is outside of {-_INT32} to {_INT32 - 1}", ResponseCode.INVALID_PARAMETER
         )
     enabled = config.members.get("consumeEnable")
     return Group(

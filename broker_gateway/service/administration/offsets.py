@@ -91,6 +91,11 @@ class OffsetAdministration:
         state = self._deliveries.known(QueueKey(group, topic, queue_id))
         return None if state is None else state.committed
 
+    def begins_at_zero(self, topic: str, queue_id: int) -> bool:
+        """Whether a group new to a queue begins with its first message, which is there and fits memory."""
+        first, following = self.bounds(topic, queue_id)
+        return first == 0 < following and self._deliveries.first_offset(topic, queue_id) == 0
+
     def all(self) -> dict[str, dict[int, int]]:
         """Committed offsets by `topic@group` and queue id."""
         found: dict[str, dict[int, int]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker_gateway.clock import now_ms
+from broker_gateway.delivery.tag_filter import EVERYTHING, FilterExpressionError, TagFilter, parse_tag_filter
 from broker_gateway.remoting import java_json
 from broker_gateway.remoting.body.tables import KVTable
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
@@ -16,6 +17,8 @@ from broker_gateway.transport.remoting.guard import Guard
 
 _UNIQUE_KEY = "_UNIQUE_KEY_QUERY"
 _UNIQUE_MOST = 32
+_HAS_SUBSCRIPTION = 4
+"""In the `sysFlag` of a pull."""
 _SLAVE = (
     "lastReadTimestamp",
     "lastWriteTimestamp",
@@ -119,7 +122,11 @@ class BrokerRequests:
         if not topic.readable:
             raise RequestError(f"the topic[{name}] pulling message is forbidden", ResponseCode.NO_PERMISSION)
         pulled = self._admin.messages.pull(
-            topic, fields.small("queueId"), fields.long("queueOffset"), fields.small("maxMsgNums")
+            topic,
+            fields.small("queueId"),
+            fields.long("queueOffset"),
+            fields.small("maxMsgNums"),
+            _subscription(fields),
         )
         told = {
             "suggestWhichBrokerId": "0",
@@ -139,6 +146,21 @@ class BrokerRequests:
             "masterCommitLogMaxOffset": self._admin.log_end,
         }
         return request.reply(body=java_json.dumps(body))
+
+
+def _subscription(fields: Fields) -> TagFilter:
+    """What a pull wants of a queue; everything where it does not say. SUBSCRIPTION_PARSE_FAILED, SYSTEM_ERROR."""
+    if not fields.small("sysFlag") & _HAS_SUBSCRIPTION:
+        return EVERYTHING
+    kind = fields.optional_text("expressionType") or "TAG"
+    if kind != "TAG":
+        raise RequestError(f"The broker does not support consumer to filter message by {kind[:64]}")
+    try:
+        return parse_tag_filter(fields.optional_text("subscription") or "")
+    except FilterExpressionError as error:
+        raise RequestError(
+            f"parse the consumer's subscription failed: {error}", ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        ) from error
 
 
 def _item(figure: Figure) -> dict[str, float]:

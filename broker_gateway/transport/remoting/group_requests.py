@@ -127,6 +127,12 @@ class GroupRequests:
         fields.text("queueId")
         group, topic, queue_id = fields.text("consumerGroup"), fields.text("topic"), fields.small("queueId")
         offset = self._admin.offsets.committed(group, topic, queue_id)
+        if offset is None and not fields.boolean("setZeroIfNotFound", True):
+            raise RequestError(
+                "Not found, do not set to zero, maybe this group boot first", ResponseCode.QUERY_NOT_FOUND
+            )
+        if offset is None and self._admin.offsets.begins_at_zero(topic, queue_id):
+            offset = 0
         if offset is None:
             raise RequestError(
                 "Not found, maybe this group consumer boot first", ResponseCode.QUERY_NOT_FOUND
