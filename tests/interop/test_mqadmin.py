@@ -444,7 +444,7 @@ def test_topics_and_groups_keep_what_they_are_given(both: Both) -> None:
 
 def test_pulls_and_unknown_offsets(both: Both) -> None:
     pull: dict[str, Any] = {
-        "consumerGroup": "readers", "topic": "single", "queueId": 0, "queueOffset": 0, "maxMsgNums": 3,
+        "consumerGroup": "TOOLS_CONSUMER", "topic": "single", "queueId": 0, "queueOffset": 0, "maxMsgNums": 3,
         "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0,
     }  # fmt: skip
     for change in (
