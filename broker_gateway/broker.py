@@ -357,3 +357,4 @@ class Broker:
                 self._redelivery.release(session.client_id, session.group)
         self.journal.stats(self.minutes.roll(now_ms()))
         self.administration.statistics.sample(now_ms())
+        self.administration.runtime.sample(now_ms())

@@ -123,6 +123,9 @@ class BrokerOptions(_Group):
     )
     default_topic_queue_nums: int = Field(8, ge=1, le=1024, description="queues of a topic made on first use")
     auto_create_topic_enable: bool = Field(True, description="make topics on first use")
+    enable_mixed_message_type: bool = Field(
+        False, description="message.type=MIXED may be given to topics over the remoting port"
+    )
     auto_create_subscription_group: bool = Field(True, description="make consumer groups on first use")
     cluster_topic_enable: bool = Field(
         True, description="make the topic named like the cluster one that may be used"

@@ -12,6 +12,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from broker_gateway.call_times import CallTimes
+
 MAX_SERIES = 10_000
 """Of one counter; beyond it, topics and groups share the label value `other`."""
 _LATENCY_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
@@ -24,6 +26,10 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.messages_in = 0
         self.messages_out = 0
+        self.receives_found = 0
+        self.receives_empty = 0
+        self.put_times = CallTimes()
+        self.longest_look_s = 0.0
         node = {"cluster": cluster, "node_id": broker}
         by_topic, by_group = ("topic",), ("topic", "consumer_group")
         self._messages_in = _Counter("rocketmq_messages_in", "Messages stored", by_topic)
@@ -45,14 +51,24 @@ class Metrics:
         self._messages_in.add((topic,), messages)
         self._bytes_in.add((topic,), size)
         self._latency.add(seconds, calls)
+        self.put_times.add(seconds, calls)
 
     def send_failed(self, topic: str) -> None:
         self._failures.add((topic,), 1)
 
     def received(self, topic: str, group: str, messages: int, size: int) -> None:
         self.messages_out += messages
+        self.receives_found += 1
         self._messages_out.add((topic, group), messages)
         self._bytes_out.add((topic, group), size)
+
+    def received_nothing(self) -> None:
+        self.receives_empty += 1
+
+    def looked(self, seconds: float) -> None:
+        """A receive looked for messages; waiting for some does not count."""
+        if seconds > self.longest_look_s:
+            self.longest_look_s = seconds
 
     def acked(self, topic: str, group: str, messages: int) -> None:
         self._acked.add((topic, group), messages)

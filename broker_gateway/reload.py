@@ -42,6 +42,7 @@ RELOADABLE = frozenset(
         "diskMaxUsedSpaceRatio",
         "diskSpaceCleanForciblyRatio",
         "diskSpaceWarningLevelRatio",
+        "enableMixedMessageType",
         "enablePopMessageThreshold",
         "endTransactionPoolQueueCapacity",
         "fileReservedTime",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Set
 
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 
@@ -13,8 +13,9 @@ class DeliveryTable:
 
     def __init__(self, first_offset: Callable[[str, int], int]) -> None:
         self._queues: dict[QueueKey, QueueDelivery] = {}
+        self._index = _Index()
         self._offers: dict[str, dict[str, set[int]]] = {}
-        self._first_offset = first_offset
+        self.first_offset = first_offset
         self._due: list[tuple[int, QueueKey]] = []
         self._scheduled: dict[QueueKey, int] = {}
 
@@ -22,7 +23,8 @@ class DeliveryTable:
         """The state of `key`, made at first use."""
         state = self._queues.get(key)
         if state is None:
-            state = self._queues[key] = QueueDelivery(key, self._first_offset(key.topic, key.queue_id))
+            state = self._queues[key] = QueueDelivery(key, self.first_offset(key.topic, key.queue_id))
+            self._index.add(key)
         return state
 
     def known(self, key: QueueKey) -> QueueDelivery | None:
@@ -34,15 +36,43 @@ class DeliveryTable:
         state = self._queues.get(key)
         if state is None:
             state = self._queues[key] = QueueDelivery(key, cursor)
+            self._index.add(key)
         state.cursor = cursor
         return state
 
     def queues(self) -> Iterable[QueueDelivery]:
         return self._queues.values()
 
+    def groups_of(self, topic: str) -> Set[str]:
+        """Groups with a state on a topic."""
+        return self._index.by_topic.get(topic, _NOBODY).keys()
+
+    def topics_of(self, group: str) -> Set[str]:
+        """Topics where a group has a state."""
+        return self._index.by_group.get(group, _NOTHING)
+
+    def topics_by_group(self) -> Mapping[str, Set[str]]:
+        """`topics_of` for every group that has a state."""
+        return dict(self._index.by_group)
+
+    def keys_of_topic(self, topic: str) -> list[QueueKey]:
+        """Every state on a topic."""
+        groups = self._index.by_topic.get(topic, _NOBODY)
+        return [QueueKey(group, topic, queue_id) for group, queues in groups.items() for queue_id in queues]
+
+    def keys_of_group(self, group: str) -> list[QueueKey]:
+        """Every state of a group."""
+        by_topic = self._index.by_topic
+        return [
+            QueueKey(group, topic, queue_id)
+            for topic in self.topics_of(group)
+            for queue_id in by_topic[topic][group]
+        ]
+
     def forget(self, key: QueueKey) -> None:
         """Removes the state of `key`; the group begins anew there."""
-        self._queues.pop(key, None)
+        if self._queues.pop(key, None) is not None:
+            self._index.remove(key)
         self._scheduled.pop(key, None)
         self._offers.get(key.topic, _NOBODY).pop(key.group, None)
 
@@ -92,4 +122,31 @@ class DeliveryTable:
         return found
 
 
+class _Index:
+    """Which groups have a state on a topic, with its queues' ids, and on which topics a group has one."""
+
+    def __init__(self) -> None:
+        self.by_topic: dict[str, dict[str, set[int]]] = {}
+        self.by_group: dict[str, set[str]] = {}
+
+    def add(self, key: QueueKey) -> None:
+        self.by_topic.setdefault(key.topic, {}).setdefault(key.group, set()).add(key.queue_id)
+        self.by_group.setdefault(key.group, set()).add(key.topic)
+
+    def remove(self, key: QueueKey) -> None:
+        groups = self.by_topic[key.topic]
+        queues = groups[key.group]
+        queues.discard(key.queue_id)
+        if queues:
+            return
+        del groups[key.group]
+        if not groups:
+            del self.by_topic[key.topic]
+        topics = self.by_group[key.group]
+        topics.discard(key.topic)
+        if not topics:
+            del self.by_group[key.group]
+
+
 _NOBODY: dict[str, set[int]] = {}
+_NOTHING: frozenset[str] = frozenset()

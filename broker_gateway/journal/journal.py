@@ -371,6 +371,7 @@ def _topic_change(topic: Topic, *, deleted: bool = False) -> pb.TopicChange:
         permission=topic.permission,
         accept_message_types=topic.accept_message_types,
         created_ms=topic.created_ms,
+        order=topic.order,
     )
 
 

@@ -142,6 +142,7 @@ def _apply_catalog(batch: pb.Batch, catalog: Catalog, store: MessageStore) -> No
                 topic.permission,
                 tuple(topic.accept_message_types),
                 topic.created_ms,
+                topic.order,
             ),
             topic.topic,
         )

@@ -19,6 +19,7 @@ INHERIT = 1
 MAX_QUEUES = 1024
 MAX_TOPICS = 100_000
 MAX_GROUPS = 100_000
+MAX_ATTEMPTS = (1 << 31) - 1
 TOPICS_FILE = "topics.json"
 GROUPS_FILE = "subscriptionGroup.json"
 """Whose data versions count up with every change of a topic, or of a group."""
@@ -30,7 +31,10 @@ class CatalogFullError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic: `read_queues`/`write_queues` queues, permission bits, accepted message types (empty: all)."""
+    """A topic: `read_queues`/`write_queues` queues, permission bits, accepted message types (empty: all).
+
+    `order` is kept and shown; the order of a group's deliveries is the group's.
+    """
 
     name: str
     read_queues: int
@@ -38,6 +42,7 @@ class Topic:
     permission: int = READ | WRITE
     accept_message_types: tuple[str, ...] = ()
     created_ms: int = 0
+    order: bool = False
 
     @property
     def readable(self) -> bool:
@@ -50,7 +55,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A consumer group; `retry_max_times` deliveries follow the first before the dead-letter topic."""
+    """A consumer group; `retry_max_times` deliveries follow the first before the dead-letter topic; below 0: as 0."""
 
     name: str
     retry_max_times: int = 16
@@ -60,7 +65,7 @@ class Group:
 
     @property
     def max_attempts(self) -> int:
-        return self.retry_max_times + 1
+        return min(self.retry_max_times + 1, MAX_ATTEMPTS)
 
 
 class Catalog:

@@ -24,6 +24,7 @@ from typing import Any
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.metadata.catalog import MAX_QUEUES, READ, WRITE, Catalog, Group, Topic
 from broker_gateway.metadata.data_version import DataVersion, DataVersionError, parse_data_version
+from broker_gateway.metadata.message_types import message_type, message_types_of
 from store.segment import sync_folder
 
 CONFIG_FOLDER = "config"
@@ -88,20 +89,21 @@ def read_config(root: Path, now_ms: int) -> Config:
         if not isinstance(attributes, dict):
             raise ConfigFileError(f"attributes of {name} is {attributes!r}, expected an object")
         kind = str(attributes.get("message.type", "MIXED"))
-        kind = kind if kind in ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY") else "MIXED"
+        kinds = message_types_of(kind)
         topic = Topic(
             name,
             _number(row, "readQueueNums", name, 16, MAX_QUEUES),
             _number(row, "writeQueueNums", name, 16, MAX_QUEUES),
             _number(row, "perm", name, 6, 7) & (READ | WRITE),
-            () if kind == "MIXED" else (kind,),
+            kinds,
             now_ms,
+            bool(row.get("order", False)),
         )
         found.topics.append(topic)
     for name, row in _table(folder / "subscriptionGroup.json", "subscriptionGroupTable", found).items():
         group = Group(
             name,
-            _number(row, "retryMaxTimes", name, 16, 1 << 31),
+            _number(row, "retryMaxTimes", name, 16, (1 << 31) - 1, -1 << 31),
             bool(row.get("consumeMessageOrderly", False)),
             bool(row.get("consumeEnable", True)),
             now_ms,
@@ -171,18 +173,17 @@ def quoted_keys(text: str) -> str:
     return _BARE_KEY.sub(lambda m: m[0] if m[1] is not None else f'{m[2]}"{m[3]}"{m[4]}', text)
 
 
-def _number(row: Mapping[str, Any], key: str, where: str, default: int, most: int) -> int:
+def _number(row: Mapping[str, Any], key: str, where: str, default: int, most: int, least: int = 0) -> int:
     value = row.get(key, default)
-    if type(value) is not int or not 0 <= value <= most:
-        raise ConfigFileError(f"{key} of {where} is {value!r}, expected a number of 0 to {most}")
+    if type(value) is not int or not least <= value <= most:
+        raise ConfigFileError(f"{key} of {where} is {value!r}, expected a number of {least} to {most}")
     return value
 
 
 def _topic(topic: Topic) -> dict[str, Any]:
-    kinds = topic.accept_message_types
     return {
-        "attributes": {"message.type": kinds[0] if len(kinds) == 1 else "MIXED"},
-        "order": False,
+        "attributes": {"message.type": message_type(topic)},
+        "order": topic.order,
         "perm": topic.permission,
         "readQueueNums": topic.read_queues,
         "topicFilterType": "SINGLE_TAG",

@@ -198,7 +198,7 @@ ROWS = (
     Row("fetchNamesrvAddrInterval", Kind.LONG, "10000", v.EFFECTIVE),
     Row("popResponseReturnActualRetryTopic", Kind.BOOL, "false", v.POP),
     Row("enableSingleTopicRegister", Kind.BOOL, "false", v.EFFECTIVE),
-    Row("enableMixedMessageType", Kind.BOOL, "false", v.REMOTING),
+    Row("enableMixedMessageType", Kind.BOOL, "false", v.EFFECTIVE),
     Row("enableSplitRegistration", Kind.BOOL, "false", v.EFFECTIVE),
     Row("enableSplitMetadata", Kind.BOOL, "true", v.REMOTING),
     Row("splitMetadataSize", Kind.INT, "2000", v.REMOTING),

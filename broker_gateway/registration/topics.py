@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from broker_gateway.metadata.catalog import READ, WRITE, Catalog, Group, Topic
+from broker_gateway.metadata.message_types import message_type
 from broker_gateway.metadata.names import RETRY_PREFIX
 from broker_gateway.remoting.body.topic_config import TopicConfig
 
@@ -38,14 +39,13 @@ def with_retry_topics(topics: Iterable[Topic], groups: Iterable[Group]) -> list[
 
 def topic_config(topic: Topic, *, order: bool = False, system: bool = False) -> TopicConfig:
     """A topic of the catalog; one that accepts every message type, or several, is MIXED. The system's say nothing."""
-    kinds = topic.accept_message_types
     return TopicConfig(
         topic.name,
         topic.read_queues,
         topic.write_queues,
         topic.permission,
-        order=order,
-        attributes={} if system else {"message.type": kinds[0] if len(kinds) == 1 else "MIXED"},
+        order=order or topic.order,
+        attributes={} if system else {"message.type": message_type(topic)},
     )
 
 

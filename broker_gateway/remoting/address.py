@@ -16,6 +16,11 @@ def parse_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def written_address(host: str, port: int) -> str:
+    """`host:port`; an IPv6 host stands in brackets."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
 def parse_addresses(addresses: str) -> list[str]:
     """The addresses of a list, each checked. Raises ConnectError."""
     found = [each.strip() for each in addresses.split(";") if each.strip()]

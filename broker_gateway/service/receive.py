@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import math
 import os
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import partial
@@ -188,6 +189,7 @@ class ReceiveService:
         if poll.reply.done:
             return  # the caller went away, and what it took was given back
         if not poll.messages:
+            self._metrics.received_nothing()
             poll.reply.set([_NOTHING, shortcuts.delivered_at(now_ms())])
             return
         self._remember(poll)
@@ -304,6 +306,13 @@ class ReceiveService:
 
     def _take(self, poll: Poll) -> bool:
         """Takes up to a batch of messages from the topic's queues, beginning with another one each time."""
+        began = time.perf_counter()
+        try:
+            return self._take_all(poll)
+        finally:
+            self._metrics.looked(time.perf_counter() - began)
+
+    def _take_all(self, poll: Poll) -> bool:
         now = now_ms()
         size = 0
         poll.more = False

@@ -18,12 +18,14 @@ from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.system_topics import system_topic_names
 from broker_gateway.metrics import Metrics
 from broker_gateway.reload import Configuration
+from broker_gateway.remoting.address import written_address
 from broker_gateway.retention import Retention
 from broker_gateway.service.administration.configuration import OptionAdministration
 from broker_gateway.service.administration.connections import Connections
 from broker_gateway.service.administration.groups import GroupAdministration
 from broker_gateway.service.administration.messages import MessageQueries
 from broker_gateway.service.administration.offsets import OffsetAdministration
+from broker_gateway.service.administration.queue_entries import QueueEntries
 from broker_gateway.service.administration.runtime import RuntimeInfo
 from broker_gateway.service.administration.shown_options import ShownOptions
 from broker_gateway.service.administration.statistics import Statistics
@@ -53,7 +55,7 @@ class Administration:
     ) -> None:
         config = configuration.current
         self.broker = config.broker.broker_name
-        self.address = f"{config.broker.broker_ip1}:{config.broker.listen_port}"
+        self.address = written_address(config.broker.broker_ip1, config.broker.listen_port)
         self.system_topics = system_topic_names(config)
         self._store = store
         self._catalog = catalog
@@ -62,17 +64,19 @@ class Administration:
         self.groups = GroupAdministration(catalog, deliveries, journal, topic_changed)
         self.offsets = OffsetAdministration(catalog, store, deliveries, journal, wakeups)
         self.messages = MessageQueries(config, store)
+        self.queues = QueueEntries(store, self.offsets)
         self.connections = Connections(clients)
         self.statistics = Statistics(metrics, config.broker.broker_cluster_name, now_ms())
         options = ShownOptions(configuration)
         self.runtime = RuntimeInfo(
-            configuration, options, store, self.statistics, days, admission, dispatch_lag, now_ms
+            configuration, options, store, self.statistics, metrics, days, admission, dispatch_lag, now_ms
         )
         self.options = OptionAdministration(configuration, options, now_ms())
 
     def configure(self, config: GatewayConfig) -> None:
         """Takes what may change while the broker runs."""
         self.messages.configure(config)
+        self.topics.configure(config)
 
     @property
     def log_end(self) -> int:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from broker_gateway.clients import ClientRegistry
+from broker_gateway.clients import ClientRegistry, ClientSession
+from broker_gateway.clock import now_ms
 from broker_gateway.remoting import java_json
 from broker_gateway.remoting.body.topic_config import checked_name
 from broker_gateway.remoting.codes import LanguageCode, ResponseCode, Version
@@ -16,6 +17,7 @@ from broker_gateway.remoting.errors import BodyError, RequestError
 from broker_gateway.remoting.frame import MAX_FRAME
 from broker_gateway.remoting.java_json import JsonObject
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from store.record import tags_code
 
 MAX_GROUPS = 1000
 """Producer and consumer groups in a heartbeat."""
@@ -23,7 +25,7 @@ MAX_HELD = 32 << 20
 """Bytes of memory of the newest heartbeats of all connections, about."""
 MAX_SUBSCRIPTIONS = 10_000
 """Subscriptions in a heartbeat."""
-_SUBSCRIPTION = 96
+_SUBSCRIPTION = 128
 """Bytes of memory of one beside its texts; its JSON has more."""
 _CONSUMER = 1024
 """Bytes of memory of a client, or of a consumer, beside what it lists."""
@@ -37,6 +39,17 @@ class Client:
     address: str
     language: str
     version: int
+    seen_ms: int = 0
+
+    def to_producer_json(self) -> dict[str, Any]:
+        """As Java's ProducerInfo."""
+        return {
+            "clientId": self.client_id,
+            "language": self.language,
+            "lastUpdateTimestamp": self.seen_ms,
+            "remoteIP": f"/{self.address}",
+            "version": self.version,
+        }
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -48,20 +61,28 @@ class Client:
 
 
 class Subscription(NamedTuple):
-    """A topic, and which of its messages: an expression of a kind (TAG, SQL92)."""
+    """A topic, and which of its messages: an expression of a kind (TAG, SQL92). `version` is when it was told, in ms."""
 
     topic: str
     expression: str
     kind: str
+    version: int = 0
+
+    @property
+    def weight(self) -> int:
+        """Bytes of memory, about."""
+        return _SUBSCRIPTION + sum(map(_weight, (self.topic, self.expression, self.kind)))
 
     def to_json(self) -> dict[str, Any]:
-        tags = [] if self.expression == "*" else [each.strip() for each in self.expression.split("||")]
+        """As Java's SubscriptionData."""
+        named = self.expression.split("||") if self.kind == "TAG" and self.expression != "*" else []
+        tags = [each for each in dict.fromkeys(part.strip() for part in named) if each]
         return {
             "classFilterMode": False,
-            "codeSet": [],
+            "codeSet": [tags_code(each) for each in tags],
             "expressionType": self.kind,
             "subString": self.expression,
-            "subVersion": 0,
+            "subVersion": self.version,
             "tagsSet": tags,
             "topic": self.topic,
         }
@@ -73,7 +94,8 @@ class Subscription(NamedTuple):
         expression = data.text("subString", "*")
         if len(expression) > 4096:
             raise BodyError(f"subString of {topic} has {len(expression)} characters: 4096 are allowed")
-        return cls(topic, _WORDS.get(expression, expression), _word(data, "expressionType", "TAG"))
+        kind = _word(data, "expressionType", "TAG") or "TAG"
+        return cls(topic, _WORDS.get(expression, expression), kind, data.integer("subVersion", 0))
 
 
 class Consumer(NamedTuple):
@@ -87,9 +109,8 @@ class Consumer(NamedTuple):
     @property
     def weight(self) -> int:
         """Bytes of memory, about."""
-        texts = sum(_weight(text) for each in self.subscriptions for text in each)
         words = _weight(self.consume_type) + _weight(self.message_model) + _weight(self.consume_from_where)
-        return _CONSUMER + words + texts + _SUBSCRIPTION * len(self.subscriptions)
+        return _CONSUMER + words + sum(each.weight for each in self.subscriptions)
 
 
 @dataclass(slots=True)
@@ -188,7 +209,7 @@ class Connections:
                 f"heartbeats of {MAX_HELD} bytes are held; this client is not listed",
                 ResponseCode.SYSTEM_BUSY,
             )
-        client = Client(heartbeat.client_id, connection.peer, language, version)
+        client = Client(heartbeat.client_id, connection.peer, language, version, now_ms())
         self._keep(connection, heartbeat, client, weight)
 
     def unregister(self, connection: Connection, producer: str | None, consumer: str | None) -> None:
@@ -240,15 +261,15 @@ class Connections:
             settings = session.settings
             if settings is None or session.group != group:
                 continue
-            found.clients.append(
-                Client(session.client_id, session.peer, session.language, int(Version.V5_5_0))
-            )
+            found.clients.append(_client(session))
             if settings.client_type == pb.SIMPLE_CONSUMER:
                 found.how = found.how._replace(consume_type="CONSUME_ACTIVELY")
             for entry in settings.subscription.subscriptions:
                 expression = entry.expression.expression or "*"
                 kind = "SQL92" if entry.expression.type == pb.FilterType.SQL else "TAG"
-                found.subscriptions[entry.topic.name] = Subscription(entry.topic.name, expression, kind)
+                found.subscriptions[entry.topic.name] = Subscription(
+                    entry.topic.name, expression, kind, session.seen_ms
+                )
         for connection in self._of_group.get(group, ()):
             heartbeat, client = self._heartbeats[connection]
             found.clients.append(client)
@@ -261,8 +282,9 @@ class Connections:
         return found
 
     def producers(self, group: str) -> list[Client]:
-        """Producers of a group; only remoting clients have one. SYSTEM_ERROR without any."""
+        """Producers of a group; those over gRPC are in one named as each of their topics. SYSTEM_ERROR without any."""
         found = [client for heartbeat, client in self._heartbeats.values() if group in heartbeat.producers]
+        found += [client for name, client in self._publishers() if name == group]
         if not found:
             raise RequestError(f"the producer group[{group[:255]}] not exist")
         return found
@@ -278,6 +300,34 @@ class Connections:
             for group, consumer in heartbeat.consumers.items():
                 if any(each.topic == topic for each in consumer.subscriptions):
                     yield group
+
+    def subscriptions(self, group: str) -> Mapping[str, Subscription]:
+        """What a group's connected consumers subscribe to, by topic."""
+        try:
+            return self.consumers(group).subscriptions
+        except RequestError:
+            return {}
+
+    def all_producers(self) -> dict[str, list[Client]]:
+        """Connected producers by group, as in `producers`."""
+        found: dict[str, list[Client]] = {}
+        for heartbeat, client in self._heartbeats.values():
+            for group in heartbeat.producers:
+                found.setdefault(group, []).append(client)
+        for group, client in self._publishers():
+            found.setdefault(group, []).append(client)
+        return found
+
+    def _publishers(self) -> Iterable[tuple[str, Client]]:
+        """Topics that gRPC producers said they send to."""
+        for session in self._clients.sessions():
+            if session.settings is not None:
+                for topic in session.settings.publishing.topics:
+                    yield topic.name, _client(session)
+
+
+def _client(session: ClientSession) -> Client:
+    return Client(session.client_id, session.peer, session.language, int(Version.V5_5_0), session.seen_ms)
 
 
 def _weight(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -14,6 +15,7 @@ from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metadata.catalog import Catalog, CatalogFullError, Group
 from broker_gateway.metadata.names import RETRY_PREFIX
+from broker_gateway.metadata.system_groups import SYSTEM_GROUPS
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.remoting.java_json import JsonObject
@@ -24,7 +26,9 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2
 
 log = structlog.get_logger(__name__)
 
-RETRY_MAX_TIMES_LIMIT = 1000
+_INT32 = 1 << 31
+_AT_ONCE = 100
+"""Groups that are changed before others are served."""
 _FIXED: dict[str, Any] = {
     "attributes": {},
     "brokerId": 0,
@@ -51,19 +55,22 @@ def group_config(group: Group) -> dict[str, Any]:
     }
 
 
-def group_of_config(config: JsonObject) -> Group:
-    """The group that a configuration describes. Raises BodyError or RequestError."""
-    name = config.text("groupName", "")
+def checked_group(name: str) -> str:
+    """The name itself, of a group that clients may use. INVALID_PARAMETER."""
     check_text("group", name)
     try:
-        group_of(definition_pb2.Resource(name=name))
+        return group_of(definition_pb2.Resource(name=name))
     except ServiceError as error:
         raise RequestError(error.message, ResponseCode.INVALID_PARAMETER) from error
+
+
+def group_of_config(config: JsonObject) -> Group:
+    """The group that a configuration describes. Raises BodyError or RequestError."""
+    name = checked_group(config.text("groupName", ""))
     retries = config.integer("retryMaxTimes", 16)
-    if not 0 <= retries <= RETRY_MAX_TIMES_LIMIT:
+    if not -_INT32 <= retries < _INT32:
         raise RequestError(
-            f"retryMaxTimes {retries} is outside of 0 to {RETRY_MAX_TIMES_LIMIT}",
-            ResponseCode.INVALID_PARAMETER,
+            f"retryMaxTimes {retries} is outside of {-_INT32} to {_INT32 - 1}", ResponseCode.INVALID_PARAMETER
         )
     enabled = config.members.get("consumeEnable")
     return Group(
@@ -92,33 +99,43 @@ class GroupAdministration:
         catalog.on_group_deleted = lambda group: journal.group(group, deleted=True)
 
     def known(self, name: str) -> Group:
-        """SUBSCRIPTION_GROUP_NOT_EXIST."""
-        group = self._catalog.group(name)
+        """A group, the system's too. SUBSCRIPTION_GROUP_NOT_EXIST."""
+        group = self._catalog.group(name) or SYSTEM_GROUPS.get(name)
         if group is None:
             raise RequestError("No group in this broker", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         return group
 
     def all(self) -> list[Group]:
-        """Every group as of now."""
-        return list(self._catalog.groups())
+        """Every group as of now; the system's first."""
+        return list((SYSTEM_GROUPS | {group.name: group for group in self._catalog.groups()}).values())
 
-    async def put(self, group: Group) -> None:
-        """Creates or changes a group."""
-        try:
-            with refused_by_log(), self._kept(group.name):
-                self._catalog.put_group(group)
-        except CatalogFullError as error:
-            raise RequestError(str(error)) from error
+    async def put(self, *groups: Group) -> None:
+        """Creates or changes groups."""
+        for number, group in enumerate(groups, 1):
+            try:
+                with refused_by_log(), self._kept(group.name):
+                    self._catalog.put_group(group)
+            except CatalogFullError as error:
+                raise RequestError(str(error)) from error
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     async def delete(self, name: str, *, clean_offsets: bool) -> None:
-        """Deletes a group, with `clean_offsets` its state on every queue; one that is not there is deleted already."""
+        """Deletes a group, with `clean_offsets` its state on every queue; one that is not there is deleted already.
+
+        INVALID_PARAMETER for the system's.
+        """
+        if name in SYSTEM_GROUPS and self._catalog.group(name) is None:
+            raise RequestError(
+                f"the group[{name}] is the system's and cannot be deleted", ResponseCode.INVALID_PARAMETER
+            )
         with refused_by_log(), self._kept(name):
             deleted = self._catalog.delete_group(name)
         if deleted is not None:
             self._topic_changed(RETRY_PREFIX + name)
             log.info("consumer group deleted", group=name, clean_offsets=clean_offsets)
         if clean_offsets:
-            keys = [state.key for state in self._deliveries.queues() if state.key.group == name]
+            keys = self._deliveries.keys_of_group(name)
             with refused_by_log():
                 self._journal.removed(keys)
             for key in keys:

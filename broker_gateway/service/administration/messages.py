@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from broker_gateway.config import GatewayConfig
+from broker_gateway.delivery.tag_filter import EVERYTHING, TagFilter
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
@@ -28,6 +29,8 @@ MAX_SCANNED = 4 << 30
 MAX_FOUND = 64
 MAX_ANSWER = 12 << 20
 MAX_SEARCHES = 2
+MAX_LOOKED_AT = 4096
+"""Entries of a queue in a pull that filters."""
 _CHUNK = 4 << 20
 _LATEST_MS = (1 << 62) - 1
 
@@ -71,27 +74,37 @@ class MessageQueries:
         size = int.from_bytes(store.read(offset, 4), "big")
         return bytes(store.read(offset, size))
 
-    def pull(self, topic: Topic, queue_id: int, offset: int, most: int) -> Pulled:
-        """At most `most` messages of a queue from an offset on."""
+    def pull(
+        self, topic: Topic, queue_id: int, offset: int, most: int, tags: TagFilter = EVERYTHING
+    ) -> Pulled:
+        """At most `most` messages of a queue from an offset on, those whose tags code fits; the reader looks at the tag.
+
+        PULL_RETRY_IMMEDIATELY when none of those looked at fits: it goes on behind them. INVALID_PARAMETER.
+        """
         index = self._store.index
-        low, high = index.min_offset(topic.name, queue_id), index.max_offset(topic.name, queue_id)
         if not 0 <= queue_id < topic.read_queues:
             raise RequestError(
-                f"queueId[{queue_id}] is illegal, topic:[{topic.name}] has {topic.read_queues} queues to read"
+                f"queueId[{queue_id}] is illegal, topic:[{topic.name}] topicConfig.readQueueNums:[{topic.read_queues}]",
+                ResponseCode.INVALID_PARAMETER,
             )
+        low, high = index.min_offset(topic.name, queue_id), index.max_offset(topic.name, queue_id)
         if low == high or offset == high:
             return Pulled(ResponseCode.PULL_NOT_FOUND, b"", high, low, high)
         if not low <= offset < high:
             return Pulled(ResponseCode.PULL_OFFSET_MOVED, b"", low if offset < low else high, low, high)
         most = min(max(most, 1), 32)
         found: list[bytes] = []
-        size, following = 0, offset
-        for start, length in zip(*self._entries(topic.name, queue_id, offset, most), strict=True):
-            if found and size + length > MAX_ANSWER:
+        starts, lengths, codes = index.entries(
+            topic.name, queue_id, offset, most if tags.everything else MAX_LOOKED_AT
+        )
+        size, following = 0, offset + len(starts)
+        for position in tags.positions(codes).tolist():
+            length = int(lengths[position])
+            if len(found) == most or (found and size + length > MAX_ANSWER):
+                following = offset + position
                 break
-            following += 1
             if length:
-                found.append(bytes(self._store.read(start, length)))
+                found.append(bytes(self._store.read(int(starts[position]), length)))
                 size += length
         code = ResponseCode.SUCCESS if found else ResponseCode.PULL_RETRY_IMMEDIATELY
         return Pulled(code, b"".join(found), max(following, offset + 1), low, high)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Set
 from typing import Any, NamedTuple
 
 import structlog
@@ -93,6 +93,11 @@ class OffsetAdministration:
         state = self._deliveries.known(QueueKey(group, topic, queue_id))
         return None if state is None else state.committed
 
+    def begins_at_zero(self, topic: str, queue_id: int) -> bool:
+        """Whether a group new to a queue begins with its first message, which is there and fits memory."""
+        first, following = self.bounds(topic, queue_id)
+        return first == 0 < following and self._deliveries.first_offset(topic, queue_id) == 0
+
     async def all(self) -> dict[str, dict[int, int]]:
         """Committed offsets by `topic@group` and queue id."""
         found: dict[str, dict[int, int]] = {}
@@ -103,18 +108,15 @@ class OffsetAdministration:
 
     def groups_of(self, topic: str) -> list[str]:
         """Groups that have, or had, something of a topic."""
-        return sorted({state.key.group for state in self._deliveries.queues() if state.key.topic == topic})
+        return sorted(self._deliveries.groups_of(topic))
 
     def topics_of(self, group: str) -> list[str]:
         """Topics of which a group has, or had, something."""
-        return sorted({state.key.topic for state in self._deliveries.queues() if state.key.group == group})
+        return sorted(self._deliveries.topics_of(group))
 
-    async def topics_by_group(self) -> dict[str, set[str]]:
+    def topics_by_group(self) -> Mapping[str, Set[str]]:
         """`topics_of` for every group."""
-        found: dict[str, set[str]] = {}
-        async for state in self._states():
-            found.setdefault(state.key.group, set()).add(state.key.topic)
-        return found
+        return self._deliveries.topics_by_group()
 
     async def _states(self) -> AsyncIterator[QueueDelivery]:
         """Every state there is now; others are served in between."""
@@ -181,6 +183,17 @@ class OffsetAdministration:
         self._set({QueueKey(group, topic, each): target for each, target in offsets.items()})
         log.info("offsets reset", group=group, topic=topic, offsets=offsets)
         return offsets
+
+    async def clone(self, source: str, target: str, topics: Iterable[str]) -> None:
+        """Lets a group go on where another one is; topics and queues where that one never was are passed over."""
+        offsets = {
+            QueueKey(target, name, queue_id): offset
+            for name in topics
+            for queue_id in range(self.read_queues(name))
+            if (offset := self.committed(source, name, queue_id)) is not None
+        }
+        self._set(offsets)
+        log.info("offsets cloned", group=source, to=target)
 
     def _check_queue(self, name: str, queue_id: int, missing: str) -> int:
         """The number of the topic's read queues."""

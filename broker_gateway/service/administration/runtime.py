@@ -11,7 +11,9 @@ from collections.abc import Callable
 
 from broker_gateway.broker_statistics import BrokerStatistics
 from broker_gateway.dispatch_lag import DispatchLag
+from broker_gateway.metrics import Metrics
 from broker_gateway.reload import Configuration
+from broker_gateway.service.administration.call_rates import CallRates, Counts
 from broker_gateway.service.administration.shown_options import ShownOptions
 from broker_gateway.service.administration.statistics import Statistics
 from broker_gateway.service.admission import Admission
@@ -30,6 +32,7 @@ class RuntimeInfo:
         options: ShownOptions,
         store: MessageStore,
         statistics: Statistics,
+        metrics: Metrics,
         days: BrokerStatistics,
         admission: Admission,
         dispatch_lag: DispatchLag,
@@ -41,6 +44,8 @@ class RuntimeInfo:
         self._dispatch_lag = dispatch_lag
         self._store = store
         self._statistics = statistics
+        self._metrics = metrics
+        self._rates = CallRates()
         self._days = days
         self._clock = clock
         self._booted_ms = clock()
@@ -49,12 +54,22 @@ class RuntimeInfo:
             each.strip() for each in config.store.store_path_commit_log.split(",") if each.strip()
         ] or [str(config.store.store_path_root_dir / "commitlog")]
         self._root = config.store.store_path_root_dir
+        self.sample(self._booted_ms)
+
+    def sample(self, now_ms: int) -> None:
+        """Takes down what was counted; to be called every 10 s or so."""
+        metrics = self._metrics
+        metrics.put_times.roll(now_ms)
+        self._rates.sample(
+            now_ms,
+            Counts(metrics.messages_in, metrics.receives_found, metrics.receives_empty, metrics.messages_out),
+        )
 
     def table(self) -> dict[str, str]:
         """Names and values. Raises OSError when a disk cannot be looked at."""
         store, days, totals = self._store, self._days, self._statistics.totals()
         messages, size = totals["messages_in"], totals["bytes_in"]
-        put, found = self._statistics.rates("messages_in"), self._statistics.rates("messages_out")
+        times, rates = self._metrics.put_times, self._rates
         used = {path: _used(path) for path in self._paths}
         lanes, broker = self._admission, self._configuration.current.broker
         disk = shutil.disk_usage(self._root)
@@ -65,9 +80,17 @@ class RuntimeInfo:
             "putMessageFailedTimes": str(totals["failures"]),
             "putMessageSizeTotal": str(size),
             "putMessageAverageSize": str(size / max(messages, 1)),
-            "putTps": f"{put[0]} {put[1]} ",
-            "getFoundTps": f"{found[0]} {found[1]} ",
-            "getTransferredTps": f"{found[0]} {found[1]} ",
+            "putMessageEntireTimeMax": str(times.longest_ms),
+            "putMessageDistributeTime": times.distribution(),
+            "putLatency99": f"{times.percentile_ms(0.99):.2f}",
+            "putLatency999": f"{times.percentile_ms(0.999):.2f}",
+            "getMessageEntireTimeMax": str(int(self._metrics.longest_look_s * 1000)),
+            "putTps": rates.text("put"),
+            "getFoundTps": rates.text("found"),
+            "getMissTps": rates.text("missed"),
+            "getTotalTps": rates.text("found", "missed"),
+            "getTransferredTps": rates.text("transferred"),
+            "dispatchMaxBuffer": "0",
             "commitLogDiskRatio": str(min(used.values())),
             "consumeQueueDiskRatio": str(_used(str(self._root))),
             "commitLogMinOffset": str(store.min_offset),

@@ -108,11 +108,6 @@ class Statistics:
             raise missing
         return [self._figure(list(each.kept), counter, wanted) for each in self._periods]
 
-    def rates(self, counter: str) -> tuple[float, float]:
-        """Of all topics, a second: over the last 10 s and the last minute."""
-        kept = list(self._periods[0].kept)
-        return self._figure(kept[-2:], counter, None).per_second, self._figure(kept, counter, None).per_second
-
     def rate(self, counter: str, key: tuple[str, ...]) -> float:
         """Of one key over the last minute, a second."""
         return self._figure(list(self._periods[0].kept), counter, key).per_second

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -14,6 +15,7 @@ from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, CatalogFullError, Topic
+from broker_gateway.metadata.message_types import TOPIC_MESSAGE_TYPES, message_types_of
 from broker_gateway.metadata.system_topics import is_system_topic, system_topics
 from broker_gateway.registration.topics import shown_topic, topic_config, with_retry_topics
 from broker_gateway.remoting.body.topic_config import TopicConfig
@@ -29,7 +31,8 @@ log = structlog.get_logger(__name__)
 
 MESSAGE_TYPE = "message.type"
 """The attribute of a topic that says which messages it takes."""
-_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY", "MIXED")
+_AT_ONCE = 100
+"""Topics that are changed before others are served."""
 
 
 class QueueStatus(NamedTuple):
@@ -41,8 +44,11 @@ class QueueStatus(NamedTuple):
     last_update_ms: int
 
 
-def message_types(changes: Mapping[str, str], known: Topic | None) -> tuple[str, ...]:
-    """What the topic accepts after these changes of attributes (`+name` sets, `-name` removes). Raises RequestError."""
+def message_types(changes: Mapping[str, str], known: Topic | None, *, mixed: bool) -> tuple[str, ...]:
+    """What the topic accepts after these changes of attributes (`+name` sets, `-name` removes); MIXED only if it may be.
+
+    Raises RequestError.
+    """
     kinds = known.accept_message_types if known is not None else ("NORMAL",)
     for change, value in changes.items():
         if change[:1] not in "+-" or change[1:] != MESSAGE_TYPE:
@@ -52,13 +58,18 @@ def message_types(changes: Mapping[str, str], known: Topic | None) -> tuple[str,
             )
         if change[0] == "-":
             kinds = ("NORMAL",)
-        elif value not in _TYPES:
+        elif value not in TOPIC_MESSAGE_TYPES:
             raise RequestError(
-                f"{MESSAGE_TYPE} {shown(value)} is unknown; use one of {', '.join(_TYPES)}",
+                f"{MESSAGE_TYPE} {shown(value)} is unknown; use one of {', '.join(TOPIC_MESSAGE_TYPES)}",
+                ResponseCode.INVALID_PARAMETER,
+            )
+        elif value == "MIXED" and not mixed:
+            raise RequestError(
+                "MIXED message type is not supported; set enableMixedMessageType=true to allow it",
                 ResponseCode.INVALID_PARAMETER,
             )
         else:
-            kinds = () if value == "MIXED" else (value,)
+            kinds = message_types_of(value)
     return kinds
 
 
@@ -86,6 +97,11 @@ class TopicAdministration:
         self._deliveries = deliveries
         self._journal = journal
         catalog.on_topic_deleted = self._deleted
+        self.configure(config)
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs."""
+        self._mixed = config.broker.enable_mixed_message_type
 
     def known(self, name: str) -> Topic:
         """A topic, or the retry topic of a group. TOPIC_NOT_EXIST."""
@@ -103,8 +119,23 @@ class TopicAdministration:
         """The topic as RocketMQ's programs see it."""
         return topic_config(topic, system=topic.name in self._system)
 
-    async def put(self, asked: TopicConfig) -> None:
-        """Creates or changes a topic; `attributes` are changes of them. INVALID_PARAMETER, SYSTEM_ERROR."""
+    async def put(self, *asked: TopicConfig) -> None:
+        """Creates or changes topics; `attributes` are changes of them. INVALID_PARAMETER, SYSTEM_ERROR.
+
+        Nothing is changed when one of them is refused.
+        """
+        topics = [self._topic(each) for each in asked]
+        for number, topic in enumerate(topics, 1):
+            take_back = partial(self._catalog.take_back_topic, self._catalog.topic(topic.name), topic.name)
+            try:
+                with refused_by_log(), self._journal.kept(take_back):
+                    self._catalog.put_topic(topic, shrink=True)
+            except CatalogFullError as error:
+                raise RequestError(str(error)) from error
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _topic(self, asked: TopicConfig) -> Topic:
         name = self._name(asked.topic_name)
         for what, value, least in (
             ("readQueueNums", asked.read_queue_nums, 1),
@@ -114,30 +145,30 @@ class TopicAdministration:
                 raise RequestError(
                     f"{what} {value} is outside of {least} to {MAX_QUEUES}", ResponseCode.INVALID_PARAMETER
                 )
-        if not 0 < asked.perm <= 7 or asked.perm & 1:
+        if not 0 <= asked.perm <= 7:
             raise RequestError(
-                f"perm {asked.perm} is none of 2 (write), 4 (read) and 6 (both)",
+                f"perm {asked.perm} is outside of 0 to 7: 2 (write), 4 (read), 6 (both), and 1 (inherit) with them",
                 ResponseCode.INVALID_PARAMETER,
             )
         for what, found, usual in (
-            ("order", asked.order, False),
             ("topicSysFlag", asked.topic_sys_flag, 0),
             ("topicFilterType", asked.topic_filter_type, "SINGLE_TAG"),
         ):
             if found != usual:
                 raise RequestError(
-                    f"{what} {found} is not supported; leave it {str(usual).lower() if usual is False else usual}",
-                    ResponseCode.INVALID_PARAMETER,
+                    f"{what} {found} is not supported; leave it {usual}", ResponseCode.INVALID_PARAMETER
                 )
         known = self._catalog.topic(name)
-        kinds = message_types(asked.attributes, known)
-        topic = Topic(name, asked.read_queue_nums, asked.write_queue_nums, asked.perm, kinds, now_ms())
-        take_back = partial(self._catalog.take_back_topic, known, name)
-        try:
-            with refused_by_log(), self._journal.kept(take_back):
-                self._catalog.put_topic(topic, shrink=True)
-        except CatalogFullError as error:
-            raise RequestError(str(error)) from error
+        kinds = message_types(asked.attributes, known, mixed=self._mixed)
+        return Topic(
+            name,
+            asked.read_queue_nums,
+            asked.write_queue_nums,
+            asked.perm,
+            kinds,
+            now_ms(),
+            asked.order,
+        )
 
     async def delete(self, name: str) -> None:
         """Deletes a topic and every group's state on it; one that is not there is deleted already.
@@ -172,7 +203,7 @@ class TopicAdministration:
     def _deleted(self, topic: Topic) -> None:
         """The states go first: a crash in between leaves a topic that is deleted again. What the log does not take is
         not done."""
-        keys = [state.key for state in self._deliveries.queues() if state.key.topic == topic.name]
+        keys = self._deliveries.keys_of_topic(topic.name)
         self._journal.removed(keys)
         for key in keys:
             self._deliveries.forget(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker_gateway.clock import now_ms
+from broker_gateway.delivery.tag_filter import EVERYTHING, FilterExpressionError, TagFilter, parse_tag_filter
 from broker_gateway.remoting import java_json
 from broker_gateway.remoting.body.tables import KVTable
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
@@ -16,6 +17,16 @@ from broker_gateway.transport.remoting.guard import Guard
 
 _UNIQUE_KEY = "_UNIQUE_KEY_QUERY"
 _UNIQUE_MOST = 32
+_HAS_SUBSCRIPTION = 4
+"""In the `sysFlag` of a pull."""
+_SLAVE = (
+    "lastReadTimestamp",
+    "lastWriteTimestamp",
+    "masterFlushOffset",
+    "maxOffset",
+    "transferredByteInSecond",
+)
+"""What a slave would say of itself."""
 
 
 class BrokerRequests:
@@ -34,6 +45,7 @@ class BrokerRequests:
         guard.closed(RequestCode.VIEW_MESSAGE_BY_ID, self.view)
         guard.closed(RequestCode.QUERY_MESSAGE, self.query)
         guard.closed(RequestCode.PULL_MESSAGE, self.pull)
+        guard.closed(RequestCode.GET_BROKER_HA_STATUS, self.ha_status)
 
     def runtime_info(self, _: Connection, request: Command) -> Command:
         try:
@@ -110,7 +122,11 @@ class BrokerRequests:
         if not topic.readable:
             raise RequestError(f"the topic[{name}] pulling message is forbidden", ResponseCode.NO_PERMISSION)
         pulled = self._admin.messages.pull(
-            topic, fields.small("queueId"), fields.long("queueOffset"), fields.small("maxMsgNums")
+            topic,
+            fields.small("queueId"),
+            fields.long("queueOffset"),
+            fields.small("maxMsgNums"),
+            _subscription(fields),
         )
         told = {
             "suggestWhichBrokerId": "0",
@@ -119,6 +135,32 @@ class BrokerRequests:
             "maxOffset": str(pulled.max_offset),
         }
         return request.reply(pulled.code, fields=told, body=pulled.records)
+
+    def ha_status(self, _: Connection, request: Command) -> Command:
+        """A master without slaves."""
+        body = {
+            "haClientRuntimeInfo": dict.fromkeys(_SLAVE, 0),
+            "haConnectionInfo": [],
+            "inSyncSlaveNums": 0,
+            "master": True,
+            "masterCommitLogMaxOffset": self._admin.log_end,
+        }
+        return request.reply(body=java_json.dumps(body))
+
+
+def _subscription(fields: Fields) -> TagFilter:
+    """What a pull wants of a queue; everything where it does not say. SUBSCRIPTION_PARSE_FAILED, SYSTEM_ERROR."""
+    if not fields.small("sysFlag") & _HAS_SUBSCRIPTION:
+        return EVERYTHING
+    kind = fields.optional_text("expressionType") or "TAG"
+    if kind != "TAG":
+        raise RequestError(f"The broker does not support consumer to filter message by {kind[:64]}")
+    try:
+        return parse_tag_filter(fields.optional_text("subscription") or "")
+    except FilterExpressionError as error:
+        raise RequestError(
+            f"parse the consumer's subscription failed: {error}", ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        ) from error
 
 
 def _item(figure: Figure) -> dict[str, float]:

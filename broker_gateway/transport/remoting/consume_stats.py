@@ -45,7 +45,7 @@ class ConsumeStats:
 
     async def of_all(self, *, in_order: bool) -> bytes:
         """Of every group on each topic it has something of; of groups `in_order`, none."""
-        known = {} if in_order else await self._admin.offsets.topics_by_group()
+        known = {} if in_order else self._admin.offsets.topics_by_group()
         made: list[bytes] = []
         some: list[dict[str, Any]] = []
         behind = flying = looked_at = size = 0

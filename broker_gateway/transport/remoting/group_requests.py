@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from broker_gateway.metadata.catalog import Group
 from broker_gateway.metadata.data_version import DataVersion
@@ -18,12 +19,13 @@ from broker_gateway.remoting.fields import Fields
 from broker_gateway.remoting.java_json import JsonObject, ObjectKeys
 from broker_gateway.service.administration.administration import Administration
 from broker_gateway.service.administration.connections import Heartbeat, language_name
-from broker_gateway.service.administration.groups import group_config, group_of_config
+from broker_gateway.service.administration.groups import checked_group, group_config, group_of_config
 from broker_gateway.transport.remoting.consume_stats import ConsumeStats, message_queue
 from broker_gateway.transport.remoting.gate import Gate
 from broker_gateway.transport.remoting.guard import Guard
 from broker_gateway.transport.remoting.pages import PageFields, Version
 from broker_gateway.transport.remoting.tables import MAX_BODY, Tables, Whole, joined
+from broker_gateway.transport.remoting.topic_requests import java_objects
 
 MAX_CONFIG = 64 << 10
 MAX_HEARTBEAT = 1 << 20
@@ -61,6 +63,11 @@ class GroupRequests:
         guard.open(RequestCode.GET_CONSUMER_LIST_BY_GROUP, self.consumer_ids)
         guard.open(RequestCode.HEART_BEAT, self.heartbeat)
         guard.open(RequestCode.UNREGISTER_CLIENT, self.unregister)
+        guard.closed(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.put_all, changes=True)
+        guard.closed(RequestCode.CLONE_GROUP_OFFSET, self.clone_offsets, changes=True)
+        guard.closed(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, self.subscription)
+        guard.closed(RequestCode.GET_ALL_PRODUCER_INFO, self.all_producers)
+        guard.closed(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.consumer_status)
 
     async def put(self, _: Connection, request: Command) -> Command:
         config = _object(request, MAX_CONFIG, "the group's configuration")
@@ -114,6 +121,12 @@ class GroupRequests:
         fields.text("queueId")
         group, topic, queue_id = fields.text("consumerGroup"), fields.text("topic"), fields.small("queueId")
         offset = self._admin.offsets.committed(group, topic, queue_id)
+        if offset is None and not fields.boolean("setZeroIfNotFound", True):
+            raise RequestError(
+                "Not found, do not set to zero, maybe this group boot first", ResponseCode.QUERY_NOT_FOUND
+            )
+        if offset is None and self._admin.offsets.begins_at_zero(topic, queue_id):
+            offset = 0
         if offset is None:
             raise RequestError(
                 "Not found, maybe this group consumer boot first", ResponseCode.QUERY_NOT_FOUND
@@ -183,6 +196,50 @@ class GroupRequests:
             connection, fields.optional_text("producerGroup"), fields.optional_text("consumerGroup")
         )
         return request.reply()
+
+    async def put_all(self, _: Connection, request: Command) -> Command:
+        configs = java_objects(request, "groupConfigList", "the list of groups")
+        await self._admin.groups.put(*[group_of_config(each) for each in configs])
+        return request.reply()
+
+    async def clone_offsets(self, _: Connection, request: Command) -> Command:
+        """Not of topics that the source's connected consumers do not subscribe to, unless `offline`."""
+        fields = Fields(request.ext_fields)
+        source, target = fields.text("srcGroup"), checked_group(fields.text("destGroup"))
+        one = fields.optional_text("topic")
+        topics = [one] if one and one.strip() else self._admin.offsets.topics_of(source)
+        wanted = {} if fields.boolean("offline") else self._admin.connections.subscriptions(source)
+        await self._admin.offsets.clone(
+            source, target, [each for each in topics if not wanted or each in wanted]
+        )
+        return request.reply()
+
+    def subscription(self, _: Connection, request: Command) -> Command:
+        fields = Fields(request.ext_fields)
+        group, topic = fields.text("group"), fields.text("topic")
+        body: dict[str, Any] = {"group": group, "topic": topic}
+        found = self._admin.connections.subscriptions(group).get(topic)
+        if found is not None:
+            body["subscriptionData"] = found.to_json()
+        return request.reply(body=java_json.dumps(body))
+
+    def all_producers(self, _: Connection, request: Command) -> Command:
+        table = {
+            group: [each.to_producer_json() for each in clients]
+            for group, clients in self._admin.connections.all_producers().items()
+        }
+        return request.reply(body=java_json.dumps({"data": table}))
+
+    def consumer_status(self, _: Connection, request: Command) -> Command:
+        """Clients are not asked; the original has no answer of gRPC clients either."""
+        fields = Fields(request.ext_fields)
+        fields.text("topic")
+        group = fields.text("group")
+        try:
+            self._admin.connections.consumers(group)
+        except RequestError as error:
+            raise RequestError(f"No Any Consumer online in the consumer group: [{group[:255]}]") from error
+        return request.reply(body=java_json.dumps({"consumerTable": {}, "messageQueueTable": {}}))
 
     async def _page(self, connection: Connection, fields: Fields) -> Whole:
         found = await self._tables.table(connection, "groups", self._admin.group_version, self._sorted)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
+from broker_gateway.clock import now_ms
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.remoting import java_json
@@ -13,9 +15,9 @@ from broker_gateway.remoting.body.topic_config import TopicConfig
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Connection
-from broker_gateway.remoting.errors import RequestError
+from broker_gateway.remoting.errors import BodyError, RequestError
 from broker_gateway.remoting.fields import Fields
-from broker_gateway.remoting.java_json import ObjectKeys
+from broker_gateway.remoting.java_json import JsonObject, ObjectKeys
 from broker_gateway.service.administration.administration import Administration
 from broker_gateway.service.administration.topics import QueueStatus
 from broker_gateway.transport.remoting.consume_stats import SLICE, message_queue
@@ -26,6 +28,9 @@ from broker_gateway.transport.remoting.tables import MAX_BODY, Tables, Whole, jo
 from store.time_search import BoundaryType
 
 MAX_ATTRIBUTES = 100
+MAX_LIST = 10_000
+MAX_LIST_BODY = 4 << 20
+"""Entries, and bytes, of a list of topics or groups."""
 
 _PAGE = PageFields("topicSeq", "maxTopicNum")
 
@@ -42,6 +47,16 @@ def attributes_of(text: str) -> dict[str, str]:
         name, _, value = part.partition("=")
         found[name.strip()] = value.strip()
     return found
+
+
+def java_objects(request: Command, name: str, what: str) -> list[JsonObject]:
+    """The objects of a list in a request's body. Raises BodyError."""
+    if len(request.body) > MAX_LIST_BODY:
+        raise BodyError(f"{what} has {len(request.body)} bytes: {MAX_LIST_BODY} are allowed")
+    found = JsonObject(java_json.loads(request.body), what).array(name)
+    if len(found) > MAX_LIST:
+        raise BodyError(f"{what} has {len(found)} entries: {MAX_LIST} are allowed; send it in parts")
+    return [JsonObject(each, f"an entry of {what}") for each in found]
 
 
 class TopicRequests:
@@ -63,6 +78,10 @@ class TopicRequests:
         guard.open(RequestCode.GET_MIN_OFFSET, self.min_offset)
         guard.open(RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest)
         guard.open(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.search)
+        guard.closed(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, self.put_all, changes=True)
+        guard.closed(RequestCode.CLEAN_UNUSED_TOPIC, self.clean_unused)
+        guard.closed(RequestCode.QUERY_CONSUME_QUEUE, self.entries)
+        guard.closed(RequestCode.QUERY_CONSUME_TIME_SPAN, self.time_spans)
 
     async def put(self, _: Connection, request: Command) -> Command:
         fields = Fields(request.ext_fields)
@@ -143,6 +162,45 @@ class TopicRequests:
             *_queue(request), fields.long("timestamp"), BoundaryType[word]
         )
         return request.reply(fields={"offset": str(offset)})
+
+    async def put_all(self, _: Connection, request: Command) -> Command:
+        configs = java_objects(request, "topicConfigList", "the list of topics")
+        await self._admin.topics.put(*(TopicConfig.from_json(each) for each in configs))
+        return request.reply()
+
+    def clean_unused(self, _: Connection, request: Command) -> Command:
+        """There are no consume queue files; what no topic needs goes from the index with its segments."""
+        return request.reply()
+
+    def entries(self, _: Connection, request: Command) -> Command:
+        fields = Fields(request.ext_fields)
+        name, queue_id = _queue(request)
+        try:
+            topic = self._admin.topics.known(name)
+        except RequestError as error:
+            raise RequestError(f"{queue_id}@{name[:255]} is not exist!") from error
+        start, group = fields.long("index"), fields.optional_text("consumerGroup")
+        found = self._admin.queues.entries(topic, queue_id, start, fields.small("count"))
+        if found is None:
+            return request.reply(remark=f"Index {start} of {queue_id}@{name} is not exist!")
+        low, high = self._bounds(request)
+        body: dict[str, Any] = {"maxQueueIndex": high, "minQueueIndex": low, "queueData": found}
+        if group is not None:
+            wanted = self._admin.connections.subscriptions(group).get(name)
+            if wanted is None:
+                body["filterData"] = f"{group[:255]}@{name} is not online!"
+            else:
+                body |= {"filterData": "null", "subscriptionData": wanted.to_json()}
+        return request.reply(body=java_json.dumps(body))
+
+    def time_spans(self, _: Connection, request: Command) -> Command:
+        fields = Fields(request.ext_fields)
+        topic, group = self._admin.topics.known(fields.text("topic")), fields.text("group")
+        spans = [
+            each.to_json(message_queue(self._admin.broker, topic.name, each.queue_id))
+            for each in self._admin.queues.time_spans(topic, group, now_ms())
+        ]
+        return request.reply(body=java_json.dumps({"consumeTimeSpanSet": spans}))
 
     async def _page(self, connection: Connection, fields: Fields) -> Whole:
         found = await self._tables.table(connection, "topics", self._admin.topic_version, self._sorted)

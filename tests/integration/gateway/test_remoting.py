@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from broker_gateway.config import default_ip
+from broker_gateway.metadata.system_groups import SYSTEM_GROUPS
 from broker_gateway.registration.broker_config import PUBLIC
 from broker_gateway.remoting import java_json
 from broker_gateway.remoting.client import RemotingClient
@@ -66,6 +67,10 @@ def test_both_ports_serve_and_records_carry_the_one(gateway: Gateway, client: Cl
         assert ask(gateway, RequestCode.GET_TOPIC_STATS_INFO, port=port, topic=name).code == 0
     info = java_json.loads(ask(gateway, RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
     assert int(info["msgPutTotalTodayNow"]) >= 1
+    assert [float(each) >= 0 for each in info["getTotalTps"].split(" ")] == [True] * 3
+    assert info["putMessageDistributeTime"] == "null" or info["putMessageDistributeTime"].startswith(
+        "[<=0ms]:"
+    )
     found = [
         decode_record(answer.body)
         for queue in range(8)
@@ -110,6 +115,13 @@ def test_administration_is_taken_from_this_machine_only(tmp_path: Path) -> None:
             RequestCode.UPDATE_CONSUMER_OFFSET,
             RequestCode.QUERY_MESSAGE,
             RequestCode.PULL_MESSAGE,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+            RequestCode.CLONE_GROUP_OFFSET,
+            RequestCode.QUERY_CONSUME_QUEUE,
+            RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
+            RequestCode.GET_ALL_PRODUCER_INFO,
+            RequestCode.GET_BROKER_HA_STATUS,
         ):
             answer = ask(gateway, code, host=outside, topic="t", **TOPIC)
             assert answer.code == ResponseCode.NO_PERMISSION
@@ -206,11 +218,99 @@ def test_a_deleted_group_begins_anew_if_its_offsets_went_too(tmp_path: Path) -> 
         for group, offset in (("kept", "2"), ("cleaned", None)):
             answer = ask(gateway, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group)
             assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-            told = ask(gateway, RequestCode.QUERY_CONSUMER_OFFSET, topic="t", consumerGroup=group, queueId=0)
+            where = {"topic": "t", "consumerGroup": group, "queueId": 0}
+            told = ask(gateway, RequestCode.QUERY_CONSUMER_OFFSET, **where, setZeroIfNotFound="false")
             assert told.ext_fields.get("offset") == offset
+            told = ask(gateway, RequestCode.QUERY_CONSUMER_OFFSET, **where)
+            assert told.ext_fields["offset"] == (offset or "0"), "where it begins"
         assert len(drain(client, "t", "cleaned")) == 2
         assert drain(client, "t", "kept") == []
         client.channel.close()
+
+
+def test_a_broker_without_groups_shows_the_systems(tmp_path: Path) -> None:
+    """An empty table would be an error to the dashboard. They are nobody's: no topic, no deletion, no journal."""
+    with Gateway(tmp_path, **SMALL) as gateway:
+        for _ in range(2):
+            answer = ask(gateway, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            groups = java_json.loads(answer.body)["subscriptionGroupTable"]
+            assert set(groups) == set(SYSTEM_GROUPS)
+            assert answer.ext_fields["totalGroupNum"] == "8"
+            one = ask(gateway, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="TOOLS_CONSUMER")
+            assert java_json.loads(one.body) == groups["TOOLS_CONSUMER"]
+            assert groups["TOOLS_CONSUMER"]["retryMaxTimes"] == 16
+            stats = java_json.loads(ask(gateway, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false").body)
+            assert {name for each in stats["consumeStatsList"] for name in each} == set(SYSTEM_GROUPS)
+            topics = java_json.loads(ask(gateway, RequestCode.GET_ALL_TOPIC_CONFIG).body)["topicConfigTable"]
+            assert not [each for each in topics if each.startswith("%RETRY%")]
+            answer = ask(
+                gateway, RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="TOOLS_CONSUMER", cleanOffset="true"
+            )
+            assert answer.code == ResponseCode.INVALID_PARAMETER
+            client = Client(gateway.address)
+            client.send("t", b"x")
+            assert client.receive("t", "TOOLS_CONSUMER")[0] == pb.ILLEGAL_CONSUMER_GROUP
+            client.channel.close()
+            gateway.kill()
+            gateway.start()
+
+
+def test_what_the_original_keeps_is_kept(tmp_path: Path) -> None:
+    with Gateway(tmp_path, **SMALL) as gateway:
+        given = {**TOPIC, "topic": "t", "order": "true", "attributes": "+message.type=UNSPECIFIED"}
+        for perm in (0, 1, 7):
+            assert ask(gateway, RequestCode.UPDATE_AND_CREATE_TOPIC, **{**given, "perm": perm}).code == 0
+        for name, retries in (("never", -1), ("often", 5000)):
+            body = java_json.dumps({"groupName": name, "retryMaxTimes": retries})
+            assert ask(gateway, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body).code == 0
+        for _ in range(2):
+            found = java_json.loads(ask(gateway, RequestCode.GET_TOPIC_CONFIG, topic="t").body)
+            assert (found["order"], found["perm"]) == (True, 7)
+            assert found["attributes"] == {"message.type": "UNSPECIFIED"}
+            for name, retries in (("never", -1), ("often", 5000)):
+                answer = ask(gateway, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=name)
+                assert java_json.loads(answer.body)["retryMaxTimes"] == retries
+            client = Client(gateway.address)
+            assert client.send("t", b"x").status.code == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+            client.channel.close()
+            gateway.kill()
+            gateway.start()
+
+
+def test_mixed_topics_are_made_where_the_option_allows_it(tmp_path: Path) -> None:
+    mixed = {**TOPIC, "topic": "t", "attributes": "+message.type=MIXED"}
+    with Gateway(tmp_path, **SMALL, enableMixedMessageType="true") as gateway:
+        assert ask(gateway, RequestCode.UPDATE_AND_CREATE_TOPIC, **mixed).code == 0
+    with Gateway(tmp_path, **SMALL) as gateway:
+        assert ask(gateway, RequestCode.UPDATE_AND_CREATE_TOPIC, **mixed).code == 29
+        assert ask(gateway, RequestCode.UPDATE_BROKER_CONFIG, b"enableMixedMessageType=true").code == 0
+        assert ask(gateway, RequestCode.UPDATE_AND_CREATE_TOPIC, **mixed).code == 0
+
+
+def test_a_pull_filters_by_tag(tmp_path: Path) -> None:
+    with Gateway(tmp_path, **SMALL) as gateway:
+        client = Client(gateway.address)
+        for tag in ("a", "b", "a", "c"):
+            client.send("t", tag.encode(), tag=tag)
+        client.channel.close()
+
+        def pulled(wanted: str, most: int = 32, offset: int = 0) -> tuple[int, str, list[bytes]]:
+            answer = ask(
+                gateway, RequestCode.PULL_MESSAGE, topic="t", queueId=0, queueOffset=offset, maxMsgNums=most,
+                sysFlag=4, subscription=wanted, expressionType="TAG",
+            )  # fmt: skip
+            found, position = [], 0
+            while position < len(answer.body):
+                record = decode_record(answer.body, position)
+                found.append(bytes(record.body))
+                position += record.size
+            return answer.code, answer.ext_fields["nextBeginOffset"], found
+
+        assert pulled("*") == pulled("") == (0, "4", [b"a", b"b", b"a", b"c"])
+        assert pulled("a") == (0, "4", [b"a", b"a"])
+        assert pulled("a || c", most=2) == (0, "3", [b"a", b"a"])
+        assert pulled("a||c", most=2, offset=3) == (0, "4", [b"c"])
+        assert pulled("nobody") == (ResponseCode.PULL_RETRY_IMMEDIATELY, "4", [])
 
 
 def test_a_changed_option_counts_at_once_and_stays_in_the_file(tmp_path: Path) -> None:
@@ -307,7 +407,12 @@ WRONG: list[tuple[int, dict[str, Any], int, str]] = [
     (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "readQueueNums": 0}, 29, "readQueueNums 0"),
     (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "writeQueueNums": 9999}, 29, "1 to 1024"),
     (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "perm": 8}, 29, "perm 8"),
-    (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "order": "true"}, 29, "order True"),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "perm": -1}, 29, "perm -1"),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "topicFilterType": "MULTI_TAG"}, 29, "MULTI_TAG"),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "attributes": "+message.type=MIXED"}, 29, "enableMixed"),
+    (RequestCode.PULL_MESSAGE, {"topic": "SELF_TEST_TOPIC", "queueId": 99, "queueOffset": 0, "maxMsgNums": 1}, 29, "queueId[99] is illegal"),
+    (RequestCode.PULL_MESSAGE, {"topic": "SELF_TEST_TOPIC", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 4, "subscription": "||"}, 23, "subscription failed"),
+    (RequestCode.PULL_MESSAGE, {"topic": "SELF_TEST_TOPIC", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 4, "expressionType": "SQL92"}, 1, "SQL92"),
     (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "attributes": "+message.type=BAD"}, 29, "'BAD'"),
     (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "attributes": "+queue.type=BatchCQ"}, 29, "queue.type"),
     (RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "t"}, 1, "the custom field <readQueueNums> is null"),
@@ -318,10 +423,24 @@ WRONG: list[tuple[int, dict[str, Any], int, str]] = [
     (RequestCode.UPDATE_CONSUMER_OFFSET, {"topic": "t", "consumerGroup": "no", "queueId": 0, "commitOffset": 1}, 26, "Group no"),
     (RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {"topic": "t", "queueId": 0, "timestamp": 0, "boundaryType": "x"}, 29, "'X'"),
     (RequestCode.QUERY_MESSAGE, {"topic": "t", "key": "k"}, 1, "maxNum"),
+    (RequestCode.QUERY_CONSUME_QUEUE, {"topic": "SELF_TEST_TOPIC", "queueId": 0, "index": 0, "count": 10_001}, 29, "10001"),
+    (RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "g", "destGroup": "a b"}, 29, "'a b'"),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, {}, 1, "cannot be read"),
+    (RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "t", "group": "no"}, 1, "[no]"),
     (RequestCode.PULL_MESSAGE, {"topic": "no", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1}, 17, "no"),
     (RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": "x", "statsKey": "y"}, 1, "The stats <x> <y> not exist"),
     (RequestCode.HEART_BEAT, {}, 1, "cannot be read"),
 ]  # fmt: skip
+
+
+def test_what_the_document_says_is_not_served_is_not(gateway: Gateway) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "differences.md").read_text()
+    table = text.partition("| codes | what | why |")[2].partition("\n\n")[0]
+    codes = [int(code) for row in table.splitlines()[2:] for code in row.split("|")[1].split()]
+    assert len(codes) > 40
+    for code in codes:
+        answer = ask(gateway, code)
+        assert (answer.code, answer.remark) == (3, f" request type {code} not supported")
 
 
 @pytest.mark.parametrize(("code", "fields", "answered", "why"), WRONG)

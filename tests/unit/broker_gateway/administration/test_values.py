@@ -11,6 +11,7 @@ from broker_gateway.metadata.catalog import Catalog, Group, Topic
 from broker_gateway.metrics import Metrics
 from broker_gateway.registration.topics import shown_topics, topic_config
 from broker_gateway.remoting import java_json
+from broker_gateway.remoting.address import written_address
 from broker_gateway.remoting.errors import BodyError, RequestError
 from broker_gateway.remoting.java_json import JsonObject, ObjectKeys
 from broker_gateway.service.administration.connections import Heartbeat
@@ -50,22 +51,34 @@ FIFO = Topic("t", 1, 1, accept_message_types=("FIFO",))
         ({}, FIFO, ("FIFO",)),
         ({"+message.type": "DELAY"}, FIFO, ("DELAY",)),
         ({"+message.type": "MIXED"}, FIFO, ()),
+        ({"+message.type": "UNSPECIFIED"}, FIFO, ("MESSAGE_TYPE_UNSPECIFIED",)),
         ({"-message.type": ""}, FIFO, ("NORMAL",)),
     ],
 )
 def test_message_types(changes: dict[str, str], known: Topic | None, expected: tuple[str, ...]) -> None:
-    assert message_types(changes, known) == expected
+    assert message_types(changes, known, mixed=True) == expected
+
+
+def test_mixed_topics_are_an_option() -> None:
+    with pytest.raises(
+        RequestError, match=r"MIXED message type is not supported.*enableMixedMessageType=true"
+    ):
+        message_types({"+message.type": "MIXED"}, FIFO, mixed=False)
+    assert message_types({}, Topic("t", 1, 1), mixed=False) == (), "one that is mixed already stays it"
 
 
 @pytest.mark.parametrize("change", ["message.type", "+queue.type", "", "*message.type"])
 def test_unknown_attributes_are_named(change: str) -> None:
     with pytest.raises(RequestError, match="cannot be changed here"):
-        message_types({change: "NORMAL"}, None)
+        message_types({change: "NORMAL"}, None, mixed=True)
 
 
 def test_topics_as_tools_see_them() -> None:
     assert topic_config(FIFO).attributes == {"message.type": "FIFO"}
     assert topic_config(Topic("t", 2, 3, 4)).to_json()["attributes"] == {"message.type": "MIXED"}
+    unspecified = Topic("t", 1, 1, 7, ("MESSAGE_TYPE_UNSPECIFIED",), order=True)
+    assert topic_config(unspecified).attributes == {"message.type": "UNSPECIFIED"}
+    assert (topic_config(unspecified).order, topic_config(unspecified).perm) == (True, 7)
     catalog = Catalog()
     catalog.put_topic(FIFO)
     catalog.put_group(Group("g"))
@@ -102,6 +115,9 @@ def test_groups_as_tools_see_them_and_back() -> None:
     found = group_of_config(JsonObject(group_config(group), "x"))
     assert (found.name, found.retry_max_times, found.fifo, found.consume_enabled) == ("g", 3, True, False)
     assert group_of_config(JsonObject({"groupName": "g"}, "x")).consume_enabled
+    for retries, attempts in ((-1, 0), (5000, 5001), ((1 << 31) - 1, (1 << 31) - 1)):
+        found = group_of_config(JsonObject({"groupName": "g", "retryMaxTimes": retries}, "x"))
+        assert (found.retry_max_times, found.max_attempts) == (retries, attempts)
 
 
 @pytest.mark.parametrize(
@@ -111,8 +127,8 @@ def test_groups_as_tools_see_them_and_back() -> None:
         ({"groupName": "a b"}, "'a b'"),
         ({"groupName": "\ud800"}, "'\\\\ud800' may hold only letters"),
         ({"groupName": "TOOLS_CONSUMER"}, "system"),
-        ({"groupName": "g", "retryMaxTimes": 1001}, "retryMaxTimes 1001"),
-        ({"groupName": "g", "retryMaxTimes": -1}, "retryMaxTimes -1"),
+        ({"groupName": "g", "retryMaxTimes": 1 << 31}, "retryMaxTimes 2147483648"),
+        ({"groupName": "g", "retryMaxTimes": (-1 << 31) - 1}, "retryMaxTimes -2147483649"),
     ],
 )
 def test_groups_that_make_no_sense_are_refused(config: dict[str, Any], why: str) -> None:
@@ -128,6 +144,25 @@ def test_heartbeats() -> None:
     assert found.producers == ("p",)
     assert found.consumers["g"].consume_type == "CONSUME_ACTIVELY"
     assert [each.to_json()["tagsSet"] for each in found.consumers["g"].subscriptions] == [["a", "b"]]
+    (subscription,) = [each.to_json() for each in found.consumers["g"].subscriptions]
+    assert subscription["codeSet"] == [97, 98]
+    assert subscription["subVersion"] == 7
+
+
+def test_a_subscription_by_sql_has_no_tags() -> None:
+    subscription = {"topic": "t", "subString": "a > 1 || b = 2", "expressionType": "SQL92"}
+    consumer = {"groupName": "g", "subscriptionDataSet": [subscription]}
+    found = Heartbeat.decode(JsonObject({"clientID": "c", "consumerDataSet": [consumer]}, "x"))
+    shown = found.consumers["g"].subscriptions[0].to_json()
+    assert shown["tagsSet"] == shown["codeSet"] == []
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("10.0.0.1", "10.0.0.1:10911"), ("::1", "[::1]:10911"), ("[::1]", "[::1]:10911"), ("b", "b:10911")],
+)
+def test_an_address_of_version_6_stands_in_brackets(host: str, expected: str) -> None:
+    assert written_address(host, 10911) == expected
 
 
 @pytest.mark.parametrize(

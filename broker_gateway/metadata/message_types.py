@@ -1,0 +1,31 @@
+"""A topic's `message.type`, as RocketMQ's tools name it, and the types of the public API that it stands for."""
+
+from __future__ import annotations
+
+from broker_gateway.metadata.catalog import Topic
+
+UNSPECIFIED = "MESSAGE_TYPE_UNSPECIFIED"
+TOPIC_MESSAGE_TYPES = {
+    "UNSPECIFIED": (UNSPECIFIED,),
+    "NORMAL": ("NORMAL",),
+    "FIFO": ("FIFO",),
+    "DELAY": ("DELAY",),
+    "TRANSACTION": ("TRANSACTION",),
+    "LITE": ("LITE",),
+    "PRIORITY": ("PRIORITY",),
+    "MIXED": (),
+}
+"""No message is of the unspecified type: such a topic takes none over gRPC, as at the original's proxy."""
+
+
+def message_types_of(name: str) -> tuple[str, ...]:
+    """What a topic with this `message.type` accepts; everything when nobody knows it."""
+    return TOPIC_MESSAGE_TYPES.get(name, ())
+
+
+def message_type(topic: Topic) -> str:
+    """Of a topic that accepts every type, or several, MIXED."""
+    kinds = topic.accept_message_types
+    if len(kinds) != 1:
+        return "MIXED"
+    return "UNSPECIFIED" if kinds[0] == UNSPECIFIED else kinds[0]
