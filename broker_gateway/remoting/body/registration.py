@@ -87,11 +87,12 @@ class RegisterBrokerBody:
         value = JsonObject(java_json.loads(data), "the registration")
         if version < Version.V3_0_11:
             return _decode_wrapper(value, ())
+        servers = _servers(value)
         if value.members.get("topicConfigSerializeWrapper") is None:
             raise BodyError(
                 "the registration has no topicConfigSerializeWrapper; send the broker's topics and data version in it"
             )
-        return _decode_wrapper(value.object("topicConfigSerializeWrapper"), _servers(value))
+        return _decode_wrapper(value.object("topicConfigSerializeWrapper"), servers)
 
 
 def _part(data: bytes) -> bytes:
