@@ -14,6 +14,7 @@ from broker_gateway.files import write_whole
 from broker_gateway.options import option_names
 from broker_gateway.reload import RELOADABLE, Changes, Configuration
 from broker_gateway.service.administration.configuration import OptionAdministration
+from broker_gateway.service.administration.shown_options import ShownOptions
 
 
 def configuration(file: Path | None = None, **given: str) -> Configuration:
@@ -150,7 +151,7 @@ def test_a_change_whose_caller_goes_away_is_made_wholly(
         write_whole(path, text)
 
     monkeypatch.setattr("broker_gateway.reload.write_whole", slow)
-    administration = OptionAdministration(running, 1)
+    administration = OptionAdministration(running, ShownOptions(running), 1)
 
     async def scenario() -> None:
         for change in (

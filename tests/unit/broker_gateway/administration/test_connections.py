@@ -99,7 +99,7 @@ def test_memory_is_what_is_weighed() -> None:
 
 def test_a_connected_group_as_tools_see_it() -> None:
     known = connections()
-    subscribed = (Subscription("t", "a || b", "TAG"), Subscription("u", "*", "TAG"))
+    subscribed = (Subscription("t", "a || b", "TAG", 3), Subscription("u", "*", "TAG", 3))
     known.heartbeat(peer(7), Heartbeat("c", (), {"g": Consumer(subscriptions=subscribed)}), "JAVA", 9)
     assert json.loads(known.consumers("g").encode()) == {
         "connectionSet": [
@@ -111,14 +111,17 @@ def test_a_connected_group_as_tools_see_it() -> None:
         "subscriptionTable": {
             topic: {
                 "classFilterMode": False,
-                "codeSet": [],
+                "codeSet": codes,
                 "expressionType": "TAG",
                 "subString": expression,
-                "subVersion": 0,
+                "subVersion": 3,
                 "tagsSet": tags,
                 "topic": topic,
             }
-            for topic, expression, tags in (("t", "a || b", ["a", "b"]), ("u", "*", []))
+            for topic, expression, tags, codes in (
+                ("t", "a || b", ["a", "b"], [97, 98]),
+                ("u", "*", [], []),
+            )
         },
     }
     large = ConsumerGroup(subscriptions={f"{number}": subscribed[0] for number in range(180_000)})

@@ -247,7 +247,7 @@ class Queues:
         self.groups = SimpleNamespace(all=lambda: [Group(f"g{number}") for number in range(groups)])
         self.statistics = SimpleNamespace(rate=lambda counter, key: 0.0)
 
-    async def topics_by_group(self) -> dict[str, set[str]]:
+    def topics_by_group(self) -> dict[str, set[str]]:
         return {group.name: {"t"} for group in self.groups.all()}
 
     def read_queues(self, topic: str) -> int:
