@@ -14,7 +14,7 @@ import structlog
 
 from broker_gateway.broker_statistics import BrokerStatistics
 from broker_gateway.clients import ClientRegistry
-from broker_gateway.clock import now_ms
+from broker_gateway.clock import monotonic_ms, now_ms
 from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
@@ -356,5 +356,5 @@ class Broker:
             if session.group:
                 self._redelivery.release(session.client_id, session.group)
         self.journal.stats(self.minutes.roll(now_ms()))
-        self.administration.statistics.sample(now_ms())
-        self.administration.runtime.sample(now_ms())
+        self.administration.statistics.sample(monotonic_ms())
+        self.administration.runtime.sample(monotonic_ms())

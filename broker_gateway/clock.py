@@ -1,4 +1,4 @@
-"""The broker's clock."""
+"""The broker's clocks."""
 
 from __future__ import annotations
 
@@ -8,3 +8,8 @@ import time
 def now_ms() -> int:
     """Milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
+
+
+def monotonic_ms() -> int:
+    """Milliseconds since some time; never goes back."""
+    return time.monotonic_ns() // 1_000_000

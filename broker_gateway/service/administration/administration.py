@@ -7,7 +7,7 @@ from typing import Any
 
 from broker_gateway.broker_statistics import BrokerStatistics
 from broker_gateway.clients import ClientRegistry
-from broker_gateway.clock import now_ms
+from broker_gateway.clock import monotonic_ms, now_ms
 from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
@@ -66,7 +66,7 @@ class Administration:
         self.messages = MessageQueries(config, store)
         self.queues = QueueEntries(store, self.offsets)
         self.connections = Connections(clients)
-        self.statistics = Statistics(metrics, config.broker.broker_cluster_name, now_ms())
+        self.statistics = Statistics(metrics, config.broker.broker_cluster_name, monotonic_ms())
         options = ShownOptions(configuration)
         self.runtime = RuntimeInfo(
             configuration, options, store, self.statistics, metrics, days, admission, dispatch_lag, now_ms

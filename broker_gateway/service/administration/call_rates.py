@@ -22,7 +22,7 @@ class Counts(NamedTuple):
 
 
 class CallRates:
-    """`sample` is called every 10 s or so."""
+    """`sample` is called every 10 s or so, with the time by a clock that never goes back."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, Counts]] = deque(maxlen=_PERIODS[-1] + 1)

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 
 from broker_gateway.broker_statistics import BrokerStatistics
+from broker_gateway.clock import monotonic_ms
 from broker_gateway.dispatch_lag import DispatchLag
 from broker_gateway.metrics import Metrics
 from broker_gateway.reload import Configuration
@@ -54,7 +55,7 @@ class RuntimeInfo:
             each.strip() for each in config.store.store_path_commit_log.split(",") if each.strip()
         ] or [str(config.store.store_path_root_dir / "commitlog")]
         self._root = config.store.store_path_root_dir
-        self.sample(self._booted_ms)
+        self.sample(monotonic_ms())
 
     def sample(self, now_ms: int) -> None:
         """Takes down what was counted; to be called every 10 s or so."""

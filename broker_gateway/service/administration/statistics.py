@@ -65,7 +65,7 @@ class _Copies:
 
 
 class Statistics:
-    """`sample` is called every 10 s or so."""
+    """`sample` is called every 10 s or so, with the time by a clock that never goes back."""
 
     def __init__(self, metrics: Metrics, cluster: str, now_ms: int) -> None:
         self._metrics = metrics

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker_gateway.broker import Broker
+from broker_gateway.clock import monotonic_ms
 from broker_gateway.config import load_config
 from broker_gateway.errors import OptionError
 from broker_gateway.metrics import Metrics
@@ -150,6 +151,23 @@ def test_the_rules_of_retention_change_while_it_runs(tmp_path: Path) -> None:
                 while not deleted:  # the snapshot that a start needs must be on disk first
                     deleted = await broker.retention.look()
                     await asyncio.sleep(0.05)
+
+    asyncio.run(scenario())
+
+
+def test_a_clock_that_is_set_back_stops_no_statistics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            began = monotonic_ms()
+            monkeypatch.setattr("broker_gateway.broker.now_ms", lambda: 1)
+            for second in (10, 20):
+                assert (await send(broker, "t")).code == pb.OK
+                monkeypatch.setattr("broker_gateway.broker.monotonic_ms", lambda at=began + second * 1000: at)
+                broker._housekeep()
+            assert broker.administration.statistics.rate("messages_in", ("t",)) == pytest.approx(0.1, rel=0.1)
+            monkeypatch.undo()
 
     asyncio.run(scenario())
 
