@@ -21,6 +21,7 @@ from demo.processes import ROOT, ProcessError
 VERSION = "5.5.0"
 _CACHE = ROOT / ".cache" / f"rocketmq-{VERSION}"
 _START_S = 180.0
+_LOOPBACK = "127.0.0.1"
 _OPENED = [
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -90,6 +91,7 @@ class RocketMQ:
         broker: bool = True,
         heap: str = "2g",
         other_name_servers: Sequence[str] = (),
+        name_server_host: str = _LOOPBACK,
         **broker_options: str,
     ) -> None:
         self.folder = folder
@@ -100,6 +102,7 @@ class RocketMQ:
         self._broker = broker
         self._heap = heap
         self._other_name_servers = other_name_servers
+        self._name_server_host = name_server_host
         self._options = broker_options
         self.name_server_port, self.broker_port, self._ha_port, self.grpc_port, self._remoting_port = (
             free_ports(5)
@@ -139,6 +142,7 @@ class RocketMQ:
             "-c",
             str(self.folder / "namesrv.conf"),
             port=self.name_server_port,
+            host=self._name_server_host,
         )
         if not self._broker:
             return
@@ -170,7 +174,7 @@ class RocketMQ:
     @property
     def name_server(self) -> str:
         """Address of its name server."""
-        return f"127.0.0.1:{self.name_server_port}"
+        return f"{self._name_server_host}:{self.name_server_port}"
 
     def kill(self) -> None:
         """SIGKILL for all of them."""
@@ -196,7 +200,7 @@ class RocketMQ:
 
     def mqadmin(self, *arguments: str, name_server: str | None = None) -> str:
         """What `mqadmin` prints for a command, on its or another name server. Raises ProcessError when it fails."""
-        name_server = name_server or f"127.0.0.1:{self.name_server_port}"
+        name_server = name_server or self.name_server
         done = subprocess.run(
             [*self._java("256m"), _ADMIN, *arguments, "-n", name_server],
             env=self._environment(),
@@ -232,7 +236,7 @@ class RocketMQ:
             text=True,
         )
 
-    def _run(self, name: str, heap: str, *command: str, port: int) -> None:
+    def _run(self, name: str, heap: str, *command: str, port: int, host: str = _LOOPBACK) -> None:
         with (self.folder / f"{name}.out").open("ab") as out:
             process = subprocess.Popen(
                 [*self._java(heap), *command], stdout=out, stderr=out, env=self._environment()
@@ -241,7 +245,7 @@ class RocketMQ:
         deadline = time.monotonic() + _START_S
         while True:
             with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                if probe.connect_ex((host, port)) == 0:
                     return
             if process.poll() is not None or time.monotonic() > deadline:
                 output = (self.folder / f"{name}.out").read_text(errors="replace")[-2000:]
@@ -249,7 +253,7 @@ class RocketMQ:
             time.sleep(0.05)
 
     def _name_servers(self) -> str:
-        return ";".join((f"127.0.0.1:{self.name_server_port}", *self._other_name_servers))
+        return ";".join((self.name_server, *self._other_name_servers))
 
     def _java(self, heap: str) -> list[str]:
         classes = f"{self.folder}:{jars()}/*"
@@ -280,7 +284,7 @@ class RocketMQ:
         _write_properties(self.folder / "broker.conf", options)
         _write_properties(
             self.folder / "namesrv.conf",
-            {"listenPort": str(self.name_server_port), "bindAddress": "127.0.0.1"},
+            {"listenPort": str(self.name_server_port), "bindAddress": self._name_server_host},
         )
         proxy = {
             "rocketMQClusterName": "DefaultCluster",

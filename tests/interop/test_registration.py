@@ -20,6 +20,7 @@ from broker_gateway.remoting.body.topic_config import DataVersion
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
 from demo.processes import ROOT, Gateway, NameServer, command
+from tests.interop.partition import Partition
 from tests.interop.test_nameserver import has_route, invoke, wait_until
 
 pytestmark = pytest.mark.timeout(600)
@@ -194,7 +195,7 @@ def test_topics_that_the_name_server_orders(peer: RocketMQ, tmp_path: Path) -> N
         assert ours.terminate() == 0
 
 
-@pytest.mark.parametrize(
+SILENCES = pytest.mark.parametrize(
     "options",
     [
         {"enableSlaveActingMaster": "true", "brokerNotActiveTimeoutMillis": "3000"},
@@ -202,10 +203,14 @@ def test_topics_that_the_name_server_orders(peer: RocketMQ, tmp_path: Path) -> N
     ],
     ids=["heartbeats", "120 s"],
 )
+"""With heartbeats a silent broker is dropped sooner than in 120 s."""
+
+
+@SILENCES
 def test_a_broker_that_hangs_expires_and_comes_back(
     peer: RocketMQ, tmp_path: Path, options: dict[str, str]
 ) -> None:
-    """SIGSTOP keeps the connection open and silent. With heartbeats a broker is dropped sooner than in 120 s."""
+    """SIGSTOP keeps the connection open and silent."""
     with gateway(tmp_path, peer.name_server, **options) as ours:
         wait_until(lambda: is_registered(peer.name_server))
         assert ours.process is not None
@@ -216,3 +221,34 @@ def test_a_broker_that_hangs_expires_and_comes_back(
             os.kill(ours.process.pid, signal.SIGCONT)
         wait_until(lambda: is_registered(peer.name_server))
         assert ours.terminate() == 0
+
+
+@SILENCES
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces are root's")
+def test_a_broker_whose_packets_are_lost_expires_and_comes_back(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    """Nothing arrives any more, either way, and neither end is told: no reset, no goodbye."""
+    with (
+        Partition() as link,
+        RocketMQ(tmp_path / "peer", {}, broker=False, name_server_host=link.host) as peer,
+        Gateway(
+            tmp_path / "lake",
+            wrapper=link.wrapper,
+            brokerName="lake",
+            namesrvAddr=peer.name_server,
+            brokerIP1=link.guest,
+            bindAddress=link.guest,
+            **options,
+        ) as ours,
+    ):
+        wait_until(lambda: is_registered(peer.name_server))
+        assert brokers(peer.name_server)["lake"] == f"{link.guest}:{ours.remoting_port}"
+        link.cut()
+        wait_until(lambda: not is_registered(peer.name_server), seconds=200)
+        assert ours.process is not None
+        assert ours.process.poll() is None
+        link.mend()
+        wait_until(lambda: is_registered(peer.name_server), seconds=90)
+        assert ours.terminate() == 0
+        wait_until(lambda: not is_registered(peer.name_server), seconds=5)
