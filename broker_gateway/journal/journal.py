@@ -8,8 +8,8 @@ turn, or at once when it has grown past `_EVENTS_A_RECORD`; a complete snapshot 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +36,9 @@ _TAGS = {tag: (tags_code(tag), encode_properties({"TAGS": tag})) for tag in (EVE
 _EVENTS_A_RECORD = 1024
 _IN_FLIGHT_A_PART = 1024
 _SNAPSHOT_AGAIN_S = 10.0
+_LOST_AGAIN_S = 0.5
+_LONGEST_WAIT_S = 5.0
+"""Between attempts to append when one failed, each longer than the one before: they make snapshots."""
 _PART_BYTES = 256 * 1024
 """A record stays under 1 MiB, the least size of a segment, whatever names and ids are."""
 
@@ -66,6 +69,10 @@ class Journal:
         self._scheduled = False
         self._read_only = False
         self._no_room = False
+        self._lost: Exception | None = None
+        """Why something noted is in memory only; None when nothing is."""
+        self._again_at = 0.0
+        self._wait_s = _LOST_AGAIN_S
         self._waiting: list[Callable[[Exception | None], None]] = []
 
     def replayed_to(self, snapshot_offset: int) -> None:
@@ -111,9 +118,9 @@ class Journal:
     def reset(self, cursors: Mapping[QueueKey, int]) -> None:
         """Appends that groups go on elsewhere, with nothing in flight, behind all that was noted; raises what the append
         raised. To be called before they do."""
-        self.write(snapshot=False)
+        batch = pb.Batch()
         for (group, topic, queue_id), cursor in cursors.items():
-            change = self._batch.queues.add(
+            change = batch.queues.add(
                 consumer_group=group,
                 topic=topic,
                 queue_id=queue_id,
@@ -122,29 +129,51 @@ class Journal:
                 committed=cursor,
             )
             change.events.add(kind=pb.RESET, timestamp_ms=now_ms())
-        self._pending += len(cursors)
-        self.write(snapshot=False)
+        self._append_ahead(batch)
 
-    def removed(self, keys: Sequence[QueueKey]) -> None:
-        """Appends that groups have no state on these queues any more, behind all that was noted; raises what the append
-        raised. To be called before they are removed."""
-        self.write(snapshot=False)
-        for start in range(0, len(keys), _EVENTS_A_RECORD):
-            some = keys[start : start + _EVENTS_A_RECORD]
-            for group, topic, queue_id in some:
-                self._batch.queues.add(consumer_group=group, topic=topic, queue_id=queue_id, removed=True)
-            self._pending += len(some)
-            self.write(snapshot=False)
+    def removed(
+        self,
+        keys: Sequence[QueueKey],
+        *,
+        topic: Topic | None = None,
+        first_offsets: Sequence[int] = (),
+        group: Group | None = None,
+    ) -> None:
+        """Appends that groups have no state on these queues any more, and that a topic, or a group, is deleted: in one go,
+        behind all that was noted. What a deleted topic's queues held is below `first_offsets`.
 
-    def topic(self, topic: Topic, *, first_offsets: Sequence[int] | None = None) -> None:
-        """A topic was made or changed; with `first_offsets`, deleted: what its queues held is below them."""
-        change = _topic_change(topic, deleted=first_offsets is not None)
-        change.first_queue_offset.extend(first_offsets or ())
-        self._batch.topics.append(change)
+        Raises what the append raised. To be called before they are removed.
+        """
+        batch = pb.Batch()
+        for name, topic_name, queue_id in keys:
+            batch.queues.add(consumer_group=name, topic=topic_name, queue_id=queue_id, removed=True)
+        if topic is not None:
+            change = _topic_change(topic, deleted=True)
+            change.first_queue_offset.extend(first_offsets)
+            batch.topics.append(change)
+        if group is not None:
+            batch.groups.append(_group_change(group, deleted=True))
+        self._append_ahead(batch)
+
+    def _append_ahead(self, whole: pb.Batch) -> None:
+        """What is not done yet, all or nothing; in several records when it is much."""
+        self.write(at_once=True)
+        parts = [
+            pb.Batch(queues=whole.queues[start : start + _EVENTS_A_RECORD])
+            for start in range(0, len(whole.queues), _EVENTS_A_RECORD)
+        ]
+        if whole.topics or whole.groups:
+            parts.append(pb.Batch(topics=whole.topics, groups=whole.groups))
+        self._append([(self._finished(part), EVENTS_TAG) for part in parts])
+
+    def topic(self, topic: Topic) -> None:
+        """A topic was made or changed."""
+        self._batch.topics.append(_topic_change(topic))
         self._touched(1)
 
-    def group(self, group: Group, *, deleted: bool = False) -> None:
-        self._batch.groups.append(_group_change(group, deleted=deleted))
+    def group(self, group: Group) -> None:
+        """A group was made or changed."""
+        self._batch.groups.append(_group_change(group))
         self._touched(1)
 
     def stats(self, minutes: Iterable[pb.MinuteStats]) -> None:
@@ -165,54 +194,25 @@ class Journal:
         """What is changed within is in the log afterwards. Else `take_back` is called, and what the append raised is raised."""
         try:
             yield
-            self.write()
+            self.write(at_once=True)
         except (StoreError, OSError):
             take_back()
             raise
 
-    async def written(self) -> None:
-        """Returns when everything noted so far is in the log; raises what the append raised."""
-        done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        self.after(lambda error: None if done.done() else done.set_result(error))
-        error = await done
-        if error is not None:
-            raise error
+    def write(self, *, at_once: bool = False) -> None:
+        """Appends what is pending now; an error goes to those who wait and to the caller. A snapshot that is due follows.
 
-    def write(self, *, snapshot: bool = True) -> None:
-        """Appends what is pending now; an error goes to those who wait and to the caller, and what was pending is lost.
-
-        A snapshot that is due follows, unless the caller is yet to do what it noted.
+        What could not be appended is in memory only. Later records, which say how far queues are, would make it settled:
+        the next one that can be appended has a snapshot with it. That is not tried again for a while, unless `at_once`.
         """
         if not self._pending:
             return
-        batch, self._batch = self._batch, pb.Batch(version=VERSION)
-        changes, self._changes = self._changes, {}
-        waiting, self._waiting = self._waiting, []
-        self._pending = 0
-        batch.timestamp_ms = now_ms()
-        if batch.topics or batch.groups:
-            batch.data_versions.append(_version_change(TOPICS_FILE, self._catalog.topics_version))
-        if batch.groups:
-            batch.data_versions.append(_version_change(GROUPS_FILE, self._catalog.groups_version))
-        for state, change in changes.values():
-            change.cursor = state.cursor
-            committed = state.committed
-            if committed != state.journaled_committed:
-                change.has_committed = True
-                change.committed = committed
-            batch.queues.append(change)
-        try:
-            self._append([batch], EVENTS_TAG)
-        except Exception as error:
-            for callback in waiting:
-                callback(error)
-            raise
-        for state, change in changes.values():
-            if change.has_committed:
-                state.journaled_committed = change.committed
-        for callback in waiting:
-            callback(None)
-        if snapshot and self._store.max_offset - self._snapshot_at >= self._snapshot_bytes:
+        if self._lost is not None and not at_once and time.monotonic() < self._again_at:
+            error = _same(self._lost)
+            self._give_up(error)
+            raise error
+        self._append_pending(with_snapshot=self._lost is not None)
+        if self._store.max_offset - self._snapshot_at >= self._snapshot_bytes:
             self._try_snapshot()
 
     def _try_snapshot(self) -> None:
@@ -227,9 +227,72 @@ class Journal:
             log.error("a snapshot could not be written; it is tried again", error=str(error))
 
     def write_snapshot(self) -> None:
-        """Appends the complete state: data versions, topics, groups, every group's queues."""
-        self.write()
+        """Appends what is pending and the complete state: data versions, topics, groups, every group's queues."""
+        self._append_pending(with_snapshot=True)
+
+    def _append_pending(self, *, with_snapshot: bool) -> None:
+        changes = self._changes
         offset = self._store.max_offset
+        try:
+            records = [(self._taken(), EVENTS_TAG)] if self._pending else []
+            if with_snapshot:  # what is pending is replayed on top of it, and changes nothing
+                records += [(part, SNAPSHOT_TAG) for part in self._snapshot_of(offset)]
+            self._append(records)
+        except Exception as error:
+            self._lose(error)
+            raise
+        self._pending = 0
+        self._batch, self._changes = pb.Batch(version=VERSION), {}
+        waiting, self._waiting = self._waiting, []
+        if with_snapshot:
+            self._lost, self._wait_s = None, _LOST_AGAIN_S
+            self._snapshot_at = offset
+            self._unflushed.append((offset, self._store.max_offset))
+        for state, change in changes.values():
+            if change.has_committed:
+                state.journaled_committed = change.committed
+        for callback in waiting:
+            callback(None)
+
+    def _lose(self, error: Exception) -> None:
+        self._lost = error
+        read_only = isinstance(error, StoreReadOnlyError)  # for good
+        self._again_at = math.inf if read_only else time.monotonic() + self._wait_s
+        self._wait_s = min(self._wait_s * 2, _LONGEST_WAIT_S)
+        self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """What is pending is not going to be appended."""
+        self._pending = 0
+        self._batch, self._changes = pb.Batch(version=VERSION), {}
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback(error)
+
+    def _taken(self) -> pb.Batch:
+        """What is pending, as a record."""
+        batch = self._finished(self._batch)
+        for state, change in self._changes.values():
+            change.cursor = state.cursor
+            committed = state.committed
+            if committed != state.journaled_committed:
+                change.has_committed = True
+                change.committed = committed
+            batch.queues.append(change)
+        return batch
+
+    def _finished(self, batch: pb.Batch) -> pb.Batch:
+        """With version, time, and the data versions of what it changes."""
+        batch.version = VERSION
+        batch.timestamp_ms = now_ms()
+        if batch.topics or batch.groups:
+            batch.data_versions.append(_version_change(TOPICS_FILE, self._catalog.topics_version))
+        if batch.groups:
+            batch.data_versions.append(_version_change(GROUPS_FILE, self._catalog.groups_version))
+        return batch
+
+    def _snapshot_of(self, offset: int) -> list[pb.Batch]:
+        """The complete state; a start reads the journal from that physical offset on."""
         parts = list(self._snapshot_parts())
         snapshot_id = uuid.uuid4().hex
         for number, part in enumerate(parts):
@@ -239,9 +302,7 @@ class Journal:
             part.snapshot.part = number
             part.snapshot.parts = len(parts)
             part.snapshot.log_offset = offset
-        self._append(parts, SNAPSHOT_TAG)
-        self._snapshot_at = offset
-        self._unflushed.append((offset, self._store.max_offset))
+        return parts
 
     def _change(self, state: QueueDelivery) -> pb.QueueChange:
         known = self._changes.get(state.key)
@@ -261,6 +322,8 @@ class Journal:
 
     def _end_of_turn(self) -> None:
         self._scheduled = False
+        if not self._pending:
+            return
         try:
             self.write()
         except StoreReadOnlyError as error:  # who waits was told; a traceback a turn would hold up receives
@@ -276,8 +339,8 @@ class Journal:
                 log.info("changes are journaled again")
             self._no_room = False
 
-    def _append(self, batches: Sequence[pb.Batch], tag: str) -> None:
-        code, properties = _TAGS[tag]
+    def _append(self, batches: Sequence[tuple[pb.Batch, str]]) -> None:
+        """All of them or none."""
         host = self._store.store_host.packed
         self._store.append(
             [
@@ -285,12 +348,12 @@ class Journal:
                     topic=JOURNAL_TOPIC,
                     queue_id=0,
                     body=batch.SerializeToString(),
-                    properties=properties,
+                    properties=_TAGS[tag][1],
                     born_timestamp=batch.timestamp_ms,
                     born_host=host,
-                    tags_code=code,
+                    tags_code=_TAGS[tag][0],
                 )
-                for batch in batches
+                for batch, tag in batches
             ]
         )
 
@@ -385,3 +448,10 @@ def _group_change(group: Group, *, deleted: bool = False) -> pb.GroupChange:
         consume_enabled=group.consume_enabled,
         created_ms=group.created_ms,
     )
+
+
+def _same(error: Exception) -> Exception:
+    """One to raise anew: a raised one keeps its traceback."""
+    if isinstance(error, OSError):
+        return OSError(error.errno, error.strerror)
+    return type(error)(*error.args)

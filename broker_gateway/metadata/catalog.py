@@ -77,7 +77,6 @@ class Catalog:
         self.versions: dict[str, DataVersion] = {}
         self.on_topic: Callable[[Topic], None] = lambda topic: None
         self.on_topic_deleted: Callable[[Topic], None] = lambda topic: None
-        self.on_group_deleted: Callable[[Group], None] = lambda group: None
         self.on_group: Callable[[Group], None] = lambda group: None
         self.on_taken_back: Callable[[str, Group | None], None] = lambda topic, group: None
         """Told a topic, or a group and its retry topic, whose change was taken back."""
@@ -154,13 +153,13 @@ class Catalog:
             del self._topics[name]
         return topic
 
-    def delete_group(self, name: str) -> Group | None:
-        """Removes a group; what it was."""
+    def delete_group(self, name: str, journal: Callable[[Group], None]) -> Group | None:
+        """Removes a group, once `journal` returned; what it was."""
         group = self._groups.get(name)
         if group is not None:
             self.count_topics_version()
             self._count_groups_version()
-            self.on_group_deleted(group)
+            journal(group)
             del self._groups[name]
         return group
 

@@ -153,6 +153,7 @@ class ReceiveService:
                 self._look(poll)
         except Exception:
             poll.reply.abandon()
+            self._give_back(poll)
             raise
         return poll.reply
 

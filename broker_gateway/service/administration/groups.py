@@ -96,7 +96,6 @@ class GroupAdministration:
         self._catalog = catalog
         self._deliveries = deliveries
         self._journal = journal
-        catalog.on_group_deleted = lambda group: journal.group(group, deleted=True)
 
     def known(self, name: str) -> Group:
         """A group, the system's too. SUBSCRIPTION_GROUP_NOT_EXIST."""
@@ -129,17 +128,16 @@ class GroupAdministration:
             raise RequestError(
                 f"the group[{name}] is the system's and cannot be deleted", ResponseCode.INVALID_PARAMETER
             )
-        with refused_by_log(), self._kept(name):
-            deleted = self._catalog.delete_group(name)
+        keys = self._deliveries.keys_of_group(name) if clean_offsets else []
+        with refused_by_log():
+            deleted = self._catalog.delete_group(name, lambda group: self._journal.removed(keys, group=group))
+            if deleted is None and keys:
+                self._journal.removed(keys)
+        for key in keys:
+            self._deliveries.forget(key)
         if deleted is not None:
             self._topic_changed(RETRY_PREFIX + name)
             log.info("consumer group deleted", group=name, clean_offsets=clean_offsets)
-        if clean_offsets:
-            keys = self._deliveries.keys_of_group(name)
-            with refused_by_log():
-                self._journal.removed(keys)
-            for key in keys:
-                self._deliveries.forget(key)
 
     def _kept(self, name: str) -> AbstractContextManager[None]:
         take_back = partial(self._catalog.take_back_group, self._catalog.group(name), name)

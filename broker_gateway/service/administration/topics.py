@@ -201,20 +201,17 @@ class TopicAdministration:
             raise RequestError(error.message, ResponseCode.INVALID_PARAMETER) from error
 
     def _deleted(self, topic: Topic) -> None:
-        """The states go first: a crash in between leaves a topic that is deleted again. What the log does not take is
-        not done."""
+        """What the log does not take is not done."""
         keys = self._deliveries.keys_of_topic(topic.name)
-        self._journal.removed(keys)
-        for key in keys:
-            self._deliveries.forget(key)
         index = self._store.index
         count = max(topic.read_queues, topic.write_queues)
         known = [
             queue_id for name, queue_id in index.queues() if name == topic.name and queue_id < MAX_QUEUES
         ]
         firsts = [index.max_offset(topic.name, each) for each in range(max([count, *(k + 1 for k in known)]))]
-        self._journal.topic(topic, first_offsets=firsts)
-        self._journal.write(snapshot=False)  # one would have the topic still
+        self._journal.removed(keys, topic=topic, first_offsets=firsts)
+        for key in keys:
+            self._deliveries.forget(key)
         for queue_id, first in enumerate(firsts):
             if first:
                 index.begin_at(topic.name, queue_id, first)

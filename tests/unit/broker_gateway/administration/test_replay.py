@@ -70,10 +70,9 @@ def test_a_deleted_topic(tmp_path: Path, snapshot: bool, again: bool) -> None:
         before.put(topic, 5)
     before.fly(KEY, 0, 1)
     before.fly(OTHER, 0)
-    before.journal.removed([KEY])
+    before.journal.removed([KEY], topic=Topic("t", 1, 1), first_offsets=[5])
     before.deliveries.forget(KEY)
     before.store.index.begin_at("t", 0, 5)
-    before.journal.topic(Topic("t", 1, 1), first_offsets=[5])
     before.catalog.restore_topic(None, "t")
     if again:
         before.catalog.put_topic(Topic("t", 1, 1))
@@ -109,13 +108,87 @@ def test_a_deleted_group(tmp_path: Path) -> None:
     before.put("t", 5)
     before.fly(KEY, 0)
     before.fly(QueueKey("h", "t", 0), 0)
-    before.journal.group(Group("g"), deleted=True)
+    before.journal.removed([KEY], group=Group("g"))
     before.catalog.restore_group(None, "g")
-    before.journal.removed([KEY])
     before.deliveries.forget(KEY)
     before.close(snapshot=False)
     after = Opened(tmp_path)
     assert after.catalog.group("g") is None
     assert after.deliveries.known(KEY) is None
     assert after.deliveries.known(QueueKey("h", "t", 0)) is not None
+    after.close(snapshot=False)
+
+
+def refused(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_what_could_not_be_journaled_is_with_the_next_record_that_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one says how far the queue is: without the one that is lost, the message in between would be settled."""
+    before = Opened(tmp_path)
+    before.put("t", 5)
+    with monkeypatch.context() as patched:
+        patched.setattr(before.store, "append", refused)
+        before.catalog.put_topic(Topic("lost", 2, 2))
+        before.fly(KEY, 0)
+        with pytest.raises(OSError, match="No space"):
+            before.journal.write()
+    before.fly(KEY, 1)
+    with pytest.raises(OSError, match="No space"):
+        before.journal.write()  # it is not tried at once
+    monkeypatch.setattr("broker_gateway.journal.journal.time.monotonic", lambda: 1e12)
+    before.fly(KEY, 2)
+    before.journal.write()
+    monkeypatch.undo()
+    before.store.close()
+    after = Opened(tmp_path)
+    found = after.deliveries.known(KEY)
+    assert found is not None
+    assert (found.cursor, sorted(found.in_flight)) == (3, [0, 1, 2])
+    assert after.catalog.topic("lost") == before.catalog.topic("lost")
+    assert not any(each.cursor > 3 for each in after.deliveries.queues())
+    after.close(snapshot=False)
+
+
+def test_a_topic_with_many_states_is_deleted_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Opened(tmp_path)
+    before.catalog.put_topic(Topic("t", 1, 1))
+    keys = [QueueKey(f"g{number}", "t", 0) for number in range(2400)]
+    for key in keys:
+        before.journal.moved(before.deliveries.queue(key))
+    before.journal.write()
+    append, calls = before.store.append, 0
+
+    def fails_later(records: list[PendingRecord]) -> object:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            refused()
+        return append(records)
+
+    monkeypatch.setattr(before.store, "append", fails_later)
+    before.journal.removed(keys, topic=Topic("t", 1, 1), first_offsets=[0])
+    assert calls == 1
+    monkeypatch.undo()
+    before.store.close()
+    after = Opened(tmp_path)
+    assert list(after.deliveries.queues()) == []
+    assert after.catalog.topic("t") is None
+    after.close(snapshot=False)
+
+
+def test_a_snapshot_in_the_turn_of_a_deletion_brings_no_group_back(tmp_path: Path) -> None:
+    before = Opened(tmp_path)
+    before.catalog.put_group(Group("g"))
+    before.journal._snapshot_bytes = 0  # one is due whenever something is written
+    for _ in range(1023):
+        before.journal.moved(before.deliveries.queue(KEY))
+    before.catalog.delete_group("g", lambda group: before.journal.removed([], group=group))
+    before.store.close()
+    after = Opened(tmp_path)
+    assert after.catalog.group("g") is None
     after.close(snapshot=False)

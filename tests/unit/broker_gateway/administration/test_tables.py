@@ -227,12 +227,12 @@ def test_every_change_of_a_group_makes_another_version() -> None:
     for change in (
         lambda: catalog.put_group(Group("g")),
         lambda: catalog.put_group(Group("g", 3)),
-        lambda: catalog.delete_group("g"),
+        lambda: catalog.delete_group("g", lambda group: None),
     ):
         change()
         seen.append(catalog.groups_version)
     assert len(set(seen)) == 4
-    catalog.delete_group("g")
+    catalog.delete_group("g", lambda group: None)
     assert catalog.groups_version == seen[-1]
 
 

@@ -171,7 +171,7 @@ def test_groups_are_found_by_their_retry_topics() -> None:
         assert table["%RETRY%g"].read_queue_nums == 1
         catalog.put_group(Group("g", 3))
         assert catalog.topics_version.counter == 1, "its retry topic is the same"
-        catalog.delete_group("g")
+        catalog.delete_group("g", lambda group: None)
         assert catalog.topics_version.counter == 2
         assert book.topic("%RETRY%g") is None
 
