@@ -331,6 +331,7 @@ class Broker:
         return index.max_offset(topic, queue_id)
 
     def _topic_changed(self, topic: Topic) -> None:
+        self.deliveries.queues_changed(topic.name)
         self.journal.topic(topic)
         self.registration.topic_changed(topic.name)
 

@@ -71,8 +71,10 @@ class DeliveryTable:
 
     def forget(self, key: QueueKey) -> None:
         """Removes the state of `key`; the group begins anew there."""
-        if self._queues.pop(key, None) is not None:
+        state = self._queues.pop(key, None)
+        if state is not None:
             self._index.remove(key)
+            state.reset(state.cursor)  # who holds it still must not give anything of it back
         self._scheduled.pop(key, None)
         self._offers.get(key.topic, _NOBODY).pop(key.group, None)
 
@@ -92,10 +94,14 @@ class DeliveryTable:
             offered = groups[group] = set(range(queues))
         return offered
 
+    def queues_changed(self, topic: str) -> None:
+        """A topic has another number of queues: every group looks at all of them."""
+        self._offers.pop(topic, None)
+
     def schedule(self, state: QueueDelivery) -> None:
         """Remembers when `state` has something due; call it after every change of its messages."""
         due = state.next_due_ms()
-        if due is None:
+        if due is None or self._queues.get(state.key) is not state:
             return
         known = self._scheduled.get(state.key)
         if known is None or due < known:

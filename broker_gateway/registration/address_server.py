@@ -35,7 +35,7 @@ async def fetch_name_servers(options: RegistrationOptions) -> list[str]:
             answer = await _get(host, port, path)
     except TimeoutError as error:
         raise AddressServerError(f"{url}: no answer in {TIMEOUT_S:g} s") from error
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         raise AddressServerError(f"{url}: {error}") from error
     return parsed(answer, url)
 

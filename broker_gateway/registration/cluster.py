@@ -231,7 +231,8 @@ class Cluster:
                 log.debug("a topic's types are not known", topic=topic, broker=member.name, error=str(error))
                 return
             types = (kind,) if kind in pb.MessageType.keys()[1:] else ()
-            self._routes[topic] = self._routes[topic]._replace(message_types=types)
+            if (route := self._routes.get(topic)) is not None:
+                self._routes[topic] = route._replace(message_types=types)
 
     def _keep(self, topic: str, queues: tuple[QueueData, ...], version: int) -> None:
         before = self._routes.get(topic)

@@ -54,7 +54,6 @@ class Registration:
         self._client: RemotingClient | None = None
         self._book: Book | None = None
         self._address_server_answers = True
-        self.min_broker_id = 0
         """Least id of the brokers with this one's name, as name servers say."""
 
     @property
@@ -191,7 +190,7 @@ class Registration:
                 continue  # the next attempt looks it up
             try:
                 found = await _addresses_of(address)
-            except OSError as error:
+            except (OSError, UnicodeError) as error:
                 failures.append(f"{address}: {error}")
                 continue
             if connected not in found and self._registrars.get(address) is registrar:
@@ -221,11 +220,9 @@ class Registration:
             await asyncio.sleep(self._config.registration.broker_heartbeat_interval / 1000)
 
     def _min_broker_id_changed(self, connection: Connection, request: Command) -> Command:
-        """A master stays the least whatever comes or goes behind it: the news is kept for those who look."""
+        """A master stays the least whatever comes or goes behind it: the news is logged."""
         fields = Fields(request.ext_fields)
         least = fields.optional_long("minBrokerId")
-        if least is not None and least >= 0:
-            self.min_broker_id = least
         log.info(
             "brokers of this name changed",
             min_broker_id=least,
@@ -237,7 +234,7 @@ class Registration:
 
 
 async def _addresses_of(address: str) -> list[str]:
-    """The numeric addresses of the host in `host:port`. Raises OSError."""
+    """The numeric addresses of the host in `host:port`. Raises OSError or UnicodeError."""
     host, port = parse_address(address)
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(each[4][0]) for each in found]

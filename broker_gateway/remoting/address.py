@@ -21,14 +21,6 @@ def written_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
-def parse_addresses(addresses: str) -> list[str]:
-    """The addresses of a list, each checked. Raises ConnectError."""
-    found = [each.strip() for each in addresses.split(";") if each.strip()]
-    for each in found:
-        parse_address(each)
-    return found
-
-
 def is_loopback(host: str) -> bool:
     """Whether the numeric address is this machine's own."""
     try:

@@ -121,20 +121,6 @@ class RemotingClient:
         said = "; ".join(f"{address}: {why}" for address, why in failures.items())
         raise ConnectError(f"no address answered: {said or 'none is configured'}")
 
-    async def invoke_all(
-        self, addresses: Sequence[str], command: Command, timeout_s: float = 3.0
-    ) -> dict[str, Command | RemotingError]:
-        """What every address answered, asked at the same time; or why it did not."""
-
-        async def ask(address: str) -> Command | RemotingError:
-            try:
-                return await self.invoke(address, command, timeout_s)
-            except RemotingError as error:
-                return error
-
-        answers = await asyncio.gather(*(ask(each) for each in addresses))
-        return dict(zip(addresses, answers, strict=True))
-
     def peer_host(self, address: str) -> str | None:
         """The numeric address that the connection to an address goes to; None without one."""
         connection = self._connections.get(address)
@@ -199,6 +185,8 @@ class RemotingClient:
             raise ConnectError(f"{address}: no connection in {self._connect_timeout_s:g} s") from error
         except OSError as error:
             raise ConnectError(f"{address}: {error.strerror or error}") from error
+        except UnicodeError as error:  # a label of the host name is empty or too long
+            raise ConnectError(f"{address}: this is no host name: {error}") from error
         self._connections[address] = connection
         return connection
 

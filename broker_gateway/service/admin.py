@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from google.protobuf.message import Message
@@ -75,14 +76,14 @@ class AdminService:
                 raise RpcError(
                     "INVALID_ARGUMENT", f"message type {shown(kind)} is unknown; use {', '.join(_TYPES)}"
                 )
-        topic = Topic(
-            name,
-            queues,
-            queues,
+        known = self._catalog.topic(name)
+        topic = replace(
+            known or Topic(name, queues, queues, created_ms=now_ms()),
+            read_queues=queues,
+            write_queues=queues,
             accept_message_types=tuple(dict.fromkeys(asked.accept_message_types)),
-            created_ms=now_ms(),
         )
-        take_back = partial(self._catalog.take_back_topic, self._catalog.topic(name), name)
+        take_back = partial(self._catalog.take_back_topic, known, name)
         try:
             with _refused_by_log(), self._journal.kept(take_back):
                 topic, created = self._catalog.put_topic(topic)
@@ -112,8 +113,9 @@ class AdminService:
             raise RpcError(
                 "INVALID_ARGUMENT", f"retry_max_times {retries} is outside of 0 to {RETRY_MAX_TIMES_LIMIT}"
             )
-        take_back = partial(self._catalog.take_back_group, self._catalog.group(name), name)
-        group = Group(name, retries, asked.fifo, created_ms=now_ms())
+        known = self._catalog.group(name)
+        take_back = partial(self._catalog.take_back_group, known, name)
+        group = replace(known or Group(name, created_ms=now_ms()), retry_max_times=retries, fifo=asked.fifo)
         try:
             with _refused_by_log(), self._journal.kept(take_back):
                 group, created = self._catalog.put_group(group)

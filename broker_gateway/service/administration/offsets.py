@@ -180,6 +180,11 @@ class OffsetAdministration:
                 offsets[each] = following
             else:
                 offsets[each] = await self.at_time(topic, each, timestamp_ms)
+        self._check_queue(topic, max(offsets, default=0), "does not exist")  # it may be gone by now
+        if self._catalog.group(group) is None:
+            raise RequestError(
+                f"Group {group[:255]} was deleted meanwhile", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+            )
         self._set({QueueKey(group, topic, each): target for each, target in offsets.items()})
         log.info("offsets reset", group=group, topic=topic, offsets=offsets)
         return offsets

@@ -75,7 +75,7 @@ class Tables:
                 async with self._gate, self._making.setdefault(kind, asyncio.Lock()):
                     kept = self._fresh(kind, version(), asked) or await self._make(kind, version(), make)
         if kept.refusal is not None:
-            raise kept.refusal
+            raise RequestError(str(kept.refusal), kept.refusal.code)
         return cast(Table, kept.table)
 
     def _fresh(self, kind: str, version: object, asked: float) -> _Kept | None:

@@ -6,7 +6,7 @@ import itertools
 import random
 import time
 
-from broker_gateway.delivery.queue_delivery import QueueKey
+from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
 
 
@@ -47,3 +47,23 @@ def test_one_topic_of_many_is_found_at_once() -> None:
     for group in range(100):
         assert len(table.topics_of(f"g{group}")) == 800
     assert (time.perf_counter() - began) / 1700 < 0.002
+
+
+def test_who_holds_a_forgotten_state_disturbs_no_other() -> None:
+    table = DeliveryTable(lambda topic, queue_id: 0)
+    gone, stays = table.queue(QueueKey("g", "t", 0)), table.queue(QueueKey("h", "t", 0))
+    for state in (gone, stays):
+        state.deliver(InFlight(0, 1, 1000, 1, "m", "me"))
+    table.forget(gone.key)
+    assert not gone.in_flight
+    gone.deliver(InFlight(1, 1, 1000, 2, "n", "me"))
+    table.schedule(gone)
+    table.schedule(stays)
+    assert table.pop_due(2000) == [stays]
+
+
+def test_queues_that_a_topic_gets_are_looked_at() -> None:
+    table = DeliveryTable(lambda topic, queue_id: 0)
+    table.offered("g", "t", 2).clear()
+    table.queues_changed("t")
+    assert table.offered("g", "t", 4) == {0, 1, 2, 3}

@@ -162,3 +162,23 @@ def test_a_full_disk_is_told_once(
     assert told.count("changes cannot be journaled") == 1
     assert told.count("changes are journaled again") == 1
     assert "Traceback" not in told
+
+
+def test_the_admin_service_leaves_what_it_does_not_name(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as broker:
+            broker.catalog.put_topic(Topic("t", 1, 1, 4, order=True))
+            broker.catalog.put_group(Group("g", 3, consume_enabled=False))
+            await broker.admin.PutTopic(
+                admin_pb2.PutTopicRequest(topic=admin_pb2.Topic(name="t", queues=3)), _LOCAL
+            )
+            await broker.admin.PutGroup(
+                admin_pb2.PutGroupRequest(group=admin_pb2.Group(name="g", retry_max_times=5)), _LOCAL
+            )
+            topic, group = broker.catalog.topic("t"), broker.catalog.group("g")
+            assert topic is not None
+            assert group is not None
+            assert (topic.permission, topic.order, topic.read_queues) == (4, True, 3)
+            assert (group.consume_enabled, group.retry_max_times) == (False, 5)
+
+    asyncio.run(scenario())
