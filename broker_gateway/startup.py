@@ -39,6 +39,7 @@ import signal
 import ssl
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -264,12 +265,14 @@ def _tune_collector() -> None:
 
 def _load_compiled(broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
     """Loads compiled code beside the event loop, which waits as short as can be for this thread meanwhile."""
-    before = sys.getswitchinterval()
+    before, began = sys.getswitchinterval(), time.monotonic()
     sys.setswitchinterval(_LOADING_SWITCH_S)
     try:
         broker.load_compiled()
     except Exception:
         log.exception("compiled code could not be loaded; sends go the slower plain path")
+    else:
+        log.info("compiled code loaded", seconds=round(time.monotonic() - began, 1))
     finally:
         sys.setswitchinterval(before)
     gc.freeze()

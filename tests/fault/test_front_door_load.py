@@ -7,6 +7,7 @@ import contextlib
 import json
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -37,6 +38,10 @@ _CODES = (
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[Gateway]:
     with Gateway(tmp_path, **OPTIONS) as found:
+        deadline = time.monotonic() + 60
+        while "compiled code loaded" not in found.log.read_text():  # which takes memory
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
         yield found
         assert found.terminate() == 0
     assert "Traceback" not in found.log.read_text()
