@@ -471,23 +471,26 @@ def test_pulls_and_unknown_offsets(both: Both) -> None:
 
 
 def test_queues_looked_into(both: Both) -> None:
+    both.same(
+        "updateSubGroup", "-b", "BROKER", "-g", "lookers"
+    )  # a reset of readers waits at the real broker
     queue = {"topic": "single", "queueId": 0}
     real, ours = ask_both(both, RequestCode.QUERY_CONSUME_QUEUE, **queue, index=2, count=3)
     assert shape(ours) == shape(real)
     assert [each["tagsCode"] for each in ours["queueData"]] == [ord("a")] * 3
     assert (ours["minQueueIndex"], ours["maxQueueIndex"]) == (0, MESSAGES)
-    for more in ({"consumerGroup": "nobody"}, {"topic": "nosuch"}, {"queueId": 99}, {"index": 99}):
+    for more in ({"consumerGroup": "nobody"}, {"topic": "not-there"}, {"queueId": 99}, {"index": 99}):
         asked: dict[str, Any] = {**queue, "index": 0, "count": 1, **more}
         real, ours = ask_both(both, RequestCode.QUERY_CONSUME_QUEUE, **asked)
         assert shape(ours) == shape(real)
-    offset = {"consumerGroup": "readers", "topic": "single", "queueId": 0, "commitOffset": 4}
+    offset = {"consumerGroup": "lookers", "topic": "single", "queueId": 0, "commitOffset": 4}
     ask_both(both, RequestCode.UPDATE_CONSUMER_OFFSET, **offset)
-    real, ours = ask_both(both, RequestCode.QUERY_CONSUME_TIME_SPAN, topic="single", group="readers")
+    real, ours = ask_both(both, RequestCode.QUERY_CONSUME_TIME_SPAN, topic="single", group="lookers")
     assert shape(ours) == shape(real)
     (span,) = ours["consumeTimeSpanSet"]
     assert span["minTimeStamp"] < span["consumeTimeStamp"] < span["maxTimeStamp"]
     assert 0 < span["delayTime"] < 3_600_000
-    ask_both(both, RequestCode.QUERY_CONSUME_TIME_SPAN, topic="nosuch", group="readers")
+    ask_both(both, RequestCode.QUERY_CONSUME_TIME_SPAN, topic="nosuch", group="lookers")
     assert "success" in both.same("cleanUnusedTopic", "-b", "BROKER")
     real, ours = ask_both(both, RequestCode.GET_BROKER_HA_STATUS)
     assert shape(ours) == shape(real)
@@ -495,12 +498,14 @@ def test_queues_looked_into(both: Both) -> None:
 
 
 def test_offsets_are_cloned(both: Both) -> None:
-    offset = {"consumerGroup": "readers", "topic": "single", "queueId": 0}
+    for group in ("sources", "targets"):
+        both.same("updateSubGroup", "-b", "BROKER", "-g", group)
+    offset = {"consumerGroup": "sources", "topic": "single", "queueId": 0}
     for at, topic in ((3, "single"), (5, "nosuch")):
         ask_both(both, RequestCode.UPDATE_CONSUMER_OFFSET, **offset, commitOffset=at)
-        clone = {"srcGroup": "readers", "destGroup": "listed1", "topic": topic, "offline": "true"}
+        clone = {"srcGroup": "sources", "destGroup": "targets", "topic": topic, "offline": "true"}
         ask_both(both, RequestCode.CLONE_GROUP_OFFSET, **clone)
-        asked = {**offset, "consumerGroup": "listed1"}
+        asked = {**offset, "consumerGroup": "targets"}
         found = [ask(side, RequestCode.QUERY_CONSUMER_OFFSET, **asked) for side in (both.real, both.ours)]
         assert [each.ext_fields["offset"] for each in found] == ["3", "3"]
 
