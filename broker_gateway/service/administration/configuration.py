@@ -6,7 +6,6 @@ refused by name before, since the answer has no room to say so.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterable, Mapping
 
@@ -35,7 +34,6 @@ class OptionAdministration:
         self._options = options
         self._shown: tuple[Mapping[str, str], bytes] | None = None
         self.version = DataVersion(0, 0, now_ms)
-        self._changing = asyncio.Lock()
 
     def shown(self) -> bytes:
         """Every option as `key=value` lines; as in the original, none of its own without a value."""
@@ -68,18 +66,17 @@ class OptionAdministration:
             given = parse_properties(body.decode("utf-8"), "the request")
         except (UnicodeDecodeError, OptionError) as error:
             raise RequestError(f"string2Properties error: {error}") from error
-        async with self._changing:
-            self._check(given)
-            try:
-                changes = await self._configuration.apply(given)
-            except NotKeptError as error:
-                log.error("changed options cannot be kept", error=str(error))
-                raise RequestError(f"{error}; nothing was changed") from error
-            except OptionError as error:
-                raise RequestError(str(error), ResponseCode.INVALID_PARAMETER) from error
-            if given and changes.kept is None and changes.effective:
-                log.warning("options changed until the broker stops: there is no configuration file (-c)")
-            self.version = self.version.next(now_ms)
+        self._check(given)
+        try:
+            changes = await self._configuration.apply(given)
+        except NotKeptError as error:
+            log.error("changed options cannot be kept", error=str(error))
+            raise RequestError(f"{error}; nothing was changed") from error
+        except OptionError as error:
+            raise RequestError(str(error), ResponseCode.INVALID_PARAMETER) from error
+        if given and changes.kept is None and changes.effective:
+            log.warning("options changed until the broker stops: there is no configuration file (-c)")
+        self.version = self.version.next(now_ms)
 
     def _check(self, given: Mapping[str, str]) -> None:
         config, known = self._configuration.current, self._options.table
