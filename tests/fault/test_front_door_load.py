@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import json
 import socket
-import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,16 +16,21 @@ from broker_gateway.metadata.system_groups import SYSTEM_GROUPS
 from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.frame import MAX_FRAME, Decoder, encode
+from broker_gateway.remoting.frame import Decoder, encode
 from broker_gateway.remoting.java_json import JsonObject
 from broker_gateway.service.administration.connections import MAX_HELD, Heartbeat
 from demo.processes import Gateway
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-from tests.fault.test_nameserver_load import BOMBS, hostile_frames
+from tests.fault.hostile_peers import (
+    BOMBS,
+    Record,
+    connect,
+    hostile_frames,
+    idle_and_half_open,
+    memory_mib,
+)
 from tests.integration.gateway.conftest import OPTIONS, Client
 
-IDLE = 2000
-Record = Callable[[str, object], None]
 _CODES = (
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     RequestCode.HEART_BEAT,
@@ -70,25 +74,12 @@ class Witness:
         await self._client.close()
 
 
-def memory_mib(gateway: Gateway, what: str = "VmRSS") -> int:
-    assert gateway.process is not None
-    status = Path(f"/proc/{gateway.process.pid}/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith(f"{what}:"))
-    return int(line.split()[1]) >> 10
-
-
-def connect(gateway: Gateway, below: int = 0) -> socket.socket:
-    found = socket.create_connection(("127.0.0.1", gateway.remoting_port - below), timeout=20)
-    found.settimeout(20)
-    return found
-
-
 @pytest.mark.timeout(180)
 def test_hostile_frames_end_their_connection_only(gateway: Gateway) -> None:
     async def test() -> None:
         witness = Witness(gateway)
         for number, data in enumerate(hostile_frames()):
-            with connect(gateway, below=2 * (number % 2)) as peer:
+            with connect(gateway.remoting_port - 2 * (number % 2)) as peer:
                 peer.sendall(data)
             if number % 40 == 0:
                 await witness.look()
@@ -101,7 +92,7 @@ def test_hostile_frames_end_their_connection_only(gateway: Gateway) -> None:
 @pytest.mark.timeout(120)
 def test_broken_frames_close_at_once(gateway: Gateway) -> None:
     for data in hostile_frames()[:7]:
-        with connect(gateway) as peer:
+        with connect(gateway.remoting_port) as peer:
             peer.sendall(data)
             with contextlib.suppress(ConnectionResetError):
                 assert peer.recv(1) == b""
@@ -115,7 +106,7 @@ def test_hostile_bodies_are_answered_and_memory_is_bounded(
     async def test() -> None:
         witness = Witness(gateway)
         await witness.look()
-        before = memory_mib(gateway)
+        before = memory_mib(gateway.process)
         client = RemotingClient()
         for code in _CODES:
             command = Command(code, {}, BOMBS[kind])
@@ -124,7 +115,7 @@ def test_hostile_bodies_are_answered_and_memory_is_bounded(
             assert answer.remark is not None
             assert len(answer.remark) < 1000
             await witness.look()
-        grown = memory_mib(gateway, "VmHWM") - before
+        grown = memory_mib(gateway.process, "VmHWM") - before
         record_property("grown_mib", grown)
         assert grown < 300
         await client.close()
@@ -140,28 +131,8 @@ def test_idle_and_half_open_connections(gateway: Gateway, record_property: Recor
     async def test() -> None:
         witness = Witness(gateway)
         await witness.look()
-        before = memory_mib(gateway)
-        peers = [connect(gateway, below=2 * (number % 2)) for number in range(IDLE)]
-        for peer in peers[::2]:
-            peer.sendall(struct.pack(">II", 1000, 900) + b"{")
-        await witness.look()
-        idle = memory_mib(gateway) - before
-        record_property("grown_by_idle_mib", idle)
-        assert idle < 100
-        announced = struct.pack(">II", MAX_FRAME - 4, 2) + b"{}"
-        most, large = 0, []
-        for _ in range(40):
-            peer = connect(gateway)
-            large.append(peer)
-            with contextlib.suppress(ConnectionError):  # closed for holding too much
-                peer.sendall(announced + bytes(MAX_FRAME - len(announced) - 1))
-            await witness.look()
-            most = max(most, memory_mib(gateway))
-        record_property("grown_by_half_open_mib", most - before)
-        assert most < before + 500, "640 MiB were sent, 256 may be held, of both ports together"
-        for peer in (*peers, *large):
-            peer.close()
-        await witness.look()
+        ports = (gateway.remoting_port, gateway.remoting_port - 2)
+        await idle_and_half_open(ports, gateway.process, witness.look, record_property, leaving=0, large=40)
         await witness.close()
 
     asyncio.run(test())
@@ -174,7 +145,7 @@ def test_heartbeats_of_many_connections_are_forgotten_with_them(gateway: Gateway
         body = json.dumps(
             {"clientID": "c", "producerDataSet": [{"groupName": "p"}], "consumerDataSet": []}
         ).encode()
-        peers = [connect(gateway) for _ in range(200)]
+        peers = [connect(gateway.remoting_port) for _ in range(200)]
         for peer in peers:
             peer.sendall(encode(Command(RequestCode.HEART_BEAT, {}, body)))
             assert peer.recv(1)
@@ -209,7 +180,7 @@ def test_searches_by_key_are_few_at_a_time_and_hold_nobody_up(gateway: Gateway) 
             "endTimestamp": str(1 << 62),
         }
         frame = encode(Command(RequestCode.QUERY_MESSAGE, fields))
-        with connect(gateway) as peer:
+        with connect(gateway.remoting_port) as peer:
             peer.sendall(frame * 2000)
             remoting = RemotingClient()
             address = f"127.0.0.1:{gateway.remoting_port}"
@@ -251,7 +222,7 @@ def test_what_heartbeats_hold_is_bounded(gateway: Gateway, kind: str, record_pro
         assert (await warm.invoke(address, Command(RequestCode.HEART_BEAT, {}, body), 20)).code == 0
         await warm.close()
         await asyncio.sleep(0.1)
-        before = memory_mib(gateway)
+        before = memory_mib(gateway.process)
         clients, codes = [], []
         for _ in range(60):
             clients.append(RemotingClient())
@@ -262,7 +233,7 @@ def test_what_heartbeats_hold_is_bounded(gateway: Gateway, kind: str, record_pro
         kept = MAX_HELD // Heartbeat.decode(JsonObject(value, "x")).weight
         assert 15 < kept < 40
         assert codes == [0] * kept + [ResponseCode.SYSTEM_BUSY] * (60 - kept)
-        grown = memory_mib(gateway) - before
+        grown = memory_mib(gateway.process) - before
         record_property("grown_mib", grown)
         assert grown < 160
         listed = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"})
@@ -286,18 +257,18 @@ def test_whole_tables_are_few_at_a_time_and_come_in_pages(gateway: Gateway, reco
         names = [f"group-{number:05d}" for number in range(8000)]
         put = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         frames = [encode(Command(put, {}, b'{"groupName":"%b"}' % name.encode())) for name in names]
-        with connect(gateway) as peer:
+        with connect(gateway.remoting_port) as peer:
             sending = asyncio.create_task(asyncio.to_thread(peer.sendall, b"".join(frames)))
             assert {each.code for each in await asyncio.to_thread(answers, peer, len(names))} == {0}
             await sending
-        before = memory_mib(gateway)
-        with connect(gateway) as peer:
+        before = memory_mib(gateway.process)
+        with connect(gateway.remoting_port) as peer:
             peer.sendall(encode(Command(RequestCode.GET_ALL_TOPIC_CONFIG)) * 300)
             for _ in range(20):
                 await witness.look()
             codes = [each.code for each in await asyncio.to_thread(answers, peer, 300)]
         assert set(codes) == {ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY}
-        grown = memory_mib(gateway, "VmHWM") - before
+        grown = memory_mib(gateway.process, "VmHWM") - before
         record_property("grown_mib", grown)
         assert grown < 100
         client = RemotingClient()
