@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from store.record import tags_code
 
-MAX_EXPRESSION_LENGTH = 4096
-MAX_TAGS = 256
+MAX_EXPRESSION_LENGTH = 16_384
+"""Characters; the original has no limit of its own. A tag may have this many bytes, so every tag can be asked for."""
+MAX_TAGS = 1024
 
 
 class FilterExpressionError(ValueError):
@@ -41,6 +43,7 @@ class TagFilter:
 EVERYTHING = TagFilter(frozenset(), np.empty(0, dtype=np.int64))
 
 
+@lru_cache(maxsize=512)
 def parse_tag_filter(expression: str) -> TagFilter:
     """Reads `*`, an empty expression (both: everything) or tags divided by `||`.
 
@@ -55,8 +58,8 @@ def parse_tag_filter(expression: str) -> TagFilter:
     tags = frozenset(part.strip() for part in expression.split("||") if part.strip())
     if not tags:
         raise FilterExpressionError(f"filter expression {expression!r} names no tag; write `a || b` or `*`")
-    if len(tags) > MAX_TAGS:
-        raise FilterExpressionError(f"filter expression names {len(tags)} tags, at most {MAX_TAGS} are read")
     if "*" in tags:
         return EVERYTHING
+    if len(tags) > MAX_TAGS:
+        raise FilterExpressionError(f"filter expression names {len(tags)} tags, at most {MAX_TAGS} are read")
     return TagFilter(tags, np.array(sorted(tags_code(tag) for tag in tags), dtype=np.int64))

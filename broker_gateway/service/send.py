@@ -37,7 +37,7 @@ from broker_gateway.service.send_checks import (
     peer_of,
     pending_records,
 )
-from broker_gateway.service.status import OK, ServiceError
+from broker_gateway.service.status import OK, ServiceError, summary
 from broker_gateway.service.validation import shown
 from broker_gateway.turn import Stage, Turn
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
@@ -321,7 +321,7 @@ def send_response(
 ) -> rpc.SendMessageResponse:
     """A reply whose entries all have the same status."""
     return rpc.SendMessageResponse(
-        status=status,
+        status=summary([status]),
         entries=[
             rpc.SendResultEntry(status=status, message_id=each, transaction_id=each, offset=offset)
             for each, offset in zip(map(bytes.decode, message_ids), offsets, strict=True)

@@ -36,11 +36,7 @@ def status_of(error: BaseException) -> pb.Status:
 
 
 def summary(statuses: Iterable[pb.Status]) -> pb.Status:
-    """The status of a reply with entries: theirs if they agree, else MULTIPLE_RESULTS."""
-    first: pb.Status | None = None
-    for status in statuses:
-        if first is None:
-            first = status
-        elif status.code != first.code:
-            return pb.Status(code=pb.MULTIPLE_RESULTS, message="MULTIPLE_RESULTS")
-    return first if first is not None else OK
+    """The status of a reply with entries: their code if they agree, else MULTIPLE_RESULTS. Sentences stand in the entries."""
+    codes = {status.code for status in statuses} or {pb.OK}
+    code = pb.MULTIPLE_RESULTS if len(codes) > 1 else codes.pop()
+    return pb.Status(code=code, message=pb.Code.Name(code))

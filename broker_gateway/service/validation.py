@@ -130,10 +130,9 @@ def duration_ms(duration: Duration, what: str, code: pb.Code) -> int:
 
 
 def check_invisible_ms(value: int, minimum: int, maximum: int) -> int:
-    """ILLEGAL_INVISIBLE_TIME outside of `minimum` to `maximum` ms."""
-    if not minimum <= value <= maximum:
-        raise ServiceError(
-            pb.ILLEGAL_INVISIBLE_TIME,
-            f"the invisible duration of {value} ms is outside of {minimum} to {maximum} ms",
-        )
+    """ILLEGAL_INVISIBLE_TIME outside of `minimum` to `maximum` ms, in the words that clients of the original look for."""
+    if value < minimum:
+        raise ServiceError(pb.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too small. min is {minimum}")
+    if value > maximum:
+        raise ServiceError(pb.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too large. max is {maximum}")
     return value

@@ -70,6 +70,12 @@ def test_the_limits_themselves_are_read() -> None:
     assert parse_tag_filter("a" * MAX_EXPRESSION_LENGTH).tags == {"a" * MAX_EXPRESSION_LENGTH}
 
 
+def test_what_the_original_takes_is_taken() -> None:
+    assert len(parse_tag_filter("||".join(f"tag-{n}" for n in range(300))).tags) == 300
+    for length in (10_240, 16_384):
+        assert parse_tag_filter("t" * length).matches("t" * length)
+
+
 @given(
     st.lists(st.text("abcä😀", min_size=1, max_size=4), min_size=1, max_size=5),
     st.lists(st.none() | st.text("abcä😀", min_size=1, max_size=4), max_size=20),
