@@ -34,7 +34,10 @@ def test_sentences_stand_in_the_entries() -> None:
     assert (acked.status.message, acked.entries[0].status.message) == ("INVALID_RECEIPT_HANDLE", VOID.message)
     late = pb.Status(code=pb.MASTER_PERSISTENCE_TIMEOUT, message="not on disk after 5 s")
     sent = send_response(late, [b"m"], [0])
-    assert (sent.status.message, sent.entries[0].status.message) == ("MASTER_PERSISTENCE_TIMEOUT", late.message)
+    assert (sent.status.message, sent.entries[0].status.message) == (
+        "MASTER_PERSISTENCE_TIMEOUT",
+        late.message,
+    )
 
 
 @pytest.mark.parametrize(
