@@ -63,7 +63,7 @@ from broker_gateway.service.access import Access
 from broker_gateway.service.health import HealthService
 from broker_gateway.service.log import LogService
 from broker_gateway.service.reflection import ReflectionService
-from broker_gateway.transport.certificates import server_context, trial_certificate
+from broker_gateway.transport.certificates import server_context, trial_context
 from broker_gateway.transport.methods import Method, Server
 from broker_gateway.transport.remoting.ports import Ports, take_ports
 from broker_gateway.transport.remoting.server import FrontDoor
@@ -375,17 +375,18 @@ def _bind(
 
 def _server(config: GatewayConfig, turn: Turn, address: str, port: int) -> Server:
     """The transport that was chosen. Raises OptionError, OSError or RuntimeError."""
-    tls = _tls(config)
     if config.lake.lake_transport == "grpcio":
-        if tls is not None:
+        asked = {"tls_cert_path", "tls_key_path", "tls_test_mode_enable"} & config.proxy.model_fields_set
+        if any(getattr(config.proxy, field) for field in asked):
             raise OptionError("TLS needs the transport http2; set lakeTransport=http2 or leave TLS out")
+        log.info("the transport grpcio takes plaintext only; clients that speak TLS need lakeTransport=http2")
         from broker_gateway.transport.grpcio.server import GrpcioServer
 
         idle_s = config.server.server_channel_max_idle_time_seconds
         return GrpcioServer(address, port, config.broker.broker_ip1, idle_s)
     from broker_gateway.transport.http2.server import Http2Server
 
-    return Http2Server(address, port, config.broker.broker_ip1, turn, tls)
+    return Http2Server(address, port, config.broker.broker_ip1, turn, _tls(config))
 
 
 def _tls(config: GatewayConfig) -> ssl.SSLContext | None:
@@ -398,8 +399,18 @@ def _tls(config: GatewayConfig) -> ssl.SSLContext | None:
     if not config.proxy.tls_test_mode_enable:
         return None
     folder = config.store.store_path_root_dir / "config"
-    log.warning("TLS with a certificate made for trials; clients cannot tell this broker from another")
-    return server_context(*trial_certificate(folder, config.broker.broker_ip1))
+    try:
+        context = trial_context(folder, config.broker.broker_ip1)
+    except OSError as error:
+        raise HostError(
+            f"the certificate for TLS cannot be kept in {folder}: {error}; give tlsCertPath and tlsKeyPath, or set "
+            "tlsTestModeEnable=false for plaintext only"
+        ) from error
+    log.info(
+        "TLS and plaintext are taken on the gRPC port; the certificate is signed by nobody else, give tlsCertPath and "
+        "tlsKeyPath for clients that check it"
+    )
+    return context
 
 
 def _serve_metrics(config: GatewayConfig, broker: Broker, undo: Undo) -> int:

@@ -8,9 +8,17 @@ import os
 import ssl
 from pathlib import Path
 
+import structlog
+
 from broker_gateway.errors import OptionError
 
-_DAYS = 365
+log = structlog.get_logger(__name__)
+
+_VALID = datetime.timedelta(days=365)
+_RENEWED = datetime.timedelta(days=60)
+"""Before it expires, at the next start."""
+_HEADER = "lakebroker trial certificate until "
+"""Text in front of the certificate, which readers of PEM pass over: its end and names, to be read without a parser."""
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
@@ -28,46 +36,86 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
+def trial_context(folder: Path, host: str) -> ssl.SSLContext:
+    """A context with a certificate signed by nobody else, for `host` and loopback, kept in `folder`.
+
+    It is made when there is none, or when the one there is for another host, about to expire or damaged. Raises OSError
+    when it cannot be kept.
+    """
+    certificate, key = trial_certificate(folder, host)
+    try:
+        return server_context(certificate, key)
+    except OptionError as error:
+        log.warning("the certificate made for trials is damaged and made anew", error=str(error))
+        certificate.unlink()
+        return server_context(*trial_certificate(folder, host))
+
+
 def trial_certificate(folder: Path, host: str) -> tuple[Path, Path]:
-    """A self-signed certificate for `host` and its key in `folder`; made when there is none."""
+    """Files of a self-signed certificate and its key, made unless those in `folder` still serve. Raises OSError."""
     certificate, key = folder / "trial-certificate.pem", folder / "trial-key.pem"
-    if certificate.exists() and key.exists():
+    names = sorted({"localhost", "127.0.0.1", "::1", host})
+    now = datetime.datetime.now(datetime.UTC)
+    if _serves(certificate, names, now) and key.exists():
         return certificate, key
+    folder.mkdir(parents=True, exist_ok=True)
+    end = now + _VALID
+    signed, secret = _signed(names, now, end)
+    header = f"{_HEADER}{end.isoformat(timespec='seconds')} {' '.join(names)}\n".encode()
+    _replace(key, secret)
+    _replace(certificate, header + signed)
+    return certificate, key
+
+
+def _serves(certificate: Path, names: list[str], now: datetime.datetime) -> bool:
+    """Whether the header says that it is for these names and lasts for a while."""
+    try:
+        with certificate.open("rb") as file:
+            line = file.readline(4096).decode("ascii", "replace")
+        end, *found = line.removeprefix(_HEADER).split()
+        return (
+            line.startswith(_HEADER)
+            and found == names
+            and datetime.datetime.fromisoformat(end) > now + _RENEWED
+        )
+    except (FileNotFoundError, ValueError, TypeError):
+        return False
+
+
+def _signed(names: list[str], now: datetime.datetime, end: datetime.datetime) -> tuple[bytes, bytes]:
+    """A certificate and its key, PEM."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    folder.mkdir(parents=True, exist_ok=True)
     private = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "lakebroker trial")])
-    names: list[x509.GeneralName] = [x509.DNSName("localhost")]
-    for address in {"127.0.0.1", "::1", host}:
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "lakebroker trial")])
+    alternatives: list[x509.GeneralName] = []
+    for name in names:
         try:
-            names.append(x509.IPAddress(ipaddress.ip_address(address)))
+            alternatives.append(x509.IPAddress(ipaddress.ip_address(name)))
         except ValueError:
-            names.append(x509.DNSName(address))
-    now = datetime.datetime.now(datetime.UTC)
+            alternatives.append(x509.DNSName(name))
     signed = (
         x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
+        .subject_name(subject)
+        .issuer_name(subject)
         .public_key(private.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=_DAYS))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .not_valid_after(end)
+        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .sign(private, hashes.SHA256())
     )
-    staged = key.with_suffix(".tmp")
+    secret = private.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return signed.public_bytes(serialization.Encoding.PEM), secret
+
+
+def _replace(path: Path, content: bytes) -> None:
+    staged = path.with_suffix(".tmp")
     with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(
-            private.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-        )
-    staged.rename(key)
-    certificate.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    return certificate, key
+        file.write(content)
+    staged.rename(path)

@@ -207,7 +207,7 @@ class Http2Server:
             self._tls_warned = now
             log.warning(
                 "a client wants TLS, this port takes plaintext only; give tlsCertPath and tlsKeyPath, "
-                "set tlsTestModeEnable=true for a trial, or switch TLS off in the client",
+                "leave out tlsTestModeEnable=false, or switch TLS off in the client",
                 peer=connection.peer,
             )
 

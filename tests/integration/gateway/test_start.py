@@ -161,13 +161,15 @@ def test_certificates_that_are_none(tmp_path: Path) -> None:
     assert alone.returncode == 253
     assert "tlsKeyPath is missing" in alone.stderr
     assert_nothing_left(tmp_path)
-    folder = tmp_path / "store" / "config"
-    folder.mkdir(exist_ok=True)
-    for name in ("trial-certificate.pem", "trial-key.pem"):
-        (folder / name).write_text("damaged")
-    trial = start(tmp_path, tlsTestModeEnable="true")
-    assert trial.returncode == 253
-    assert "trial-certificate.pem" in trial.stderr
+    folder = tmp_path / "store" / "config" / "trial-key.tmp"
+    folder.mkdir(parents=True)
+    kept = start(tmp_path)
+    assert kept.returncode == 254
+    assert "tlsTestModeEnable=false" in kept.stderr
+    assert_nothing_left(tmp_path)
+    grpcio = start(tmp_path, lakeTransport="grpcio", tlsTestModeEnable="true")
+    assert grpcio.returncode == 253
+    assert "TLS needs the transport http2" in grpcio.stderr
     assert_nothing_left(tmp_path)
 
 
