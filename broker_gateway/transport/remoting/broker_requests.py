@@ -17,8 +17,8 @@ from broker_gateway.transport.remoting.guard import Guard
 
 _UNIQUE_KEY = "_UNIQUE_KEY_QUERY"
 _UNIQUE_MOST = 32
-_HAS_SUBSCRIPTION = 4
-"""In the `sysFlag` of a pull."""
+_MAY_WAIT, _HAS_SUBSCRIPTION = 0x2, 0x4
+"""In the `sysFlag` of a pull: the broker may hold it until there is something; it names tags."""
 _SLAVE = (
     "lastReadTimestamp",
     "lastWriteTimestamp",
@@ -110,8 +110,17 @@ class BrokerRequests:
         return request.reply(fields=told, body=b"".join(found))
 
     def pull(self, _: Connection, request: Command) -> Command:
-        """Reads only: no group moves, nobody waits."""
+        """Reads only: no group moves, nobody waits.
+
+        A consumer that expects to wait would ask again at once, without end: it is refused, and waits for some seconds.
+        """
         fields = Fields(request.ext_fields)
+        if fields.small("sysFlag") & _MAY_WAIT:
+            raise RequestError(
+                "a pull that waits for messages (suspend flag) is not served: 4.x consumers are not supported yet; "
+                "use a RocketMQ 5 client over gRPC, or pull without waiting",
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            )
         for name in ("queueId", "maxMsgNums"):
             fields.text(name)
         name = fields.text("topic")

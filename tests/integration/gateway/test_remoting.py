@@ -313,6 +313,20 @@ def test_a_pull_filters_by_tag(tmp_path: Path) -> None:
         assert pulled("nobody") == (ResponseCode.PULL_RETRY_IMMEDIATELY, "4", [])
 
 
+def test_a_pull_that_would_wait_is_refused_before_it_comes_again_and_again(tmp_path: Path) -> None:
+    with Gateway(tmp_path, **SMALL) as gateway:
+        client = Client(gateway.address)
+        client.send("t", b"one")
+        client.channel.close()
+        for offset in (0, 1):  # with something there, and with nothing
+            answer = ask(
+                gateway, RequestCode.PULL_MESSAGE, topic="t", queueId=0, queueOffset=offset, maxMsgNums=32,
+                sysFlag=2 | 4, subscription="*", expressionType="TAG", suspendTimeoutMillis=15_000,
+            )  # fmt: skip
+            assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            assert "suspend flag" in (answer.remark or "")
+
+
 def test_a_changed_option_counts_at_once_and_stays_in_the_file(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text("# ours\nautoCreateTopicEnable = true\nfileReservedTime=12\n")
