@@ -207,8 +207,8 @@ class Broker:
         self.catalog.on_taken_back = self._taken_back
         return replayed
 
-    def schedule(self) -> None:
-        """Begins the scheduled work."""
+    def schedule(self, *, watchdog: bool = True) -> None:
+        """Begins the scheduled work, with a thread that watches the event loop if `watchdog`."""
         tasks, config = self.tasks, self._config
         tasks.add("redelivery", REDELIVERY_S, self._redelivery.sweep_due)
         tasks.add("peers", PEERS_S, self.peers.refresh)
@@ -220,7 +220,8 @@ class Broker:
         tasks.add("water-marks", WATER_MARKS_S, self.water_marks.look)
         tasks.add("dispatch-lag", DISPATCH_LAG_S, self.dispatch_lag.look)
         tasks.start()
-        self._watchdog = asyncio.create_task(watch(), name="watchdog")
+        if watchdog:
+            self._watchdog = asyncio.create_task(watch(), name="watchdog")
 
     def load_compiled(self) -> None:
         """Loads compiled code of sends, then of searches by key. To be called on a thread."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import structlog
 
+from broker_gateway.clock import monotonic_s
 from broker_gateway.lake import Lake, LakeUnreachableError
 from store.message_store import MessageStore
 
@@ -28,7 +28,7 @@ class DispatchLag:
         self._store = store
         self._lake = lake
         self._refuse_at = refuse_at
-        self._before = time.monotonic(), store.max_offset
+        self._before = monotonic_s(), store.max_offset
         self._unreachable = False
         self.behind_bytes: int | None = None
         """Of the log that the lake does not have yet; None without a lake, or while it cannot be read."""
@@ -38,7 +38,7 @@ class DispatchLag:
     async def look(self) -> None:
         """Raises OSError when a disk cannot be looked at."""
         store = self._store
-        end, now = store.max_offset, time.monotonic()
+        end, now = store.max_offset, monotonic_s()
         room = await asyncio.to_thread(room_left, store.folders, self._refuse_at())
         then, end_then = self._before
         grown = end - end_then

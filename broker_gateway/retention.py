@@ -13,6 +13,7 @@ import time
 
 import structlog
 
+from broker_gateway.clock import now_ms
 from broker_gateway.config import StoreOptions
 from broker_gateway.journal.journal import Journal
 from broker_gateway.lake import Lake, LakeUnreachableError
@@ -56,7 +57,7 @@ class Retention:
     async def look(self, *, by_hand: bool = False) -> int:
         """Deletes what may go; returns how many segments went."""
         store, rules = self._store, self.rules
-        hour = time.localtime().tm_hour
+        hour = time.localtime(now_ms() / 1000).tm_hour
         wanted = store.expired(rules, hour, by_hand=by_hand)
         keep_from = store.min_offset
         if wanted > store.min_offset:

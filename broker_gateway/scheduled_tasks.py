@@ -116,7 +116,7 @@ class ScheduledTasks:
 
 def until_midnight_s() -> float:
     """Seconds until the next midnight of this host's time zone."""
-    now = time.time()
+    now = now_ms() / 1000
     day = time.localtime(now)
     midnight = time.mktime((day.tm_year, day.tm_mon, day.tm_mday + 1, 0, 0, 0, 0, 0, -1))
     return max(midnight - now, 1.0)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from store.allocate import Allocator
 from store.checkpoint import Checkpoint
@@ -94,6 +94,7 @@ class MessageStore:
         checkpoint: Checkpoint,
         recovered: RecoveryReport,
         lock_fd: int,
+        time_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.root = root
         self.identity = identity
@@ -106,6 +107,7 @@ class MessageStore:
         self._flusher = flusher
         self._checkpoint = checkpoint
         self._lock_fd = lock_fd
+        self._time_ns = time_ns
         self._last_timestamp = 0
         self._closed = False
         self._disk_refusal: str | None = None
@@ -132,12 +134,13 @@ class MessageStore:
         index_max_bytes: int = 256 << 20,
         index_run_bytes: int = RUN_BYTES,
         progress: Callable[[int, int], None] | None = None,
-    ) -> MessageStore:
+        time_ns: Callable[[], int] = time.time_ns,
+    ) -> Self:
         """Opens or makes the store in `root`. Sizes in bytes.
 
         `commit_log_paths`: where segments go, in turn; none: `commitlog`. Who wants SYNC_FLUSH waits with `wait_flushed`; `flush` says which
         it will be. See `PageCache` for `prefault_bytes` and `warm_bytes`, `QueueIndex` for the last two.
-        `progress` may raise RecoveryStoppedError: the store is left as it was.
+        `progress` may raise RecoveryStoppedError: the store is left as it was. `time_ns`: where store times come from.
         Raises StoreLockedError, StoreDamagedError, OSError.
         """
         make_folder(root)
@@ -192,7 +195,18 @@ class MessageStore:
             os.close(lock_fd)
             raise
         return cls(
-            root, identity, store_host, log, allocator, index, writer, flusher, checkpoint, report, lock_fd
+            root,
+            identity,
+            store_host,
+            log,
+            allocator,
+            index,
+            writer,
+            flusher,
+            checkpoint,
+            report,
+            lock_fd,
+            time_ns,
         )
 
     @property
@@ -228,7 +242,7 @@ class MessageStore:
         self._check_writable()
         if not records:
             return []
-        now = time.time_ns() // 1_000_000
+        now = self._time_ns() // 1_000_000
         index = self.index
         if len(records) == 1:
             queue_offsets = [index.max_offset(records[0].topic, records[0].queue_id)]
@@ -256,7 +270,7 @@ class MessageStore:
     def append_columns(self, batches: Sequence[PendingColumns]) -> list[int]:
         """`append` for batches of records that are none of a transaction; the first queue offset of each batch."""
         self._check_writable()
-        now = time.time_ns() // 1_000_000
+        now = self._time_ns() // 1_000_000
         index = self.index
         following: dict[tuple[str, int], int] = {}
         queue_offsets = []
@@ -337,7 +351,7 @@ class MessageStore:
 
     def _candidates(self, most: int) -> list[Candidate]:
         """The oldest segments, one more than may go at a time."""
-        now = time.time()
+        now = self._time_ns() / 1e9
         written = [each for each in self._log.segments if each.start < self.max_offset]
         return [
             Candidate(each.start, each.end, now - each.path.stat().st_mtime) for each in written[: most + 1]

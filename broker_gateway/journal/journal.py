@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import structlog
 
-from broker_gateway.clock import now_ms
+from broker_gateway.clock import monotonic_s, now_ms
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.metadata.catalog import GROUPS_FILE, MAX_QUEUES, TOPICS_FILE, Catalog, Group, Topic
@@ -207,7 +206,7 @@ class Journal:
         """
         if not self._pending:
             return
-        if self._lost is not None and not at_once and time.monotonic() < self._again_at:
+        if self._lost is not None and not at_once and monotonic_s() < self._again_at:
             error = _same(self._lost)
             self._give_up(error)
             raise error
@@ -217,7 +216,7 @@ class Journal:
 
     def _try_snapshot(self) -> None:
         """A failure is no error of what was written before: it is tried again after a while."""
-        now = time.monotonic()
+        now = monotonic_s()
         if now < self._snapshot_not_before:
             return
         try:
@@ -257,7 +256,7 @@ class Journal:
     def _lose(self, error: Exception) -> None:
         self._lost = error
         read_only = isinstance(error, StoreReadOnlyError)  # for good
-        self._again_at = math.inf if read_only else time.monotonic() + self._wait_s
+        self._again_at = math.inf if read_only else monotonic_s() + self._wait_s
         self._wait_s = min(self._wait_s * 2, _LONGEST_WAIT_S)
         self._give_up(error)
 

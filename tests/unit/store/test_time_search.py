@@ -37,7 +37,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def open_store(folder: Path, **options: Any) -> MessageStore:
     return MessageStore.open(
-        folder, broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT, **options
+        folder,
+        broker="b",
+        cluster="c",
+        store_host=HOST,
+        segment_size=SEGMENT,
+        time_ns=lambda: time.time_ns(),  # a `Clock`, once there is one
+        **options,
     )
 
 

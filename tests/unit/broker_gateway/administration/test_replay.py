@@ -138,7 +138,7 @@ def test_what_could_not_be_journaled_is_with_the_next_record_that_can(
     before.fly(KEY, 1)
     with pytest.raises(OSError, match="No space"):
         before.journal.write()  # it is not tried at once
-    monkeypatch.setattr("broker_gateway.journal.journal.time.monotonic", lambda: 1e12)
+    monkeypatch.setattr("broker_gateway.journal.journal.monotonic_s", lambda: 1e12)
     before.fly(KEY, 2)
     before.journal.write()
     monkeypatch.undo()
