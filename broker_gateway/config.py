@@ -122,7 +122,9 @@ class BrokerOptions(_Group):
         description="name servers to register with, host:port;…; without it NAMESRV_ADDR of the environment",
     )
     default_topic_queue_nums: int = Field(8, ge=1, le=1024, description="queues of a topic made on first use")
-    auto_create_topic_enable: bool = Field(True, description="make topics on first use")
+    auto_create_topic_enable: bool = Field(
+        True, description="register TBW102, by whose route 4.x clients make topics on first use"
+    )
     enable_mixed_message_type: bool = Field(
         False, description="message.type=MIXED may be given to topics over the remoting port"
     )
@@ -318,6 +320,9 @@ class LakeOptions(_Group):
     lake_location: str = Field("", description="folder or URL of the Delta tables; empty: none")
     lake_force_delete: bool = Field(
         False, description="delete segments that the lake does not have before refusing sends"
+    )
+    lake_auto_create_topics: bool = Field(
+        False, description="make topics on first use over gRPC, where the original answers TOPIC_NOT_FOUND"
     )
     lake_remote_admin: bool = Field(False, description="take remoting administration from other machines too")
     lake_token_file: OptionalPath = Field(None, description="file with the token for Log and Admin services")

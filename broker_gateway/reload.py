@@ -48,6 +48,7 @@ RELOADABLE = frozenset(
         "fileReservedTime",
         "heartbeatThreadPoolQueueCapacity",
         "initPopOffsetByCheckMsgInMem",
+        "lakeAutoCreateTopics",
         "lakeLogLevel",
         "lakeMaxInFlightPerQueue",
         "loadBalanceThreadPoolQueueCapacity",

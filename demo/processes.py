@@ -54,6 +54,7 @@ class Gateway:
             "brokerIP1": "127.0.0.1",
             "metricsPromExporterPort": "0",
             "mappedFileSizeCommitLog": str(64 << 20),
+            "lakeAutoCreateTopics": "true",
             "lakePortFile": str(self._ports),
             **options,
         }

@@ -23,7 +23,7 @@ class Resources:
     def configure(self, config: GatewayConfig) -> None:
         """Takes what may change while the broker runs."""
         self._queues = config.broker.default_topic_queue_nums
-        self._auto_topic = config.broker.auto_create_topic_enable
+        self._auto_topic = config.lake.lake_auto_create_topics
         self._auto_group = config.broker.auto_create_subscription_group
         self._retry_max = config.broker.retry_max_times
 
@@ -36,7 +36,8 @@ class Resources:
         if not self._auto_topic or name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             raise ServiceError(
                 pb.TOPIC_NOT_FOUND,
-                f"topic {shown(name)} does not exist; create it with `lakebroker topic create {name}`",
+                f"topic {shown(name)} does not exist; create it with `lakebroker topic create {name}`, or set "
+                "lakeAutoCreateTopics=true to have topics made on first use",
             )
         return self._put_topic(Topic(name, self._queues, self._queues, created_ms=now_ms()))
 

@@ -48,7 +48,7 @@ class RouteService:
 
     def configure(self, config: GatewayConfig) -> None:
         """Takes what may change while the broker runs."""
-        self._auto_create = config.broker.auto_create_topic_enable
+        self._auto_create = config.lake.lake_auto_create_topics
         self._broker_permission = config.broker.broker_permission
 
     def when_known(self, topic: pb.Resource, callback: Callable[[], None]) -> None:

@@ -107,7 +107,9 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     with (
         RocketMQ(folder / "peer", {}, heap="640m", **options) as peer,
         NameServer(folder / "namesrv") as name_server,
-        Gateway(folder / "ours", namesrvAddr=name_server.address, **options) as gateway,
+        Gateway(
+            folder / "ours", namesrvAddr=name_server.address, lakeAutoCreateTopics="false", **options
+        ) as gateway,
     ):
         real_name_server = f"127.0.0.1:{peer.name_server_port}"
         ours = f"127.0.0.1:{gateway.remoting_port}"

@@ -72,7 +72,9 @@ def is_registered(name_server: str, name: str = "lake") -> bool:
 
 def test_a_broker_as_a_real_one(peer: RocketMQ, tmp_path: Path) -> None:
     """System topics have the queues and permissions of the real broker's; both stand in `mqadmin clusterList`."""
-    with gateway(tmp_path, peer.name_server, autoCreateTopicEnable="false") as ours:
+    with gateway(
+        tmp_path, peer.name_server, autoCreateTopicEnable="false", lakeAutoCreateTopics="false"
+    ) as ours:
         wait_until(lambda: is_registered(peer.name_server))
         assert brokers(peer.name_server)["lake"] == f"127.0.0.1:{ours.remoting_port}"
         listed = invoke(peer.name_server, Command(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
@@ -129,7 +131,9 @@ def test_topics_are_seen_as_they_change_and_go_with_the_broker(peer: RocketMQ, t
 )
 def test_ways_to_register(peer: RocketMQ, tmp_path: Path, options: dict[str, str]) -> None:
     """Each leaves the same topics at the name server, at first and when one is added."""
-    with gateway(tmp_path, peer.name_server, autoCreateTopicEnable="false", **options) as ours:
+    with gateway(
+        tmp_path, peer.name_server, autoCreateTopicEnable="false", lakeAutoCreateTopics="false", **options
+    ) as ours:
         wait_until(lambda: "lake" in queues(peer.name_server, "rmq_sys_wheel_timer"))
         assert queues(peer.name_server, "BenchmarkTest")["lake"].read_queue_nums == 1024
         create(ours, "added", 2)

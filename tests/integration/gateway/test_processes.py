@@ -32,6 +32,7 @@ class Host:
             "grpcServerPort": "0",
             "grpcBindAddress": "127.0.0.1",
             "brokerIP1": "127.0.0.1",
+            "lakeAutoCreateTopics": "true",
             "metricsPromExporterPort": "0",
             "listenPort": "0",
             "bindAddress": "127.0.0.1",

@@ -496,6 +496,7 @@ def test_brokers_of_another_host_are_at_their_own_address(tmp_path: Path, name_s
                     namesrvAddr=name_server.address,
                     listenPort="0",
                     autoCreateTopicEnable="false",
+                    lakeAutoCreateTopics="false",
                     **options,
                 )
             )

@@ -29,7 +29,8 @@ _CONTEXT = CallContext({"x-mq-client-id": "tester"}, "127.0.0.1:5", None, ("127.
 @asynccontextmanager
 async def running(folder: Path, **given: str) -> AsyncIterator[Broker]:
     """A broker without a port."""
-    config = load_config(None, {"brokerIP1": "127.0.0.1", "storePathRootDir": str(folder), **given}, {})[0]
+    options = {"brokerIP1": "127.0.0.1", "storePathRootDir": str(folder), "lakeAutoCreateTopics": "true"}
+    config = load_config(None, {**options, **given}, {})[0]
     store = MessageStore.open(
         folder, broker="broker-a", cluster="c", store_host=Host("127.0.0.1", 1), segment_size=1 << 20
     )
@@ -74,12 +75,12 @@ def test_permissions_topics_and_limits_change_while_it_runs(tmp_path: Path) -> N
             refused = await send(broker, "t")
             assert (refused.code, "brokerPermission=4" in refused.message) == (pb.FORBIDDEN, True)
             await apply(
-                {"brokerPermission": "2", "autoCreateTopicEnable": "false", "defaultTopicQueueNums": "3"}
+                {"brokerPermission": "2", "lakeAutoCreateTopics": "false", "defaultTopicQueueNums": "3"}
             )
             assert (await send(broker, "t")).code == pb.OK
             assert await receive(broker, "t") == pb.FORBIDDEN
             assert (await send(broker, "new")).code == pb.TOPIC_NOT_FOUND
-            await apply({"autoCreateTopicEnable": "true", "brokerPermission": "6"})
+            await apply({"lakeAutoCreateTopics": "true", "brokerPermission": "6"})
             assert (await send(broker, "new")).code == pb.OK
             made = broker.catalog.topic("new")
             assert made is not None
@@ -131,7 +132,7 @@ def test_a_refused_change_leaves_the_broker_as_it_was(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
             with pytest.raises(OptionError, match="brokerPermission=8"):
-                await broker.configuration.apply({"autoCreateTopicEnable": "false", "brokerPermission": "8"})
+                await broker.configuration.apply({"lakeAutoCreateTopics": "false", "brokerPermission": "8"})
             assert (await send(broker, "made-on-first-use")).code == pb.OK
 
     asyncio.run(scenario())

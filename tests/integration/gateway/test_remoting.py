@@ -329,16 +329,14 @@ def test_a_pull_that_would_wait_is_refused_before_it_comes_again_and_again(tmp_p
 
 def test_a_changed_option_counts_at_once_and_stays_in_the_file(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
-    file.write_text("# ours\nautoCreateTopicEnable = true\nfileReservedTime=12\n")
+    file.write_text("# ours\nbrokerPermission = 6\nfileReservedTime=12\n")
     with Gateway(tmp_path / "g", config_file=file, **OPTIONS) as gateway:
         client = Client(gateway.address)
         assert client.send("first", b"x").status.code == pb.OK
-        answer = ask(
-            gateway, RequestCode.UPDATE_BROKER_CONFIG, b"autoCreateTopicEnable=false\ndeleteWhen=05\n"
-        )
+        answer = ask(gateway, RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=4\ndeleteWhen=05\n")
         assert answer.code == 0, answer.remark
-        assert client.send("second", b"x").status.code == pb.TOPIC_NOT_FOUND
-        kept = "# ours\nautoCreateTopicEnable=false\nfileReservedTime=12\ndeleteWhen=05\n"
+        assert client.send("second", b"x").status.code == pb.FORBIDDEN
+        kept = "# ours\nbrokerPermission=4\nfileReservedTime=12\ndeleteWhen=05\n"
         assert file.read_text() == kept
         answer = ask(gateway, RequestCode.UPDATE_BROKER_CONFIG, b"deleteWhen=06\nretryMaxTimes=many\n")
         assert answer.code == ResponseCode.INVALID_PARAMETER
@@ -347,7 +345,7 @@ def test_a_changed_option_counts_at_once_and_stays_in_the_file(tmp_path: Path) -
         gateway.kill()
         gateway.start()
         client = Client(gateway.address)
-        assert client.send("second", b"x").status.code == pb.TOPIC_NOT_FOUND
+        assert client.send("second", b"x").status.code == pb.FORBIDDEN
         client.channel.close()
 
 
