@@ -332,6 +332,10 @@ class LakeOptions(_Group):
         ge=1 << 20,
         description="memory for queue entries of the local log; older ones are in files",
     )
+    lake_compiled_code_path: OptionalPath = Field(
+        None,
+        description="folder where compiled code is kept, this user's alone; without it lakecompiled in the store",
+    )
     lake_prefault_bytes: int = Field(
         0,
         ge=0,

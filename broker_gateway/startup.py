@@ -272,12 +272,24 @@ def _load_compiled(broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
     except Exception:
         log.exception("compiled code could not be loaded; sends go the slower plain path")
     else:
-        log.info("compiled code loaded", seconds=round(time.monotonic() - began, 1))
+        _tell_compiled(time.monotonic() - began)
     finally:
         sys.setswitchinterval(before)
     gc.freeze()
     with contextlib.suppress(RuntimeError):  # the loop is closed: it was stopped meanwhile
         loop.call_soon_threadsafe(broker.admission.check_waiting)
+
+
+def _tell_compiled(seconds: float) -> None:
+    from store.kernels.compiled import COMPILING  # has the compiler with it
+
+    log.info(
+        "compiled code loaded",
+        seconds=round(seconds, 1),
+        functions=COMPILING.loaded,
+        compiled_now=COMPILING.compiled,
+        compiling_seconds=round(COMPILING.seconds, 1),
+    )
 
 
 def _stop(stopped: asyncio.Event) -> None:
@@ -316,6 +328,7 @@ def _open_store(config: GatewayConfig, stopped: Callable[[], bool]) -> MessageSt
             if options.warm_maped_file_enable
             else 0,
             index_max_bytes=config.lake.lake_queue_index_max_bytes,
+            compiled_code=config.lake.lake_compiled_code_path,
             progress=progress,
         )
     except RecoveryStoppedError as error:

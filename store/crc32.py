@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from store.kernels.compiled import compiled
 
 _POLYNOMIAL = 0xEDB88320
 _SLICES = 16
@@ -53,7 +54,7 @@ SLICES = _slices()
 POWERS = _powers()
 
 
-@njit(cache=True)
+@compiled
 def crc32(data: Any, start: int, stop: int, crc: Any) -> Any:
     """The CRC of what `crc` is of, followed by data[start:stop]."""
     at, end = np.uint64(start), np.uint64(stop)  # unsigned positions are not looked at for being negative
@@ -92,7 +93,7 @@ def crc32(data: Any, start: int, stop: int, crc: Any) -> Any:
     return value ^ np.uint32(0xFFFFFFFF)
 
 
-@njit(cache=True)
+@compiled
 def joined(first: Any, second: Any, length: int) -> Any:
     """The CRC of two pieces, from that of each; the second has `length` bytes."""
     value = np.uint32(first)

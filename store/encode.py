@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from store.columns import (
@@ -22,13 +21,23 @@ from store.columns import (
     SYS_FLAG,
 )
 from store.crc32 import crc32, joined
-from store.record import CRC_BYTES, FIXED_BYTES, PROPERTIES_MAX_BYTES
+from store.errors import StoreError
+from store.kernels.compiled import compiled, inlined
+from store.record import (
+    CRC_BYTES,
+    FIXED_BYTES,
+    PROPERTIES_MAX_BYTES,
+    SYS_COMPRESSED,
+    PendingRecord,
+    encode_record,
+    encode_topic,
+)
 
 Array = NDArray[Any]
 _CRC_PREFIX = np.frombuffer(b"__CRC32#\x01", dtype=np.uint8)
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _u32(out: Array, at: int, value: int) -> int:
     first = np.uint64(at)
     out[first] = (value >> 24) & 0xFF
@@ -38,12 +47,12 @@ def _u32(out: Array, at: int, value: int) -> int:
     return at + 4
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _u64(out: Array, at: int, value: int) -> int:
     return _u32(out, _u32(out, at, value >> 32), value)
 
 
-@njit(cache=True, inline="always")
+@inlined
 def copy(out: Array, at: int, data: Array, start: int, length: int) -> int:
     """data[start:start + length] to `at` of `out`; returns where it ends. The caller has checked both bounds."""
     to, first = np.uint64(at), np.uint64(start)  # unsigned positions let this become a block copy
@@ -52,7 +61,7 @@ def copy(out: Array, at: int, data: Array, start: int, length: int) -> int:
     return at + length
 
 
-@njit(cache=True)
+@compiled
 def encode(
     out: Array,
     position: int,
@@ -138,7 +147,7 @@ def encode(
     return position
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _size_crc(size: int) -> Any:
     """The CRC of TOTALSIZE, which may not be in place yet."""
     head = np.empty(4, dtype=np.uint8)
@@ -147,10 +156,45 @@ def _size_crc(size: int) -> Any:
 
 
 def warm() -> None:
-    """Compiles, or loads what was compiled before."""
+    """Compiles, or loads what was compiled before, and compares a record with the plain path's bytes.
+
+    Raises StoreError when they differ: such code must not write to a log.
+    """
+    host, body, properties = bytes(range(8)), b"body", b"k\x01v"
+    record = PendingRecord("topic", 3, body, properties, 1_700_000_000_123, host, SYS_COMPRESSED)
+    plain = b"".join(encode_record(record, 11, 4096, 1_700_000_000_456, host, append_crc=True))
+    magic, topic = encode_topic(record.topic)
+    rows, sizes = np.zeros((1, COLUMNS + 4), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    columns = {
+        BODY_LENGTH: len(body),
+        PROPERTIES_LENGTH: len(properties),
+        BORN_TIMESTAMP: record.born_timestamp,
+        SYS_FLAG: record.sys_flag,
+        BODY_CRC: -1,
+    }
+    rows[0, list(columns)] = list(columns.values())
     out = np.zeros(512, dtype=np.uint8)
-    rows = np.zeros((1, COLUMNS + 4), dtype=np.int64)
-    sizes = np.zeros(1, dtype=np.int64)
-    encode(
-        out, 0, 0, True, 0, b"\x01t", 0, 0, 0, bytes(8), bytes(8), 0, True, b"b", b"k\x01v\x02", rows, sizes
+    end = encode(
+        out,
+        0,
+        4096,
+        False,
+        magic,
+        topic,
+        record.queue_id,
+        11,
+        1_700_000_000_456,
+        host,
+        host,
+        0,
+        True,
+        body,
+        properties,
+        rows,
+        sizes,
     )
+    if end != len(plain) or out[:end].tobytes() != plain:
+        raise StoreError(
+            "the compiled encoder writes other bytes than the plain one, which is used instead; "
+            "remove the folder of compiled code (lakeCompiledCodePath) and restart"
+        )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from store.errors import OffsetOutOfRangeError, StoreDamagedError
 from store.flush import FLUSHED_FILE, read_flushed
+from store.kernels.code_folders import CODE_FOLDERS
 from store.recovery import commit_log_folders, load_identity
 from store.scan import as_bytes, scan
 from store.segment import Segment, list_segments
@@ -30,6 +31,8 @@ class LogReader:
         self.cluster = identity.cluster if identity else "DefaultCluster"
         self._folders = commit_log_folders(root, identity)
         self._published = identity is not None
+        if identity is not None:
+            CODE_FOLDERS.read(root)
 
     @property
     def min_offset(self) -> int:

@@ -18,6 +18,7 @@ from store.errors import OffsetOutOfRangeError, RecoveryStoppedError, StoreDamag
 from store.flush import FLUSHED_FILE, Flusher, FlushMode, read_flushed
 from store.index_run import FileRun
 from store.index_writer import IndexWriter
+from store.kernels.code_folders import CODE_FOLDERS
 from store.page_cache import PageCache
 from store.queue_index import RUN_BYTES, QueueIndex
 from store.record import (
@@ -133,18 +134,21 @@ class MessageStore:
         warm_bytes: int = 0,
         index_max_bytes: int = 256 << 20,
         index_run_bytes: int = RUN_BYTES,
+        compiled_code: Path | None = None,
         progress: Callable[[int, int], None] | None = None,
         time_ns: Callable[[], int] = time.time_ns,
     ) -> Self:
         """Opens or makes the store in `root`. Sizes in bytes.
 
         `commit_log_paths`: where segments go, in turn; none: `commitlog`. Who wants SYNC_FLUSH waits with `wait_flushed`; `flush` says which
-        it will be. See `PageCache` for `prefault_bytes` and `warm_bytes`, `QueueIndex` for the last two.
+        it will be. See `PageCache` for `prefault_bytes` and `warm_bytes`, `QueueIndex` for `index_…`, and
+        `store/kernels/code_folders.py` for `compiled_code`.
         `progress` may raise RecoveryStoppedError: the store is left as it was. `time_ns`: where store times come from.
         Raises StoreLockedError, StoreDamagedError, OSError.
         """
         make_folder(root)
         lock_fd = lock_store(root)
+        CODE_FOLDERS.use(root, compiled_code)
         try:
             identity = load_identity(root) or make_identity(root, broker, cluster, segment_size)
             if identity.broker != broker:
@@ -293,9 +297,9 @@ class MessageStore:
         return queue_offsets
 
     def load_compiled(self) -> None:
-        """Loads what `append_columns` needs to be fast; takes a second, and several the first time on a machine.
+        """Loads what `append_columns` needs to be fast; takes a second, and several where none is kept.
 
-        May be called by another thread.
+        May be called by another thread. Raises StoreError for code that writes other bytes than the plain path.
         """
         from store import encode
 

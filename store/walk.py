@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from store.kernels.compiled import compiled, inlined
 from store.row import (
     BAD_HEADER,
     BLANK,
@@ -58,7 +58,7 @@ _LEVELS_MS = (
 Array = NDArray[Any]
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _u32(data: Array, at: int) -> int:
     return (
         (np.int64(data[at]) << 24)
@@ -68,18 +68,18 @@ def _u32(data: Array, at: int) -> int:
     )
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _i32(data: Array, at: int) -> int:
     value = _u32(data, at)
     return value - (np.int64(1) << 32) if value >= (np.int64(1) << 31) else value
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _i64(data: Array, at: int) -> int:
     return (_u32(data, at) << 32) | _u32(data, at + 4)
 
 
-@njit(cache=True)
+@compiled
 def _header(data: Array, base: int, at: int, row: Array) -> int:
     """Checks the record at `at` and fills `row` up to PROPERTIES_LENGTH; returns what stands there."""
     end = len(data)
@@ -163,7 +163,7 @@ def _header(data: Array, base: int, at: int, row: Array) -> int:
     return GOOD
 
 
-@njit(cache=True)
+@compiled
 def _same(data: Array, at: int, length: int, other: Array) -> bool:
     if length != len(other):
         return False
@@ -173,7 +173,7 @@ def _same(data: Array, at: int, length: int, other: Array) -> bool:
     return True
 
 
-@njit(cache=True)
+@compiled
 def _value(data: Array, start: int, length: int, name: Array) -> tuple[int, int]:
     """Start (-1: absent) and length of a property's value."""
     at, end = start, start + length
@@ -190,7 +190,7 @@ def _value(data: Array, start: int, length: int, name: Array) -> tuple[int, int]
     return np.int64(-1), np.int64(0)
 
 
-@njit(cache=True)
+@compiled
 def _hash_on(data: Array, start: int, length: int, value: int) -> int:
     """String.hashCode of a text whose first part has the hash `value`: over UTF-16 units, unsigned 32 bits."""
     at, end = start, start + length
@@ -216,18 +216,18 @@ def _hash_on(data: Array, start: int, length: int, value: int) -> int:
     return value
 
 
-@njit(cache=True)
+@compiled
 def _signed(value: int) -> int:
     return value - (np.int64(1) << 32) if value >= (np.int64(1) << 31) else value
 
 
-@njit(cache=True)
+@compiled
 def _java_hash(data: Array, start: int, length: int) -> int:
     """String.hashCode of UTF-8 text: over UTF-16 units, signed 32 bits."""
     return _signed(_hash_on(data, start, length, np.int64(0)))
 
 
-@njit(cache=True)
+@compiled
 def key_hashes(
     data: Array,
     rows: Array,
@@ -253,7 +253,7 @@ def key_hashes(
     return hashes
 
 
-@njit(cache=True)
+@compiled
 def _derive(data: Array, row: Array) -> None:
     """Tags code and, where the last property is the record's CRC, the value it states."""
     start, length = row[PROPERTIES_START], row[PROPERTIES_LENGTH]
@@ -284,7 +284,7 @@ def _derive(data: Array, row: Array) -> None:
             row[CRC_EXPECTED] = value
 
 
-@njit(cache=True)
+@compiled
 def walk(data: Array, base: int, start: int, most: int) -> tuple[Array, int, int, int]:
     """Rows of up to `most` records from `start` on, their number, where the walk stopped, and why."""
     rows = np.empty((most, COLUMNS), dtype=np.int64)
@@ -307,7 +307,7 @@ def walk(data: Array, base: int, start: int, most: int) -> tuple[Array, int, int
     return rows, count, at, FULL
 
 
-@njit(cache=True)
+@compiled
 def resynchronise(data: Array, base: int, start: int) -> int:
     """The first position from `start` on where a record's header checks out; -1 without one."""
     row = np.empty(COLUMNS, dtype=np.int64)
@@ -322,7 +322,7 @@ def resynchronise(data: Array, base: int, start: int) -> int:
     return -1
 
 
-@njit(cache=True)
+@compiled
 def copy_slices(data: Array, start: Array, offsets: Array) -> Array:
     """The bytes `start[i]` … of length `offsets[i + 1] - offsets[i]`, one slice behind the other."""
     out = np.empty(offsets[-1], dtype=np.uint8)
@@ -336,7 +336,7 @@ def copy_slices(data: Array, start: Array, offsets: Array) -> Array:
     return out
 
 
-@njit(cache=True)
+@compiled
 def find_properties(
     data: Array, start: Array, length: Array, names: Array, ends: Array
 ) -> tuple[Array, Array]:
@@ -374,7 +374,7 @@ def find_properties(
     return starts, lengths
 
 
-@njit(cache=True)
+@compiled
 def split_properties(data: Array, start: Array, length: Array) -> tuple[Array, Array, Array, Array, Array]:
     """Row offsets, key starts and lengths, value starts and lengths."""
     total = 0
@@ -408,7 +408,7 @@ def split_properties(data: Array, start: Array, length: Array) -> tuple[Array, A
     return rows, key_start[:count], key_length[:count], value_start[:count], value_length[:count]
 
 
-@njit(cache=True)
+@compiled
 def split_words(data: Array, start: Array, length: Array, separator: int) -> tuple[Array, Array, Array]:
     """Row offsets, word starts and lengths."""
     total = 0
@@ -437,7 +437,7 @@ def split_words(data: Array, start: Array, length: Array, separator: int) -> tup
     return rows, word_start[:count], word_length[:count]
 
 
-@njit(cache=True)
+@compiled
 def dictionary(data: Array, start: Array, length: Array) -> tuple[Array, Array]:
     """A code for each slice, equal for equal bytes, and the row where each code first stands."""
     slots = np.full(1024, -1, dtype=np.int64)
@@ -486,7 +486,7 @@ def dictionary(data: Array, start: Array, length: Array) -> tuple[Array, Array]:
     return codes, firsts[:count]
 
 
-@njit(cache=True)
+@compiled
 def split(data: Array, base: int, start: int, most: int) -> tuple[Array, int]:
     """Positions of records at which to cut so that pieces hold about `most` bytes; blanks go with what is
     before them. Stops (second value) at what is no record."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from broker_gateway.metadata.names import RESERVED_PROPERTIES
@@ -46,6 +45,7 @@ from store.columns import (
     TAGS_CODE,
 )
 from store.encode import copy
+from store.kernels.compiled import compiled
 from store.record import CRC_BYTES, PROPERTIES_MAX_BYTES, SYS_COMPRESSED
 
 Array = NDArray[Any]
@@ -74,10 +74,10 @@ def _fnv(text: bytes) -> int:
 
 
 RESERVED = np.array(sorted(_fnv(each.encode()) for each in RESERVED_PROPERTIES), dtype=np.uint64)
-"""Hashes of reserved names. An argument: a constant would stay as it was when the code was compiled and kept."""
+"""Hashes of reserved names, an argument of `walk`."""
 
 
-@njit(cache=True)
+@compiled
 def _varint(data: Array, at: int, stop: int) -> tuple[int, int]:
     """A number of at most 63 bits and where it ends; -1 for where it does not."""
     value = np.int64(0)
@@ -92,7 +92,7 @@ def _varint(data: Array, at: int, stop: int) -> tuple[int, int]:
     return np.int64(0), np.int64(-1)
 
 
-@njit(cache=True)
+@compiled
 def _field(data: Array, at: int, stop: int) -> tuple[int, int, int, int]:
     """The field at `at`: its key, the value (or the start of the bytes), their length, and what follows.
 
@@ -109,7 +109,7 @@ def _field(data: Array, at: int, stop: int) -> tuple[int, int, int, int]:
     return key, start, value, start + value
 
 
-@njit(cache=True)
+@compiled
 def _printable(data: Array, start: int, length: int) -> bool:
     """Whether all of it is ASCII without control characters."""
     wrong = False
@@ -119,7 +119,7 @@ def _printable(data: Array, start: int, length: int) -> bool:
     return not wrong
 
 
-@njit(cache=True)
+@compiled
 def _blank(data: Array, start: int, length: int) -> bool:
     for at in range(start, start + length):
         if data[at] != 0x20:
@@ -127,7 +127,7 @@ def _blank(data: Array, start: int, length: int) -> bool:
     return True
 
 
-@njit(cache=True)
+@compiled
 def _same(one: Array, start: int, other: Array, begin: int, length: int) -> bool:
     for number in range(length):
         if one[start + number] != other[begin + number]:
@@ -135,7 +135,7 @@ def _same(one: Array, start: int, other: Array, begin: int, length: int) -> bool
     return True
 
 
-@njit(cache=True)
+@compiled
 def _hash(data: Array, start: int, length: int) -> Any:
     value = np.uint64(0xCBF29CE484222325)
     for at in range(np.uint64(start), np.uint64(start + length)):
@@ -143,7 +143,7 @@ def _hash(data: Array, start: int, length: int) -> Any:
     return value
 
 
-@njit(cache=True)
+@compiled
 def _is_reserved(reserved: Array, value: Any) -> bool:
     """Whether a reserved name has this hash."""
     low, high = 0, len(reserved)
@@ -156,7 +156,7 @@ def _is_reserved(reserved: Array, value: Any) -> bool:
     return low < len(reserved) and reserved[low] == value
 
 
-@njit(cache=True)
+@compiled
 def _java_hash(data: Array, start: int, length: int) -> int:
     value = np.uint32(0)
     for at in range(start, start + length):
@@ -164,7 +164,7 @@ def _java_hash(data: Array, start: int, length: int) -> int:
     return np.int64(np.int32(value))
 
 
-@njit(cache=True)
+@compiled
 def _user(
     data: Array, at: int, stop: int, properties: Array, used: int, reserved: Array, seen: Array, count: int
 ) -> tuple[int, int]:
@@ -200,7 +200,7 @@ def _user(
     return used + 1, key_length + value_length
 
 
-@njit(cache=True)
+@compiled
 def _timestamp(data: Array, at: int, stop: int, now: int) -> int:
     """A timestamp in ms; `now` for none; -1: unusual."""
     seconds = nanos = np.int64(-1)
@@ -221,7 +221,7 @@ def _timestamp(data: Array, at: int, stop: int, now: int) -> int:
     return seconds * 1000 + (nanos // 1_000_000 if nanos > 0 else 0)
 
 
-@njit(cache=True)
+@compiled
 def _message(
     data: Array,
     begin: int,
@@ -373,7 +373,7 @@ def _message(
     return used
 
 
-@njit(cache=True)
+@compiled
 def walk(
     data: Any, limits: Array, host: Any, rows: Array, properties: Array, reserved: Array, seen: Array
 ) -> tuple[int, int, int]:

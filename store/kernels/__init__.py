@@ -1,0 +1,1 @@
+"""What is compiled, and where its machine code is kept."""
