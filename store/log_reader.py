@@ -10,6 +10,7 @@ from pathlib import Path
 from store.errors import OffsetOutOfRangeError, StoreDamagedError
 from store.flush import FLUSHED_FILE, read_flushed
 from store.kernels.code_folders import CODE_FOLDERS
+from store.queue_index import NO_LIMIT
 from store.recovery import commit_log_folders, load_identity
 from store.scan import as_bytes, scan
 from store.segment import Segment, list_segments
@@ -51,20 +52,25 @@ class LogReader:
                 return end
         return self.min_offset
 
-    def split(self, start: int, end: int, max_bytes: int) -> list[int]:
-        """Boundaries of record-aligned ranges of about `max_bytes`, the first `start`, the last `end`."""
+    def split(self, start: int, end: int, max_bytes: int, limit_bytes: int = NO_LIMIT) -> list[int]:
+        """Boundaries of ranges of at most `max_bytes`, or one record; the first is `start`.
+
+        The last is `end`, or the one at which `limit_bytes` are full. A range begins and ends at a record or
+        within damage, never within a record. Costs the bytes between the first and the last boundary.
+        """
         from store import walk  # compiled: loaded by who scans
 
         cuts = [start]
-        while cuts[-1] < end:
+        while cuts[-1] < end and cuts[-1] - start < limit_bytes:
             begin = cuts[-1]
             segment = self._segment(begin)
             stop = min(end, segment.end)
             data = as_bytes(segment.view[begin - segment.start : stop - segment.start])
-            found, _ = walk.split(data, begin, 0, max_bytes)
-            cuts.extend((found + begin).tolist())
-            cuts.append(stop)
-        return cuts if end > start else [start]
+            room = min(start + limit_bytes - begin, len(data))
+            cuts.extend((walk.split(data, begin, 0, max_bytes, room) + begin).tolist())
+            if cuts[-1] < stop and start + limit_bytes < stop:
+                break
+        return cuts
 
     def read_chunks(self, start: int, end: int, chunk_bytes: int) -> Iterator[tuple[int, memoryview, int]]:
         """Whole records of [start, end) as (offset, bytes, offset of the next chunk)."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from store import ranges
 from store.allocate import Allocator
 from store.checkpoint import Checkpoint
 from store.columns import TAGS_CODE, PendingColumns
@@ -20,7 +21,7 @@ from store.index_run import FileRun
 from store.index_writer import IndexWriter
 from store.kernels.code_folders import CODE_FOLDERS
 from store.page_cache import PageCache
-from store.queue_index import RUN_BYTES, QueueIndex
+from store.queue_index import NO_LIMIT, RUN_BYTES, QueueIndex
 from store.record import (
     SYS_COMMIT,
     SYS_TRANSACTION_MASK,
@@ -362,12 +363,14 @@ class MessageStore:
         ]
 
     def is_boundary(self, offset: int) -> bool:
-        """Whether a range of the log may begin or end at `offset`."""
-        return (
-            offset in (self.min_offset, self.max_offset)
-            or offset % self.segment_size == 0
-            or self.index.is_record_start(offset)
-        )
+        """Whether a range of the log may begin or end at `offset`: not within a record or blank."""
+        if offset in (self.min_offset, self.max_offset) or offset % self.segment_size == 0:
+            return True
+        return ranges.is_boundary(self._log, self.index, offset)
+
+    def split(self, start: int, end: int, max_bytes: int, limit_bytes: int = NO_LIMIT) -> list[int]:
+        """Boundaries of ranges for readers: see `store/ranges.py`."""
+        return ranges.split(self._log, self.index, start, end, max_bytes, limit_bytes)
 
     def read(self, offset: int, size: int) -> memoryview:
         """A view of bytes of the log. Raises OffsetOutOfRangeError."""
@@ -426,7 +429,7 @@ class MessageStore:
         while start < end:
             segment = self._log.segment_at(start)
             stop = min(end, segment.end)
-            cut = self.index.split(start, stop, chunk_bytes)[1]
+            cut = self.split(start, stop, chunk_bytes, chunk_bytes)[1]
             yield start, segment.view[start - segment.start : cut - segment.start], cut
             start = cut
 

@@ -21,6 +21,7 @@ from store.time_search import BoundaryType, TimeOf, TimeSearch, pieces
 
 RUN_BYTES = 256 << 20
 """Of log that a run covers, about; what a start after a crash scans at most."""
+NO_LIMIT = 1 << 62
 _ENTRY_BYTES = 28
 """Of memory that a record costs."""
 _BULK = 6
@@ -131,23 +132,30 @@ class QueueIndex:
     # ----- records -----
 
     def is_record_start(self, offset: int) -> bool:
-        return self._floor(offset) == offset
+        return self.floor(offset) == offset
 
     def align(self, offset: int) -> int | None:
         """The first record at or behind `offset`; None when there is none."""
         return self._above(offset - 1)
 
-    def split(self, start: int, end: int, max_bytes: int) -> list[int]:
-        """Boundaries of record-aligned ranges of about `max_bytes`; the first is `start`, the last `end`."""
-        cuts = [start]
-        while cuts[-1] + max_bytes < end:
-            cut = self._floor(cuts[-1] + max_bytes)
-            if cut is None or cut <= cuts[-1]:
-                cut = self._above(cuts[-1])
-            if cut is None or cut >= end:
-                break
-            cuts.append(cut)
-        return [*cuts, end] if end > start else [start]
+    def split(self, start: int, end: int, max_bytes: int, limit_bytes: int = NO_LIMIT) -> list[int]:
+        """Boundaries of record-aligned ranges of about `max_bytes`; the first is `start`.
+
+        The last is `end`, or the last one within `limit_bytes` of `start`; the first range may pass them.
+        """
+        cuts, most = [start], start + limit_bytes
+        while cuts[-1] < end:
+            begin = cuts[-1]
+            target = min(begin + max_bytes, most, end)
+            cut: int | None = target
+            if target < end:
+                cut = self.floor(target)
+                if cut is None or cut <= begin:
+                    if target == most and begin > start:
+                        break
+                    cut = self._above(begin)
+            cuts.append(end if cut is None else min(cut, end))
+        return cuts
 
     def record_starts(self) -> Longs:
         """Physical offsets of all records, ascending."""
@@ -309,7 +317,8 @@ class QueueIndex:
                 lowest = min(lowest, found[0])
         return lowest
 
-    def _floor(self, offset: int) -> int | None:
+    def floor(self, offset: int) -> int | None:
+        """The last record that begins at or before `offset`."""
         runs = self.runs()
         number = bisect_right([run.start for run in runs], offset) - 1
         while number >= 0:
@@ -333,4 +342,4 @@ _NO_LONGS: Longs = np.empty(0, dtype=np.int64)
 _NO_INTS: Ints = np.empty(0, dtype=np.int32)
 _NOTHING = Entries(_NO_LONGS, _NO_INTS, _NO_LONGS)
 
-__all__ = ["LARGEST_GAP", "RUN_BYTES", "QueueIndex"]
+__all__ = ["LARGEST_GAP", "NO_LIMIT", "RUN_BYTES", "QueueIndex"]

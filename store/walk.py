@@ -310,8 +310,14 @@ def walk(data: Array, base: int, start: int, most: int) -> tuple[Array, int, int
 @compiled
 def resynchronise(data: Array, base: int, start: int) -> int:
     """The first position from `start` on where a record's header checks out; -1 without one."""
+    return _resynchronise(data, base, start, np.int64(len(data)))
+
+
+@compiled
+def _resynchronise(data: Array, base: int, start: int, stop: int) -> int:
+    """`resynchronise` that looks no further than before `stop`; what it finds may end behind it."""
     row = np.empty(COLUMNS, dtype=np.int64)
-    for at in range(start, len(data) - _LEAST + 1):
+    for at in range(start, min(stop, len(data) - _LEAST + 1)):
         if (
             data[at + 4] == 0xDA
             and data[at + 5] == 0xA3
@@ -487,22 +493,44 @@ def dictionary(data: Array, start: Array, length: Array) -> tuple[Array, Array]:
 
 
 @compiled
-def split(data: Array, base: int, start: int, most: int) -> tuple[Array, int]:
-    """Positions of records at which to cut so that pieces hold about `most` bytes; blanks go with what is
-    before them. Stops (second value) at what is no record."""
-    # two neighbouring pieces hold more than `most`
-    cuts = np.empty(2 * len(data) // max(most, 1) + 2, dtype=np.int64)
+def split(data: Array, base: int, start: int, most: int, limit: int) -> Array:
+    """Positions that end pieces of at most `most` bytes, from `start` on; the last is where the walk ended.
+
+    It ends before the record with which it would pass `limit` bytes, but takes one. A record or blank larger
+    than `most` is not cut; what is neither is cut anywhere.
+    """
+    end = len(data)
+    # two neighbouring pieces hold more than `most`, but for the last one
+    cuts = np.empty(2 * min(end - start, limit) // most + 4, dtype=np.int64)
     count = 0
     row = np.empty(COLUMNS, dtype=np.int64)
     at, begin = np.int64(start), np.int64(start)
-    while at < len(data):
+    while at < end and count < len(cuts) - 2:
         kind = _header(data, base, at, row)
-        if kind != GOOD and kind != BLANK:
+        if kind in (GOOD, BLANK):
+            size = min(row[SIZE], end - at)
+            if at > start and at + size - start > limit:
+                break
+            if kind == GOOD and at > begin and at + size - begin > most:
+                cuts[count] = at
+                count += 1
+                begin = at
+            at += size
+            continue
+        if at - start >= limit:
             break
-        size = row[SIZE]
-        if at > begin and at + size - begin > most and kind == GOOD and count < len(cuts):
+        if at - begin > most:
             cuts[count] = at
             count += 1
             begin = at
-        at += size
-    return cuts[:count], min(at, np.int64(len(data)))
+        stop = min(end, start + limit, begin + most)
+        found = _resynchronise(data, base, at + 1, stop)
+        at = found if found >= 0 else stop
+        if at - begin >= most:
+            cuts[count] = at
+            count += 1
+            begin = at
+    if at > begin:
+        cuts[count] = at
+        count += 1
+    return cuts[:count]

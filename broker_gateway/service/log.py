@@ -12,11 +12,12 @@ from broker_gateway.service.context import CallContext, RpcError
 from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb
 from store.errors import StoreError
 from store.message_store import MessageStore
+from store.queue_index import NO_LIMIT
 
 CHUNK_BYTES = 1 << 20
 MAX_CHUNK_BYTES = 2 << 20
 MAX_WAIT_MS = 10_000
-MAX_RANGES = 100_000
+MAX_RANGES = 10_000
 READERS_KEPT = 1000
 _LOOK_S = 0.02
 
@@ -69,15 +70,16 @@ class LogService:
 
     async def SplitLog(self, request: pb.SplitLogRequest, context: CallContext) -> pb.SplitLogResponse:
         self._check(context, request.log_id, request.start_offset, request.end_offset)
-        span = request.end_offset - request.start_offset
-        if request.max_bytes <= 0 or span // request.max_bytes > MAX_RANGES:
-            raise RpcError(
-                "INVALID_ARGUMENT",
-                f"max_bytes {request.max_bytes} must be positive and give at most {MAX_RANGES} ranges",
+        size, limit = request.max_bytes, request.limit_bytes or NO_LIMIT
+        if size <= 0 or limit < 0:
+            raise RpcError("INVALID_ARGUMENT", f"max_bytes {size} and limit_bytes {limit} must be positive")
+        try:
+            cuts = self._store.split(
+                request.start_offset, request.end_offset, size, min(limit, size * MAX_RANGES)
             )
-        return pb.SplitLogResponse(
-            boundaries=self._store.index.split(request.start_offset, request.end_offset, request.max_bytes)
-        )
+        except StoreError as error:
+            raise RpcError("OUT_OF_RANGE", str(error)) from error
+        return pb.SplitLogResponse(boundaries=cuts)
 
     async def ReportProgress(
         self, request: pb.ReportProgressRequest, context: CallContext
@@ -108,4 +110,6 @@ class LogService:
             )
         for offset in (start, end):
             if offset != store.flushed_offset and not store.is_boundary(offset):
-                raise RpcError("OUT_OF_RANGE", f"no record begins at physical offset {offset}")
+                raise RpcError(
+                    "OUT_OF_RANGE", f"physical offset {offset} is within a record; give where one begins"
+                )

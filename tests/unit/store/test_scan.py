@@ -319,13 +319,14 @@ def test_codes_of_scheduled_messages_are_their_delivery_times(level: str, delay_
     assert found.tags_code[0] == (java_hash("a") if delay_s is None else 2 + 1000 * delay_s)
 
 
-@given(st.lists(st.integers(0, 300), min_size=1, max_size=30), st.integers(1, 1500))
-def test_pieces_hold_whole_records_and_about_what_was_asked(sizes: list[int], most: int) -> None:
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=30), st.integers(1, 1500), st.integers(1, 12_000))
+def test_pieces_hold_whole_records_and_what_was_asked(sizes: list[int], most: int, limit: int) -> None:
     data, starts = encoded([pending(b"x" * size) for size in sizes])
-    cuts, end = walk.split(np.frombuffer(data, dtype=np.uint8), 0, 0, most)
-    assert end == len(data)
-    bounds = [0, *cuts.tolist(), end]
-    assert set(bounds[:-1]) <= set(starts)
+    bounds = [0, *walk.split(np.frombuffer(data, dtype=np.uint8), 0, 0, most, limit).tolist()]
+    end = bounds[-1]
+    ends = [*starts[1:], len(data)]
+    assert end == max((each for each in ends if each <= limit), default=ends[0])
+    assert set(bounds) <= {*starts, len(data)}
     assert bounds == sorted(set(bounds))
     for begin, stop in itertools.pairwise(bounds):
         inside = [start for start in starts if begin <= start < stop]
