@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -72,15 +73,19 @@ def fill(store: MessageStore, segments: int) -> list[int]:
     return starts
 
 
-def grow_old(folder: Path, *numbers: int) -> None:
+def grow_old(store: MessageStore, *numbers: int) -> None:
+    """Makes these segments old, once they are on disk: what is not stays, and a flush makes a file new."""
+    flushed = threading.Event()
+    store.wait_flushed(store.max_offset, lambda error: flushed.set())
+    assert flushed.wait(120)
     for number in numbers:
-        os.utime(folder / "commitlog" / f"{number * SEGMENT:020d}", (1, 1))
+        os.utime(store.root / "commitlog" / f"{number * SEGMENT:020d}", (1, 1))
 
 
 def test_segments_go_under_readers_and_a_start_begins_behind_them(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     starts = fill(store, 5)
-    grow_old(tmp_path, 0, 1)
+    grow_old(store, 0, 1)
     view = store.read(starts[0], 100)
     before = bytes(view)
     chunks = store.read_chunks(0, store.max_offset, SEGMENT)
@@ -115,7 +120,7 @@ def test_segments_go_under_readers_and_a_start_begins_behind_them(tmp_path: Path
 def test_what_is_needed_stays(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     fill(store, 4)
-    grow_old(tmp_path, 0, 1, 2)
+    grow_old(store, 0, 1, 2)
     rules = Rules(max_used=0.0, force=1.0, refuse=1.0)
     assert not store.retain(rules, 0, SEGMENT - 1).segments
     assert store.expired(rules, 0) == 3 * SEGMENT
