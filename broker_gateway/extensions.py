@@ -276,5 +276,11 @@ class _Around:
         if not self._extensions.interceptors:
             return
         answers = answer if isinstance(answer, list) else [] if answer is None else [answer]
-        messages = [self._method.response_of(each) if isinstance(each, bytes) else each for each in answers]
+        try:
+            messages = [
+                self._method.response_of(each) if isinstance(each, bytes) else each for each in answers
+            ]
+        except Exception:
+            log.exception("interceptors are not told of an answer that cannot be read", call=rpc.path)
+            return
         self._extensions.after(rpc, Outcome(messages, error))

@@ -149,6 +149,7 @@ class InProcessBroker(InProcessClient):
         self._extensions = extensions or Extensions()
         self._index_run_bytes = index_run_bytes
         self._log_level = log_level
+        self._one_turn = False
         self.options = {**_OPTIONS, "storePathRootDir": str(folder / "store"), **options}
         """What the next start takes."""
 
@@ -215,8 +216,19 @@ class InProcessBroker(InProcessClient):
         self._loop.call_soon(self._invoke, found, request, context, call)
         if timeout is not None:
             self._loop.call_later(timeout, self._expire, call)
-        self._loop.settle()
+        if not self._one_turn:
+            self._loop.settle()
         return call
+
+    @contextlib.contextmanager
+    def one_turn(self) -> Iterator[None]:
+        """What is begun within is read in one turn of the event loop, at the end of the context."""
+        self._one_turn = True
+        try:
+            yield
+        finally:
+            self._one_turn = False
+            self._loop.settle()
 
     def hang_up(self, call: Call) -> None:
         """The client of a call goes away; it is not answered any more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import logging
 import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -26,6 +27,8 @@ from store.record import (
 )
 from store.segment import Segment
 
+log = logging.getLogger(__name__)
+_PREPARE_AGAIN_BYTES = 1 << 20
 _BLANK = struct.Struct(">iI")
 
 
@@ -110,8 +113,7 @@ class CommitLog:
         for first, others in reversed(runs):  # the foremost last, and its size at the very end
             self._put(first, others, hold_size=first == runs[0][0])
         self.max_offset = offset
-        if offset > self._prepare_at:
-            self._prepare()
+        self._look_ahead()
         return placed
 
     def append_columns(
@@ -148,8 +150,7 @@ class CommitLog:
             sizes.append(some)
         segment.view[first : first + 4] = int(sizes[0][0]).to_bytes(4, "big")  # makes all of it visible
         self.max_offset = segment.start + position
-        if self.max_offset > self._prepare_at:
-            self._prepare()
+        self._look_ahead()
         return sizes
 
     def _encode(
@@ -248,6 +249,16 @@ class CommitLog:
         start = self.segments[-1].end if self.segments else self.max_offset
         self.segments.append(self._allocator.take(start))
         self._starts.append(start)
+
+    def _look_ahead(self) -> None:
+        """Prepares what comes next, when it is time. What is appended stays so when that fails."""
+        if self.max_offset <= self._prepare_at:
+            return
+        try:
+            self._prepare()
+        except Exception:
+            self._prepare_at = self.max_offset + _PREPARE_AGAIN_BYTES
+            log.exception("the next segment, or pages of this one, could not be prepared; tried again later")
 
     def _prepare(self) -> None:
         """Has the next segment made when the newest is half full, and the next pages brought in."""

@@ -113,6 +113,7 @@ class MessageStore:
         self._last_timestamp = 0
         self._closed = False
         self._disk_refusal: str | None = None
+        self._unindexed: StoreReadOnlyError | None = None
         flusher.on_flushed = lambda offset: checkpoint.flushed(self._last_timestamp, offset)
 
     @classmethod
@@ -265,11 +266,20 @@ class MessageStore:
         appended = []
         placed = self._log.append(records, queue_offsets, now)
         self._last_timestamp = now
-        for record, queue_offset, (offset, size) in zip(records, queue_offsets, placed, strict=True):
-            index.put(
-                record.topic, record.queue_id, queue_offset, offset, size, record.tags_code, record.sys_flag
-            )
-            appended.append(Appended(offset, size, queue_offset, now))
+        try:
+            for record, queue_offset, (offset, size) in zip(records, queue_offsets, placed, strict=True):
+                index.put(
+                    record.topic,
+                    record.queue_id,
+                    queue_offset,
+                    offset,
+                    size,
+                    record.tags_code,
+                    record.sys_flag,
+                )
+                appended.append(Appended(offset, size, queue_offset, now))
+        except Exception as error:
+            raise self._not_indexed(placed[0].physical_offset) from error
         return appended
 
     def append_columns(self, batches: Sequence[PendingColumns]) -> list[int]:
@@ -292,10 +302,22 @@ class MessageStore:
             self.append([record for batch in batches for record in batch.records()])
             return queue_offsets
         self._last_timestamp = now
-        for batch, first, some in zip(batches, queue_offsets, sizes, strict=True):
-            codes = batch.rows[:, TAGS_CODE]
-            offset = index.put_columns(batch.topic, batch.queue_id, first, offset, some, codes)
+        try:
+            for batch, first, some in zip(batches, queue_offsets, sizes, strict=True):
+                codes = batch.rows[:, TAGS_CODE]
+                offset = index.put_columns(batch.topic, batch.queue_id, first, offset, some, codes)
+        except Exception as error:
+            raise self._not_indexed(offset) from error
         return queue_offsets
+
+    def _not_indexed(self, offset: int) -> StoreReadOnlyError:
+        """Records in the log that their queue does not have: what came behind them would get their queue offsets."""
+        text = (
+            f"records from about physical offset {offset} on could not be indexed; the store is read-only: restart "
+            "the broker, which makes the index anew"
+        )
+        self._unindexed = StoreReadOnlyError(text)
+        return StoreReadOnlyError(text)
 
     def load_compiled(self) -> None:
         """Loads what `append_columns` needs to be fast; takes a second, and several where none is kept.
@@ -310,6 +332,8 @@ class MessageStore:
     def _check_writable(self) -> None:
         if self._flusher.error is not None:
             raise StoreReadOnlyError(str(self._flusher.error))  # one raised again keeps every traceback
+        if self._unindexed is not None:
+            raise StoreReadOnlyError(str(self._unindexed))
         if self._closed:
             raise StoreReadOnlyError(f"the store {self.root} is closed; start the broker again")
 

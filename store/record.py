@@ -201,7 +201,7 @@ def encode_record(
 ) -> tuple[bytes, bytes | memoryview, bytes]:
     """Head, body and tail of the record, to be written one behind the other.
 
-    Raises RecordError for properties that do not fit.
+    Raises RecordError for properties, or a number, that do not fit.
     """
     magic, topic = encode_topic(pending.topic)
     body = pending.body
@@ -224,23 +224,30 @@ def encode_record(
     if len(born_host) > 8:
         sys_flag |= SYS_BORN_HOST_V6
     body_crc = zlib_ng.crc32(body)
-    head = _heads(len(born_host), len(store_host))(
-        FIXED_BYTES + len(born_host) + len(store_host) + body_length + len(topic) + property_bytes,
-        magic,
-        body_crc & 0x7FFFFFFF,
-        pending.queue_id,
-        pending.flag,
-        queue_offset,
-        physical_offset,
-        sys_flag,
-        pending.born_timestamp,
-        born_host,
-        store_timestamp,
-        store_host,
-        pending.reconsume_times,
-        pending.prepared_transaction_offset,
-        body_length,
-    )
+    try:
+        head = _heads(len(born_host), len(store_host))(
+            FIXED_BYTES + len(born_host) + len(store_host) + body_length + len(topic) + property_bytes,
+            magic,
+            body_crc & 0x7FFFFFFF,
+            pending.queue_id,
+            pending.flag,
+            queue_offset,
+            physical_offset,
+            sys_flag,
+            pending.born_timestamp,
+            born_host,
+            store_timestamp,
+            store_host,
+            pending.reconsume_times,
+            pending.prepared_transaction_offset,
+            body_length,
+        )
+    except struct.error as error:
+        raise RecordError(
+            f"a number does not fit its field of the record ({error}): queue {pending.queue_id}, born at "
+            f"{pending.born_timestamp} ms, flag {pending.flag}, {pending.reconsume_times} deliveries, prepared at "
+            f"{pending.prepared_transaction_offset}"
+        ) from error
     tail = topic + property_bytes.to_bytes(2, "big") + properties
     if append_crc:
         crc = zlib_ng.crc32(tail, zlib_ng.crc32(body, zlib_ng.crc32(head))) & 0x7FFFFFFF

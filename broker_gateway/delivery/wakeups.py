@@ -12,6 +12,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
+import structlog
+
+log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
@@ -76,7 +79,15 @@ class Wakeups(Generic[T]):
         for topic, group in named:
             while (line := self._lines.get(topic, {}).get(group)) is not None:
                 waiter = next(iter(line.values()))
-                if not self.serve(waiter):
+                if not self._served(topic, group, waiter):
                     line.move_to_end(id(waiter))
                     break
                 self.leave(topic, group, waiter)
+
+    def _served(self, topic: str, group: str, waiter: T) -> bool:
+        """One that cannot be served leaves its line: those behind it, and other lines, go on."""
+        try:
+            return self.serve(waiter)
+        except Exception:
+            log.exception("a waiting receive could not be served", topic=topic, group=group)
+            return True

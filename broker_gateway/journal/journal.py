@@ -250,8 +250,7 @@ class Journal:
         for state, change in changes.values():
             if change.has_committed:
                 state.journaled_committed = change.committed
-        for callback in waiting:
-            callback(None)
+        _tell(waiting, None)
 
     def _lose(self, error: Exception) -> None:
         self._lost = error
@@ -265,8 +264,7 @@ class Journal:
         self._pending = 0
         self._batch, self._changes = pb.Batch(version=VERSION), {}
         waiting, self._waiting = self._waiting, []
-        for callback in waiting:
-            callback(error)
+        _tell(waiting, error)
 
     def _taken(self) -> pb.Batch:
         """What is pending, as a record."""
@@ -390,6 +388,15 @@ class Journal:
         for state in self._deliveries.queues():
             for queue in _queue_snapshots(state):
                 yield pb.Batch(queues=[queue])
+
+
+def _tell(waiting: Iterable[Callable[[Exception | None], None]], error: Exception | None) -> None:
+    """Calls those who waited for an append; what one of them raises is kept from the others."""
+    for callback in waiting:
+        try:
+            callback(error)
+        except Exception:
+            log.exception("who waited for the journal failed")
 
 
 def _queue_snapshots(state: QueueDelivery) -> Iterable[pb.QueueChange]:

@@ -209,7 +209,10 @@ class MessagingService:
             if not reply.done:  # else the caller went away
                 self._journaled(response, call, request, context).when_set(reply.set)
 
-        self._route.when_known(request.topic, known)
+        try:
+            self._route.when_known(request.topic, known)
+        except Exception as error:
+            reply.set(response(status=_status(type(request).__name__, error)))
         return reply
 
     def _journaled(

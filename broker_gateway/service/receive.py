@@ -175,6 +175,17 @@ class ReceiveService:
             self._finish(poll, error)
 
     def _finish(self, poll: Poll, error: Exception | None = None) -> None:
+        """Gives the reply; when what should go into it fails, one that says so."""
+        try:
+            self._give(poll, error)
+        except Exception as failed:
+            log.error("call failed", call="ReceiveMessage", exc_info=failed)
+            try:
+                self._give_back(poll)
+            finally:
+                poll.reply.set([rpc.ReceiveMessageResponse(status=status_of(failed))])
+
+    def _give(self, poll: Poll, error: Exception | None) -> None:
         """Gives the reply, after what it holds is in the journal.
 
         A store that turned read-only takes no journal, and what is in it can still be had: a start delivers it again.

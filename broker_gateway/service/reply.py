@@ -6,16 +6,20 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import structlog
+
 if TYPE_CHECKING:
     from broker_gateway.service.admission import Lane
 
+log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
 class Reply(Generic[T]):
     """`set` by a service once; `cancel`led by a transport whose peer went away. May be awaited.
 
-    It counts as under way in `lane` until then.
+    It counts as under way in `lane` until then. What the other side raises when it is told is logged and goes no
+    further: whoever sets one reply has others to set.
     """
 
     __slots__ = ("_callback", "_lane", "_on_cancel", "_value", "done")
@@ -40,7 +44,7 @@ class Reply(Generic[T]):
         self._value = value
         callback, self._callback, self._on_cancel = self._callback, None, None  # no cycle stays behind
         if callback is not None:
-            callback(value)
+            _tell(callback, value)
 
     def when_set(self, callback: Callable[[T], None]) -> None:
         """Calls `callback` with the reply, at once if it is there already. One callback."""
@@ -58,7 +62,7 @@ class Reply(Generic[T]):
             self._lane.under_way -= 1
         on_cancel, self._callback, self._on_cancel = self._on_cancel, None, None
         if on_cancel is not None:
-            on_cancel()
+            _tell(on_cancel)
 
     def abandon(self) -> None:
         """It will not be given, and nobody is told: the call was refused another way."""
@@ -70,3 +74,10 @@ class Reply(Generic[T]):
         waiter.add_done_callback(lambda ended: self.cancel() if ended.cancelled() else None)
         self.when_set(lambda value: None if waiter.done() else waiter.set_result(value))
         return (yield from waiter.__await__())
+
+
+def _tell(callback: Callable[..., None], *values: object) -> None:
+    try:
+        callback(*values)
+    except Exception:
+        log.exception("a reply could not be passed on")

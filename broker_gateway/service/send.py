@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from google.protobuf.message import DecodeError
 
 from broker_gateway.clock import now_ms
@@ -37,19 +38,20 @@ from broker_gateway.service.send_checks import (
     peer_of,
     pending_records,
 )
-from broker_gateway.service.status import OK, ServiceError, summary
+from broker_gateway.service.status import OK, ServiceError, status_of, summary
 from broker_gateway.service.validation import shown
 from broker_gateway.turn import Stage, Turn
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from store.columns import PendingColumns
-from store.errors import RecordError, RecordTooLargeError, StoreError, StoreReadOnlyError
+from store.errors import RecordTooLargeError, StoreError, StoreReadOnlyError
 from store.message_store import FlushMode, MessageStore
 from store.record import PendingRecord
 
 if TYPE_CHECKING:
     from broker_gateway.service.send_columns import SendColumns
 
+log = structlog.get_logger(__name__)
 _BUSY_S = 0.05
 """How long sends are refused after an append that hung: those that queued meanwhile have been read by then."""
 _TURN_BYTES = 8 << 20
@@ -215,27 +217,30 @@ class SendService:
                 stored += self._append(calls)
         if not stored:
             return
-        arrived: dict[str, set[int]] = {}
-        for call in stored:
-            arrived.setdefault(call.topic, set()).add(call.queue_id)
-        for topic, queue_ids in arrived.items():
-            self._wakeups.arrived(topic, queue_ids)
+        self._announce(stored)
         if self._sync:
             self._answer_flushed(stored, self._turn_began)
         else:
             self._answer(stored, OK, time.perf_counter() - self._turn_began)
 
     def _append(self, calls: list[_Call]) -> list[_Call]:
-        """Those calls whose messages are in the log; the others have their answer. All are of one kind."""
-        began = time.monotonic()
+        """Those calls whose messages are in the log; the others have their answer. All are of one kind.
+
+        An error that one call brings is that call's: the others are appended without it.
+        """
+        began, end = time.monotonic(), self._store.max_offset
         try:
             self._put(calls)
-        except (StoreError, OSError) as error:
-            if len(calls) > 1 and isinstance(error, (RecordTooLargeError, RecordError)):
-                return [stored for call in calls for stored in self._append([call])]
+        except Exception as error:
+            everyones = isinstance(error, (StoreReadOnlyError, OSError)) or self._store.max_offset != end
+            if len(calls) > 1 and not everyones:
+                middle = len(calls) // 2
+                return self._append(calls[:middle]) + self._append(calls[middle:])
+            if not isinstance(error, (StoreError, OSError)):
+                log.exception("an append failed", topics=sorted({call.topic for call in calls}))
             for call in calls:
-                self._failed(call.topic, len(call.message_ids))
                 call.answer.set(_refused(call.topic, error))
+                self._failed(call.topic, len(call.message_ids))
             return []
         if time.monotonic() - began > self._busy_limit_s:
             self._held_up()
@@ -255,6 +260,17 @@ class SendService:
             end = position + len(call.message_ids)
             call.offsets = offsets[position:end]
             position = end
+
+    def _announce(self, stored: list[_Call]) -> None:
+        """Tells who waits that messages arrived; what goes wrong there is no business of those who sent."""
+        arrived: dict[str, set[int]] = {}
+        for call in stored:
+            arrived.setdefault(call.topic, set()).add(call.queue_id)
+        for topic, queue_ids in arrived.items():
+            try:
+                self._wakeups.arrived(topic, queue_ids)
+            except Exception:
+                log.exception("who waits was not told of new messages", topic=topic)
 
     def _held_up(self) -> None:
         """Sends that waited while an append hung are refused, so that their callers go elsewhere at once."""
@@ -288,7 +304,11 @@ class SendService:
             message=f"not on disk after {self._sync_timeout_s:g} s (syncFlushTimeout); it may be later",
         )
         timer = loop.call_later(self._sync_timeout_s, finish, late)
-        self._store.wait_flushed(self._store.max_offset, from_flusher)
+        try:
+            self._store.wait_flushed(self._store.max_offset, from_flusher)
+        except Exception as error:
+            log.exception("a flush could not be asked for")
+            from_flusher(error)
 
     def _answer(self, calls: list[_Call], status: pb.Status, seconds: float) -> None:
         counted: dict[str, list[int]] = {}
@@ -297,10 +317,7 @@ class SendService:
             sums[0] += 1
             sums[1] += len(call.message_ids)
             sums[2] += call.size
-            if status is OK:
-                call.answer.set(shortcuts.sent(call.message_ids, call.offsets))
-            else:
-                call.answer.set(send_response(status, call.message_ids, call.offsets).SerializeToString())
+            call.answer.set(_stored(call, status))
         for topic, (count, messages, size) in counted.items():
             self._metrics.sent(topic, count, messages, size, seconds)
             self._minutes.count(topic, "", messages, size, seconds, calls=count, failed=status is not OK)
@@ -329,12 +346,25 @@ def send_response(
     )
 
 
+def _stored(call: _Call, status: pb.Status) -> bytes:
+    """The reply to a call whose messages are in the log."""
+    try:
+        if status is OK:
+            return shortcuts.sent(call.message_ids, call.offsets)
+        return send_response(status, call.message_ids, call.offsets).SerializeToString()
+    except Exception as error:
+        log.exception("an answer could not be made", call="SendMessage", topic=call.topic)
+        return rpc.SendMessageResponse(status=status_of(error)).SerializeToString()
+
+
 def _refused(topic: str, error: Exception) -> bytes:
-    """The reply to a call whose messages the store did not take."""
+    """The reply to a call whose messages the store did not take, or cannot hand out."""
     if isinstance(error, RecordTooLargeError):
         status = pb.Status(code=pb.MESSAGE_BODY_TOO_LARGE, message=str(error))
     elif isinstance(error, StoreReadOnlyError):
         status = pb.Status(code=pb.INTERNAL_SERVER_ERROR, message=str(error))
+    elif not isinstance(error, (StoreError, OSError)):
+        status = status_of(error)
     else:
         text = f"the message for {shown(topic)} was not stored: {error}"
         status = pb.Status(code=pb.INTERNAL_SERVER_ERROR, message=text)

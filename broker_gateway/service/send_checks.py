@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from google.protobuf.timestamp_pb2 import Timestamp
 from zlib_ng import zlib_ng
 
 from broker_gateway.config import GatewayConfig
@@ -32,6 +33,8 @@ from store.record import (
 
 MAX_MESSAGES_A_CALL = 1024
 MESSAGE_ID_MAX_LENGTH = 255
+LATEST_BORN_S = 253_402_300_799
+"""The last second of the year 9999; later times, and those before 1970, count as absent."""
 _NORMAL = pb.NORMAL
 _ENCODINGS = frozenset((pb.ENCODING_UNSPECIFIED, pb.IDENTITY, pb.GZIP))
 _LATER = {
@@ -90,15 +93,13 @@ def pending_records(
         message_id, tag, body = system.message_id, system.tag, message.body
         encoding = system.body_encoding
         check_message(message, system, body, message_id, encoding, topic, limits)
-        born = system.born_timestamp
-        seconds = born.seconds
         records.append(
             PendingRecord(
                 topic.name,
                 queue_id,
                 body,
                 encoded_properties(message, system, message_id, tag, limits, host),
-                seconds * 1000 + born.nanos // 1_000_000 if seconds > 0 else now,
+                born_ms(system.born_timestamp, now),
                 packed,
                 v6 | SYS_COMPRESSED if encoding == pb.GZIP else v6,
                 0,
@@ -109,6 +110,13 @@ def pending_records(
         )
         message_ids.append(message_id.encode())
     return records, message_ids
+
+
+def born_ms(born: Timestamp, now: int) -> int:
+    """When a message was born, ms; `now` when it says nothing, or what is no time."""
+    if 0 < born.seconds <= LATEST_BORN_S and 0 <= born.nanos < 1_000_000_000:
+        return born.seconds * 1000 + born.nanos // 1_000_000
+    return now
 
 
 def _check_type(message_type: pb.MessageType) -> None:

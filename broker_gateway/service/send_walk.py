@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker_gateway.metadata.names import RESERVED_PROPERTIES
-from broker_gateway.service.send_checks import MESSAGE_ID_MAX_LENGTH
+from broker_gateway.service.send_checks import LATEST_BORN_S, MESSAGE_ID_MAX_LENGTH
 from broker_gateway.service.send_row import (
     BODY_LIMIT,
     LIMITS,
@@ -214,7 +214,7 @@ def _timestamp(data: Array, at: int, stop: int, now: int) -> int:
             nanos = value
         else:
             return -1
-    if seconds > 253_402_300_799:
+    if seconds > LATEST_BORN_S:
         return -1
     if seconds <= 0:
         return now

@@ -111,11 +111,14 @@ class GrpcioServer:
 
     def _stream(self, method: Method) -> Callable[..., Any]:
         async def handle(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-            responses = method.call(request, self._context(context))
-            if isinstance(responses, Reply):
-                for each in await responses:
-                    yield each
-                return
+            try:
+                responses = method.call(request, self._context(context))
+                if isinstance(responses, Reply):
+                    for each in await responses:
+                        yield each
+                    return
+            except Exception as error:
+                await _abort(context, method, error)
             try:
                 async for response in responses:
                     if isinstance(response, list):

@@ -353,6 +353,9 @@ class Call:
             sent = self._connection.reply(self.stream_id, _HEADERS, data, _OK)
         except engine.StreamGoneError:
             sent = len(data)
+        except Exception as error:
+            self._not_sent(error)
+            return
         self._responded = True
         if sent < len(data):
             self._outgoing, self._offset, self._finish = deque((data,)), sent, _OK
@@ -395,10 +398,18 @@ class Call:
                 return
         except engine.StreamGoneError:
             pass
-        except RpcError as error:
-            self.fail(error.code, error.message)
+        except Exception as error:
+            self._not_sent(error)
             return
         self._end()
+
+    def _not_sent(self, error: Exception) -> None:
+        """The answer is there and cannot be sent: the call fails, and nothing else does."""
+        assert self._method is not None
+        try:
+            self.fail(*failure(error, self._method.path))
+        finally:
+            self._end()
 
     async def _stream(self, responses: AsyncIterator[Any]) -> None:
         assert self._method is not None
