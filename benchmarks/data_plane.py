@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import load_generator
-from benchmarks.peer.rocketmq import RocketMQ
-from demo.processes import Gateway
+from lakebroker_testing.gateway import Gateway
+from lakebroker_testing.real_rocketmq import RocketMQ
 
 PROXY = "rocketmq proxy"
 ECHO = "go echo"

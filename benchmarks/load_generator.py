@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from demo.processes import ROOT, ProcessError
+from lakebroker_testing.gateway import ROOT, ProcessError
 
 _SOURCE = Path(__file__).with_name("load")
 _PROGRAM = ROOT / ".cache" / "load"

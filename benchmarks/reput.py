@@ -23,8 +23,8 @@ from deltalake import DeltaTable
 from rich.console import Console
 
 from benchmarks import load_generator
-from benchmarks.peer.rocketmq import RocketMQ
-from demo.processes import ROOT, Gateway, ProcessError, Reput, command
+from lakebroker_testing.gateway import ROOT, Gateway, ProcessError, Reput, command
+from lakebroker_testing.real_rocketmq import RocketMQ
 from store.message_store import MessageStore
 from store.record import Host, PendingRecord, encode_properties
 

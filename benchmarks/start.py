@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import load_generator
-from benchmarks.peer.rocketmq import RocketMQ
-from demo.processes import Gateway, ProcessError
+from lakebroker_testing.gateway import Gateway, ProcessError
+from lakebroker_testing.real_rocketmq import RocketMQ
 
 _TOPIC = "bench"
 _LIMIT_S = 60.0

@@ -16,9 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from demo import chart, workload
-from demo.official_client import interpreter
-from demo.processes import ROOT, Gateway, Reput, command
 from demo.questions import QUESTIONS
+from lakebroker_testing.gateway import ROOT, Gateway, Reput, command
+from lakebroker_testing.official_client import interpreter
 from structured_streaming.sql import lake_session
 
 OUTPUT = ROOT / "demo-output"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from demo.official_client import OfficialClient
+from lakebroker_testing.official_client import OfficialClient
 
 ROUNDS = 12
 ORDERS_A_ROUND = 25

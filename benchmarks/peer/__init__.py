@@ -1,1 +1,1 @@
-"""The real Apache RocketMQ, run beside lakebroker."""
+"""Moved; imports from here go soon."""

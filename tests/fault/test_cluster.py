@@ -11,10 +11,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from demo.official_client import OfficialClient, OfficialClientError
-from demo.processes import ROOT, Gateway, NameServer, command
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
+from lakebroker_testing.official_client import OfficialClient, OfficialClientError
 
 pytestmark = pytest.mark.timeout(400)
 SERVICE = rpc.DESCRIPTOR.services_by_name["MessagingService"].full_name

@@ -19,8 +19,8 @@ from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.frame import Decoder, encode
 from broker_gateway.remoting.java_json import JsonObject
 from broker_gateway.service.administration.connections import MAX_HELD, Heartbeat
-from demo.processes import Gateway
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.gateway import Gateway
 from tests.fault.hostile_peers import (
     BOMBS,
     Record,

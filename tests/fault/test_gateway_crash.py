@@ -15,8 +15,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from demo.processes import Gateway
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.gateway import Gateway
 from store.log_reader import LogReader
 from store.record import decode_properties
 from store.scan import scan

@@ -14,8 +14,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from demo.processes import Gateway
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.gateway import Gateway
 from tests.fault.conftest import EVIDENCE
 from tests.fault.test_gateway_crash import stored
 from tests.integration.gateway.conftest import OPTIONS, Client

@@ -15,7 +15,7 @@ from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.frame import encode
-from demo.processes import NameServer
+from lakebroker_testing.gateway import NameServer
 from tests.fault.hostile_peers import (
     BODY,
     BOMBS,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.processes import ROOT, command
+from lakebroker_testing.gateway import ROOT, command
 from tests.integration.spark.conftest import Writer
 from tests.lake_checks import assert_exact
 

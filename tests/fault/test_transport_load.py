@@ -19,9 +19,9 @@ from typing import Any
 import grpc
 import pytest
 
-from demo.processes import Gateway
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.gateway import Gateway
 from tests.fault.conftest import EVIDENCE
 from tests.fault.test_gateway_crash import stored
 from tests.integration.transport.raw_peer import (

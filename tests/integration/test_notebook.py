@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from demo.processes import ROOT, command
+from lakebroker_testing.gateway import ROOT, command
 from tests.integration.spark.conftest import Writer
 
 

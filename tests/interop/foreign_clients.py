@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from demo.processes import ROOT, ProcessError
+from lakebroker_testing.gateway import ROOT, ProcessError
 
 _PROGRAMS = Path(__file__).parent / "clients"
 _CACHE = ROOT / ".cache" / "official-clients"

@@ -7,8 +7,8 @@ import threading
 from pathlib import Path
 from queue import Empty, Queue
 
-from benchmarks.peer.rocketmq import RocketMQ
-from demo.processes import ProcessError
+from lakebroker_testing.gateway import ProcessError
+from lakebroker_testing.real_rocketmq import RocketMQ
 
 _SOURCE = Path(__file__).with_name("MqAdmin.java")
 _END = "\x04\n"

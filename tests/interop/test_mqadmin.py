@@ -24,7 +24,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peer.rocketmq import RocketMQ
 from broker_gateway.clock import now_ms
 from broker_gateway.metadata.system_groups import SYSTEM_GROUPS
 from broker_gateway.option_table import ROWS, TABLE
@@ -32,8 +31,9 @@ from broker_gateway.remoting import java_json
 from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode
 from broker_gateway.remoting.command import Command
-from demo.official_client import OfficialClient
-from demo.processes import Gateway, NameServer
+from lakebroker_testing.gateway import Gateway, NameServer
+from lakebroker_testing.official_client import OfficialClient
+from lakebroker_testing.real_rocketmq import RocketMQ
 from tests.interop.mqadmin import MqAdmin
 from tests.interop.test_store_exchange import receive_all
 

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peer.rocketmq import RocketMQ
 from broker_gateway.remoting.body.route import ClusterInfo, TopicRouteData
 from broker_gateway.remoting.body.tables import KVTable, TopicList
 from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command, SerializeType
-from demo.official_client import OfficialClient
-from demo.processes import NameServer
+from lakebroker_testing.gateway import NameServer
+from lakebroker_testing.official_client import OfficialClient
+from lakebroker_testing.real_rocketmq import RocketMQ
 from tests.interop.test_store_exchange import receive_all
 
 TOPICS = {"orders": (4, "NORMAL"), "ordered": (2, "FIFO")}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.processes import Gateway
+from lakebroker_testing.gateway import Gateway
 from tests.interop.foreign_clients import OFFICIAL
 
 COUNT = 40

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FileDescriptorProto
 
-from demo.official_client import interpreter
 from lakebroker_pb.apache.rocketmq.v2 import admin_pb2, definition_pb2, service_pb2
+from lakebroker_testing.official_client import interpreter
 
 Facts = dict[str, tuple[Any, ...]]
 

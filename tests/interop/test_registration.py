@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peer.rocketmq import RocketMQ, free_ports
 from broker_gateway.remoting.body.route import ClusterInfo, QueueData, TopicRouteData
 from broker_gateway.remoting.body.tables import TopicList
 from broker_gateway.remoting.body.topic_config import DataVersion
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
-from demo.processes import ROOT, Gateway, NameServer, command
+from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
+from lakebroker_testing.real_rocketmq import RocketMQ, free_ports
 from tests.interop.partition import Partition
 from tests.interop.test_nameserver import has_route, invoke, wait_until
 

@@ -11,9 +11,9 @@ import grpc
 import pytest
 import structlog
 
-from demo.processes import Gateway
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.gateway import Gateway
 
 SERVICE = rpc.DESCRIPTOR.services_by_name["MessagingService"]
 OPTIONS = {"minInvisibleTimeMillsForRecv": "200", "grpcClientConsumerMinLongPollingTimeoutMillis": "200"}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.processes import ROOT, Gateway, command
+from lakebroker_testing.gateway import ROOT, Gateway, command
 from tests.integration.gateway.conftest import OPTIONS, Client
 
 _ALL_READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind / && exec "$@"'

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from demo.processes import Gateway
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.gateway import Gateway
 from tests.integration.gateway.conftest import OPTIONS, Client
 
 LIMIT = 2

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from demo.official_client import OfficialClient, OfficialClientError
-from demo.processes import ROOT, Gateway, command
+from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.official_client import OfficialClient, OfficialClientError
 
 
 @pytest.fixture

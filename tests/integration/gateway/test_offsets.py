@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from demo.processes import Gateway
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.gateway import Gateway
 from tests.integration.gateway.conftest import Client
 from tests.integration.gateway.test_retention import AT_ONCE, BODY, SEGMENT, drain, first_segment, wait_for
 

@@ -17,9 +17,9 @@ from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from demo.processes import ROOT, Gateway, ProcessError, command
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.lakebroker.log.v1 import log_pb2
+from lakebroker_testing.gateway import ROOT, Gateway, ProcessError, command
 from store.scan import scan
 from structured_streaming.errors import SourceError
 from structured_streaming.source.logs import BrokerLog

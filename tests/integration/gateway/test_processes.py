@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from demo.official_client import OfficialClient
-from demo.processes import ROOT, command
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.gateway import ROOT, command
+from lakebroker_testing.official_client import OfficialClient
 
 from .conftest import Client
 

@@ -28,9 +28,9 @@ from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Connection, Processors
 from broker_gateway.remoting.server import RemotingServer
-from demo.processes import ROOT, Gateway, NameServer, command
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
 
 from .conftest import Client
 from .test_processes import routes

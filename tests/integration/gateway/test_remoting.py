@@ -17,8 +17,8 @@ from broker_gateway.remoting import java_json
 from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
-from demo.processes import Gateway, ProcessError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.gateway import Gateway, ProcessError
 from store.record import decode_record
 from tests.integration.gateway.conftest import OPTIONS, Client
 from tests.integration.gateway.test_retention import drain

@@ -7,8 +7,8 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from demo.processes import Gateway
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.gateway import Gateway
 from tests.integration.gateway.conftest import OPTIONS, Client
 
 SEGMENT = 1 << 20

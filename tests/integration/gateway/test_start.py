@@ -23,7 +23,7 @@ from broker_gateway.remoting.codes import RequestCode
 from broker_gateway.remoting.command import Command
 from broker_gateway.startup import _Start, run
 from broker_gateway.transport.remoting.ports import take_ports
-from demo.processes import ROOT, Gateway, NameServer, command
+from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
 
 
 @pytest.fixture

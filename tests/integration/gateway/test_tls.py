@@ -6,9 +6,9 @@ from pathlib import Path
 
 import grpc
 
-from demo.processes import Gateway
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.gateway import Gateway
 
 METHOD = "/apache.rocketmq.v2.MessagingService/QueryRoute"
 

@@ -28,8 +28,8 @@ from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Processors
 from broker_gateway.remoting.errors import SendError
 from broker_gateway.remoting.server import RemotingServer
-from demo.processes import ROOT, command
-from demo.processes import NameServer as NameServerProcess
+from lakebroker_testing.gateway import ROOT, command
+from lakebroker_testing.gateway import NameServer as NameServerProcess
 
 BODY = RegisterBrokerBody(
     DataVersion(0, 5, 7), {name: TopicConfig(name, 4, 8) for name in ("orders", "other")}

@@ -13,8 +13,8 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 
-from demo.processes import ROOT, Gateway, command
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.gateway import ROOT, Gateway, command
 from store.log_reader import LogReader
 from structured_streaming.errors import ForeignWriterError, LakeError
 from structured_streaming.reput import ReputOptions, start_reput

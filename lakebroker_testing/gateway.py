@@ -1,0 +1,211 @@
+"""Processes of lakebroker: a gateway, a name server and a reput, on free ports, ended by their ids."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+"""Where the packages are: a checkout, or where they are installed."""
+CACHE = ROOT / ".cache" if (ROOT / "pyproject.toml").exists() else Path.home() / ".cache" / "lakebroker"
+"""Where programs fetched for tests are kept."""
+START_S = 60.0
+
+
+class ProcessError(Exception):
+    """A process did not start, or ended by itself."""
+
+
+def command(*arguments: str) -> list[str]:
+    """`lakebroker` with arguments, by this interpreter."""
+    return [sys.executable, "-m", "broker_gateway.cli.main", *arguments]
+
+
+class Gateway:
+    """A gateway over the store in `folder`, on free ports of the loopback interface."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        transport: str = "http2",
+        wrapper: Sequence[str] = (),
+        config_file: Path | None = None,
+        **options: str,
+    ) -> None:
+        """`wrapper` goes before the command, such as one that enters a namespace."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._wrapper = wrapper
+        self._file = ["-c", str(config_file)] if config_file is not None else []
+        self.folder = folder
+        self._transport = transport
+        self.log = folder / "gateway.log"
+        self._ports = folder / "ports.json"
+        self._options = {
+            "storePathRootDir": str(folder / "store"),
+            "grpcServerPort": "0",
+            "grpcBindAddress": "127.0.0.1",
+            "listenPort": "0",
+            "bindAddress": "127.0.0.1",
+            "brokerIP1": "127.0.0.1",
+            "metricsPromExporterPort": "0",
+            "mappedFileSizeCommitLog": str(64 << 20),
+            "lakeAutoCreateTopics": "true",
+            "lakePortFile": str(self._ports),
+            **options,
+        }
+        self.grpc_port = 0
+        self.metrics_port = 0
+        self.remoting_port = 0
+        self.name_server_port = 0
+        """Of its own name server (`lakeWithNamesrv`); 0 without."""
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Gateway:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.grpc_port}"
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    def start(self) -> None:
+        """Returns when the gateway serves. Raises ProcessError."""
+        self._ports.unlink(missing_ok=True)
+        settings = [part for name, value in self._options.items() for part in ("--set", f"{name}={value}")]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self._wrapper, *command("gateway", *self._file, "--transport", self._transport, *settings)],
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+            )
+        deadline = time.monotonic() + START_S
+        while not self._ports.exists():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise ProcessError(f"the gateway did not start: {self.log.read_text()[-3000:]}")
+            time.sleep(0.05)
+        ports = json.loads(self._ports.read_text())
+        self.grpc_port, self.metrics_port = ports["grpc"], ports["metrics"]
+        self.remoting_port, self.name_server_port = ports["remoting"], ports.get("namesrv", 0)
+
+    def terminate(self, timeout_s: float = 30.0) -> int:
+        """SIGTERM; returns the exit status."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+
+class NameServer:
+    """A name server with its files in `folder`, on a free port of the loopback interface; or as a file says (-c)."""
+
+    def __init__(self, folder: Path, *, config_file: Path | None = None, **options: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = ["-c", str(config_file)] if config_file is not None else []
+        self.folder = folder
+        self.log = folder / "namesrv.log"
+        own = {
+            "listenPort": "0",
+            "bindAddress": "127.0.0.1",
+            "kvConfigPath": str(folder / "kvConfig.json"),
+            "configStorePath": str(folder / "namesrv.properties"),
+        }
+        self._options = {**(own if config_file is None else {}), **options}
+        self.port = 0
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> NameServer:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Returns when the boot line is there. Raises ProcessError."""
+        settings = [part for name, value in self._options.items() for part in ("--set", f"{name}={value}")]
+        output = self.folder / "namesrv.out"
+        with self.log.open("ab") as log, output.open("wb") as out:
+            self.process = subprocess.Popen(
+                command("namesrv", *self._file, *settings), stdout=out, stderr=log, cwd=ROOT
+            )
+        deadline = time.monotonic() + START_S
+        while not (line := output.read_text()).endswith("\n"):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.process.kill()
+                self.process.wait()
+                raise ProcessError(f"the name server did not start: {self.log.read_text()[-3000:]}")
+            time.sleep(0.02)
+        self.port = int(line.rpartition(":")[2])
+
+    def terminate(self, timeout_s: float = 30.0) -> int:
+        """SIGTERM; returns the exit status."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(timeout_s)
+
+
+class Reput:
+    """A continuous reput of a gateway into a lake; `batches` holds its lines of JSON so far."""
+
+    def __init__(self, lake: Path, log: Path, *arguments: str) -> None:
+        self.log = log
+        self.output = log.with_suffix(".jsonl")
+        with log.open("ab") as errors, self.output.open("wb") as out:
+            self.process = subprocess.Popen(
+                command("reput", "--lake", str(lake), "--json", *arguments),
+                stdout=out,
+                stderr=errors,
+                cwd=ROOT,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Reput:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def batches(self) -> list[dict[str, float]]:
+        """Reports of the batches committed so far. Raises ProcessError when the job has ended by itself."""
+        if self.process.poll():
+            raise ProcessError(f"the reput ended: {self.log.read_text()[-3000:]}")
+        return [json.loads(line) for line in self.output.read_text().splitlines() if line.endswith("}")]
+
+    def stop(self, timeout_s: float = 40.0) -> int:
+        """SIGTERM, then SIGKILL for the job and the JVM it started; returns the exit status."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(timeout_s)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        return self.process.wait()

@@ -1,0 +1,113 @@
+"""The official RocketMQ Python client in a process and a virtual environment of its own."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from pathlib import Path
+from typing import Any
+
+from lakebroker_testing.gateway import CACHE
+
+REQUIREMENTS = ("rocketmq-python-client==5.1.2",)
+_CACHE = CACHE / "official-python-client-5.1.2"
+
+
+class OfficialClientError(Exception):
+    """The client answered an error, died or did not answer in time."""
+
+
+def interpreter() -> Path:
+    """Python of the environment that holds the client; made at first use. Raises OfficialClientError."""
+    python = _CACHE / "bin" / "python"
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    with (_CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (_CACHE / "complete").exists():
+            venv.create(_CACHE, with_pip=True, clear=False)
+            done = subprocess.run(
+                [str(python), "-m", "pip", "install", "--quiet", *REQUIREMENTS],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                raise OfficialClientError(f"pip could not install {REQUIREMENTS}: {done.stderr[-2000:]}")
+            (_CACHE / "complete").touch()
+    return python
+
+
+class OfficialClient:
+    """A driver process (`official_client_driver.py`); `call` sends a command and returns its answer."""
+
+    def __init__(self) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        home = tempfile.mkdtemp(prefix="rocketmq-client-")
+        self._process = subprocess.Popen(
+            [str(interpreter()), "-P", str(Path(__file__).with_name("official_client_driver.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, "HOME": home, "PYTHONPATH": ""},
+        )
+
+    def __enter__(self) -> OfficialClient:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def call(self, do: str, timeout_s: float = 60.0, **arguments: Any) -> dict[str, Any]:
+        """Raises OfficialClientError."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps({"do": do, **arguments}).encode() + b"\n")
+            process.stdin.flush()
+        except OSError as error:
+            raise OfficialClientError(f"the client is gone at {do}: {self._tail()}") from error
+        line = b""
+        deadline = time.monotonic() + timeout_s
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise OfficialClientError(f"no answer to {do} in {timeout_s:g} s: {self._tail()}")
+            chunk = process.stdout.readline()
+            if not chunk:
+                raise OfficialClientError(f"the client ended at {do}: {self._tail()}")
+            line += chunk
+        answer: dict[str, Any] = json.loads(line)
+        if not answer.pop("ok"):
+            raise OfficialClientError(f"{do}: {answer['error']}")
+        return answer
+
+    def close(self) -> None:
+        """Stops the clients in it, then the process."""
+        if self._process.poll() is None:
+            try:
+                self.call("stop", timeout_s=15)
+            except OfficialClientError as error:
+                sys.stderr.write(f"{error}\n")
+            self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        self._errors.close()
+
+    def _tail(self) -> str:
+        self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, self._errors.tell() - 2000))
+        return self._errors.read().decode("utf-8", "replace")

@@ -1,0 +1,344 @@
+"""Starts the real Apache RocketMQ on free loopback ports: a name server, and a proxy with a broker in one JVM.
+
+The jars come from Maven Central into `.cache/`; a JDK 17 and Maven must be on the PATH. Every process is
+ended by its id.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from lakebroker_testing.gateway import CACHE, ProcessError
+
+VERSION = "5.5.0"
+_CACHE = CACHE / f"rocketmq-{VERSION}"
+_START_S = 180.0
+_LOOPBACK = "127.0.0.1"
+_OPENED = [
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+]
+_NAME_SERVER = "org.apache.rocketmq.namesrv.NamesrvStartup"
+_BROKER = "org.apache.rocketmq.broker.BrokerStartup"
+_PROXY = "org.apache.rocketmq.proxy.ProxyStartup"
+_ADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
+
+
+def jars() -> Path:
+    """The folder of RocketMQ's jars, fetched at first use. Raises ProcessError without Java or Maven."""
+    for tool in ("java", "mvn"):
+        if shutil.which(tool) is None:
+            raise ProcessError(f"{tool} is not on the PATH; the real RocketMQ needs a JDK 17 and Maven")
+    folder = _CACHE / "lib"
+    if not (_CACHE / "complete").exists():
+        _CACHE.mkdir(parents=True, exist_ok=True)
+        fetched = subprocess.run(
+            [
+                *("mvn", "-q", "-B", "-f", str(Path(__file__).with_name("real_rocketmq.pom.xml"))),
+                *("dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if fetched.returncode:
+            raise ProcessError(f"Maven could not fetch RocketMQ {VERSION}: {fetched.stdout[-2000:]}")
+        (_CACHE / "complete").touch()
+    return folder
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that nothing listens on, each with the one two below it free too."""
+    found: list[int] = []
+    while len(found) < count:
+        with socket.socket() as high, socket.socket() as low:
+            high.bind(("127.0.0.1", 0))
+            port = high.getsockname()[1]
+            try:
+                low.bind(("127.0.0.1", port - 2))  # the broker's fast port
+            except OSError:
+                continue
+        if not {port - 2, port - 1, port, port + 2} & set(found):
+            found.append(port)
+    return found
+
+
+class RocketMQ:
+    """A name server and a broker (behind a proxy, unless `proxy` is False; none, unless `broker` is True) over the store
+    in `folder`.
+
+    `topics` maps names to (queues, message type). `broker_options` are lines of `broker.conf`; the broker registers with
+    `other_name_servers` too.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        topics: Mapping[str, tuple[int, str]],
+        groups: Sequence[str] = (),
+        *,
+        proxy: bool = True,
+        broker: bool = True,
+        heap: str = "2g",
+        other_name_servers: Sequence[str] = (),
+        name_server_host: str = _LOOPBACK,
+        **broker_options: str,
+    ) -> None:
+        self.folder = folder
+        self.store = Path(broker_options.get("storePathRootDir", folder / "store"))
+        self._topics = topics
+        self._groups = groups
+        self._proxy = proxy
+        self._broker = broker
+        self._heap = heap
+        self._other_name_servers = other_name_servers
+        self._name_server_host = name_server_host
+        self._options = broker_options
+        self.name_server_port, self.broker_port, self._ha_port, self.grpc_port, self._remoting_port = (
+            free_ports(5)
+        )
+        self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self.broker_start_s = 0.0
+        """From starting the broker's process to its open port, s."""
+
+    @property
+    def address(self) -> str:
+        """Where gRPC clients connect."""
+        return f"127.0.0.1:{self.grpc_port}"
+
+    @property
+    def pid(self) -> int:
+        """The process of the broker (and the proxy in it)."""
+        return self._processes[-1][1].pid
+
+    def __enter__(self) -> RocketMQ:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Returns when the ports are open. Raises ProcessError."""
+        self._configure()
+        self._run(
+            "namesrv",
+            "256m",
+            _NAME_SERVER,
+            "-c",
+            str(self.folder / "namesrv.conf"),
+            port=self.name_server_port,
+            host=self._name_server_host,
+        )
+        if not self._broker:
+            return
+        name_server = self._name_servers()
+        broker = str(self.folder / "broker.conf")
+        began = time.monotonic()
+        if self._proxy:
+            proxy = str(self.folder / "proxy.json")
+            self._run(
+                *(
+                    "proxy",
+                    self._heap,
+                    _PROXY,
+                    "-pm",
+                    "local",
+                    "-n",
+                    name_server,
+                    "-bc",
+                    broker,
+                    "-pc",
+                    proxy,
+                ),
+                port=self.grpc_port,
+            )
+        else:
+            self._run("broker", self._heap, _BROKER, "-n", name_server, "-c", broker, port=self.broker_port)
+        self.broker_start_s = time.monotonic() - began
+
+    @property
+    def name_server(self) -> str:
+        """Address of its name server."""
+        return f"{self._name_server_host}:{self.name_server_port}"
+
+    def kill(self) -> None:
+        """SIGKILL for all of them."""
+        for _, process in reversed(self._processes):
+            process.kill()
+            process.wait()
+        self._processes.clear()
+
+    def terminate(self, timeout_s: float = 60.0) -> None:
+        """SIGTERM, the last started first; waits for each."""
+        for _, process in reversed(self._processes):
+            process.terminate()
+            process.wait(timeout_s)
+        self._processes.clear()
+
+    def start_cluster_proxy(self, name_server: str) -> None:
+        """A proxy of its own on `address`, which finds brokers through this name server. Raises ProcessError."""
+        path = self.folder / "cluster-proxy.json"
+        proxy = json.loads((self.folder / "proxy.json").read_text())
+        path.write_text(json.dumps({**proxy, "namesrvAddr": name_server, "proxyMode": "CLUSTER"}))
+        arguments = ("-pm", "cluster", "-n", name_server, "-pc", str(path))
+        self._run("cluster-proxy", self._heap, _PROXY, *arguments, port=self.grpc_port)
+
+    def mqadmin(self, *arguments: str, name_server: str | None = None) -> str:
+        """What `mqadmin` prints for a command, on its or another name server. Raises ProcessError when it fails."""
+        name_server = name_server or self.name_server
+        done = subprocess.run(
+            [*self._java("256m"), _ADMIN, *arguments, "-n", name_server],
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ProcessError(f"mqadmin {' '.join(arguments)}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+        return done.stdout
+
+    def java(self, source: Path, *arguments: str) -> str:
+        """What a program of one source file prints, run with RocketMQ's classes. Raises ProcessError."""
+        done = subprocess.run(
+            [*self._java("256m"), str(source), *arguments],
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ProcessError(f"{source.name}: {done.stdout[-1000:]}{done.stderr[-2000:]}")
+        return done.stdout
+
+    def java_process(self, source: Path, errors: IO[bytes]) -> subprocess.Popen[str]:
+        """A program of one source file with RocketMQ's classes, its standard input and output as pipes."""
+        return subprocess.Popen(
+            [*self._java("256m"), str(source)],
+            env=self._environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+
+    def _run(self, name: str, heap: str, *command: str, port: int, host: str = _LOOPBACK) -> None:
+        with (self.folder / f"{name}.out").open("ab") as out:
+            process = subprocess.Popen(
+                [*self._java(heap), *command], stdout=out, stderr=out, env=self._environment()
+            )
+        self._processes.append((name, process))
+        deadline = time.monotonic() + _START_S
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex((host, port)) == 0:
+                    return
+            if process.poll() is not None or time.monotonic() > deadline:
+                output = (self.folder / f"{name}.out").read_text(errors="replace")[-2000:]
+                raise ProcessError(f"RocketMQ's {name} did not open port {port}: {output}")
+            time.sleep(0.05)
+
+    def _name_servers(self) -> str:
+        return ";".join((self.name_server, *self._other_name_servers))
+
+    def _java(self, heap: str) -> list[str]:
+        classes = f"{self.folder}:{jars()}/*"
+        sizes = [f"-Xms{heap}", f"-Xmx{heap}", "-XX:MaxDirectMemorySize=2g"]
+        return ["java", *_OPENED, *sizes, "-XX:+UseG1GC", f"-Duser.home={self.folder}", "-cp", classes]
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "ROCKETMQ_HOME": str(self.folder), "RMQ_PROXY_HOME": str(self.folder)}
+
+    def _configure(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "conf").mkdir(exist_ok=True)
+        name_server = self._name_servers()
+        options = {
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": "broker-a",
+            "brokerId": "0",
+            "brokerIP1": "127.0.0.1",
+            "bindAddress": "127.0.0.1",
+            "namesrvAddr": name_server,
+            "listenPort": str(self.broker_port),
+            "haListenPort": str(self._ha_port),
+            "storePathRootDir": str(self.store),
+            "storePathCommitLog": str(self.store / "commitlog"),
+            "autoCreateTopicEnable": "false",
+            **self._options,
+        }
+        _write_properties(self.folder / "broker.conf", options)
+        _write_properties(
+            self.folder / "namesrv.conf",
+            {"listenPort": str(self.name_server_port), "bindAddress": self._name_server_host},
+        )
+        proxy = {
+            "rocketMQClusterName": "DefaultCluster",
+            "namesrvAddr": name_server,
+            "grpcServerPort": self.grpc_port,
+            "remotingListenPort": self._remoting_port,
+            "localServeAddr": "127.0.0.1",
+            "tlsTestModeEnable": True,
+            "useEndpointPortFromRequest": True,
+            "proxyMode": "LOCAL",
+        }
+        (self.folder / "proxy.json").write_text(json.dumps(proxy))
+        config = self.store / "config"
+        if config.exists():
+            return
+        config.mkdir(parents=True)
+        version = {"counter": 1, "stateVersion": 0, "timestamp": 1_700_000_000_000}
+        topics = {name: _topic(name, queues, kind) for name, (queues, kind) in self._topics.items()}
+        groups = {name: _group(name) for name in self._groups}
+        _write_json(config / "topics.json", {"dataVersion": version, "topicConfigTable": topics})
+        _write_json(
+            config / "subscriptionGroup.json", {"dataVersion": version, "subscriptionGroupTable": groups}
+        )
+
+
+def _topic(name: str, queues: int, message_type: str) -> dict[str, object]:
+    return {
+        "topicName": name,
+        "readQueueNums": queues,
+        "writeQueueNums": queues,
+        "perm": 6,
+        "order": False,
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": 0,
+        "attributes": {"message.type": message_type},
+    }
+
+
+def _group(name: str) -> dict[str, object]:
+    return {
+        "groupName": name,
+        "consumeEnable": True,
+        "consumeFromMinEnable": True,
+        "consumeBroadcastEnable": True,
+        "retryQueueNums": 1,
+        "retryMaxTimes": 16,
+        "brokerId": 0,
+        "whichBrokerWhenConsumeSlowly": 1,
+    }
+
+
+def _write_properties(path: Path, options: Mapping[str, str]) -> None:
+    path.write_text("".join(f"{name}={value}\n" for name, value in options.items()))
+
+
+def _write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value))
