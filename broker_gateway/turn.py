@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import time
 from collections.abc import Callable
 
 import structlog
+
+from broker_gateway.clock import monotonic_s
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +50,7 @@ class Turn:
         self._work[stage].append(work)
         if not self.scheduled:
             self.scheduled = True
-            self.began = time.monotonic()
+            self.began = monotonic_s()
             asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:

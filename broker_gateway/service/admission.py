@@ -1,8 +1,9 @@
 """How many calls of a kind may be under way, and how long one may have waited before it is served.
 
 The original queues a kind of request before its threads; here a call is served when it is read, so that what is
-bounded is what has no answer yet. A call has waited at least since the first work of the turn of the event loop that
-read it; the time before that is the system's and cannot be seen.
+bounded is what has no answer yet. A send waits from when it was read whole until it is appended, with others of its
+turn of the event loop. Any other call has waited at least since the first work of the turn that read it; the time
+before that is the system's and cannot be seen.
 
 | kind | calls |
 |---|---|
@@ -20,10 +21,10 @@ read it; the time before that is the system's and cannot be seen.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+from broker_gateway.clock import monotonic_s
 from broker_gateway.config import GatewayConfig
 from broker_gateway.options import camel
 from broker_gateway.service.context import CallContext, RpcError
@@ -64,7 +65,15 @@ class Lane:
         self.wait_s = getattr(broker, self._wait_option) / 1000 if limited else 0.0
 
     def check(self) -> None:
-        """Raises ServiceError TOO_MANY_REQUESTS for a call that cannot be taken now."""
+        """Raises ServiceError TOO_MANY_REQUESTS for a call that cannot be taken now, and is served at once if it can."""
+        self.check_room()
+        if self.wait_s and self._turn.scheduled:
+            late = self.late(self._turn.began)
+            if late is not None:
+                raise late
+
+    def check_room(self) -> None:
+        """Raises ServiceError TOO_MANY_REQUESTS when too many are under way."""
         if self.under_way >= self.capacity:
             self.refused += 1
             raise ServiceError(
@@ -72,15 +81,18 @@ class Lane:
                 f"the broker is busy: {self.under_way} {self.name} calls are under way "
                 f"({camel(self._capacity_option)}={self.capacity}); try again later",
             )
-        if self.wait_s and self._turn.scheduled:
-            waited = time.monotonic() - self._turn.began
-            if waited > self.wait_s:
-                self.refused += 1
-                raise ServiceError(
-                    pb.TOO_MANY_REQUESTS,
-                    f"the broker is busy: the call waited {waited * 1000:.0f} ms "
-                    f"({camel(self._wait_option)}={self.wait_s * 1000:.0f}); try again",
-                )
+
+    def late(self, since_s: float) -> ServiceError | None:
+        """TOO_MANY_REQUESTS for a call that has waited too long since then, by `clock.monotonic_s`."""
+        waited = monotonic_s() - since_s
+        if not self.wait_s or waited <= self.wait_s:
+            return None
+        self.refused += 1
+        return ServiceError(
+            pb.TOO_MANY_REQUESTS,
+            f"the broker is busy: the call waited {waited * 1000:.0f} ms "
+            f"({camel(self._wait_option)}={self.wait_s * 1000:.0f}); try again",
+        )
 
     def __enter__(self) -> Lane:
         self.under_way += 1

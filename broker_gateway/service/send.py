@@ -11,14 +11,14 @@ import asyncio
 import itertools
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from google.protobuf.message import DecodeError
 
-from broker_gateway.clock import now_ms
+from broker_gateway.clock import monotonic_s, now_ms
 from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.extensions import AppendHook, run_append_hook
@@ -35,6 +35,7 @@ from broker_gateway.service.send_checks import (
     MAX_MESSAGES_A_CALL,
     Limits,
     Peer,
+    check_types,
     peer_of,
     pending_records,
 )
@@ -56,11 +57,16 @@ _BUSY_S = 0.05
 """How long sends are refused after an append that hung: those that queued meanwhile have been read by then."""
 _TURN_BYTES = 8 << 20
 """Of bodies; a turn that brings more is appended in several goes."""
+_TURN_S = 0.02
+"""A turn that reads for longer is appended in several goes too: what was read first must not wait for all of it."""
 
 
 @dataclass(slots=True)
 class _Call:
-    """A call of the turn; `size` is the bytes of its bodies, `offsets` its queue offsets once appended."""
+    """A call of the turn; `size` is the bytes of its bodies, `offsets` its queue offsets once appended.
+
+    `read_at`: when it was there whole, by `clock.monotonic_s`.
+    """
 
     answer: Reply[bytes]
     topic: str
@@ -68,6 +74,7 @@ class _Call:
     records: list[PendingRecord] | PendingColumns
     message_ids: list[bytes]
     size: int
+    read_at: float = field(default_factory=monotonic_s)
     offsets: Sequence[int] = ()
 
 
@@ -135,7 +142,7 @@ class SendService:
         `request` is a SendMessageRequest. Raises ServiceError when nothing of the call was taken, RpcError when
         the request is none.
         """
-        self._lane.check()
+        self._lane.check_room()
         if self._forbidden is not None:
             raise ServiceError(pb.FORBIDDEN, self._forbidden)
         if self._busy:
@@ -153,7 +160,7 @@ class SendService:
             self._ends.add(Stage.APPEND, partial(self._end_turn, self._turn))
         self._turn.append(call)
         self._turn_bytes += call.size
-        if self._turn_bytes > _TURN_BYTES:
+        if self._turn_bytes > _TURN_BYTES or call.read_at - self._turn[0].read_at > _TURN_S:
             self._end_turn(self._turn)
         return call.answer
 
@@ -195,9 +202,10 @@ class SendService:
             )
         topic = self._resources.topic(messages[0].topic)
         try:
-            queue_id = self._queue(topic)
             for hook in self._append_hooks:
                 run_append_hook(hook, messages, f"{peer.host.ip}:{peer.host.port}")
+            check_types(topic, messages)
+            queue_id = self._queue(topic)
             records, message_ids = pending_records(topic, queue_id, messages, peer, self._limits, now)
         except ServiceError:
             self._failed(topic.name, len(messages))
@@ -210,6 +218,7 @@ class SendService:
         if turn is not self._turn or not turn:
             return  # it grew so large that it was ended already
         self._turn, self._turn_bytes = [], 0
+        turn = self._in_time(turn)
         stored = []
         for kind in (PendingColumns, list):
             calls = [call for call in turn if type(call.records) is kind]
@@ -222,6 +231,18 @@ class SendService:
             self._answer_flushed(stored, self._turn_began)
         else:
             self._answer(stored, OK, time.perf_counter() - self._turn_began)
+
+    def _in_time(self, turn: list[_Call]) -> list[_Call]:
+        """Those calls that have not waited too long; the others have their answer."""
+        kept = []
+        for number, call in enumerate(turn):  # in the order they were read
+            late = self._lane.late(call.read_at)
+            if late is None:
+                kept += turn[number:]
+                break
+            call.answer.set(rpc.SendMessageResponse(status=late.status).SerializeToString())
+            self._failed(call.topic, len(call.message_ids))
+        return kept
 
     def _append(self, calls: list[_Call]) -> list[_Call]:
         """Those calls whose messages are in the log; the others have their answer. All are of one kind.

@@ -17,7 +17,6 @@ from zlib_ng import zlib_ng
 from broker_gateway.config import GatewayConfig
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.metadata.names import CONTROL_CHARACTER, RESERVED_PROPERTIES
-from broker_gateway.service.route import topic_accepts
 from broker_gateway.service.status import ServiceError
 from broker_gateway.service.validation import check_key, check_tag, check_text, resource_name, shown
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
@@ -36,6 +35,7 @@ MESSAGE_ID_MAX_LENGTH = 255
 LATEST_BORN_S = 253_402_300_799
 """The last second of the year 9999; later times, and those before 1970, count as absent."""
 _NORMAL = pb.NORMAL
+_TYPES = {number: name for name, number in pb.MessageType.items()}
 _ENCODINGS = frozenset((pb.ENCODING_UNSPECIFIED, pb.IDENTITY, pb.GZIP))
 _LATER = {
     pb.FIFO: "FIFO",
@@ -92,7 +92,7 @@ def pending_records(
         system = message.system_properties
         message_id, tag, body = system.message_id, system.tag, message.body
         encoding = system.body_encoding
-        check_message(message, system, body, message_id, encoding, topic, limits)
+        check_message(message, system, body, message_id, encoding, limits)
         records.append(
             PendingRecord(
                 topic.name,
@@ -119,6 +119,21 @@ def born_ms(born: Timestamp, now: int) -> int:
     return now
 
 
+def check_types(topic: Topic, messages: Sequence[pb.Message]) -> None:
+    """MESSAGE_PROPERTY_CONFLICT_WITH_TYPE for a message of a type that the topic does not take, built or not."""
+    accepted = topic.accept_message_types
+    if not accepted:
+        return
+    for message in messages:
+        number = message.system_properties.message_type or _NORMAL
+        name = _TYPES.get(number)
+        if name is not None and name not in accepted:
+            raise ServiceError(
+                pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                f"topic {shown(topic.name)} accepts {', '.join(accepted)}, not {name} messages",
+            )
+
+
 def _check_type(message_type: pb.MessageType) -> None:
     if message_type in _LATER:
         raise ServiceError(
@@ -134,10 +149,9 @@ def check_message(
     body: bytes,
     message_id: str,
     encoding: pb.Encoding,
-    topic: Topic,
     limits: Limits,
 ) -> None:
-    """Checks type, body, digest and message id; ServiceError says what is wrong."""
+    """Checks type, body, digest and message id; ServiceError says what is wrong. What the topic takes: `check_types`."""
     message_type = system.message_type
     if message_type != _NORMAL:
         _check_type(message_type)
@@ -148,11 +162,6 @@ def check_message(
     if system.HasField("delivery_timestamp"):
         raise ServiceError(
             pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a NORMAL message must not have a delivery timestamp"
-        )
-    if topic.accept_message_types and not topic_accepts(topic, pb.NORMAL):
-        raise ServiceError(
-            pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-            f"topic {shown(topic.name)} accepts {', '.join(topic.accept_message_types)}, not NORMAL messages",
         )
     size = len(body)
     if not size and limits.refuse_empty:

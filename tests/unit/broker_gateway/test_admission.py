@@ -126,19 +126,19 @@ def test_a_remoting_request_given_up_before_it_began_is_not_under_way_any_more()
 def test_a_call_read_late_in_a_turn_is_refused_and_the_next_turn_takes_it() -> None:
     async def scenario() -> None:
         turn = Turn()
-        admission = Admission(options(waitTimeMillsInSendQueue="20", waitTimeMillsInAckQueue="60000"), turn)
+        admission = Admission(options(waitTimeMillsInAckQueue="20", waitTimeMillsInPullQueue="60000"), turn)
         admission.check_waiting()
         turn.add(Stage.JOURNAL, lambda: None)
-        admission.send.check()
-        hold_loop_up()
-        with pytest.raises(ServiceError, match=r"waited \d+ ms \(waitTimeMillsInSendQueue=20\)") as late:
-            admission.send.check()
-        assert late.value.code == pb.TOO_MANY_REQUESTS
         admission.ack.check()
-        await asyncio.sleep(0)
-        admission.send.check()
         hold_loop_up()
-        admission.send.check()  # nothing of this turn was read before it
+        with pytest.raises(ServiceError, match=r"waited \d+ ms \(waitTimeMillsInAckQueue=20\)") as late:
+            admission.ack.check()
+        assert late.value.code == pb.TOO_MANY_REQUESTS
+        admission.pull.check()
+        await asyncio.sleep(0)
+        admission.ack.check()
+        hold_loop_up()
+        admission.ack.check()  # nothing of this turn was read before it
 
     asyncio.run(scenario())
 
