@@ -332,6 +332,10 @@ class LakeOptions(_Group):
         ge=1 << 20,
         description="memory for queue entries of the local log; older ones are in files",
     )
+    lake_store_group_read: bool = Field(
+        False,
+        description="the group may read the store too, by path; files 0640, folders 0750 instead of 0600 and 0700",
+    )
     lake_compiled_code_path: OptionalPath = Field(
         None,
         description="folder where compiled code is kept, this user's alone; without it lakecompiled in the store",

@@ -72,6 +72,7 @@ from broker_gateway.undo import Undo
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_pb.lakebroker.log.v1 import log_pb2
+from store import permissions
 from store.errors import RecoveryStoppedError, StoreError
 from store.flush import PAGE_BYTES
 from store.message_store import MessageStore
@@ -83,6 +84,7 @@ _LOADING_SWITCH_S = 0.0005
 
 def run(config: GatewayConfig, warnings: Iterable[str] = (), file: Path | None = None) -> None:
     """Runs the broker until a signal stops it; `file` is where its options came from. Raises StartError."""
+    permissions.use(group_read=config.lake.lake_store_group_read)
     _log_as(config)
     for warning in warnings:
         log.warning(warning)
@@ -350,6 +352,14 @@ def _open_store(config: GatewayConfig, stopped: Callable[[], bool]) -> MessageSt
         cut_at=report.cut_at,
         end=store.max_offset,
     )
+    if report.closed.changed:
+        log.info("other users could read the store; now they cannot", files=report.closed.changed)
+    if report.closed.left:
+        log.warning(
+            "others can read files of the store, which belong to another user: chmod -R o=,g-w",
+            files=len(report.closed.left),
+            first=str(report.closed.left[0]),
+        )
     for reason in report.unusable:
         log.warning("a file of the queue index was made anew", file=reason)
     for offset, length, reason in report.bad:
@@ -450,6 +460,7 @@ def _announce(config: GatewayConfig, ports: dict[str, int], undo: Undo) -> None:
         staged = Path(f"{path}.tmp")
         try:
             staged.write_text(json.dumps({**ports, "pid": os.getpid()}))
+            staged.chmod(0o644)  # no secret, and for others to read
             staged.rename(path)
             undo.add("removing the port file", partial(path.unlink, missing_ok=True))
         except OSError as error:

@@ -17,6 +17,7 @@ import os
 import struct
 from pathlib import Path
 
+from store.permissions import file_mode
 from store.segment import sync_folder
 
 CHECKPOINT_FILE = "checkpoint"
@@ -30,7 +31,7 @@ class Checkpoint:
 
     def __init__(self, root: Path) -> None:
         path = root / CHECKPOINT_FILE
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, file_mode())
         try:
             if os.fstat(fd).st_size < _BYTES:
                 os.ftruncate(fd, 0)

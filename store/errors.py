@@ -23,6 +23,10 @@ class StoreDamagedError(StoreError):
     """A file of the store cannot be used as it is."""
 
 
+class SecretError(StoreError):
+    """A file with a secret that others can read."""
+
+
 class RecordTooLargeError(StoreError):
     """A record exceeds maxMessageSize or does not fit a segment."""
 

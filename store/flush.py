@@ -25,6 +25,7 @@ from zlib_ng import zlib_ng
 
 from store.commit_log import CommitLog
 from store.errors import StoreReadOnlyError
+from store.permissions import open_new
 
 FLUSHED_FILE = "flushed"
 _FLUSHED = struct.Struct(">QQ")
@@ -186,7 +187,8 @@ class _SideFile:
     def __init__(self, path: Path) -> None:
         if not path.exists() or path.stat().st_size != 16:
             staged = path.with_suffix(".tmp")
-            staged.write_bytes(encode_flushed(0))
+            with open_new(staged, "wb") as file:
+                file.write(encode_flushed(0))
             staged.rename(path)
         fd = os.open(path, os.O_RDWR)
         try:

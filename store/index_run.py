@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from zlib_ng import zlib_ng
 
 from store.errors import StoreDamagedError
+from store.permissions import open_new
 from store.segment import sync_folder
 
 Ints = NDArray[np.int32]
@@ -261,7 +262,7 @@ class LiveRun:
         header += struct.pack("<I", check)
         path = folder / f"{self.start:020d}"
         staged = path.with_suffix(".tmp")
-        with staged.open("wb") as file:
+        with open_new(staged, "wb") as file:
             file.write(header)
             file.write(directory.tobytes())
             file.write(names)

@@ -21,6 +21,7 @@ from store.index_run import FileRun
 from store.index_writer import IndexWriter
 from store.kernels.code_folders import CODE_FOLDERS
 from store.page_cache import PageCache
+from store.permissions import close_to_others, open_new
 from store.queue_index import NO_LIMIT, RUN_BYTES, QueueIndex
 from store.record import (
     SYS_COMMIT,
@@ -160,7 +161,9 @@ class MessageStore:
                 )
             segment_size = identity.segment_size
             report = RecoveryReport(clean=not (root / ABORT_FILE).exists())
-            (root / ABORT_FILE).write_text(str(os.getpid()))
+            report.closed = close_to_others(root, commit_log_folders(root, identity))
+            with open_new(root / ABORT_FILE, "w") as abort:
+                abort.write(str(os.getpid()))
             sync_folder(root)
             index = QueueIndex(segment_size, index_run_bytes, index_max_bytes)
             writer = IndexWriter(root / INDEX_FOLDER, identity.log_id, index)

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from store.checkpoint import Checkpoint
 from store.log_reader import LogReader
+from store.permissions import file_mode, open_new
 from store.record import (
     PROPERTY_INNER_MULTI_DISPATCH,
     PROPERTY_INNER_MULTI_QUEUE_OFFSET,
@@ -35,7 +36,7 @@ from store.record import (
     SYS_TRANSACTION_MASK,
 )
 from store.scan import Longs, Scan, by_queue, find_properties, scan, split_words, topic_codes
-from store.segment import sync_folder
+from store.segment import make_folder, sync_folder
 
 CHUNK_BYTES = 64 << 20
 UNITS_PER_FILE = 300_000
@@ -114,7 +115,7 @@ def rebuild(
 
 def _fresh(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    make_folder(folder)
     return folder
 
 
@@ -185,12 +186,12 @@ class _Queues:
 
     def _write(self, key: tuple[str, int], first: int, units: NDArray[Any]) -> None:
         folder = self._folder / key[0] / str(key[1])
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         while len(units):
             inside = first % self._file_units
             some = units[: self._file_units - inside]
             path = folder / f"{(first - inside) * _UNIT.itemsize:020d}"
-            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT, file_mode())
             try:
                 if os.fstat(fd).st_size == 0:
                     os.ftruncate(fd, self._file_units * _UNIT.itemsize)
@@ -306,7 +307,7 @@ class _Index:
         while (path := self._folder / f"{name}{number:03d}").exists():
             number += 1
         size = _HEADER.size + 4 * self._slots + _ENTRY.itemsize * self._most
-        with path.open("w+b") as file:
+        with open_new(path, "w+b") as file:
             file.truncate(size)
             self._map = mmap.mmap(file.fileno(), size)
         self._table = np.frombuffer(self._map, dtype=">i4", count=self._slots, offset=_HEADER.size)

@@ -21,6 +21,7 @@ from zlib_ng import zlib_ng
 
 from store.errors import RecordError, StoreDamagedError, StoreLockedError
 from store.index_run import FileRun, list_runs
+from store.permissions import Closed, file_mode, open_new
 from store.queue_index import QueueIndex
 from store.record import decode_record
 from store.scan import scan
@@ -60,6 +61,8 @@ class RecoveryReport:
     cut_at: int | None = None
     bad: list[tuple[int, int, str]] = field(default_factory=list)
     unusable: list[str] = field(default_factory=list)
+    closed: Closed = field(default_factory=lambda: Closed(0, []))
+    """What others could read before."""
 
 
 def lock_store(root: Path) -> int:
@@ -67,7 +70,7 @@ def lock_store(root: Path) -> int:
 
     POSIX drops the lock when any descriptor of that file in the process is closed: it is opened only here.
     """
-    fd = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    fd = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT, file_mode())
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
     except OSError as error:
@@ -110,7 +113,7 @@ def make_identity(root: Path, broker: str, cluster: str, segment_size: int) -> I
 def write_identity(root: Path, identity: Identity) -> None:
     """Writes the identity, whole or not at all."""
     staged = root / (IDENTITY_FILE + ".tmp")
-    with staged.open("w") as file:
+    with open_new(staged, "w") as file:
         data = asdict(identity)
         json.dump({**data, _CHECK: _checksum(data)}, file)
         file.flush()

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from store.errors import StoreDamagedError
+from store.permissions import file_mode, folder_mode
 
 
 class Segment:
@@ -38,7 +39,7 @@ class Segment:
     def create(cls, folder: Path, start: int, size: int) -> Segment:
         """Preallocates a new file; OSError (disk full) leaves none behind. The folder is fsynced."""
         path = folder / f"{start:020d}"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, file_mode())
         try:
             os.posix_fallocate(fd, 0, size)
             os.fsync(fd)
@@ -85,10 +86,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a directory and those above it that are missing; their names survive a power cut."""
+    """Makes a directory and those above it that are missing, for the store's user; their names survive a power cut."""
     missing = [each for each in (folder, *folder.parents) if not each.is_dir()]
     for each in reversed(missing):
-        each.mkdir(exist_ok=True)
+        each.mkdir(mode=folder_mode(), exist_ok=True)
         sync_folder(each.parent)
 
 

@@ -125,10 +125,16 @@ def _group_row(group: Any) -> dict[str, Any]:
 def _call(gateway: str, token_file: Path | None, method: str, request: Any, response_type: Any) -> Any:
     import grpc
 
+    from store.errors import SecretError
+    from store.permissions import check_secret
+
     metadata: tuple[tuple[str, str], ...] = ()
     if token_file is not None:
         try:
+            check_secret(token_file, "--token-file")
             metadata = (("authorization", f"Bearer {token_file.read_text().strip()}"),)
+        except SecretError as error:
+            fail(str(error))
         except OSError as error:
             fail(f"--token-file {token_file} cannot be read: {error}")
     with grpc.insecure_channel(gateway) as channel:

@@ -50,6 +50,8 @@ def reput(
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each batch")] = False,
 ) -> None:
     _need_spark()
+    from store.errors import SecretError
+    from store.permissions import check_secret
     from structured_streaming.errors import LakeError
     from structured_streaming.progress import BatchReport
     from structured_streaming.reput import ReputOptions, run_reput
@@ -71,6 +73,11 @@ def reput(
                 err=True,
             )
 
+    if token_file is not None:
+        try:
+            check_secret(token_file, "--token-file")
+        except (SecretError, OSError) as error:
+            fail(str(error))
     options = ReputOptions(
         lake=lake,
         store=store,

@@ -149,9 +149,11 @@ def rebuild(
     from broker_gateway.handover import hand_over
     from broker_gateway.metadata.rocketmq_files import ConfigFileError
     from store.errors import StoreError
+    from store.permissions import use
     from store.rebuild import rebuild as write
     from store.recovery import load_identity, lock_store
 
+    use(group_read=False)
     config: list[Path] = []
     try:
         if folder.is_dir() and load_identity(folder) is not None:
@@ -206,9 +208,11 @@ def import_(
     from broker_gateway.handover import take_over
     from broker_gateway.metadata.rocketmq_files import ConfigFileError
     from store.errors import StoreError
+    from store.permissions import use
 
     if not (folder / "commitlog").is_dir():
         fail(f"{folder} holds no commitlog; give the folder of a store (storePathRootDir)")
+    use(group_read=False)
     try:
         taken = take_over(folder, broker_name, cluster, skip_damaged=skip_damaged)
     except (StoreError, ConfigFileError, OSError) as error:

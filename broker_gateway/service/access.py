@@ -7,6 +7,8 @@ from pathlib import Path
 
 from broker_gateway.errors import OptionError
 from broker_gateway.service.context import CallContext, RpcError
+from store.errors import SecretError
+from store.permissions import check_secret
 
 
 class Access:
@@ -16,7 +18,10 @@ class Access:
         self._token: bytes | None = None
         if token_file is not None:
             try:
+                check_secret(token_file, "lakeTokenFile")
                 self._token = token_file.read_text(encoding="utf-8").strip().encode()
+            except SecretError as error:
+                raise OptionError(str(error)) from error
             except OSError as error:
                 raise OptionError(f"lakeTokenFile={token_file} cannot be read: {error}") from error
             except UnicodeDecodeError:  # which has the token in it

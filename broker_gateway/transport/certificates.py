@@ -11,6 +11,8 @@ from pathlib import Path
 import structlog
 
 from broker_gateway.errors import OptionError
+from store.errors import SecretError
+from store.permissions import check_secret
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +29,10 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])
     try:
+        check_secret(key, "tlsKeyPath")
         context.load_cert_chain(certificate, key)
+    except SecretError as error:
+        raise OptionError(str(error)) from error
     except (OSError, ssl.SSLError) as error:
         raise OptionError(
             f"tlsCertPath={certificate} and tlsKeyPath={key} cannot be used: {error}; give a certificate and its "

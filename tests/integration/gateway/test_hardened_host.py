@@ -82,6 +82,8 @@ def test_every_start_succeeds_and_every_command_scans(tmp_path: Path) -> None:
     code = gateway.store / "lakecompiled"
     assert code.stat().st_mode & 0o777 == 0o700
     assert any(code.iterdir())
+    for path in (gateway.store, *gateway.store.rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path
 
     seen = run(tmp_path, *command("store", "inspect", str(gateway.store), "--json"))
     assert seen.returncode == 0, seen.stderr

@@ -121,6 +121,7 @@ def test_log_service_gives_flushed_whole_records(gateway: Gateway, client: Clien
 def test_token_is_needed_once_configured(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("0123456789abcdef-secret\n")
+    token.chmod(0o600)
     with Gateway(tmp_path, lakeTokenFile=str(token)) as gateway:
         denied = run("topic", "list", "--gateway", gateway.address)
         assert denied.returncode == 1

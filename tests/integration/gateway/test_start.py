@@ -153,6 +153,7 @@ def test_a_start_that_fails_behind_its_registration_is_taken_back(tmp_path: Path
 def test_certificates_that_are_none(tmp_path: Path) -> None:
     bad = tmp_path / "bad.pem"
     bad.write_text("no certificate")
+    bad.chmod(0o600)
     done = start(tmp_path, tlsCertPath=str(bad), tlsKeyPath=str(bad))
     assert done.returncode == 253
     assert f"tlsCertPath={bad}" in done.stderr
@@ -212,6 +213,7 @@ def test_a_token_that_cannot_be_read(tmp_path: Path) -> None:
 def test_a_token_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_bytes("geheim-Schlüssel-TOPSECRET-123".encode("latin-1"))
+    token.chmod(0o600)
     done = start(tmp_path, lakeTokenFile=str(token))
     assert done.returncode == 253
     assert f"lakeTokenFile={token} is not UTF-8; write" in done.stderr
