@@ -97,7 +97,7 @@ def received(responses: list[rpc.ReceiveMessageResponse]) -> tuple[int, list[pb.
 class MessagingCalls(Protocol):
     """Calls of MessagingService by name, and the usual ones in a line."""
 
-    def call(self, method: str, request: Any, timeout: float = 10.0) -> Any:
+    def call(self, method: str, request: Any, timeout: float | None = None) -> Any:
         """The response, of ReceiveMessage the list of them; `timeout` in seconds."""
 
     def send(self, topic: str, *bodies: bytes, **system: Any) -> Any:

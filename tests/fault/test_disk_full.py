@@ -15,8 +15,8 @@ from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
-from tests.integration.gateway.conftest import OPTIONS, Client
 
 DISK = 24 << 20
 SEGMENT = 1 << 20

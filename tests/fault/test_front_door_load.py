@@ -20,6 +20,7 @@ from broker_gateway.remoting.frame import Decoder, encode
 from broker_gateway.remoting.java_json import JsonObject
 from broker_gateway.service.administration.connections import MAX_HELD, Heartbeat
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from tests.fault.hostile_peers import (
     BOMBS,
@@ -29,7 +30,6 @@ from tests.fault.hostile_peers import (
     idle_and_half_open,
     memory_mib,
 )
-from tests.integration.gateway.conftest import OPTIONS, Client
 
 _CODES = (
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,

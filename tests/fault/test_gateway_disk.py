@@ -15,10 +15,10 @@ import grpc
 import pytest
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from tests.fault.conftest import EVIDENCE
 from tests.fault.test_gateway_crash import stored
-from tests.integration.gateway.conftest import OPTIONS, Client
 
 ROUNDS = 15 if EVIDENCE else 1
 CUTS_A_ROUND = 5 if EVIDENCE else 3

@@ -15,10 +15,11 @@ from broker_gateway.metadata.data_version import DataVersion, parse_data_version
 from broker_gateway.metadata.rocketmq_files import quoted_keys
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.messages import message
 from lakebroker_testing.official_client import OfficialClient, OfficialClientError
 from lakebroker_testing.real_rocketmq import RocketMQ
-from tests.integration.gateway.conftest import OPTIONS, Client, message
 
 SEGMENT = 1 << 20
 COUNT = 300

@@ -16,8 +16,8 @@ import pytest
 
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import ROOT, Gateway, ProcessError
-from tests.integration.gateway.conftest import OPTIONS, Client
 from tests.integration.gateway.test_remoting import ask
 
 _MORE = '''

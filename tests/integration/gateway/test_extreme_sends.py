@@ -8,11 +8,12 @@ from typing import Any
 import grpc
 import pytest
 
-from demo.processes import Gateway
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.client import OPTIONS, SERVICE, Client
+from lakebroker_testing.gateway import Gateway
+from lakebroker_testing.messages import message
 from tests.extreme_sends import extreme_messages
-from tests.integration.gateway.conftest import OPTIONS, SERVICE, Client, message
 
 DEADLINE_S = 120.0
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import ROOT, Gateway, command
-from tests.integration.gateway.conftest import OPTIONS, Client
 
 _ALL_READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind / && exec "$@"'
 READ_BY_PATH = """

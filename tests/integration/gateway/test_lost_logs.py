@@ -14,8 +14,8 @@ from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode
 from broker_gateway.remoting.command import Command
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import ROOT, Gateway, command
-from tests.integration.gateway.conftest import OPTIONS, Client
 
 _FULL = ["sh", "-c", 'exec "$@" >/dev/full 2>&1', "sh"]
 

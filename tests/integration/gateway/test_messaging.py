@@ -9,7 +9,8 @@ import pytest
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
-from tests.integration.gateway.conftest import Client, message
+from lakebroker_testing.client import Client
+from lakebroker_testing.messages import message
 
 
 def receive_all(client: Client, topic: str, group: str, count: int, **extra: Any) -> list[pb.Message]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
-from tests.integration.gateway.conftest import OPTIONS, Client
 
 
 def codes(client: Client, topic: str) -> list[int]:

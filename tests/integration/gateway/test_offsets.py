@@ -11,8 +11,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway
-from tests.integration.gateway.conftest import Client
 from tests.integration.gateway.test_retention import AT_ONCE, BODY, SEGMENT, drain, first_segment, wait_for
 
 ONE_QUEUE = {**AT_ONCE, "defaultTopicQueueNums": "1"}

@@ -19,11 +19,11 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.lakebroker.log.v1 import log_pb2
+from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import ROOT, Gateway, ProcessError, command
 from store.scan import scan
 from structured_streaming.errors import SourceError
 from structured_streaming.source.logs import BrokerLog
-from tests.integration.gateway.conftest import OPTIONS, Client
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -15,10 +15,9 @@ import pytest
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT, command
 from lakebroker_testing.official_client import OfficialClient
-
-from .conftest import Client
 
 
 class Host:

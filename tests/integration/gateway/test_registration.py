@@ -30,9 +30,9 @@ from broker_gateway.remoting.connection import Connection, Processors
 from broker_gateway.remoting.server import RemotingServer
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
 
-from .conftest import Client
 from .test_processes import routes
 from .test_reload_live import running
 

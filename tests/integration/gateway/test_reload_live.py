@@ -19,9 +19,9 @@ from broker_gateway.service.access import Access
 from broker_gateway.service.context import CallContext
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.messages import message
 from store.message_store import MessageStore
 from store.record import Host
-from tests.integration.gateway.conftest import message
 
 _CONTEXT = CallContext({"x-mq-client-id": "tester"}, "127.0.0.1:5", None, ("127.0.0.1", 8081))
 

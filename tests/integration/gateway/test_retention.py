@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
-from tests.integration.gateway.conftest import OPTIONS, Client
 
 SEGMENT = 1 << 20
 AT_ONCE = {

@@ -14,6 +14,7 @@ from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import ROOT, Gateway, command
 from store.log_reader import LogReader
 from structured_streaming.errors import ForeignWriterError, LakeError
@@ -21,7 +22,6 @@ from structured_streaming.reput import ReputOptions, start_reput
 from structured_streaming.sink.delta_commit import DeltaCommitSink
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.sql import register
-from tests.integration.gateway.conftest import OPTIONS, Client
 from tests.integration.spark.conftest import Writer, rows
 from tests.lake_checks import assert_exact
 

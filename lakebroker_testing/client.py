@@ -1,0 +1,39 @@
+"""Plain gRPC calls to a gateway, without a RocketMQ client library between: what is sent is what the test says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.messages import MessagingCalls
+
+SERVICE = rpc.DESCRIPTOR.services_by_name["MessagingService"]
+OPTIONS = {"minInvisibleTimeMillsForRecv": "200", "grpcClientConsumerMinLongPollingTimeoutMillis": "200"}
+"""Of a gateway whose redeliveries and empty receives a test does not want to wait for."""
+
+
+class Client(MessagingCalls):
+    """Calls of MessagingService by name; `client_id=None` leaves the metadata out."""
+
+    def __init__(self, address: str, client_id: str | None = "tester") -> None:
+        self.channel = grpc.insecure_channel(address)
+        self.metadata = (("x-mq-client-id", client_id),) if client_id is not None else ()
+
+    def call(self, method: str, request: Any, timeout: float | None = 10.0) -> Any:
+        """Raises grpc.RpcError."""
+        described = SERVICE.methods_by_name[method]
+        response = getattr(rpc, described.output_type.name)
+        make = self.channel.unary_stream if described.server_streaming else self.channel.unary_unary
+        invoke = make(
+            f"/{SERVICE.full_name}/{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=response.FromString,
+        )
+        answer = invoke(request, timeout=timeout, metadata=self.metadata)
+        return list(answer) if described.server_streaming else answer
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self.channel.close()
