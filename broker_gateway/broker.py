@@ -23,6 +23,7 @@ from broker_gateway.extensions import Extensions, MetricsSink, on_thread
 from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.journal.replay import Replayed, replay
+from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.lake import Lake
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
 from broker_gateway.metadata.names import RETRY_PREFIX
@@ -96,8 +97,9 @@ class Broker:
             store,
             self.catalog,
             self.deliveries,
-            config.lake.lake_journal_snapshot_bytes,
+            SnapshotPace(config.lake.lake_journal_snapshot_bytes, config.lake.lake_journal_snapshot_percent),
             partial(self.turn.add, Stage.JOURNAL),
+            lambda work: asyncio.get_running_loop().call_soon(work),
         )
         self.minutes = MinuteStatistics()
         self.peers = Peers(config.lake.lake_peers_file, config.broker.broker_name)

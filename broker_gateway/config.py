@@ -326,7 +326,12 @@ class LakeOptions(_Group):
     )
     lake_remote_admin: bool = Field(False, description="take remoting administration from other machines too")
     lake_token_file: OptionalPath = Field(None, description="file with the token for Log and Admin services")
-    lake_journal_snapshot_bytes: int = Field(64 << 20, ge=1 << 16, description="log between two snapshots")
+    lake_journal_snapshot_bytes: int = Field(
+        64 << 20, ge=1 << 16, description="of log, at least, between the beginnings of two snapshots"
+    )
+    lake_journal_snapshot_percent: int = Field(
+        5, ge=1, le=100, description="of the log, at most, that snapshots may take"
+    )
     lake_queue_index_max_bytes: int = Field(
         256 << 20,
         ge=1 << 20,

@@ -14,6 +14,7 @@ from broker_gateway.clock import now_ms
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.replay import replay
+from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, Topic
 from broker_gateway.metadata.rocketmq_files import (
     CONFIG_FOLDER,
@@ -98,7 +99,9 @@ def take_over(root: Path, broker: str, cluster: str, *, skip_damaged: bool = Fal
     try:
         catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
         replayed = replay(store, catalog, deliveries)
-        journal = Journal(store, catalog, deliveries, 1 << 62, lambda work: None)
+        journal = Journal(
+            store, catalog, deliveries, SnapshotPace(1 << 62), lambda work: None, lambda work: None
+        )
         journal.replayed_to(replayed.snapshot_offset)
         if "topics.json" not in config.versions:
             config.topics = _topics_of(store, now)

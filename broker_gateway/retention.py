@@ -73,7 +73,7 @@ class Retention:
     async def _keep_from(self, wanted: int) -> int:
         needed = self._journal.needed_from()
         if needed < wanted:
-            self._journal.write_snapshot()  # on disk by the next look
+            self._journal.begin_snapshot()  # on disk by a later look
             self._store.request_flush()
         if self._lake is None:
             return needed

@@ -15,6 +15,7 @@ No IO, no clock: the caller gives the time.
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 from collections import OrderedDict, deque
@@ -147,6 +148,12 @@ class QueueDelivery:
         offsets = list(self.in_flight)
         if any(a > b for a, b in itertools.pairwise(offsets)):
             self.in_flight = OrderedDict(sorted(self.in_flight.items()))
+
+    def in_flight_from(self, offset: int, most: int) -> list[InFlight]:
+        """At most `most` messages in flight at or above an offset, ascending."""
+        offsets = list(self.in_flight)
+        first = bisect.bisect_left(offsets, offset)
+        return [self.in_flight[each] for each in offsets[first : first + most]]
 
     def reset(self, cursor: int) -> None:
         """Forgets every message in flight and goes on at `cursor`."""

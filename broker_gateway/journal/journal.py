@@ -1,16 +1,15 @@
 """Writing the journal: everything that changed in one turn of the event loop becomes one record.
 
-Owns batching, snapshots and the callbacks of those who wait; what changes is said by the services. Runs on
-the event loop; `schedule` runs what it is given at the end of the turn. Format: `proto/lakebroker/journal/v1/journal.proto`. A batch is appended at the end of the
-turn, or at once when it has grown past `_EVENTS_A_RECORD`; a complete snapshot follows every
-`snapshot_bytes` of log, in parts of about `_PART_BYTES`.
+Owns batching, when snapshots are made, and the callbacks of those who wait; what changes is said by the services. Runs
+on the event loop. Format: `proto/lakebroker/journal/v1/journal.proto`. A batch is appended at the end of the turn, or at
+once when it has grown past `_EVENTS_A_RECORD`. A complete snapshot (`snapshot.py`) is begun when the log has grown
+enough since the one before, and one part of it is appended a turn.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import structlog
@@ -18,8 +17,17 @@ import structlog
 from broker_gateway.clock import monotonic_s, now_ms
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.metadata.catalog import GROUPS_FILE, MAX_QUEUES, TOPICS_FILE, Catalog, Group, Topic
-from broker_gateway.metadata.data_version import DataVersion
+from broker_gateway.journal.snapshot import (
+    Pieces,
+    Snapshot,
+    SnapshotPace,
+    Untold,
+    group_change,
+    parts_of,
+    topic_change,
+    version_change,
+)
+from broker_gateway.metadata.catalog import GROUPS_FILE, TOPICS_FILE, Catalog, Group, Topic
 from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.errors import StoreError, StoreReadOnlyError
@@ -33,13 +41,10 @@ SNAPSHOT_TAG = "snapshot"
 _TAGS = {tag: (tags_code(tag), encode_properties({"TAGS": tag})) for tag in (EVENTS_TAG, SNAPSHOT_TAG)}
 """Tags code and properties of the journal's records."""
 _EVENTS_A_RECORD = 1024
-_IN_FLIGHT_A_PART = 1024
 _SNAPSHOT_AGAIN_S = 10.0
 _LOST_AGAIN_S = 0.5
 _LONGEST_WAIT_S = 5.0
 """Between attempts to append when one failed, each longer than the one before: they make snapshots."""
-_PART_BYTES = 256 * 1024
-"""A record stays under 1 MiB, the least size of a segment, whatever names and ids are."""
 
 
 class Journal:
@@ -50,15 +55,23 @@ class Journal:
         store: MessageStore,
         catalog: Catalog,
         deliveries: DeliveryTable,
-        snapshot_bytes: int,
+        pace: SnapshotPace,
         schedule: Callable[[Callable[[], None]], None],
+        next_turn: Callable[[Callable[[], None]], object],
     ) -> None:
+        """`schedule` runs what it is given at the end of the turn, `next_turn` in the next one."""
         self._store = store
         self._catalog = catalog
         self._deliveries = deliveries
-        self._snapshot_bytes = snapshot_bytes
+        self._pieces = Pieces(catalog, deliveries, store.index)
+        self._pace = pace
         self._schedule = schedule
+        self._next_turn = next_turn
+        self._snapshot: Snapshot | None = None
+        """The one under way."""
         self._snapshot_at = 0
+        self._snapshot_size = 0
+        """Of the newest complete one of this run: where it begins, and its bytes."""
         self._snapshot_not_before = 0.0
         self._unflushed: list[tuple[int, int]] = []
         self._needed_from = 0
@@ -70,6 +83,7 @@ class Journal:
         self._no_room = False
         self._lost: Exception | None = None
         """Why something noted is in memory only; None when nothing is."""
+        self._untold = Untold()
         self._again_at = 0.0
         self._wait_s = _LOST_AGAIN_S
         self._waiting: list[Callable[[Exception | None], None]] = []
@@ -80,9 +94,14 @@ class Journal:
 
     def needed_from(self) -> int:
         """Where the newest complete snapshot that is on disk begins: a start reads nothing before it."""
+        self._to_be_flushed()
+        return self._needed_from
+
+    def _to_be_flushed(self) -> bool:
+        """Whether a complete snapshot is not on disk yet."""
         while self._unflushed and self._unflushed[0][1] <= self._store.flushed_offset:
             self._needed_from = self._unflushed.pop(0)[0]
-        return self._needed_from
+        return bool(self._unflushed)
 
     def events(
         self,
@@ -147,11 +166,11 @@ class Journal:
         for name, topic_name, queue_id in keys:
             batch.queues.add(consumer_group=name, topic=topic_name, queue_id=queue_id, removed=True)
         if topic is not None:
-            change = _topic_change(topic, deleted=True)
+            change = topic_change(topic, deleted=True)
             change.first_queue_offset.extend(first_offsets)
             batch.topics.append(change)
         if group is not None:
-            batch.groups.append(_group_change(group, deleted=True))
+            batch.groups.append(group_change(group, deleted=True))
         self._append_ahead(batch)
 
     def _append_ahead(self, whole: pb.Batch) -> None:
@@ -167,12 +186,12 @@ class Journal:
 
     def topic(self, topic: Topic) -> None:
         """A topic was made or changed."""
-        self._batch.topics.append(_topic_change(topic))
+        self._batch.topics.append(topic_change(topic))
         self._touched(1)
 
     def group(self, group: Group) -> None:
         """A group was made or changed."""
-        self._batch.groups.append(_group_change(group))
+        self._batch.groups.append(group_change(group))
         self._touched(1)
 
     def stats(self, minutes: Iterable[pb.MinuteStats]) -> None:
@@ -202,7 +221,7 @@ class Journal:
         """Appends what is pending now; an error goes to those who wait and to the caller. A snapshot that is due follows.
 
         What could not be appended is in memory only. Later records, which say how far queues are, would make it settled:
-        the next one that can be appended has a snapshot with it. That is not tried again for a while, unless `at_once`.
+        the next one that can be appended says how all of that is. It is not tried again for a while, unless `at_once`.
         """
         if not self._pending:
             return
@@ -210,32 +229,83 @@ class Journal:
             error = _same(self._lost)
             self._give_up(error)
             raise error
-        self._append_pending(with_snapshot=self._lost is not None)
-        if self._store.max_offset - self._snapshot_at >= self._snapshot_bytes:
-            self._try_snapshot()
+        self._append_pending()
+        if self._snapshot is None and self._pace.due(
+            self._store.max_offset - self._snapshot_at, self._snapshot_size
+        ):
+            self.begin_snapshot()
 
-    def _try_snapshot(self) -> None:
-        """A failure is no error of what was written before: it is tried again after a while."""
-        now = monotonic_s()
-        if now < self._snapshot_not_before:
+    def begin_snapshot(self) -> None:
+        """Begins a complete snapshot, of which a part is appended each turn.
+
+        Not while one is under way or not on disk yet, nor for a while after one failed.
+        """
+        if self._snapshot is not None or self._to_be_flushed() or monotonic_s() < self._snapshot_not_before:
+            return
+        self._snapshot = self._begun()
+        self._next_turn(self._at_the_end)
+
+    def _begun(self) -> Snapshot:
+        """A start reads the journal from the log's end on: what is pending comes behind it."""
+        return Snapshot(self._pieces, self._store.max_offset)
+
+    def _at_the_end(self) -> None:
+        self._schedule(self._write_part)
+
+    def _write_part(self) -> None:
+        """A failure is no error of anybody's call: it is tried again after a while."""
+        try:
+            self._append_part()
+        except (StoreError, OSError) as error:
+            self._snapshot_not_before = monotonic_s() + _SNAPSHOT_AGAIN_S
+            log.error("a snapshot could not be written; it is tried again", error=str(error))
+        else:
+            if self._snapshot is not None:
+                self._next_turn(self._at_the_end)
+
+    def _append_part(self) -> None:
+        snapshot = self._snapshot
+        if snapshot is None:  # one was written at once meanwhile
             return
         try:
-            self.write_snapshot()
-        except (StoreError, OSError) as error:
-            self._snapshot_not_before = now + _SNAPSHOT_AGAIN_S
-            log.error("a snapshot could not be written; it is tried again", error=str(error))
+            if self._pending:
+                self._append_pending()
+            self._append([(self._finished(snapshot.next_part()), SNAPSHOT_TAG)])
+        except BaseException:
+            self._snapshot = None
+            raise
+        if snapshot.complete:
+            self._snapshot = None
+            self._snapshot_at, self._snapshot_size = snapshot.log_offset, snapshot.size
+            self._unflushed.append((snapshot.log_offset, self._store.max_offset))
 
     def write_snapshot(self) -> None:
-        """Appends what is pending and the complete state: data versions, topics, groups, every group's queues."""
-        self._append_pending(with_snapshot=True)
+        """Appends what is pending and the complete state, at once: data versions, topics, groups, every group's queues.
 
-    def _append_pending(self, *, with_snapshot: bool) -> None:
+        For stops: it takes time in proportion to the state.
+        """
+        self._snapshot = self._begun()
+        while self._snapshot is not None:
+            self._append_part()
+
+    def _told_again(self) -> list[pb.Batch]:
+        """How everything is that the log was not told of."""
+        queues = [
+            (name, max(topic.read_queues, topic.write_queues) if (topic := self._catalog.topic(name)) else 0)
+            for name in self._untold.topics
+        ]
+        known = (self._deliveries.known(key) for key in self._untold.queues)
+        return parts_of(
+            self._pieces, queues, self._untold.groups, [state for state in known if state is not None]
+        )
+
+    def _append_pending(self) -> None:
+        """What is pending and, behind it, how everything is that the log was not told of."""
         changes = self._changes
-        offset = self._store.max_offset
         try:
-            records = [(self._taken(), EVENTS_TAG)] if self._pending else []
-            if with_snapshot:  # what is pending is replayed on top of it, and changes nothing
-                records += [(part, SNAPSHOT_TAG) for part in self._snapshot_of(offset)]
+            records = [(self._taken(), EVENTS_TAG)]
+            if self._lost is not None:
+                records += [(self._finished(part), SNAPSHOT_TAG) for part in self._told_again()]
             self._append(records)
         except Exception as error:
             self._lose(error)
@@ -243,10 +313,8 @@ class Journal:
         self._pending = 0
         self._batch, self._changes = pb.Batch(version=VERSION), {}
         waiting, self._waiting = self._waiting, []
-        if with_snapshot:
-            self._lost, self._wait_s = None, _LOST_AGAIN_S
-            self._snapshot_at = offset
-            self._unflushed.append((offset, self._store.max_offset))
+        if self._lost is not None:
+            self._lost, self._wait_s, self._untold = None, _LOST_AGAIN_S, Untold()
         for state, change in changes.values():
             if change.has_committed:
                 state.journaled_committed = change.committed
@@ -261,6 +329,7 @@ class Journal:
 
     def _give_up(self, error: Exception) -> None:
         """What is pending is not going to be appended."""
+        self._untold.add(self._batch, self._changes)
         self._pending = 0
         self._batch, self._changes = pb.Batch(version=VERSION), {}
         waiting, self._waiting = self._waiting, []
@@ -283,23 +352,10 @@ class Journal:
         batch.version = VERSION
         batch.timestamp_ms = now_ms()
         if batch.topics or batch.groups:
-            batch.data_versions.append(_version_change(TOPICS_FILE, self._catalog.topics_version))
+            batch.data_versions.append(version_change(TOPICS_FILE, self._catalog.topics_version))
         if batch.groups:
-            batch.data_versions.append(_version_change(GROUPS_FILE, self._catalog.groups_version))
+            batch.data_versions.append(version_change(GROUPS_FILE, self._catalog.groups_version))
         return batch
-
-    def _snapshot_of(self, offset: int) -> list[pb.Batch]:
-        """The complete state; a start reads the journal from that physical offset on."""
-        parts = list(self._snapshot_parts())
-        snapshot_id = uuid.uuid4().hex
-        for number, part in enumerate(parts):
-            part.version = VERSION
-            part.timestamp_ms = now_ms()
-            part.snapshot.snapshot_id = snapshot_id
-            part.snapshot.part = number
-            part.snapshot.parts = len(parts)
-            part.snapshot.log_offset = offset
-        return parts
 
     def _change(self, state: QueueDelivery) -> pb.QueueChange:
         known = self._changes.get(state.key)
@@ -354,41 +410,6 @@ class Journal:
             ]
         )
 
-    def _snapshot_parts(self) -> Iterable[pb.Batch]:
-        """The complete state in batches of about `_PART_BYTES`; at least one."""
-        part, size = pb.Batch(), 0
-        for piece in self._snapshot_pieces():
-            part.MergeFrom(piece)
-            size += piece.ByteSize()
-            if size >= _PART_BYTES:
-                yield part
-                part, size = pb.Batch(), 0
-        yield part
-
-    def _queues(self) -> dict[str, int]:
-        """How many queues every topic has or had; deleted ones too, which go on with higher offsets if made again."""
-        queues = {topic.name: max(topic.read_queues, topic.write_queues) for topic in self._catalog.topics()}
-        for name, queue_id in self._store.index.queues():
-            if name != JOURNAL_TOPIC and queue_id < MAX_QUEUES:
-                queues[name] = max(queues.get(name, 0), queue_id + 1)
-        return queues
-
-    def _snapshot_pieces(self) -> Iterable[pb.Batch]:
-        for file, version in self._catalog.versions.items():
-            yield pb.Batch(data_versions=[_version_change(file, version)])
-        for name, queues in self._queues().items():
-            topic = self._catalog.topic(name)
-            change = _topic_change(topic or Topic(name, 0, 0), deleted=topic is None)
-            index = self._store.index
-            change.next_queue_offset.extend(index.max_offset(name, queue) for queue in range(queues))
-            change.first_queue_offset.extend(index.begin(name, queue) for queue in range(queues))
-            yield pb.Batch(topics=[change])
-        for group in self._catalog.groups():
-            yield pb.Batch(groups=[_group_change(group)])
-        for state in self._deliveries.queues():
-            for queue in _queue_snapshots(state):
-                yield pb.Batch(queues=[queue])
-
 
 def _tell(waiting: Iterable[Callable[[Exception | None], None]], error: Exception | None) -> None:
     """Calls those who waited for an append; what one of them raises is kept from the others."""
@@ -397,63 +418,6 @@ def _tell(waiting: Iterable[Callable[[Exception | None], None]], error: Exceptio
             callback(error)
         except Exception:
             log.exception("who waited for the journal failed")
-
-
-def _queue_snapshots(state: QueueDelivery) -> Iterable[pb.QueueChange]:
-    """The state of a queue, in several changes when much is in flight."""
-    group, topic, queue_id = state.key
-    messages = list(state.in_flight.values())
-    for start in range(0, max(len(messages), 1), _IN_FLIGHT_A_PART):
-        some = messages[start : start + _IN_FLIGHT_A_PART]
-        yield pb.QueueChange(
-            consumer_group=group,
-            topic=topic,
-            queue_id=queue_id,
-            cursor=state.cursor,
-            in_flight=pb.InFlight(
-                queue_offset=[m.queue_offset for m in some],
-                attempt=[m.attempt for m in some],
-                invisible_until_ms=[m.invisible_until_ms for m in some],
-                delivery_id=[m.delivery_id for m in some],
-                message_id=[m.message_id for m in some],
-                client_id=[m.client_id for m in some],
-            ),
-        )
-
-
-def _version_change(file: str, version: DataVersion) -> pb.DataVersion:
-    return pb.DataVersion(
-        file=file,
-        state_version=version.state_version,
-        counter=version.counter,
-        timestamp_ms=version.timestamp_ms,
-    )
-
-
-def _topic_change(topic: Topic, *, deleted: bool = False) -> pb.TopicChange:
-    if deleted:
-        return pb.TopicChange(topic=topic.name, deleted=True)
-    return pb.TopicChange(
-        topic=topic.name,
-        read_queues=topic.read_queues,
-        write_queues=topic.write_queues,
-        permission=topic.permission,
-        accept_message_types=topic.accept_message_types,
-        created_ms=topic.created_ms,
-        order=topic.order,
-    )
-
-
-def _group_change(group: Group, *, deleted: bool = False) -> pb.GroupChange:
-    if deleted:
-        return pb.GroupChange(group=group.name, deleted=True)
-    return pb.GroupChange(
-        group=group.name,
-        retry_max_times=group.retry_max_times,
-        fifo=group.fifo,
-        consume_enabled=group.consume_enabled,
-        created_ms=group.created_ms,
-    )
 
 
 def _same(error: Exception) -> Exception:

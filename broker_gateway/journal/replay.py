@@ -41,21 +41,14 @@ class Replayed:
 
 def replay(store: MessageStore, catalog: Catalog, deliveries: DeliveryTable) -> Replayed:
     """Restores topics, groups and delivery state; raises JournalVersionError."""
-    parts = _newest_snapshot(store)
-    offset = parts[0].snapshot.log_offset if parts else 0
-    for part in parts:
-        _apply_catalog(part, catalog, store)
-        for change in part.queues:
-            _apply_snapshot(change, deliveries)
+    offset, snapshot_id = _newest_snapshot(store)
     records = 0
     for _, record in heapq.merge(*_sources(store, offset), key=lambda item: item[0]):
         records += 1
         if record.topic == JOURNAL_TOPIC:
             batch = _decode(record)
-            if batch is not None and not batch.HasField("snapshot"):
-                _apply_catalog(batch, catalog, store)
-                for change in batch.queues:
-                    _apply_events(change, deliveries)
+            if batch is not None:
+                _apply(batch, snapshot_id, catalog, deliveries, store)
         else:
             _apply_move(record, deliveries)
     for state in deliveries.queues():
@@ -64,10 +57,26 @@ def replay(store: MessageStore, catalog: Catalog, deliveries: DeliveryTable) -> 
     return Replayed(offset, records)
 
 
-def _newest_snapshot(store: MessageStore) -> list[pb.Batch]:
+def _apply(
+    batch: pb.Batch, snapshot_id: str, catalog: Catalog, deliveries: DeliveryTable, store: MessageStore
+) -> None:
+    """Changes, or a part of a snapshot where it stands. Parts that stand together count of the chosen one only."""
+    part = batch.snapshot if batch.HasField("snapshot") else None
+    if part is not None and not part.in_place and part.snapshot_id != snapshot_id:
+        return
+    _apply_catalog(batch, catalog, store)
+    for change in batch.queues:
+        if part is None:
+            _apply_events(change, deliveries)
+        else:
+            _apply_piece(change, part.in_place, deliveries)
+
+
+def _newest_snapshot(store: MessageStore) -> tuple[int, str]:
+    """Where a replay begins, and the id of the newest complete snapshot; 0 and an empty one without."""
     code = tags_code(SNAPSHOT_TAG)
     low, high = store.index.min_offset(JOURNAL_TOPIC, 0), store.index.max_offset(JOURNAL_TOPIC, 0)
-    found: dict[str, dict[int, pb.Batch]] = {}
+    found: dict[str, tuple[int, int]] = {}  # by id: parts seen, parts there are
     while high > low:
         start = max(low, high - 4096)
         offsets, sizes, codes = store.index.entries(JOURNAL_TOPIC, 0, start, high - start)
@@ -77,12 +86,14 @@ def _newest_snapshot(store: MessageStore) -> list[pb.Batch]:
             batch = _decode(store.record(int(offsets[position]), int(sizes[position])))
             if batch is None:
                 continue
-            parts = found.setdefault(batch.snapshot.snapshot_id, {})
-            parts[batch.snapshot.part] = batch
-            if len(parts) == batch.snapshot.parts:
-                return [parts[number] for number in sorted(parts)]
+            part = batch.snapshot
+            seen, there_are = found.get(part.snapshot_id, (0, 0))
+            seen, there_are = seen + 1, max(there_are, part.parts)
+            if seen == there_are and part.snapshot_id:
+                return part.log_offset, part.snapshot_id
+            found[part.snapshot_id] = (seen, there_are)
         high = start
-    return []
+    return 0, ""
 
 
 def _sources(store: MessageStore, offset: int) -> list[Iterator[tuple[int, Record]]]:
@@ -162,8 +173,11 @@ def _apply_catalog(batch: pb.Batch, catalog: Catalog, store: MessageStore) -> No
         )
 
 
-def _apply_snapshot(change: pb.QueueChange, deliveries: DeliveryTable) -> None:
+def _apply_piece(change: pb.QueueChange, in_place: bool, deliveries: DeliveryTable) -> None:
+    """The first piece of a queue replaces what changes before it said."""
     state = deliveries.restore(_key(change), change.cursor)
+    if in_place and not change.continued:
+        state.reset(change.cursor)
     kept = change.in_flight
     for offset, attempt, until, delivery_id, message_id, client_id in zip(
         kept.queue_offset,

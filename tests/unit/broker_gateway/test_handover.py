@@ -14,6 +14,7 @@ from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.handover import KV_STORE_FOLDER, hand_over, take_over
 from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.replay import replay
+from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.metadata.catalog import Catalog, Group
 from broker_gateway.metadata.check_points import TIMER_TOPIC
 from broker_gateway.metadata.data_version import DataVersion
@@ -302,7 +303,9 @@ def fly(real: Real, group: Group, flying: Mapping[int, int], cursor: int) -> Non
     state.in_flight.clear()
     for offset, until in flying.items():
         state.restore(InFlight(offset, 2, until, 1, f"orders-{offset}", "me"))
-    Journal(store, catalog, deliveries, 1 << 62, lambda work: None).write_snapshot()
+    Journal(
+        store, catalog, deliveries, SnapshotPace(1 << 62), lambda work: None, lambda work: None
+    ).write_snapshot()
     store.close()
 
 

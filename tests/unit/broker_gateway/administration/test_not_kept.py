@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from broker_gateway.remoting.body.topic_config import TopicConfig
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.service.context import CallContext, RpcError
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
-from store.record import PendingRecord
+from store.record import PendingRecord, tags_code
 from tests.integration.gateway.test_reload_live import running
 
 _LOCAL = CallContext({}, "127.0.0.1:5", None, ("127.0.0.1", 8081))
@@ -109,10 +109,12 @@ def test_a_snapshot_that_is_due_does_not_bring_back_what_was_removed(tmp_path: P
     async def scenario() -> None:
         async with running(tmp_path) as broker:
             await prepared(broker)
-            broker.journal._snapshot_bytes = 1
+            broker.journal.begin_snapshot()
             await CHANGES[what](broker)
             after = known_or_none(broker)
-            broker.journal._snapshot_bytes = 1 << 60
+            await asyncio.sleep(0.1)  # its one part is written in the next turn
+            assert broker.journal._snapshot is None
+            assert broker.journal._snapshot_size
             broker.journal.write_snapshot = lambda: None  # type: ignore[method-assign]
         async with running(tmp_path) as broker:
             assert known_or_none(broker) == after
@@ -125,18 +127,21 @@ def test_a_snapshot_that_cannot_be_written_fails_no_change(
 ) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as broker:
-            broker.journal._snapshot_bytes = 1
-            tries: list[int] = []
+            append, refused = broker._store.append, []
 
-            def fails() -> None:
-                tries.append(1)
-                full()
+            def takes_no_snapshot(records: Sequence[PendingRecord]) -> object:
+                if any(tags_code("snapshot") == each.tags_code for each in records):
+                    refused.append(1)
+                    full()
+                return append(records)
 
             with monkeypatch.context() as patched:
-                patched.setattr(broker.journal, "write_snapshot", fails)
+                patched.setattr(broker._store, "append", takes_no_snapshot)
                 for number in range(3):
+                    broker.journal.begin_snapshot()
                     await broker.administration.groups.put(Group(f"g{number}"))
-                assert len(tries) == 1, "tried again after a while"
+                    await asyncio.sleep(0.01)
+                assert len(refused) == 1, "tried again after a while"
                 assert broker.catalog.group("g2") is not None
 
     asyncio.run(scenario())

@@ -9,8 +9,11 @@ import pytest
 from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.journal import Journal
-from broker_gateway.journal.replay import replay
+from broker_gateway.journal.replay import records_from, replay
+from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
+from broker_gateway.metadata.names import JOURNAL_TOPIC
+from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.message_store import MessageStore
 from store.record import Host, PendingRecord
 
@@ -18,14 +21,18 @@ KEY, OTHER = QueueKey("g", "t", 0), QueueKey("g", "u", 0)
 
 
 class Opened:
-    """A store with what its journal says."""
+    """A store with what its journal says. `pace`: when snapshots are begun."""
+
+    pace = SnapshotPace(1 << 62)
 
     def __init__(self, root: Path) -> None:
         host = Host("127.0.0.1", 10911)
         self.store = MessageStore.open(root, broker="b", cluster="c", store_host=host, segment_size=1 << 20)
         self.catalog, self.deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
         replay(self.store, self.catalog, self.deliveries)
-        self.journal = Journal(self.store, self.catalog, self.deliveries, 1 << 62, lambda work: None)
+        self.journal = Journal(
+            self.store, self.catalog, self.deliveries, self.pace, lambda work: None, lambda work: None
+        )
         self.catalog.on_topic = self.journal.topic
         self.catalog.on_group = self.journal.group
 
@@ -95,9 +102,10 @@ def test_a_deleted_topic_goes_on_higher_when_its_log_is_gone(tmp_path: Path) -> 
     before = Opened(tmp_path / "one")
     before.put("t", 5)
     before.store.index.begin_at("t", 0, 5)
-    parts = list(before.journal._snapshot_parts())
+    before.journal.write_snapshot()
+    batch = pb.Batch.FromString(bytes(list(records_from(before.store, JOURNAL_TOPIC, 0, 0))[-1][1].body))
     before.close(snapshot=False)
-    (change,) = [each for part in parts for each in part.topics if each.topic == "t"]
+    (change,) = [each for each in batch.topics if each.topic == "t"]
     assert change.deleted
     assert list(change.next_queue_offset) == list(change.first_queue_offset) == [5]
 
@@ -184,10 +192,11 @@ def test_a_topic_with_many_states_is_deleted_whole_or_not_at_all(
 def test_a_snapshot_in_the_turn_of_a_deletion_brings_no_group_back(tmp_path: Path) -> None:
     before = Opened(tmp_path)
     before.catalog.put_group(Group("g"))
-    before.journal._snapshot_bytes = 0  # one is due whenever something is written
+    before.journal._pace = SnapshotPace(0)  # one is due whenever something is written
     for _ in range(1023):
         before.journal.moved(before.deliveries.queue(KEY))
     before.catalog.delete_group("g", lambda group: before.journal.removed([], group=group))
+    before.journal.write_snapshot()
     before.store.close()
     after = Opened(tmp_path)
     assert after.catalog.group("g") is None
