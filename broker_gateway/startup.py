@@ -5,6 +5,7 @@
 | configuration | options, logs; refused ones end it here | - |
 | extensions | what installed packages plug in | - |
 | access | the token of Log and Admin services | - |
+| host | room on the disks, open files (`host_checks.py`) | - |
 | remoting ports | are taken, since records carry them | given back |
 | store | lock, recovery, flushing | flush, remove `abort`, unlock |
 | metadata | topics, groups, offsets and what is in flight, from the journal; system topics | - |
@@ -54,6 +55,7 @@ from broker_gateway.broker import Broker
 from broker_gateway.config import GatewayConfig
 from broker_gateway.errors import HostError, OptionError, StartError
 from broker_gateway.extensions import Extensions, load_extensions
+from broker_gateway.host_checks import check_host
 from broker_gateway.logs import configure_logs, say
 from broker_gateway.metrics import Metrics
 from broker_gateway.registration.startup import start_registration
@@ -152,6 +154,7 @@ class _Start:
         steps: Sequence[tuple[str, Callable[[], Awaitable[None]]]] = (
             ("extensions", self._load_extensions),
             ("access", self._read_token),
+            ("host", self._check_host),
             ("remoting ports", self._take_ports),
             ("store", self._open_store),
             ("metadata", self._load_metadata),
@@ -176,6 +179,9 @@ class _Start:
 
     async def _read_token(self) -> None:
         self._access = Access(self.config.lake.lake_token_file)
+
+    async def _check_host(self) -> None:
+        await asyncio.to_thread(check_host, self.config)  # looks at disks
 
     async def _take_ports(self) -> None:
         self._remoting = await asyncio.to_thread(take_ports, self.config)  # looks up a host name

@@ -40,6 +40,8 @@ Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Key = tuple[str, int]
 """Topic and queue id."""
+MOST_MAPPED = 64
+"""Files of runs that are mapped, and open, at a time."""
 LARGEST_GAP = 4096
 """A run whose queue offsets jump further ahead ends before the jump."""
 _MAGIC = b"LKINDEX1"

@@ -16,7 +16,7 @@ from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
-from lakebroker_testing.gateway import Gateway
+from lakebroker_testing.gateway import Gateway, ProcessError
 
 DISK = 24 << 20
 SEGMENT = 1 << 20
@@ -67,13 +67,13 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
     made.close()
 
 
-def broker(folder: Path, disk: SmallDisk, **options: str) -> Gateway:
+def broker(folder: Path, disk: SmallDisk, segment: int = SEGMENT, **options: str) -> Gateway:
     return Gateway(
         folder,
         wrapper=disk.wrapper,
         **OPTIONS,
         storePathRootDir=str(disk.folder / "store"),
-        mappedFileSizeCommitLog=str(SEGMENT),
+        mappedFileSizeCommitLog=str(segment),
         cleanFileForciblyEnable="false",
         cleanResourceInterval="100",
         **options,
@@ -196,3 +196,24 @@ def test_a_change_that_is_refused_is_not_in_force_and_the_stop_is_clean(
 
         assert asyncio.run(known()) == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         assert gateway.terminate() == 0
+
+
+def test_a_disk_smaller_than_a_segment_is_named_before_anything_opens(
+    tmp_path: Path, disk: SmallDisk
+) -> None:
+    gateway = broker(tmp_path, disk, 4 * DISK)
+    with pytest.raises(ProcessError, match=r"96 MiB \(mappedFileSizeCommitLog\)"):
+        gateway.start()
+    assert gateway.process is not None
+    assert gateway.process.returncode == 254
+    assert "serving" not in gateway.log.read_text()
+    assert not disk.path("store").exists()
+
+
+def test_too_few_open_files_are_named_before_anything_opens(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path, wrapper=["sh", "-c", 'ulimit -n 64 && exec "$@"', "sh"], **OPTIONS)
+    with pytest.raises(ProcessError, match=r"may open 64 files.*LimitNOFILE="):
+        gateway.start()
+    assert gateway.process is not None
+    assert gateway.process.returncode == 254
+    assert not gateway.store.exists()
