@@ -53,7 +53,8 @@ from broker_gateway.service.client import ClientService
 from broker_gateway.service.dead_letters import DeadLetterMover
 from broker_gateway.service.messaging import MessagingService
 from broker_gateway.service.offsets import OffsetService
-from broker_gateway.service.receive import Poll, ReceiveService
+from broker_gateway.service.poll import Poll
+from broker_gateway.service.receive import ReceiveService
 from broker_gateway.service.redelivery import Redelivery
 from broker_gateway.service.resources import Resources
 from broker_gateway.service.route import RouteService
@@ -107,7 +108,14 @@ class Broker:
         self.wakeups: Wakeups[Poll] = Wakeups(partial(self.turn.add, Stage.WAKE), self.deliveries.offer)
         resources = Resources(config, self.catalog)
         mover = DeadLetterMover(store, resources, self.journal, self.wakeups, metrics)
-        self._redelivery = Redelivery(self.catalog, self.deliveries, self.clients, mover, self.wakeups)
+        self._redelivery = Redelivery(
+            self.catalog,
+            self.deliveries,
+            self.clients,
+            mover,
+            self.wakeups,
+            partial(self.turn.add, Stage.WAKE),
+        )
         self._receive = ReceiveService(
             config,
             store,
@@ -312,7 +320,7 @@ class Broker:
         for state in list(self.deliveries.queues()):
             group, topic, queue_id = state.key
             sums = lags.setdefault((topic, group), [0, 0])
-            sums[0] += store.index.max_offset(topic, queue_id) - state.cursor + len(state.in_flight)
+            sums[0] += store.index.max_offset(topic, queue_id) - state.position + len(state.in_flight)
             sums[1] += len(state.in_flight)
         for (topic, group), (behind, flying) in list(lags.items())[:MAX_SERIES]:
             labels = {**node, "topic": topic, "consumer_group": group}

@@ -64,7 +64,7 @@ def hand_over(root: Path, *, offsets_only: bool = False) -> list[Path]:
     try:
         catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
         replay(store, catalog, deliveries)
-        offsets = {state.key: state.committed for state in deliveries.queues()}
+        offsets = {state.key: state.consumer_offset for state in deliveries.queues()}
         if not offsets_only:
             offsets = write_check_points(store, deliveries, partial(_in_order, catalog), now_ms())
     finally:

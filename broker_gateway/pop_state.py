@@ -179,12 +179,12 @@ def write_check_points(
     offsets: dict[QueueKey, int] = {}
     for state in states:
         if state.key.group == REVIVE_GROUP or in_order(state.key.group):
-            offsets[state.key] = state.committed
+            offsets[state.key] = state.consumer_offset
             continue
-        offsets[state.key] = state.cursor
+        offsets[state.key] = state.position
         for message in state.in_flight.values():
             wanted[state.key, message.queue_offset] = message.invisible_until_ms
-    points = read_check_points(store, {state.key: state.cursor for state in states})
+    points = read_check_points(store, {state.key: state.position for state in states})
     topics = {point.revive.topic for point in points}
     own = f"{REVIVE_PREFIX}{store.cluster}"
     revive = ReviveQueue(own if own in topics or not topics else min(topics), 0)

@@ -14,7 +14,8 @@ from broker_gateway.metadata.catalog import Catalog
 from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
-_QUEUES_A_STEP = 500
+_QUEUES_A_STEP = 50
+"""Looked at before others get a turn: each may read the index from disk."""
 
 
 class ProtectBroker:
@@ -43,7 +44,7 @@ class ProtectBroker:
             group = self._catalog.group(state.key.group)
             if group is None or not group.consume_enabled:
                 continue
-            offsets, _, _ = self._store.index.entries(state.key.topic, state.key.queue_id, state.cursor, 1)
+            offsets, _, _ = self._store.index.entries(state.key.topic, state.key.queue_id, state.position, 1)
             behind = self._store.max_offset - int(offsets[0]) if len(offsets) else 0
             if behind > self._threshold:
                 self._catalog.put_group(replace(group, consume_enabled=False))

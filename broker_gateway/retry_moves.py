@@ -83,7 +83,7 @@ def _move_queue(
 
 def _pending(store: MessageStore, state: QueueDelivery) -> Iterator[tuple[int, Record]]:
     _, topic, queue_id = state.key
-    for offset in [*state.in_flight, *range(state.cursor, store.index.max_offset(topic, queue_id))]:
+    for offset in [*state.in_flight, *range(state.position, store.index.max_offset(topic, queue_id))]:
         offsets, sizes, _ = store.index.entries(topic, queue_id, offset, 1)
         if len(offsets) and sizes[0]:
             yield offset, store.record(int(offsets[0]), int(sizes[0]))

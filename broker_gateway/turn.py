@@ -7,7 +7,8 @@
 | JOURNAL | what changed is journaled, in one record; replies that waited for it are given |
 | WRITE | every connection writes what was queued for it |
 
-One callback of the event loop runs them all, so that a message can be sent, received and answered in one turn.
+One callback of the event loop runs them all, so that a message can be sent, received and answered in one turn. Each
+stage runs once in a turn: work that brings more of its kind ends, and others are served in between.
 """
 
 from __future__ import annotations
@@ -30,9 +31,6 @@ class Stage(enum.IntEnum):
     WAKE = 1
     JOURNAL = 2
     WRITE = 3
-
-
-_LAST = max(Stage)
 
 
 class Turn:
@@ -62,13 +60,7 @@ class Turn:
                 asyncio.get_running_loop().call_soon(self._run)
 
     def _run_stages(self) -> None:
-        stages = self._work
-        stage = 0
-        while stage <= _LAST:
-            waiting = stages[stage]
-            if not waiting:
-                stage += 1
-                continue
+        for waiting in self._work:  # what a stage brings for itself or an earlier one is the next turn's
             some = waiting.copy()
             waiting.clear()
             for work in some:
@@ -76,4 +68,3 @@ class Turn:
                     work()
                 except Exception:
                     log.exception("work at the end of a turn failed")
-            stage = 0  # what it brought may belong to an earlier stage

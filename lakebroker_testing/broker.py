@@ -205,8 +205,12 @@ class InProcessBroker(InProcessClient):
         *,
         client_id: str | None = "tester",
         peer: str = "127.0.0.1:50000",
+        gone: bool = False,
     ) -> Call:
-        """Begins a call of MessagingService or AdminService; `request` may be bytes. `timeout`: deadline, s."""
+        """Begins a call of MessagingService or AdminService; `request` may be bytes. `timeout`: deadline, s.
+
+        `gone`: its client goes away once it is served, before the turn's end would answer it.
+        """
         found = self._methods.get(method)
         if found is None:
             raise ValueError(f"there is no unary or server streaming call {method!r}")
@@ -214,6 +218,8 @@ class InProcessBroker(InProcessClient):
         context = CallContext(metadata, peer, timeout, ("127.0.0.1", 8081))
         call = Call(method)
         self._loop.call_soon(self._invoke, found, request, context, call)
+        if gone:
+            self._loop.call_soon(self._cancel, call)
         if timeout is not None:
             self._loop.call_later(timeout, self._expire, call)
         if not self._one_turn:

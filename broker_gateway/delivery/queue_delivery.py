@@ -1,26 +1,43 @@
-"""Delivery state of one consumer group on one queue.
+"""Delivery state of one consumer group on one queue. The table is the whole truth; what it does not have raises
+DeliveryError.
 
-The state of a message is where its queue offset stands:
+| a message is | where | due | leaves it by |
+|---|---|---|---|
+| new | at `position` or behind it, not in flight | when a receive looks | `commit` of a plan: invisible, or settled (passed over by the filter, or unreadable) |
+| INVISIBLE | in flight: its client has it | at `invisible_until_ms` | `settle`; `wake`: READY; `replace`: INVISIBLE (renewed, nacked) or RETURNED (its client hung up before the reply) |
+| READY | in flight, over its time | now, to any receive | `commit`: INVISIBLE, next attempt, or settled (unreadable); `settle`; `replace` |
+| RETURNED | in flight, never seen by a client | now, to a receive whose filter takes it; to any at `invisible_until_ms` | as READY; `wake`: READY |
+| settled | below `cursor`, not in flight | never | `reset`; `commit_offset` below it |
 
-| offset                        | state     | leaves it by |
-|-------------------------------|-----------|--------------|
-| >= cursor                     | new       | `deliver`: in flight |
-| < cursor, in `in_flight`      | in flight | `settle` (acked, dead-lettered): settled; due and `deliver` again: in flight, next attempt |
-| < cursor, not in `in_flight`  | settled   | never |
-
-`committed` is therefore the first offset in flight, or the cursor. A message in flight is invisible until
-its `invisible_until_ms`; then it is due. Only the delivery id handed out last settles or changes it.
+So every message in flight is due at a known time. `committed` is the first offset in flight, or the cursor. An offset
+that a client committed (`commit_offset`: consumers that pull) stands beside that until a receive takes it up; where
+something is in flight it takes the group forward only, as the original's pop reads it.
+A receive plans first (`plan`), reads what it planned, has the journal note it, and only then changes state (`commit`);
+what fails before that has changed nothing. Only the delivery id handed out last settles or changes a message.
 No IO, no clock: the caller gives the time.
 """
 
 from __future__ import annotations
 
 import bisect
+import enum
 import heapq
 import itertools
-from collections import OrderedDict, deque
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from broker_gateway.delivery.tag_filter import EVERYTHING, TagFilter
+
+_RETURNED_LOOKED_AT = 1024
+"""Of returned messages, by one receive with a tag filter; the others are due at their time."""
+NEVER = 1 << 62
+"""ms since the epoch."""
+
+
+class DeliveryError(Exception):
+    """An event that the table does not have: a defect."""
 
 
 class QueueKey(NamedTuple):
@@ -31,9 +48,21 @@ class QueueKey(NamedTuple):
     queue_id: int
 
 
+class Status(enum.IntEnum):
+    """Of a message in flight."""
+
+    INVISIBLE = 0
+    READY = 1
+    RETURNED = 2
+
+
 @dataclass(slots=True)
 class InFlight:
-    """A message handed to a client and not settled. Times in ms since the epoch."""
+    """A message handed to a client and not settled. Times in ms since the epoch.
+
+    `given_back`: by its client or for it, so that the end of its invisible time is no expiry. `suspended`: its delivery
+    does not count, and `attempt` is one less.
+    """
 
     queue_offset: int
     attempt: int
@@ -44,50 +73,219 @@ class InFlight:
     auto_renew: bool = False
     given_back: bool = False
     delivered_ms: int = 0
+    tags_code: int = 0
+    suspended: bool = False
+    status: Status = Status.INVISIBLE
+
+
+class Plan:
+    """What one receive does on one queue: filled by who reads the messages, done by `QueueDelivery.commit`.
+
+    `again` may be delivered again. New messages are those from `cursor` on, at most `room` of them; `cursor` goes on
+    with what was looked at, in ascending order.
+    """
+
+    __slots__ = ("again", "cursor", "delivered", "replaced", "room", "skipped", "start")
+
+    def __init__(self, start: int, cursor: int, room: int, again: Sequence[InFlight]) -> None:
+        self.start = start
+        self.cursor = cursor
+        self.room = room
+        self.again = again
+        self.delivered: list[InFlight] = []
+        """What the reply has: redelivered messages, then new ones."""
+        self.replaced: list[InFlight] = []
+        """Of `again`, what the first of `delivered` takes the place of."""
+        self.skipped: list[InFlight] = []
+        """What cannot be read, of `again` and new; settled."""
+
+    def redeliver(self, message: InFlight, delivered: InFlight) -> None:
+        """Delivers one of `again`."""
+        self.replaced.append(message)
+        self.delivered.append(delivered)
+
+    @property
+    def moved(self) -> bool:
+        """Whether the group goes on elsewhere."""
+        return self.cursor != self.start
 
 
 class QueueDelivery:
-    """Cursor and messages in flight of `key`."""
+    """Cursor and messages in flight of `key`. `schedule` is told when something is due before `scheduled_ms`."""
 
-    __slots__ = ("_due", "_ready", "_turned_away", "cursor", "in_flight", "journaled_committed", "key")
+    __slots__ = (
+        "_client_offset",
+        "_cursor",
+        "_due",
+        "_in_flight",
+        "_ready",
+        "_returned",
+        "_schedule",
+        "_turned_away",
+        "journaled_committed",
+        "key",
+        "scheduled_ms",
+    )
 
-    def __init__(self, key: QueueKey, cursor: int) -> None:
+    def __init__(
+        self, key: QueueKey, cursor: int, schedule: Callable[[QueueDelivery], None] | None = None
+    ) -> None:
         self.key = key
-        self.cursor = cursor
-        self.in_flight: OrderedDict[int, InFlight] = OrderedDict()
         self.journaled_committed = -1
-        self._turned_away = False
+        self.scheduled_ms = NEVER
+        """When the table looks at the queue; its own."""
+        self._schedule = schedule
+        self._cursor = cursor
+        self._client_offset: int | None = None
+        self._in_flight: OrderedDict[int, InFlight] = OrderedDict()
         self._due: list[tuple[int, int]] = []
-        self._ready: deque[InFlight] = deque()
+        self._ready: dict[int, InFlight] = {}
+        self._returned: dict[int, InFlight] = {}
+        self._turned_away = False
+
+    # ----- what is known -----
+
+    @property
+    def cursor(self) -> int:
+        """Every offset below it was handed out, passed over or settled."""
+        return self._cursor
+
+    @property
+    def in_flight(self) -> Mapping[int, InFlight]:
+        """By queue offset, ascending."""
+        return self._in_flight
 
     @property
     def committed(self) -> int:
         """Every offset below it is settled."""
-        return next(iter(self.in_flight), self.cursor)
+        return next(iter(self._in_flight), self._cursor)
 
-    def deliver(self, message: InFlight) -> None:
-        """Puts a new or a due message in flight; new ones in ascending order of offset."""
-        offset = message.queue_offset
-        self.in_flight[offset] = message
-        if offset >= self.cursor:
-            self.cursor = offset + 1
-        self._push(message)
+    @property
+    def client_offset(self) -> int | None:
+        """What a client committed and no receive has taken up yet."""
+        return self._client_offset
 
-    def settle(self, queue_offset: int, delivery_id: int) -> InFlight | None:
-        """Ends a delivery. None when the id is not the one handed out last or nothing is in flight."""
-        message = self.in_flight.get(queue_offset)
-        if message is None or message.delivery_id != delivery_id:
-            return None
-        return self.in_flight.pop(queue_offset)
+    @property
+    def consumer_offset(self) -> int:
+        """The group's offset as RocketMQ shows it: what was committed last."""
+        return self.committed if self._client_offset is None else self._client_offset
+
+    @property
+    def position(self) -> int:
+        """Where new messages are taken from."""
+        client = self._client_offset
+        if client is None:
+            return self._cursor
+        return max(client, self._cursor) if self._in_flight else client
 
     def find(self, queue_offset: int, delivery_id: int) -> InFlight | None:
         """The message in flight under that delivery id, if it still is."""
-        message = self.in_flight.get(queue_offset)
+        message = self._in_flight.get(queue_offset)
         return message if message is not None and message.delivery_id == delivery_id else None
+
+    def holds(self, message: InFlight) -> bool:
+        """Whether the client that was given `message` still has it."""
+        return self._in_flight.get(message.queue_offset) is message and message.status == Status.INVISIBLE
+
+    def in_flight_from(self, offset: int, most: int) -> list[InFlight]:
+        """At most `most` messages in flight at or above an offset, ascending."""
+        offsets = list(self._in_flight)
+        first = bisect.bisect_left(offsets, offset)
+        return [self._in_flight[each] for each in offsets[first : first + most]]
+
+    def quiet(self, now_ms: int) -> bool:
+        """Whether certainly no message in flight can be had; cheaper than to look."""
+        return not self._ready and not self._returned and (not self._due or self._due[0][0] > now_ms)
+
+    # ----- a receive -----
+
+    def plan(self, now_ms: int, count: int, most: int, floor: int = 0, tags: TagFilter = EVERYTHING) -> Plan:
+        """What `count` messages may be: due ones, then new ones from `floor` on while `most` may be in flight."""
+        again: Sequence[InFlight] = ()
+        if self._ready:
+            again = list(itertools.islice(self._ready.values(), count))
+        if self._returned and len(again) < count:
+            again = [*again, *self._returned_to(tags, count - len(again))]
+        start = self.position
+        return Plan(start, max(start, floor), self.room(most), again)
+
+    def _returned_to(self, tags: TagFilter, count: int) -> list[InFlight]:
+        some = list(itertools.islice(self._returned.values(), _RETURNED_LOOKED_AT))
+        return [some[number] for number in tags.positions_of([each.tags_code for each in some])[:count]]
+
+    def commit(self, plan: Plan) -> None:
+        """Does what was planned. Raises DeliveryError when the state is not that of the plan any more."""
+        in_flight = self._in_flight
+        again = len(plan.replaced)
+        if plan.start != self.position:
+            raise DeliveryError(f"{self.key}: planned at {plan.start}, the group is at {self.position}")
+        for message in plan.skipped:
+            if message.queue_offset in in_flight:
+                self.settle(message)
+        for old, new in zip(plan.replaced, plan.delivered, strict=False):
+            if old.status == Status.INVISIBLE:
+                raise DeliveryError(f"{self.key}: {old} is not due")
+            self.replace(old, new)
+        for message in itertools.islice(plan.delivered, again, None) if again else plan.delivered:
+            offset = message.queue_offset
+            if offset in in_flight or not plan.start <= offset < plan.cursor:
+                raise DeliveryError(f"{self.key}: {message} is not new")
+            in_flight[offset] = message
+            self._push(message)
+        if plan.cursor != plan.start:
+            self._cursor, self._client_offset = plan.cursor, None
+
+    # ----- messages in flight -----
+
+    def settle(self, message: InFlight) -> None:
+        """Ends a delivery."""
+        self._leave(message)
+        del self._in_flight[message.queue_offset]
+
+    def replace(self, message: InFlight, changed: InFlight) -> None:
+        """The same message as it is from now on: with another end of its invisible time, delivery id or attempt."""
+        self._leave(message)
+        if changed.queue_offset != message.queue_offset or changed.status == Status.READY:
+            raise DeliveryError(f"{self.key}: {message} does not become {changed}")
+        self._in_flight[changed.queue_offset] = changed
+        if changed.status == Status.RETURNED:
+            self._returned[changed.queue_offset] = changed
+        self._push(changed)
+
+    def postpone(self, message: InFlight, until_ms: int) -> None:
+        """Sets when a message in flight is due; it is invisible until then."""
+        self._leave(message)
+        message.status = Status.INVISIBLE
+        message.invisible_until_ms = until_ms
+        self._push(message)
+
+    def wake(self, message: InFlight, now_ms: int) -> None:
+        """The invisible time of a message is over: any receive may have it."""
+        if message.status == Status.READY or message.invisible_until_ms > now_ms:
+            raise DeliveryError(f"{self.key}: {message} is not due at {now_ms}")
+        self._leave(message)
+        message.status = Status.READY
+        self._ready[message.queue_offset] = message
+
+    def next_due_ms(self) -> int | None:
+        """When the first message that is not READY is due, ms since the epoch."""
+        due = self._due
+        while due:
+            until, offset = due[0]
+            message = self._in_flight.get(offset)
+            if message is not None and message.invisible_until_ms == until and message.status != Status.READY:
+                return until
+            heapq.heappop(due)
+        return None
+
+    def due(self, now_ms: int) -> InFlight | None:
+        """The first message whose invisible time is over and that is not READY yet."""
+        until = self.next_due_ms()
+        return self._in_flight[self._due[0][1]] if until is not None and until <= now_ms else None
 
     def room(self, most: int) -> int:
         """How many new messages may be put in flight, of `most` in all; remembers it when there are none."""
-        room = most - len(self.in_flight)
+        room = most - len(self._in_flight)
         self._turned_away = room <= 0
         return max(room, 0)
 
@@ -99,72 +297,56 @@ class QueueDelivery:
         turned_away, self._turned_away = self._turned_away, False
         return turned_away
 
-    def postpone(self, message: InFlight, until_ms: int) -> None:
-        """Sets when a message in flight is due."""
-        message.invisible_until_ms = until_ms
-        self._push(message)
+    # ----- offsets -----
 
-    def quiet(self, now_ms: int) -> bool:
-        """Whether certainly no message in flight is due or ready; cheaper than to look."""
-        return not self._ready and (not self._due or self._due[0][0] > now_ms)
-
-    def next_due_ms(self) -> int | None:
-        """When the first message in flight is due, ms since the epoch."""
-        due = self._due
-        while due:
-            until, offset = due[0]
-            message = self.in_flight.get(offset)
-            if message is not None and message.invisible_until_ms == until:
-                return until
-            heapq.heappop(due)
-        return None
-
-    def pop_due(self, now_ms: int) -> InFlight | None:
-        """A message whose invisible time is over; it stays in flight until settled or delivered again."""
-        until = self.next_due_ms()
-        if until is None or until > now_ms:
-            return None
-        return self.in_flight[heapq.heappop(self._due)[1]]
-
-    def make_ready(self, message: InFlight) -> None:
-        """Queues a due message for its next delivery."""
-        self._ready.append(message)
-
-    def pop_ready(self, now_ms: int) -> InFlight | None:
-        """The next message to deliver again; those settled or postponed meanwhile are passed over."""
-        while self._ready:
-            message = self._ready.popleft()
-            if self.in_flight.get(message.queue_offset) is message and message.invisible_until_ms <= now_ms:
-                return message
-        return None
-
-    def restore(self, message: InFlight) -> None:
-        """Puts a message in flight while replaying; offsets may come in any order (see `sort`)."""
-        self.in_flight[message.queue_offset] = message
-        self._push(message)
-
-    def sort(self) -> None:
-        """Restores the order of offsets that `committed` relies on, after a replay."""
-        offsets = list(self.in_flight)
-        if any(a > b for a, b in itertools.pairwise(offsets)):
-            self.in_flight = OrderedDict(sorted(self.in_flight.items()))
-
-    def in_flight_from(self, offset: int, most: int) -> list[InFlight]:
-        """At most `most` messages in flight at or above an offset, ascending."""
-        offsets = list(self.in_flight)
-        first = bisect.bisect_left(offsets, offset)
-        return [self.in_flight[each] for each in offsets[first : first + most]]
+    def commit_offset(self, offset: int | None) -> None:
+        """A client says how far the group is; None takes that back. What is in flight stays in flight."""
+        self._client_offset = offset
 
     def reset(self, cursor: int) -> None:
         """Forgets every message in flight and goes on at `cursor`."""
-        self.in_flight.clear()
+        self._in_flight.clear()
         self._due.clear()
         self._ready.clear()
-        self.cursor = cursor
+        self._returned.clear()
+        self._cursor, self._client_offset = cursor, None
+
+    # ----- replay -----
+
+    def restore_offsets(self, cursor: int, client_offset: int | None) -> None:
+        """What the journal says."""
+        self._cursor, self._client_offset = cursor, client_offset
+
+    def restore(self, message: InFlight) -> None:
+        """Puts a message in flight while replaying; offsets may come in any order (see `sort`)."""
+        self._in_flight[message.queue_offset] = message
+        self._push(message)
+
+    def restore_settled(self, queue_offset: int) -> None:
+        """Takes a message out of flight while replaying, if it is."""
+        self._in_flight.pop(queue_offset, None)
+
+    def sort(self) -> None:
+        """Restores the order of offsets that `committed` relies on, after a replay."""
+        offsets = list(self._in_flight)
+        if any(a > b for a, b in itertools.pairwise(offsets)):
+            self._in_flight = OrderedDict(sorted(self._in_flight.items()))
+
+    def _leave(self, message: InFlight) -> None:
+        """Takes a message out of the line that its status says."""
+        offset = message.queue_offset
+        if self._in_flight.get(offset) is not message:
+            raise DeliveryError(f"{self.key}: {message} is not in flight")
+        if message.status == Status.READY:
+            del self._ready[offset]
+        elif message.status == Status.RETURNED:
+            del self._returned[offset]
 
     def _push(self, message: InFlight) -> None:
-        due = self._due
-        heapq.heappush(due, (message.invisible_until_ms, message.queue_offset))
-        if len(due) > 2 * len(self.in_flight) + 64:
-            self._due = [(m.invisible_until_ms, o) for o, m in self.in_flight.items()]
+        due, until = self._due, message.invisible_until_ms
+        heapq.heappush(due, (until, message.queue_offset))
+        if len(due) > 2 * len(self._in_flight) + 64:
+            self._due = [(m.invisible_until_ms, o) for o, m in self._in_flight.items()]
             heapq.heapify(self._due)
+        if until < self.scheduled_ms and self._schedule is not None:
+            self._schedule(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Set
 
-from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
+from broker_gateway.delivery.queue_delivery import NEVER, QueueDelivery, QueueKey
 
 
 class DeliveryTable:
@@ -15,29 +15,30 @@ class DeliveryTable:
         self._queues: dict[QueueKey, QueueDelivery] = {}
         self._index = _Index()
         self._offers: dict[str, dict[str, set[int]]] = {}
+        self._offered: dict[str, int] = {}
         self.first_offset = first_offset
         self._due: list[tuple[int, QueueKey]] = []
-        self._scheduled: dict[QueueKey, int] = {}
 
     def queue(self, key: QueueKey) -> QueueDelivery:
         """The state of `key`, made at first use."""
         state = self._queues.get(key)
         if state is None:
-            state = self._queues[key] = QueueDelivery(key, self.first_offset(key.topic, key.queue_id))
-            self._index.add(key)
+            state = self._made(key, self.first_offset(key.topic, key.queue_id))
         return state
 
     def known(self, key: QueueKey) -> QueueDelivery | None:
         """The state of `key` if the group has one."""
         return self._queues.get(key)
 
-    def restore(self, key: QueueKey, cursor: int) -> QueueDelivery:
-        """The state of `key` while replaying, with the cursor the journal says."""
-        state = self._queues.get(key)
-        if state is None:
-            state = self._queues[key] = QueueDelivery(key, cursor)
-            self._index.add(key)
-        state.cursor = cursor
+    def restore(self, key: QueueKey, cursor: int, client_offset: int | None = None) -> QueueDelivery:
+        """The state of `key` while replaying, with the offsets the journal says."""
+        state = self._queues.get(key) or self._made(key, cursor)
+        state.restore_offsets(cursor, client_offset)
+        return state
+
+    def _made(self, key: QueueKey, cursor: int) -> QueueDelivery:
+        state = self._queues[key] = QueueDelivery(key, cursor, self.schedule)
+        self._index.add(key)
         return state
 
     def queues(self) -> Iterable[QueueDelivery]:
@@ -75,13 +76,20 @@ class DeliveryTable:
         if state is not None:
             self._index.remove(key)
             state.reset(state.cursor)  # who holds it still must not give anything of it back
-        self._scheduled.pop(key, None)
         self._offers.get(key.topic, _NOBODY).pop(key.group, None)
 
     def offer(self, topic: str, queue_id: int) -> None:
         """A message was appended to a queue: every group may find something there."""
-        for offered in self._offers.get(topic, _NOBODY).values():
+        groups = self._offers.get(topic)
+        if groups is None:  # nobody has looked yet
+            return
+        for offered in groups.values():
             offered.add(queue_id)
+        self._offered[topic] = self._offered.get(topic, 0) + 1
+
+    def offers_of(self, topic: str) -> int:
+        """A number that changes whenever something of a topic is offered."""
+        return self._offered.get(topic, 0)
 
     def offered(self, group: str, topic: str, queues: int) -> set[int]:
         """The ids of the topic's queues where `group` may find something, of `queues` at the first use.
@@ -97,35 +105,42 @@ class DeliveryTable:
     def queues_changed(self, topic: str) -> None:
         """A topic has another number of queues: every group looks at all of them."""
         self._offers.pop(topic, None)
+        self._offered[topic] = self._offered.get(topic, 0) + 1
+
+    def offer_to(self, key: QueueKey) -> None:
+        """Something of a queue can be had again by one group."""
+        offered = self._offers.get(key.topic, _NOBODY).get(key.group)
+        if offered is not None:  # else the first look is at all of them
+            offered.add(key.queue_id)
+        self._offered[key.topic] = self._offered.get(key.topic, 0) + 1
 
     def schedule(self, state: QueueDelivery) -> None:
-        """Remembers when `state` has something due; call it after every change of its messages."""
+        """Remembers when `state` has something due; a state tells of what is due earlier by itself."""
         due = state.next_due_ms()
-        if due is None or self._queues.get(state.key) is not state:
+        if due is None or due >= state.scheduled_ms or self._queues.get(state.key) is not state:
             return
-        known = self._scheduled.get(state.key)
-        if known is None or due < known:
-            self._scheduled[state.key] = due
-            heapq.heappush(self._due, (due, state.key))
+        state.scheduled_ms = due
+        heapq.heappush(self._due, (due, state.key))
 
     def next_due_ms(self) -> int | None:
         """When some queue next has a message due, ms since the epoch."""
         while self._due:
             due, key = self._due[0]
-            if self._scheduled.get(key) == due:
+            state = self._queues.get(key)
+            if state is not None and state.scheduled_ms == due:
                 return due
             heapq.heappop(self._due)
         return None
 
-    def pop_due(self, now_ms: int) -> list[QueueDelivery]:
-        """Queues with a message due by now; the caller handles them and calls `schedule` again."""
-        found = []
-        while (due := self.next_due_ms()) is not None and due <= now_ms:
-            _, key = heapq.heappop(self._due)
-            del self._scheduled[key]
-            self._offers.get(key.topic, _NOBODY).get(key.group, set()).add(key.queue_id)
-            found.append(self._queues[key])
-        return found
+    def pop_due(self, now_ms: int) -> QueueDelivery | None:
+        """A queue with a message due by now; the caller handles it and calls `schedule` again."""
+        due = self.next_due_ms()
+        if due is None or due > now_ms:
+            return None
+        state = self._queues[heapq.heappop(self._due)[1]]
+        state.scheduled_ms = NEVER
+        self.offer_to(state.key)
+        return state
 
 
 class _Index:

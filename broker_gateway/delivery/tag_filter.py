@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -30,11 +31,22 @@ class TagFilter:
     def everything(self) -> bool:
         return not self.tags
 
+    def mask(self, codes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Where the tags code may match; for filters that do not take everything."""
+        if len(self.codes) == 1:
+            return np.asarray(codes == self.codes[0])
+        return np.isin(codes, self.codes)
+
     def positions(self, codes: NDArray[np.int64]) -> NDArray[np.intp]:
         """Positions whose tags code may match; the tag itself decides (`matches`), since codes collide."""
         if not self.tags:
             return np.arange(len(codes))
-        return np.flatnonzero(np.isin(codes, self.codes))
+        return np.flatnonzero(self.mask(codes))
+
+    def positions_of(self, codes: Sequence[int]) -> list[int]:
+        """`positions` for codes that are no array."""
+        found: list[int] = self.positions(np.array(codes, dtype=np.int64)).tolist()
+        return found
 
     def matches(self, tag: str | None) -> bool:
         return not self.tags or tag in self.tags

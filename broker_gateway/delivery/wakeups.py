@@ -2,8 +2,8 @@
 
 Waiters stand in line by topic and group. What makes a message available (an append, a due redelivery)
 names the topic or the group's line; the lines named in one turn of the event loop are served in it, each until
-a waiter goes away with nothing. Work is O(waiters served). `schedule` is told when there is something to serve
-and calls `serve_named`.
+a waiter goes away with nothing. Work is O(waiters served), so many in a turn. `schedule` is told when there is something
+to serve and calls `serve_named`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import structlog
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
+_SERVED_AT_ONCE = 256
 
 
 class Wakeups(Generic[T]):
@@ -73,16 +74,21 @@ class Wakeups(Generic[T]):
         return [w for groups in self._lines.values() for line in groups.values() for w in line.values()]
 
     def serve_named(self) -> None:
-        """Serves the lines that were named."""
-        self._scheduled = False
+        """Serves the lines that were named, so many waiters in all; the others next time."""
         named, self._named = self._named, {}
+        self._scheduled = False
+        left = _SERVED_AT_ONCE
         for topic, group in named:
-            while (line := self._lines.get(topic, {}).get(group)) is not None:
+            while left > 0 and (line := self._lines.get(topic, {}).get(group)) is not None:
+                left -= 1
                 waiter = next(iter(line.values()))
                 if not self._served(topic, group, waiter):
-                    line.move_to_end(id(waiter))
+                    if id(waiter) in line:  # else it went on its own
+                        line.move_to_end(id(waiter))
                     break
                 self.leave(topic, group, waiter)
+            if left <= 0:
+                self.due(topic, group)
 
     def _served(self, topic: str, group: str, waiter: T) -> bool:
         """One that cannot be served leaves its line: those behind it, and other lines, go on."""

@@ -114,7 +114,8 @@ class Journal:
         invisible_until_ms: int = 0,
         timestamp_ms: int | None = None,
     ) -> None:
-        """Adds one event for each message, all by one client."""
+        """Adds one event for each message, all by one client. To be called before they happen; see `make_room`."""
+        self.make_room(len(messages))
         change = self._change(state)
         change.events.add(
             kind=kind,
@@ -128,8 +129,17 @@ class Journal:
         )
         self._touched(len(messages))
 
+    def make_room(self, count: int) -> None:
+        """Writes what is pending when `count` more would make its record too long; raises what the append raised.
+
+        So that what is noted together, and done when it is noted, stands in one record.
+        """
+        if self._pending and self._pending + count > _EVENTS_A_RECORD:
+            self.write()
+
     def moved(self, state: QueueDelivery) -> None:
-        """Notes that the cursor of `state` moved without an event."""
+        """Notes that offsets of `state` moved without an event."""
+        self.make_room(1)
         self._change(state)
         self._touched(1)
 
@@ -186,11 +196,13 @@ class Journal:
 
     def topic(self, topic: Topic) -> None:
         """A topic was made or changed."""
+        self.make_room(1)
         self._batch.topics.append(topic_change(topic))
         self._touched(1)
 
     def group(self, group: Group) -> None:
         """A group was made or changed."""
+        self.make_room(1)
         self._batch.groups.append(group_change(group))
         self._touched(1)
 
@@ -340,7 +352,9 @@ class Journal:
         batch = self._finished(self._batch)
         for state, change in self._changes.values():
             change.cursor = state.cursor
-            committed = state.committed
+            if state.client_offset is not None:
+                change.client_offset = state.client_offset
+            committed = state.consumer_offset
             if committed != state.journaled_committed:
                 change.has_committed = True
                 change.committed = committed
@@ -367,9 +381,7 @@ class Journal:
 
     def _touched(self, count: int) -> None:
         self._pending += count
-        if self._pending >= _EVENTS_A_RECORD:
-            self.write()
-        elif not self._scheduled:
+        if not self._scheduled:
             self._scheduled = True
             self._schedule(self._end_of_turn)
 

@@ -14,7 +14,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from broker_gateway.delivery.moves import ORIGIN_PROPERTY, decode_origin
-from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
+from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.journal import SNAPSHOT_TAG, VERSION
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
@@ -175,9 +175,10 @@ def _apply_catalog(batch: pb.Batch, catalog: Catalog, store: MessageStore) -> No
 
 def _apply_piece(change: pb.QueueChange, in_place: bool, deliveries: DeliveryTable) -> None:
     """The first piece of a queue replaces what changes before it said."""
-    state = deliveries.restore(_key(change), change.cursor)
+    state = _restored(change, deliveries)
     if in_place and not change.continued:
         state.reset(change.cursor)
+        _restored(change, deliveries)
     kept = change.in_flight
     for offset, attempt, until, delivery_id, message_id, client_id in zip(
         kept.queue_offset,
@@ -195,7 +196,7 @@ def _apply_events(change: pb.QueueChange, deliveries: DeliveryTable) -> None:
     if change.removed:
         deliveries.forget(_key(change))
         return
-    state = deliveries.restore(_key(change), change.cursor)
+    state = _restored(change, deliveries)
     for events in change.events:
         if events.kind in (pb.DELIVERED, pb.NACKED):
             for offset, attempt, message_id in zip(
@@ -217,7 +218,7 @@ def _apply_events(change: pb.QueueChange, deliveries: DeliveryTable) -> None:
             state.reset(change.cursor)
         elif events.kind != pb.EXPIRED:
             for offset in events.queue_offset:
-                state.in_flight.pop(offset, None)
+                state.restore_settled(offset)
 
 
 def _apply_move(record: Record, deliveries: DeliveryTable) -> None:
@@ -226,7 +227,12 @@ def _apply_move(record: Record, deliveries: DeliveryTable) -> None:
         return
     state = deliveries.known(QueueKey(origin.group, origin.topic, origin.queue_id))
     if state is not None:
-        state.in_flight.pop(origin.queue_offset, None)
+        state.restore_settled(origin.queue_offset)
+
+
+def _restored(change: pb.QueueChange, deliveries: DeliveryTable) -> QueueDelivery:
+    client_offset = change.client_offset if change.HasField("client_offset") else None
+    return deliveries.restore(_key(change), change.cursor, client_offset)
 
 
 def _key(change: pb.QueueChange) -> QueueKey:

@@ -115,6 +115,7 @@ class Pieces:
                     topic=topic,
                     queue_id=queue_id,
                     cursor=state.cursor,
+                    client_offset=state.client_offset,
                     in_flight=_in_flight(some) if some else None,
                     continued=continued,
                 )

@@ -17,8 +17,9 @@ from broker_gateway.metrics import Metrics
 from broker_gateway.service.resources import Resources
 from broker_gateway.service.status import ServiceError
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
-from store.errors import StoreError
+from store.errors import OffsetOutOfRangeError, RecordError, StoreError
 from store.message_store import MessageStore
+from store.record import Record
 
 log = structlog.get_logger(__name__)
 _QUEUE = 0
@@ -45,36 +46,53 @@ class DeadLetterMover:
         self._metrics = metrics
 
     def move(self, state: QueueDelivery, message: InFlight, reason: str, client_id: str = "") -> bool:
-        """Moves it; False when the copy could not be stored, and the message stays in flight."""
-        group, topic, queue_id = state.key
-        offsets, sizes, _ = self._store.index.entries(topic, queue_id, message.queue_offset, 1)
-        if not len(offsets) or not sizes[0]:
-            self._settle(state, message, events.SKIPPED, client_id)
-            return True
+        """Moves it; False when the copy could not be stored, and the message stays in flight.
+
+        A message that cannot be read is skipped.
+        """
         try:
-            self._append_copy(state, message, int(offsets[0]), int(sizes[0]), reason)
-        except (StoreError, OSError, ServiceError) as error:
+            record = self._record(state, message)
+            self._journal.make_room(
+                1
+            )  # what was noted of the message stands before the copy, or with its end
+            if record is not None:
+                self._append_copy(state, message, record, reason)
+        except (
+            Exception
+        ) as error:  # whatever it is, the message must neither be lost nor block those behind it
             log.error(
                 "dead letter not stored; tried again later",
-                topic=topic,
-                group=group,
-                queue_id=queue_id,
+                topic=state.key.topic,
+                group=state.key.group,
+                queue_id=state.key.queue_id,
                 queue_offset=message.queue_offset,
                 error=str(error),
+                exc_info=None if isinstance(error, (StoreError, OSError, ServiceError)) else error,
             )
             state.postpone(message, now_ms() + RETRY_MOVE_MS)
             return False
+        if record is None:
+            self._settle(state, message, events.SKIPPED, client_id)
+            return True
         self._settle(state, message, events.DEAD_LETTERED, client_id)
-        self._metrics.dead_lettered(subscribed_topic(state.key), group, 1)
-        self._wakeups.arrived(dead_letter_topic(group), (_QUEUE,))
+        self._metrics.dead_lettered(subscribed_topic(state.key), state.key.group, 1)
+        self._wakeups.arrived(dead_letter_topic(state.key.group), (_QUEUE,))
         return True
 
-    def _append_copy(
-        self, state: QueueDelivery, message: InFlight, offset: int, size: int, reason: str
-    ) -> None:
+    def _record(self, state: QueueDelivery, message: InFlight) -> Record | None:
+        """The message; None when it cannot be read."""
+        _, topic, queue_id = state.key
+        offsets, sizes, _ = self._store.index.entries(topic, queue_id, message.queue_offset, 1)
+        if not len(offsets) or not sizes[0]:
+            return None
+        try:
+            return self._store.record(int(offsets[0]), int(sizes[0]))
+        except (RecordError, OffsetOutOfRangeError):
+            return None
+
+    def _append_copy(self, state: QueueDelivery, message: InFlight, record: Record, reason: str) -> None:
         group, topic, queue_id = state.key
         target = self._resources.dead_letters(dead_letter_topic(group))
-        record = self._store.record(offset, size)
         properties = dict(record.properties_map())
         properties["DLQ_ORIGIN_TOPIC"] = subscribed_topic(state.key)
         properties["DLQ_ORIGIN_MESSAGE_ID"] = message.message_id
@@ -86,7 +104,7 @@ class DeadLetterMover:
     def _settle(
         self, state: QueueDelivery, message: InFlight, kind: events.EventKind, client_id: str
     ) -> None:
-        state.settle(message.queue_offset, message.delivery_id)
         self._journal.events(state, kind, [message], client_id=client_id or message.client_id)
+        state.settle(message)
         if state.freed():
-            self._wakeups.due(state.key.topic, state.key.group)
+            self._wakeups.due(subscribed_topic(state.key), state.key.group)

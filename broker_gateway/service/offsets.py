@@ -49,7 +49,7 @@ class OffsetService:
         return rpc.QueryOffsetResponse(status=OK, offset=offset)
 
     def committed(self, request: rpc.GetOffsetRequest) -> rpc.GetOffsetResponse:
-        """The offset below which the group has settled everything."""
+        """How far the group is: what it has settled, or a client committed."""
         topic, queue_id = self._queue(request.message_queue)
         group = group_of(request.group)
         state = self._deliveries.known(QueueKey(group, topic, queue_id))
@@ -58,7 +58,7 @@ class OffsetService:
                 pb.OFFSET_NOT_FOUND,
                 f"consumer group {shown(group)} has received nothing from queue {queue_id} of {shown(topic)} yet",
             )
-        return rpc.GetOffsetResponse(status=OK, offset=state.committed)
+        return rpc.GetOffsetResponse(status=OK, offset=state.consumer_offset)
 
     async def _at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         if self._searches >= MAX_SEARCHES:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from broker_gateway.clients import ClientRegistry
 from broker_gateway.clock import now_ms
 from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.handles import decode_handle, encode_handle
-from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
+from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey, Status
 from broker_gateway.delivery.retry_topics import handle_queue, handled_queue
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
@@ -66,21 +67,20 @@ class SettlementService:
                 pb.PAYLOAD_TOO_LARGE,
                 f"{len(request.entries)} entries in one call, at most {MAX_ACKS_A_CALL} are taken",
             )
-        acked: dict[QueueKey, tuple[QueueDelivery, list[InFlight]]] = {}
+        acked: dict[QueueKey, tuple[QueueDelivery, dict[int, InFlight]]] = {}
         refused: dict[int, pb.Status] = {}
         for number, entry in enumerate(request.entries):
             try:
                 state, message = self._find(group, topic, entry.receipt_handle)
+                some = acked.setdefault(state.key, (state, {}))[1]
+                if message.queue_offset in some:
+                    raise _void(entry.receipt_handle)
+                some[message.queue_offset] = message
             except ServiceError as error:
                 refused[number] = error.status
-                continue
-            state.settle(message.queue_offset, message.delivery_id)
-            acked.setdefault(state.key, (state, []))[1].append(message)
-        for state, messages in acked.values():
-            self._journal.events(state, events.ACKED, messages, client_id=client_id)
-            self._metrics.acked(topic, group, len(messages))
-            if state.freed():
-                self._wakeups.due(topic, group)
+        for state, some in acked.values():
+            if some:
+                self._settle(state, list(some.values()), client_id, topic)
         if not refused:
             return shortcuts.acked(request.entries)
         return ack_response(request.entries, refused)
@@ -101,28 +101,33 @@ class SettlementService:
             self._max_invisible_ms,
         )
         state, message = self._find(group, topic, request.receipt_handle)
-        message.delivery_id = int.from_bytes(os.urandom(8), "big")
-        message.auto_renew = False
-        message.given_back = True
-        if request.suspend:
-            message.attempt -= 1
         now = now_ms()
-        state.postpone(message, now + invisible_ms)
-        self._deliveries.schedule(state)
-        if invisible_ms == 0:
-            self._wakeups.due(topic, group)
+        changed = replace(
+            message,
+            attempt=max(message.attempt + message.suspended - request.suspend, 0),
+            suspended=request.suspend,
+            invisible_until_ms=now + invisible_ms,
+            delivery_id=int.from_bytes(os.urandom(8), "big"),
+            auto_renew=False,
+            given_back=True,
+            status=Status.INVISIBLE,
+        )
         self._journal.events(
             state,
             events.NACKED,
-            [message],
+            [changed],
             client_id=client_id,
-            delivery_id=message.delivery_id,
-            invisible_until_ms=message.invisible_until_ms,
+            delivery_id=changed.delivery_id,
+            invisible_until_ms=changed.invisible_until_ms,
             timestamp_ms=now,
         )
+        state.replace(message, changed)
+        if invisible_ms == 0:
+            self._deliveries.offer_to(state.key)
+            self._wakeups.due(topic, group)
         return rpc.ChangeInvisibleDurationResponse(
             status=OK,
-            receipt_handle=encode_handle(handle_queue(state.key), message.queue_offset, message.delivery_id),
+            receipt_handle=encode_handle(handle_queue(state.key), changed.queue_offset, changed.delivery_id),
         )
 
     def forward_to_dead_letters(
@@ -135,12 +140,20 @@ class SettlementService:
         state, message = self._find(group, topic, request.receipt_handle)
         reason = f"given up by the consumer after {message.attempt} delivery attempts"
         if not self._mover.move(state, message, reason, client_id):
-            self._deliveries.schedule(state)
             raise ServiceError(
                 pb.INTERNAL_SERVER_ERROR,
                 "the dead letter could not be stored; the message stays where it was",
             )
         return rpc.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+    def _settle(self, state: QueueDelivery, messages: Sequence[InFlight], client_id: str, topic: str) -> None:
+        group = state.key.group
+        self._journal.events(state, events.ACKED, messages, client_id=client_id)
+        for message in messages:
+            state.settle(message)
+        self._metrics.acked(topic, group, len(messages))
+        if state.freed():
+            self._wakeups.due(topic, group)
 
     def _find(self, group: str, topic: str, text: str) -> tuple[QueueDelivery, InFlight]:
         handle = decode_handle(text)
@@ -156,10 +169,7 @@ class SettlementService:
             )
         message = state.find(handle.queue_offset, handle.delivery_id)
         if message is None:
-            raise ServiceError(
-                pb.INVALID_RECEIPT_HANDLE,
-                f"receipt handle {shown(text)} is void: the message was settled or delivered again",
-            )
+            raise _void(text)
         if message.invisible_until_ms <= now_ms() and not (
             message.auto_renew and self._clients.alive(message.client_id)
         ):
@@ -168,6 +178,13 @@ class SettlementService:
                 f"receipt handle {shown(text)} is expired: the invisible duration is over",
             )
         return state, message
+
+
+def _void(handle: str) -> ServiceError:
+    return ServiceError(
+        pb.INVALID_RECEIPT_HANDLE,
+        f"receipt handle {shown(handle)} is void: the message was settled or delivered again",
+    )
 
 
 def ack_response(

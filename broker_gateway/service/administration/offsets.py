@@ -91,7 +91,7 @@ class OffsetAdministration:
     def committed(self, group: str, topic: str, queue_id: int) -> int | None:
         """Where a group is, None when it never was there."""
         state = self._deliveries.known(QueueKey(group, topic, queue_id))
-        return None if state is None else state.committed
+        return None if state is None else state.consumer_offset
 
     def begins_at_zero(self, topic: str, queue_id: int) -> bool:
         """Whether a group new to a queue begins with its first message, which is there and fits memory."""
@@ -103,7 +103,7 @@ class OffsetAdministration:
         found: dict[str, dict[int, int]] = {}
         async for state in self._states():
             group, topic, queue_id = state.key
-            found.setdefault(f"{topic}@{group}", {})[queue_id] = state.committed
+            found.setdefault(f"{topic}@{group}", {})[queue_id] = state.consumer_offset
         return found
 
     def groups_of(self, topic: str) -> list[str]:
@@ -133,18 +133,19 @@ class OffsetAdministration:
     def progress(self, group: str, topic: str, queue_id: int) -> Progress:
         """A group on a queue."""
         state = self._deliveries.known(QueueKey(group, topic, queue_id))
-        committed = state.committed if state is not None else 0
+        committed = state.consumer_offset if state is not None else 0
         return Progress(
             topic,
             queue_id,
             self._store.index.max_offset(topic, queue_id),
             committed,
-            max(state.cursor, committed) if state is not None else 0,
+            max(state.position, committed) if state is not None else 0,
             store_time_of(self._store, topic, queue_id, committed - 1) if committed else 0,
         )
 
     async def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Sets where a group goes on; what it has in flight there is forgotten."""
+        """A consumer says how far the group is: that is its offset until a receive goes on from there, and what is in
+        flight stays in flight."""
         if self._catalog.group(group) is None:
             raise RequestError(f"Group {group[:255]} not exist!", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         self._check_queue(topic, queue_id, "not exist!")
@@ -152,7 +153,7 @@ class OffsetAdministration:
             raise RequestError(
                 f"commitOffset {offset} is negative; give one of 0 or more", ResponseCode.INVALID_PARAMETER
             )
-        self._set({QueueKey(group, topic, queue_id): offset})
+        self._commit({QueueKey(group, topic, queue_id): offset})
 
     async def reset(
         self, group: str, topic: str, queue_id: int, timestamp_ms: int, offset: int | None
@@ -197,7 +198,7 @@ class OffsetAdministration:
             for queue_id in range(self.read_queues(name))
             if (offset := self.committed(source, name, queue_id)) is not None
         }
-        self._set(offsets)
+        self._commit(offsets)
         log.info("offsets cloned", group=source, to=target)
 
     def _check_queue(self, name: str, queue_id: int, missing: str) -> int:
@@ -212,6 +213,29 @@ class OffsetAdministration:
                 ResponseCode.INVALID_PARAMETER,
             )
         return topic.read_queues
+
+    def _commit(self, offsets: Mapping[QueueKey, int]) -> None:
+        """All of them or, when the log does not take it, none."""
+        before: dict[QueueKey, int | None] = {}
+        made: list[QueueKey] = []
+
+        def take_back() -> None:
+            for key, offset in before.items():
+                self._deliveries.queue(key).commit_offset(offset)
+            for key in made:
+                self._deliveries.forget(key)
+
+        with refused_by_log(), self._journal.kept(take_back):
+            for key, offset in offsets.items():
+                if self._deliveries.known(key) is None:
+                    made.append(key)
+                state = self._deliveries.queue(key)
+                self._journal.moved(state)
+                before[key] = state.client_offset
+                state.commit_offset(min(offset, self._store.index.max_offset(key.topic, key.queue_id)))
+        for key in offsets:
+            self._deliveries.offer_to(key)
+            self._wakeups.due(subscribed_topic(key), key.group)
 
     def _set(self, offsets: Mapping[QueueKey, int]) -> None:
         """All of them or, when the log does not take it, none."""

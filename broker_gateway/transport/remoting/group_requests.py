@@ -54,7 +54,7 @@ class GroupRequests:
         guard.closed(RequestCode.GET_BROKER_CONSUME_STATS, self.all_stats)
         guard.closed(RequestCode.GET_ALL_CONSUMER_OFFSET, self.all_offsets)
         guard.open(RequestCode.QUERY_CONSUMER_OFFSET, self.query_offset)
-        guard.closed(RequestCode.UPDATE_CONSUMER_OFFSET, self.update_offset, changes=True)
+        guard.closed(RequestCode.UPDATE_CONSUMER_OFFSET, self.update_offset)
         guard.closed(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offset, changes=True)
         guard.closed(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, self.groups_of_topic)
         guard.closed(RequestCode.QUERY_TOPICS_BY_CONSUMER, self.topics_of_group)

@@ -168,8 +168,26 @@ def test_a_reset_drops_what_is_in_flight_and_survives_sigkill(tmp_path: Path) ->
         assert client.receive("t", "g")[1] == []
         told = {"topic": "t", "consumerGroup": "g", "queueId": 0}
         assert ask(gateway, RequestCode.QUERY_CONSUMER_OFFSET, **told).ext_fields["offset"] == "15"
-        assert ask(gateway, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=19, **told).code == 0
-        assert [m.body for m in client.receive("t", "g")[1]] == [b"19"]
+        client.channel.close()
+
+
+def test_a_committed_offset_moves_nothing_else(tmp_path: Path) -> None:
+    """The original's pop goes on behind what it handed out, or where a client committed, whichever is further."""
+    with Gateway(tmp_path, **SMALL) as gateway:
+        client = Client(gateway.address)
+        client.send("t", *[str(n).encode() for n in range(20)])
+        flying = client.receive("t", "g", batch=5, invisible_ms=60_000)[1]
+        told = {"topic": "t", "consumerGroup": "g", "queueId": 0}
+        for offset in (2, 17, 15):
+            assert ask(gateway, RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=offset, **told).code == 0
+        gateway.kill()
+        gateway.start()
+        client = Client(gateway.address)
+        assert ask(gateway, RequestCode.QUERY_CONSUMER_OFFSET, **told).ext_fields["offset"] == "15"
+        assert client.ack("t", "g", *flying).status.code == pb.OK
+        again = client.receive("t", "g", invisible_ms=60_000)[1]
+        assert [m.body for m in again] == [str(n).encode() for n in range(15, 20)]
+        assert "UPDATE_CONSUMER_OFFSET" not in gateway.log.read_text()
         client.channel.close()
 
 

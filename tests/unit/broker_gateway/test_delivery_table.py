@@ -53,13 +53,12 @@ def test_who_holds_a_forgotten_state_disturbs_no_other() -> None:
     table = DeliveryTable(lambda topic, queue_id: 0)
     gone, stays = table.queue(QueueKey("g", "t", 0)), table.queue(QueueKey("h", "t", 0))
     for state in (gone, stays):
-        state.deliver(InFlight(0, 1, 1000, 1, "m", "me"))
+        state.restore(InFlight(0, 1, 1000, 1, "m", "me"))
     table.forget(gone.key)
     assert not gone.in_flight
-    gone.deliver(InFlight(1, 1, 1000, 2, "n", "me"))
-    table.schedule(gone)
-    table.schedule(stays)
-    assert table.pop_due(2000) == [stays]
+    gone.restore(InFlight(1, 1, 1000, 2, "n", "me"))
+    assert table.pop_due(2000) is stays
+    assert table.pop_due(2000) is None
 
 
 def test_queues_that_a_topic_gets_are_looked_at() -> None:

@@ -300,7 +300,7 @@ def fly(real: Real, group: Group, flying: Mapping[int, int], cursor: int) -> Non
     replay(store, catalog, deliveries)
     catalog.restore_group(group, group.name)
     state = deliveries.restore(ORDERS, cursor)
-    state.in_flight.clear()
+    state.reset(cursor)
     for offset, until in flying.items():
         state.restore(InFlight(offset, 2, until, 1, f"orders-{offset}", "me"))
     Journal(

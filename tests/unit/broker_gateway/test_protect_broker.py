@@ -24,8 +24,8 @@ def test_a_group_that_fell_behind_may_not_consume(tmp_path: Path) -> None:
         catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
         for name in ("slow", "quick"):
             catalog.put_group(Group(name))
-        deliveries.queue(QueueKey("slow", "t", 0)).cursor = 2
-        deliveries.queue(QueueKey("quick", "t", 0)).cursor = 18
+        deliveries.queue(QueueKey("slow", "t", 0)).reset(2)
+        deliveries.queue(QueueKey("quick", "t", 0)).reset(18)
         off = load_config(None, {"consumerFallbehindThreshold": "5000"}, {})[0]
         on = load_config(
             None,

@@ -2,75 +2,111 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
+from broker_gateway.delivery.queue_delivery import DeliveryError, InFlight, QueueDelivery, QueueKey, Status
 from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.delivery.tag_filter import parse_tag_filter
 
 KEY = QueueKey("g", "t", 0)
 
 
-def flying(offset: int, until: int = 100, delivery_id: int = 1, attempt: int = 1) -> InFlight:
-    return InFlight(offset, attempt, until, delivery_id, f"m{offset}", "client")
+def flying(offset: int, until: int = 100, delivery_id: int = 1, attempt: int = 1, **given: Any) -> InFlight:
+    return InFlight(offset, attempt, until, delivery_id, f"m{offset}", "client", **given)
+
+
+def deliver(made: QueueDelivery, *messages: InFlight) -> None:
+    """Hands out new messages, in ascending order; offsets in between are passed over."""
+    plan = made.plan(0, 100, 1 << 30)
+    plan.delivered += messages
+    plan.cursor = messages[-1].queue_offset + 1
+    made.commit(plan)
+
+
+def redeliver(made: QueueDelivery, now: int, until: int, delivery_id: int, **asked: Any) -> list[int]:
+    """Hands out all that can be had again."""
+    while (message := made.due(now)) is not None:
+        made.wake(message, now)
+    plan = made.plan(now, 100, 1 << 30, **asked)
+    for message in plan.again:
+        plan.redeliver(message, flying(message.queue_offset, until, delivery_id, message.attempt + 1))
+    made.commit(plan)
+    return [message.queue_offset for message in plan.again]
 
 
 def state(*offsets: int, cursor: int = 0) -> QueueDelivery:
     made = QueueDelivery(KEY, cursor)
     for offset in offsets:
-        made.deliver(flying(offset))
+        deliver(made, flying(offset))
     return made
+
+
+def settle(made: QueueDelivery, offset: int, delivery_id: int = 1) -> bool:
+    message = made.find(offset, delivery_id)
+    if message is not None:
+        made.settle(message)
+    return message is not None
+
+
+def returned(made: QueueDelivery, offset: int, code: int = 0) -> InFlight:
+    """Its client hung up before the reply."""
+    message = made.in_flight[offset]
+    changed = replace(message, attempt=message.attempt - 1, status=Status.RETURNED, tags_code=code)
+    made.replace(message, changed)
+    return changed
 
 
 def test_nothing_in_flight_commits_the_cursor() -> None:
     assert state(cursor=7).committed == 7
     assert state(cursor=7).next_due_ms() is None
-    assert state(cursor=7).pop_due(1 << 62) is None
+    assert state(cursor=7).due(1 << 62) is None
 
 
 def test_committed_is_the_first_offset_in_flight() -> None:
     made = state(5, 6, 9, cursor=5)
     assert (made.cursor, made.committed) == (10, 5)
-    assert made.settle(6, 1) is not None
+    assert settle(made, 6)
     assert made.committed == 5
-    assert made.settle(5, 1) is not None
+    assert settle(made, 5)
     assert made.committed == 9
-    assert made.settle(9, 1) is not None
+    assert settle(made, 9)
     assert made.committed == made.cursor == 10
 
 
 def test_only_the_last_delivery_id_settles() -> None:
     made = state(0)
-    assert made.settle(0, 2) is None
-    assert made.settle(1, 1) is None
-    made.deliver(flying(0, until=300, delivery_id=2, attempt=2))
+    assert not settle(made, 0, 2)
+    assert not settle(made, 1)
+    assert redeliver(made, 100, 300, 2) == [0]
     assert made.find(0, 1) is None
-    assert made.settle(0, 1) is None
-    found = made.find(0, 2)
-    assert found is not None
-    assert made.settle(0, 2) is found
-    assert made.settle(0, 2) is None
-    assert made.find(0, 2) is None
+    assert settle(made, 0, 2)
+    assert not settle(made, 0, 2)
 
 
 def test_a_redelivery_keeps_its_place_and_the_cursor() -> None:
-    made = state(0, 1, 2)
-    made.deliver(flying(1, until=500, delivery_id=2, attempt=2))
-    assert made.cursor == 3
-    assert list(made.in_flight) == [0, 1, 2]
-    made.settle(0, 1)
-    assert made.committed == 1
+    made = state(0, 2)
+    deliver(made, flying(3, until=500))
+    made.postpone(made.in_flight[2], 900)
+    assert redeliver(made, 100, 500, 2) == [0]
+    assert made.cursor == 4
+    assert list(made.in_flight) == [0, 2, 3]
+    settle(made, 0, 2)
+    assert made.committed == 2
 
 
 def test_messages_are_due_at_their_time_the_earliest_first() -> None:
     made = QueueDelivery(KEY, 0)
     for offset, until in enumerate((300, 100, 200)):
-        made.deliver(flying(offset, until))
+        deliver(made, flying(offset, until))
     assert made.next_due_ms() == 100
-    assert made.pop_due(99) is None
-    due = [made.pop_due(250), made.pop_due(250), made.pop_due(250)]
-    assert [message and message.queue_offset for message in due] == [1, 2, None]
+    assert made.due(99) is None
+    assert redeliver(made, 250, 400, 2) == [1, 2]
     assert made.next_due_ms() == 300
     assert list(made.in_flight) == [0, 1, 2], "due messages stay in flight"
 
@@ -79,42 +115,84 @@ def test_postponing_moves_the_due_time_both_ways() -> None:
     made = state(0)
     message = made.in_flight[0]
     made.postpone(message, 500)
-    assert made.pop_due(499) is None
+    assert made.due(499) is None
     made.postpone(message, 50)
     assert made.next_due_ms() == 50
-    assert made.pop_due(50) is message
-    assert made.pop_due(1000) is None, "the old times count no longer"
+    assert made.due(50) is message
+    made.wake(message, 50)
+    assert made.due(1000) is None, "the old times count no longer"
     made.postpone(message, 60)
-    assert made.pop_due(60) is message
+    assert made.due(60) is message
 
 
 def test_a_settled_message_is_never_due() -> None:
     made = state(0, 1)
-    made.settle(0, 1)
-    assert made.pop_due(100) is made.in_flight[1]
-    assert made.pop_due(100) is None
+    settle(made, 0)
+    assert redeliver(made, 100, 200, 2) == [1]
 
 
-def test_ready_messages_come_back_in_order_without_those_that_changed() -> None:
-    made = state(0, 1, 2, 3)
-    while (message := made.pop_due(100)) is not None:
-        made.make_ready(message)
-    made.settle(0, 1)
+def test_what_is_settled_or_changed_while_it_is_ready_is_not_delivered() -> None:
+    made = state(0, 1, 2)
+    while (message := made.due(100)) is not None:
+        made.wake(message, 100)
+    settle(made, 0)
     made.postpone(made.in_flight[1], 1000)
-    made.deliver(flying(2, until=1000, delivery_id=2, attempt=2))
-    assert made.pop_ready(100) is made.in_flight[3]
-    assert made.pop_ready(100) is None
+    assert [each.queue_offset for each in made.plan(100, 9, 9).again] == [2]
+    assert made.next_due_ms() == 1000
 
 
-def test_a_message_ready_twice_is_delivered_once() -> None:
-    made = state(0)
-    message = made.in_flight[0]
-    made.postpone(message, 100)
-    while (due := made.pop_due(100)) is not None:
-        made.make_ready(due)
-    assert made.pop_ready(100) is message
-    made.deliver(flying(0, until=200, delivery_id=2, attempt=2))
-    assert made.pop_ready(200) is None
+def test_what_was_planned_and_not_committed_is_planned_again() -> None:
+    made = state(0, 1)
+    while (message := made.due(100)) is not None:
+        made.wake(message, 100)
+    for _ in range(2):
+        plan = made.plan(100, 1, 9)
+        assert [each.queue_offset for each in plan.again] == [0]
+        plan.redeliver(plan.again[0], flying(0, 300, 2, 2))
+        plan.delivered.append(flying(2))
+        plan.cursor = 3
+    assert (made.cursor, list(made.in_flight)) == (2, [0, 1])
+    made.commit(plan)
+    assert (made.cursor, list(made.in_flight)) == (3, [0, 1, 2])
+    with pytest.raises(DeliveryError, match="planned at 2"):
+        made.commit(plan)
+
+
+def test_impossible_events_raise() -> None:
+    made = state(0, 1)
+    first, second = made.in_flight.values()
+    settle(made, 0)
+    for event in (
+        lambda: made.settle(first),
+        lambda: made.postpone(first, 5),
+        lambda: made.replace(first, flying(0)),
+        lambda: made.replace(second, flying(0)),
+        lambda: made.wake(second, 99),
+    ):
+        with pytest.raises(DeliveryError):
+            event()
+    plan = made.plan(0, 9, 9)
+    plan.delivered.append(flying(1))
+    with pytest.raises(DeliveryError, match="is not new"):
+        made.commit(plan)
+    assert (made.cursor, list(made.in_flight)) == (2, [1])
+
+
+def test_what_no_client_saw_goes_to_the_filter_that_takes_it() -> None:
+    """Who passes over it changes nothing; at the end of its invisible time anybody has it."""
+    made = state(0, 1)
+    a, b = parse_tag_filter("a"), parse_tag_filter("b")
+    returned(made, 0, int(a.codes[0]))
+    settle(made, 1)
+    assert redeliver(made, 50, 200, 2, tags=b) == []
+    assert not made.quiet(50)
+    assert (made.committed, made.next_due_ms()) == (0, 100)
+    plan = made.plan(50, 9, 9, tags=a)
+    assert [each.queue_offset for each in plan.again] == [0]
+    plan = made.plan(50, 9, 9)
+    assert [each.queue_offset for each in plan.again] == [0]
+    assert redeliver(made, 100, 200, 2, tags=b) == [0]
+    assert made.in_flight[0].attempt == 1
 
 
 def test_replay_in_any_order_ends_sorted() -> None:
@@ -128,12 +206,32 @@ def test_replay_in_any_order_ends_sorted() -> None:
 
 def test_reset_forgets_everything_in_flight() -> None:
     made = state(0, 1, 2)
-    due = made.pop_due(100)
+    due = made.due(100)
     assert due is not None
-    made.make_ready(due)
+    made.wake(due, 100)
+    returned(made, 1)
     made.reset(1)
-    assert (made.cursor, made.committed, made.next_due_ms(), made.pop_ready(1 << 62)) == (1, 1, None, None)
-    assert made.settle(0, 1) is None
+    assert (made.cursor, made.committed, made.next_due_ms(), made.plan(100, 9, 9).again) == (1, 1, None, ())
+    assert not settle(made, 0)
+
+
+def test_an_offset_that_a_client_commits_moves_nothing_else() -> None:
+    made = state(0, 1, 2)
+    made.commit_offset(10)
+    assert (made.consumer_offset, made.committed, made.position, list(made.in_flight)) == (
+        10,
+        0,
+        10,
+        [0, 1, 2],
+    )
+    assert settle(made, 0)
+    made.commit_offset(1)
+    assert (made.consumer_offset, made.position) == (1, 3), "not back behind what is in flight"
+    assert settle(made, 1)
+    assert settle(made, 2)
+    assert (made.consumer_offset, made.position) == (1, 1)
+    deliver(made, flying(1))
+    assert (made.client_offset, made.consumer_offset, made.cursor) == (None, 1, 2)
 
 
 def test_times_of_settled_messages_do_not_pile_up() -> None:
@@ -158,32 +256,36 @@ def test_the_table_asks_where_a_new_group_begins() -> None:
     assert len(list(table.queues())) == 2
 
 
+def due_by(table: DeliveryTable, now: int) -> list[QueueKey]:
+    found = []
+    while (made := table.pop_due(now)) is not None:
+        found.append(made.key)
+    return found
+
+
 def test_the_table_names_queues_when_they_are_due() -> None:
     table = DeliveryTable(lambda topic, queue_id: 0)
     keys = [QueueKey("g", "t", n) for n in range(3)]
     for key, until in zip(keys, (300, 100, 200), strict=True):
-        made = table.queue(key)
-        made.deliver(flying(0, until))
-        table.schedule(made)
+        deliver(table.queue(key), flying(0, until))
     assert table.next_due_ms() == 100
-    assert table.pop_due(99) == []
-    assert [found.key for found in table.pop_due(200)] == [keys[1], keys[2]]
+    assert due_by(table, 99) == []
+    assert due_by(table, 200) == [keys[1], keys[2]]
     assert table.next_due_ms() == 300
-    assert table.pop_due(200) == []
+    assert due_by(table, 200) == []
 
 
 def test_a_queue_is_named_again_only_when_scheduled_again() -> None:
     table = DeliveryTable(lambda topic, queue_id: 0)
     made = table.queue(KEY)
-    made.deliver(flying(0, 100))
-    table.schedule(made)
+    deliver(made, flying(0, 100))
     made.postpone(made.in_flight[0], 50)
-    table.schedule(made)
-    assert table.pop_due(50) == [made]
+    assert due_by(table, 50) == [KEY]
     made.postpone(made.in_flight[0], 100)
+    assert due_by(table, 100) == [KEY], "the stale entry for 100 and the new one are one"
+    assert due_by(table, 1 << 62) == []
     table.schedule(made)
-    assert table.pop_due(100) == [made], "the stale entry for 100 and the new one are one"
-    assert table.pop_due(1 << 62) == []
+    assert due_by(table, 100) == [KEY], "it is still due"
 
 
 class Model(RuleBasedStateMachine):
@@ -208,15 +310,14 @@ class Model(RuleBasedStateMachine):
 
     def _deliver(self, offset: int, invisible: int, attempt: int) -> None:
         self.ids += 1
-        self.state.deliver(flying(offset, self.now + invisible, self.ids, attempt))
+        deliver(self.state, flying(offset, self.now + invisible, self.ids, attempt))
         self.expected[offset] = (self.ids, self.now + invisible)
 
     @rule(number=st.integers(0, 99), stale=st.booleans())
     def settle(self, number: int, stale: bool) -> None:
         if self.expected:
             offset = self._pick(number)
-            found = self.state.settle(offset, self.expected[offset][0] - stale)
-            assert (found is None) == stale
+            assert settle(self.state, offset, self.expected[offset][0] - stale) != stale
             if not stale:
                 del self.expected[offset]
 
@@ -230,14 +331,11 @@ class Model(RuleBasedStateMachine):
     @rule(passed=st.integers(0, 60), invisible=st.integers(1, 50))
     def redeliver(self, passed: int, invisible: int) -> None:
         self.now += passed
-        while (message := self.state.pop_due(self.now)) is not None:
-            self.state.make_ready(message)
         due = {offset for offset, (_, until) in self.expected.items() if until <= self.now}
-        found = []
-        while (message := self.state.pop_ready(self.now)) is not None:
-            found.append(message.queue_offset)
-            self._deliver(message.queue_offset, invisible, message.attempt + 1)
-        assert sorted(found) == sorted(due)
+        self.ids += 1
+        assert set(redeliver(self.state, self.now, self.now + invisible, self.ids)) == due
+        for offset in due:
+            self.expected[offset] = (self.ids, self.now + invisible)
 
     @invariant()
     def agrees(self) -> None:
@@ -252,11 +350,10 @@ TestModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=
 
 
 def test_who_was_turned_away_is_told_once_of_room() -> None:
-    made = QueueDelivery(KEY, 0)
-    made.deliver(flying(0))
+    made = state(0)
     assert made.room(2) == 1
     assert not made.freed()
-    made.deliver(flying(1))
+    deliver(made, flying(1))
     assert made.room(2) == made.room(1) == 0
     assert made.freed()
     assert not made.freed()

@@ -11,9 +11,9 @@ from broker_gateway.extensions import AppendHook, Extensions
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metrics import Metrics
 from broker_gateway.service import send, shortcuts
-from broker_gateway.service.receive import ReceiveService
 from broker_gateway.service.reply import Reply
 from broker_gateway.service.route import RouteService
+from broker_gateway.service.take import Taker
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import Call, InProcessBroker
@@ -132,8 +132,8 @@ STAGES: dict[str, Break] = {
     "minutes": lambda monkeypatch, broker: monkeypatch.setattr(
         broker.broker.minutes, "count", once(broker.broker.minutes.count)
     ),
-    "line of who waits": _at(ReceiveService, "_take"),
-    "its answer": _at(ReceiveService, "_remember"),
+    "line of who waits": _at(Taker, "take"),
+    "its answer": _at(Taker, "remember"),
     "its measure": _at(Metrics, "received"),
     "journal": _at(Journal, "_taken"),
 }
@@ -305,7 +305,7 @@ def test_a_full_turn_that_fails(broker: InProcessBroker, monkeypatch: pytest.Mon
 
 def test_receives_of_a_turn(broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.send("orders", b"one", b"two")
-    monkeypatch.setattr(ReceiveService, "_take", once(ReceiveService._take))
+    monkeypatch.setattr(Taker, "take", once(Taker.take))
     with broker.one_turn():
         calls = [
             broker.begin("ReceiveMessage", receive_request("orders", group, wait_ms=0))

@@ -35,7 +35,8 @@ async def prepared(broker: Broker) -> None:
     broker._store.append([PendingRecord("t", 0, b"x", b"", 1, host)] * 5)
     state = broker.deliveries.queue(KEY)
     for offset in (0, 1):
-        state.deliver(InFlight(offset, 1, 1 << 60, 1, str(offset), "me"))
+        state.restore(InFlight(offset, 1, 1 << 60, 1, str(offset), "me"))
+    state.restore_offsets(2, None)
     broker.journal.moved(state)
     broker.journal.write()
 
@@ -44,7 +45,13 @@ def known(broker: Broker) -> tuple[object, ...]:
     index, state = broker._store.index, broker.deliveries.known(KEY)
     assert state is not None
     topics = {each.name: each for each in broker.catalog.topics()}
-    return topics, list(broker.catalog.groups()), index.min_offset("t", 0), state.cursor, state.committed
+    return (
+        topics,
+        list(broker.catalog.groups()),
+        index.min_offset("t", 0),
+        state.position,
+        state.consumer_offset,
+    )
 
 
 Change = Callable[[Broker], Coroutine[Any, Any, Any]]

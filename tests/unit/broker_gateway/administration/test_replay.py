@@ -43,7 +43,8 @@ class Opened:
     def fly(self, key: QueueKey, *offsets: int) -> None:
         state = self.deliveries.queue(key)
         for offset in offsets:
-            state.deliver(InFlight(offset, 1, 1 << 60, 1, str(offset), "me"))
+            state.restore(InFlight(offset, 1, 1 << 60, 1, str(offset), "me"))
+        state.restore_offsets(max(state.cursor, max(offsets) + 1), None)
         self.journal.moved(state)
 
     def close(self, *, snapshot: bool) -> None:

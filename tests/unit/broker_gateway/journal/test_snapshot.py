@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.message_store import MessageStore
 from store.record import Host, PendingRecord
 
-State = dict[QueueKey, tuple[int, dict[int, tuple[int, int]]]]
+State = dict[QueueKey, tuple[int, int | None, dict[int, tuple[int, int]]]]
 
 
 class Journaled:
@@ -69,16 +70,18 @@ class Journaled:
         state = self.deliveries.queue(key)
         for _ in range(count):
             message = InFlight(state.cursor, 1, 1 << 50, 7, ids.get("message", "m"), ids.get("client", "c"))
-            state.deliver(message)
             self.journal.events(
                 state, pb.DELIVERED, [message], client_id="c", delivery_id=7, invisible_until_ms=1 << 50
             )
+            state.restore(message)
+            state.restore_offsets(message.queue_offset + 1, None)
 
 
 def told(catalog: Catalog, deliveries: DeliveryTable) -> tuple[State, dict[str, Topic], dict[str, Group]]:
     states = {
         state.key: (
             state.cursor,
+            state.client_offset,
             {offset: (m.attempt, m.delivery_id) for offset, m in state.in_flight.items()},
         )
         for state in deliveries.queues()
@@ -106,6 +109,7 @@ STEP = st.one_of(
     st.tuples(st.just("fly"), KEY, st.integers(1, 5)),
     st.tuples(st.just("settle"), KEY, st.integers(0, 7)),
     st.tuples(st.just("nack"), KEY, st.integers(0, 7)),
+    st.tuples(st.just("commit"), KEY, st.integers(0, 7)),
     st.tuples(st.just("reset"), KEY, st.integers(0, 5)),
     st.tuples(st.just("forget"), KEY, st.just(0)),
     st.tuples(st.just("topic"), KEY, st.integers(1, 4)),
@@ -179,19 +183,23 @@ def take(journaled: Journaled, refusing: Refusing, what: str, key: QueueKey, num
         case "fly":
             journaled.fly(key, number)
         case "settle" if state is not None and flying and number < len(flying):
-            state.settle(flying[number].queue_offset, flying[number].delivery_id)
             journal.events(state, pb.ACKED, [flying[number]], client_id="c")
+            state.settle(flying[number])
         case "nack" if state is not None and flying and number < len(flying):
-            flying[number].attempt += 1
-            flying[number].delivery_id += 1
-            state.postpone(flying[number], 1 << 51)
-            journal.events(
-                state,
-                pb.NACKED,
-                [flying[number]],
-                delivery_id=flying[number].delivery_id,
+            before = flying[number]
+            after = replace(
+                before,
+                attempt=before.attempt + 1,
+                delivery_id=before.delivery_id + 1,
                 invisible_until_ms=1 << 51,
             )
+            journal.events(
+                state, pb.NACKED, [after], delivery_id=after.delivery_id, invisible_until_ms=1 << 51
+            )
+            state.replace(before, after)
+        case "commit" if state is not None:
+            journal.moved(state)
+            state.commit_offset(number)
         case "reset" if state is not None:
             journal.reset({key: number})
             state.reset(number)
@@ -294,4 +302,4 @@ def test_a_snapshot_that_stands_together_is_read(tmp_path: Path) -> None:
                 [PendingRecord(JOURNAL_TOPIC, 0, body, properties, 1, host, tags_code=code)]
             )
         states, _, _ = journaled.replayed()
-        assert states == {QueueKey("g", "t", 0): (6, {1: (1, 3), 2: (1, 3), 4: (1, 3)})}
+        assert states == {QueueKey("g", "t", 0): (6, None, {1: (1, 3), 2: (1, 3), 4: (1, 3)})}
