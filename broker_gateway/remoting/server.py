@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import Callable
 
 import structlog
 
 from broker_gateway.remoting.address import is_loopback
 from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
+from broker_gateway.seldom import Seldom
 
 log = structlog.get_logger(__name__)
 
@@ -19,8 +19,6 @@ SPARE = 64
 """Connections from this machine beyond the limit, for administrators."""
 MAX_HELD = 256 << 20
 """Bytes of frames not whole, requests being served and answers not sent, of all connections."""
-LOG_EVERY_S = 10.0
-"""About connections that are closed for want of room."""
 _SMALL = 64 << 10
 
 
@@ -48,7 +46,7 @@ class RemotingServer:
         self._max_held = max_held
         self._held: dict[Connection, int] = {}
         self._total_held = 0
-        self._refused, self._stalled = _Seldom(), _Seldom()
+        self._refused, self._stalled = Seldom(), Seldom()
         self._servers: list[asyncio.Server] = []
         self.port = 0
         """The port that was listened on first."""
@@ -153,20 +151,3 @@ class RemotingServer:
             each.close(f"{self._max_held} bytes are held for connections", at_once=True)
             self._total_held -= self._held[each]
             self._held[each] = 0
-
-
-class _Seldom:
-    """Says of events that come in masses when one is to be logged."""
-
-    def __init__(self) -> None:
-        self._since = 0
-        self._logged: float | None = None
-
-    def count(self) -> int:
-        """How many came since the last that was logged, this one too; 0 while it is not yet time for another."""
-        self._since += 1
-        now = time.monotonic()
-        if self._logged is not None and now - self._logged < LOG_EVERY_S:
-            return 0
-        count, self._since, self._logged = self._since, 0, now
-        return count

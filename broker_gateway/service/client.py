@@ -99,6 +99,7 @@ class ClientService:
         try:
             while (command := await commands.get()) is not None:
                 yield command
+                commands.task_done()
         finally:
             reader.cancel()
             if session.commands is commands:
@@ -139,6 +140,7 @@ class ClientService:
                     log.exception("settings not accepted", client_id=session.client_id)
                     reply = rpc.TelemetryCommand(status=status_of(error))
                 await commands.put(reply)
+                await commands.join()  # a client that takes no answers is asked for no more
         finally:
             if commands.full():
                 commands.get_nowait()

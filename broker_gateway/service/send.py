@@ -16,7 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from google.protobuf.message import DecodeError
 
 from broker_gateway.clock import monotonic_s, now_ms
 from broker_gateway.config import GatewayConfig
@@ -27,8 +26,9 @@ from broker_gateway.metadata.catalog import WRITE, Topic
 from broker_gateway.metrics import Metrics
 from broker_gateway.service import shortcuts
 from broker_gateway.service.admission import Lane
-from broker_gateway.service.context import CallContext, RpcError
+from broker_gateway.service.context import CallContext
 from broker_gateway.service.reply import Reply
+from broker_gateway.service.request_limits import limits_of, parser
 from broker_gateway.service.resources import Resources
 from broker_gateway.service.route import topic_accepts
 from broker_gateway.service.send_checks import (
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 _BUSY_S = 0.05
 """How long sends are refused after an append that hung: those that queued meanwhile have been read by then."""
+_parse = parser(rpc.SendMessageRequest, limits_of("/apache.rocketmq.v2.MessagingService/SendMessage"))
 _TURN_BYTES = 8 << 20
 """Of bodies; a turn that brings more is appended in several goes."""
 _TURN_S = 0.02
@@ -189,10 +190,7 @@ class SendService:
 
     def _plain_call(self, request: bytes, peer: Peer, now: int) -> _Call:
         """What `send_columns` does for usual requests, for any."""
-        try:
-            messages = rpc.SendMessageRequest.FromString(request).messages
-        except DecodeError as error:
-            raise RpcError("INTERNAL", "the request is no SendMessageRequest") from error
+        messages = _parse(request).messages
         if not messages:
             raise ServiceError(pb.MESSAGE_CORRUPTED, "no message to send; put at least one in the request")
         if len(messages) > MAX_MESSAGES_A_CALL:

@@ -25,16 +25,19 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
 from broker_gateway.service.context import RpcError
+from broker_gateway.service.request_limits import LARGEST, RequestLimits, limits_of, parser
 
 log = structlog.get_logger(__name__)
 
-MESSAGE_LIMIT_BYTES = 64 << 20
-"""Of a request or a response."""
+MESSAGE_LIMIT_BYTES = LARGEST.size
+"""Of a request or a response; of requests each RPC has its own limit too."""
 METADATA_LIMIT_BYTES = 32 << 10
 """Of all headers of a call."""
 KEEPALIVE_S = 60.0
 """A connection that is silent for this long is asked for a sign of life."""
 KEEPALIVE_TIMEOUT_S = 20.0
+REQUEST_S = 60.0
+"""A request may take this long to come, and longer for its bytes."""
 LEAST_PING_INTERVAL_S = 5.0
 """Clients that ping more often, with nothing sent to them in between, are turned away."""
 
@@ -64,12 +67,12 @@ class Server(Protocol):
 class Method:
     """One RPC: `path` is `/package.Service/Method`; `coroutine` says that the call gives one.
 
-    `parse` gives what the call is given, from the request's bytes; DecodeError. `request_of` and `response_of` give
-    the messages of bytes.
+    `parse` gives what the call is given, from the request's bytes, within `limits`, and `request_of` the message of
+    them; both raise RpcError. `response_of` gives the message of a response's bytes.
     """
 
     path: str
-    request_name: str
+    limits: RequestLimits
     parse: Callable[[bytes], Any]
     client_streaming: bool
     server_streaming: bool
@@ -85,10 +88,12 @@ def methods(
     """The RPCs of a service with what answers them; `around` may put something around each."""
     for method in service.methods:
         call = getattr(implementation, method.name)
-        request_of = message_factory.GetMessageClass(method.input_type).FromString
+        path = f"/{service.full_name}/{method.name}"
+        limits = limits_of(path)
+        request_of = parser(message_factory.GetMessageClass(method.input_type), limits)
         described = Method(
-            f"/{service.full_name}/{method.name}",
-            method.input_type.name,
+            path,
+            limits,
             bytes if getattr(call, "takes_bytes", False) else request_of,
             method.client_streaming,
             method.server_streaming,

@@ -43,6 +43,7 @@ class GrpcioServer:
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", int(LEAST_PING_INTERVAL_S * 1000)),
                 ("grpc.max_connection_idle_ms", int(max_idle_s * 1000)),
+                ("grpc.compression_enabled_algorithms_bitset", 1),
                 ("grpc.so_reuseport", 0),
             ]
         )
@@ -76,12 +77,8 @@ class GrpcioServer:
             (True, False): (grpc.stream_unary_rpc_method_handler, self._unary),
             (True, True): (grpc.stream_stream_rpc_method_handler, self._stream),
         }[method.client_streaming, method.server_streaming]
-        make, wrap = kind
-        return make(
-            wrap(method),
-            request_deserializer=method.parse,
-            response_serializer=serialized,
-        )
+        make, wrap = kind  # requests stay bytes until they are parsed within the method's limits
+        return make(wrap(method), request_deserializer=None, response_serializer=serialized)
 
     def _context(self, context: grpc.aio.ServicerContext[Any, Any]) -> CallContext:
         metadata = {
@@ -102,7 +99,7 @@ class GrpcioServer:
     def _unary(self, method: Method) -> Callable[..., Any]:
         async def handle(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             try:
-                answer = method.call(request, self._context(context))
+                answer = method.call(_parsed(method, request), self._context(context))
                 return await answer if inspect.isawaitable(answer) else answer
             except Exception as error:
                 await _abort(context, method, error)
@@ -112,7 +109,7 @@ class GrpcioServer:
     def _stream(self, method: Method) -> Callable[..., Any]:
         async def handle(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
             try:
-                responses = method.call(request, self._context(context))
+                responses = method.call(_parsed(method, request), self._context(context))
                 if isinstance(responses, Reply):
                     for each in await responses:
                         yield each
@@ -132,6 +129,18 @@ class GrpcioServer:
                 await responses.aclose()
 
         return handle
+
+
+def _parsed(method: Method, request: Any) -> Any:
+    """What the service is given: a request, or an iterator that parses each as it is asked for. Raises RpcError."""
+    if not method.client_streaming:
+        return method.parse(request)
+
+    async def parsed() -> AsyncIterator[Any]:
+        async for each in request:
+            yield method.parse(each)
+
+    return parsed()
 
 
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], method: Method, error: Exception) -> None:

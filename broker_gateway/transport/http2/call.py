@@ -7,19 +7,17 @@
 | the others | a task |
 
 A producer of responses waits while the peer does not take what is there; requests of a stream are released
-to the peer as they are consumed. What a peer may make a connection hold is bounded by `Requests`.
+to the peer as they are consumed. What requests hold is bounded by `requests.py`, what replies hold by `replies.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from broker_gateway.service.context import CallContext, RpcError
 from broker_gateway.service.reply import Reply
@@ -34,6 +32,7 @@ from broker_gateway.transport.http2.framing import (
     timeout_s,
     unpacked,
 )
+from broker_gateway.transport.http2.requests import COUNTED_BYTES, Requests, RequestStream
 from broker_gateway.transport.methods import MESSAGE_LIMIT_BYTES, Method, Response, failure, serialized
 
 CONTENT_TYPE = "application/grpc"
@@ -70,21 +69,6 @@ class Metadata(Mapping[str, str]):
         return len(self._fields)
 
 
-class Requests:
-    """Bytes of requests that are not complete yet, of all connections; bounded."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.held = 0
-
-    def take(self, count: int) -> bool:
-        """Whether `count` more may be held."""
-        if self.held + count > self._limit:
-            return False
-        self.held += count
-        return True
-
-
 class Call:
     """An engine's stream handler. `methods` are the RPCs by path; `active` are the calls of the server."""
 
@@ -97,7 +81,6 @@ class Call:
         "_done",
         "_encoding",
         "_finish",
-        "_held",
         "_local_endpoint",
         "_loop",
         "_method",
@@ -111,6 +94,8 @@ class Call:
         "_room",
         "_task",
         "_timer",
+        "_unsent",
+        "_using",
         "stream_id",
     )
 
@@ -135,17 +120,18 @@ class Call:
         self._buffer: bytes | bytearray = b""
         self._encoding = ""
         self._compress = False
-        self._queue: _RequestQueue | None = None
+        self._queue: RequestStream | None = None
         self._task: asyncio.Task[Any] | None = None
         self._reply: Reply[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._outgoing: deque[bytes] | None = None
+        self._outgoing: bytes | None = None
         self._offset = 0
+        self._unsent = 0
         self._finish: engine.Headers | None = None
         self._room: asyncio.Future[None] | None = None
         self._responded = False
         self._done = False
-        self._held = 0
+        self._using = 0
 
     # ----- from the engine -----
 
@@ -181,8 +167,18 @@ class Call:
         self._method = found
         self._context = CallContext(Metadata(fields), self._connection.peer, remaining, self._local_endpoint)
         if found.client_streaming:
-            self._queue = _RequestQueue(self)
+            self._queue = RequestStream(
+                self,
+                self._connection,
+                self.stream_id,
+                self._requests,
+                found.limits.size,
+                self._parsed,
+                self._loop,
+            )
             self._start(self._queue)
+        elif not ended:
+            self._requests.opened(self, self._connection.last_heard)
         if ended:
             self.ended()
 
@@ -191,8 +187,11 @@ class Call:
             if not last:
                 self._connection.release(self.stream_id, len(payload))
         elif self._queue is not None:
-            self._buffer += payload
-            self._parse_stream(self._queue)
+            try:
+                self._queue.feed(payload)
+            except FramingError as error:
+                self.fail(error.code, error.message)
+                return
             if last:
                 self.ended()
         elif last and not self._buffer:
@@ -201,42 +200,46 @@ class Call:
             self._collect(payload)
             if last:
                 self.ended()
-            else:
+            elif not self._done:
                 self._connection.release(self.stream_id, len(payload))
 
     def ended(self) -> None:
         if self._done or self._method is None:
             return
         if self._queue is not None:
-            if self._buffer:
+            if self._queue.within_a_message:
                 self.fail("INTERNAL", "the stream of requests ends within a message")
             else:
                 self._queue.end()
             return
-        self._requests.held -= self._held
-        self._held = 0
         buffer, self._buffer = self._buffer, b""
         self._parse_whole(buffer)
 
     def _collect(self, payload: bytes) -> None:
         """Keeps a piece of a request that came in several."""
+        assert self._method is not None
         if not isinstance(self._buffer, bytearray):
-            self._buffer = bytearray(self._buffer)
-        self._buffer += payload
-        size = len(payload)
-        if not self._requests.take(size):
-            self.fail("RESOURCE_EXHAUSTED", "too many bytes of incomplete requests are held; try again later")
+            self._buffer = bytearray()
+        buffer = self._buffer
+        buffer += payload
+        self._requests.wait(self, len(payload))
+        if self._done or len(buffer) < PREFIX_BYTES:
             return
-        self._held += size
-        if len(self._buffer) > MESSAGE_LIMIT_BYTES + PREFIX_BYTES:
-            self.fail("RESOURCE_EXHAUSTED", f"a request of more than {MESSAGE_LIMIT_BYTES} bytes")
+        try:
+            length = length_at(buffer, 0, self._method.limits.size)
+            if len(buffer) > PREFIX_BYTES + length:
+                raise FramingError("INTERNAL", f"more than the request of {length} bytes was sent")
+        except FramingError as error:
+            self.fail(error.code, error.message)
 
     def _parse_whole(self, buffer: bytes | bytearray) -> None:
         """The one request of a call, complete."""
+        assert self._method is not None
+        self._requests.finished(self)
         try:
             if len(buffer) < PREFIX_BYTES:
                 raise FramingError("INTERNAL", "the call ends before its request")
-            length = length_at(buffer, 0, MESSAGE_LIMIT_BYTES)
+            length = length_at(buffer, 0, self._method.limits.size)
             if length != len(buffer) - PREFIX_BYTES:
                 raise FramingError(
                     "INTERNAL", f"a request of {length} bytes, {len(buffer) - PREFIX_BYTES} were sent"
@@ -288,33 +291,24 @@ class Call:
         self._end()
 
     def _parsed(self, payload: bytes, compressed: bool) -> Any:
+        """The request; raises FramingError. It counts as held until the call, or the next request of it, ends."""
         assert self._method is not None
         if compressed:
-            payload = unpacked(payload, self._encoding, MESSAGE_LIMIT_BYTES)
+            payload = unpacked(payload, self._encoding, self._method.limits)
+        size = len(payload)
+        if self._using or size > COUNTED_BYTES:
+            self._use(size)
         try:
             return self._method.parse(payload)
-        except DecodeError as error:
-            raise FramingError("INTERNAL", f"the request is no {self._method.request_name}") from error
+        except RpcError as error:
+            raise FramingError(error.code, error.message) from error
 
-    def _parse_stream(self, queue: _RequestQueue) -> None:
-        """Takes whole messages out of the buffer; their bytes are released when they are consumed."""
-        buffer = self._buffer
-        position = 0
-        try:
-            while len(buffer) - position >= PREFIX_BYTES:
-                length = length_at(buffer, position, MESSAGE_LIMIT_BYTES)
-                end = position + PREFIX_BYTES + length
-                if end > len(buffer):
-                    if length > engine.STREAM_WINDOW // 2 and position == 0:
-                        queue.release_early(len(buffer))  # else the window could not hold the message
-                    break
-                request = self._parsed(bytes(buffer[position + PREFIX_BYTES : end]), bool(buffer[position]))
-                queue.put(request, end - position)
-                position = end
-        except FramingError as error:
-            self.fail(error.code, error.message)
-            return
-        self._buffer = bytes(buffer[position:])
+    def _use(self, size: int) -> None:
+        self._requests.used(self._using)
+        self._using = 0
+        if not self._requests.use(size):
+            raise FramingError("RESOURCE_EXHAUSTED", "too many bytes of requests are held; try again later")
+        self._using = size
 
     def _start(self, request: Any) -> None:
         method, context = self._method, self._context
@@ -348,6 +342,9 @@ class Call:
             return
         if self._done:
             return
+        if self._connection.full:
+            self._refuse_reply()
+            return
         try:
             data = b"\x00" + len(response).to_bytes(4, "big") + response
             sent = self._connection.reply(self.stream_id, _HEADERS, data, _OK)
@@ -358,10 +355,19 @@ class Call:
             return
         self._responded = True
         if sent < len(data):
-            self._outgoing, self._offset, self._finish = deque((data,)), sent, _OK
-            self._active.add(self)
+            self._finish = _OK
+            self._keep(data, sent)
             return
         self._end()
+
+    def _keep(self, data: bytes, sent: int) -> None:
+        """The rest of `data` leaves when the peer makes room."""
+        self._outgoing, self._offset, self._unsent = data, sent, len(data) - sent
+        self._active.add(self)
+        self._connection.hold(self._unsent)
+
+    def _refuse_reply(self) -> None:
+        self.fail("RESOURCE_EXHAUSTED", "too many bytes of replies wait to be read; read them and try again")
 
     def _run(self, work: Any) -> None:
         self._task = self._loop.create_task(work)
@@ -387,14 +393,17 @@ class Call:
         """All responses of a call, and its end."""
         if self._done:
             return
+        if self._connection.full:
+            self._refuse_reply()
+            return
         try:
             data = b"".join([self._framed(each) for each in responses])
             head = _GZIP_HEADERS if self._compress else _HEADERS
             sent = self._connection.reply(self.stream_id, head, data, _OK)
             self._responded = True
             if sent < len(data):
-                self._outgoing, self._offset, self._finish = deque((data,)), sent, _OK
-                self._active.add(self)
+                self._finish = _OK
+                self._keep(data, sent)
                 return
         except engine.StreamGoneError:
             pass
@@ -428,6 +437,9 @@ class Call:
 
     async def _send(self, response: Response | list[Response]) -> None:
         """Sends responses in one write; waits until the peer has taken all of them but what windows hold."""
+        if self._connection.full:
+            self._refuse_reply()
+            raise engine.StreamGoneError
         if isinstance(response, list):
             data = b"".join([self._framed(each) for each in response])
         else:
@@ -437,8 +449,8 @@ class Call:
             self._connection.respond(self.stream_id, _GZIP_HEADERS if self._compress else _HEADERS, False)
         sent = self._connection.send(self.stream_id, data, 0)
         if sent < len(data):
-            self._outgoing, self._offset = deque((data,)), sent
             self._room = self._loop.create_future()
+            self._keep(data, sent)
             await self._room
 
     def _complete(self) -> None:
@@ -464,15 +476,14 @@ class Call:
 
     def _push(self) -> None:
         """Goes on with what windows held back."""
-        outgoing = self._outgoing
+        outgoing, before = self._outgoing, self._offset
         assert outgoing is not None
         try:
-            while outgoing:
-                self._offset = self._connection.send(self.stream_id, outgoing[0], self._offset)
-                if self._offset < len(outgoing[0]):
-                    return
-                outgoing.popleft()
-                self._offset = 0
+            self._offset = self._connection.send(self.stream_id, outgoing, before)
+            self._unsent = len(outgoing) - self._offset
+            self._connection.hold(before - self._offset)
+            if self._unsent:
+                return
             self._outgoing = None
             if self._finish is not None:
                 self._connection.trailers(self.stream_id, self._finish)
@@ -496,60 +507,16 @@ class Call:
         if self._done:
             return
         self._done = True
-        self._requests.held -= self._held
-        self._held = 0
+        self._requests.finished(self)
+        self._requests.used(self._using)
         self._buffer = b""
+        if self._unsent:
+            self._connection.hold(-self._unsent)
+            self._unsent = 0
         self._active.discard(self)
         if self._timer is not None:
             self._timer.cancel()
         self._cancel()
         self._outgoing = None
         if self._queue is not None:
-            self._queue.end()
-
-
-def _is_grpc(content_type: bytes) -> bool:
-    return content_type.startswith(b"application/grpc") and not content_type.startswith(
-        b"application/grpc-web"
-    )
-
-
-class _RequestQueue(AsyncIterator[Any]):
-    """Requests of a streaming client in the order they came."""
-
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self._ready: deque[tuple[Any, int]] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self._ended = False
-        self._released_early = 0
-
-    def put(self, request: Any, size: int) -> None:
-        self._ready.append((request, size))
-        self._wake()
-
-    def release_early(self, buffered: int) -> None:
-        """Lets the peer send the rest of a message that is larger than the window."""
-        if buffered > self._released_early:
-            self._call._connection.release(self._call.stream_id, buffered - self._released_early)
-            self._released_early = buffered
-
-    def end(self) -> None:
-        self._ended = True
-        self._wake()
-
-    async def __anext__(self) -> Any:
-        while not self._ready:
-            if self._ended:
-                raise StopAsyncIteration
-            self._waiter = self._call._loop.create_future()
-            await self._waiter
-        request, size = self._ready.popleft()
-        early, self._released_early = min(self._released_early, size), 0
-        if size > early:
-            self._call._connection.release(self._call.stream_id, size - early)
-        return request
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+            self._queue.drop()

@@ -2,16 +2,18 @@
 
 A `Connection` is an asyncio protocol: bytes in, events on `StreamHandler`s, bytes out, all on the event loop and
 without a task. Everything queued in a turn leaves in one write. While the peer does not read, nothing more
-is read from it, so that what it makes the server hold is bounded by its open streams.
+is read from it. What it may take of the loop is `pace.py`'s, what replies it does not take may hold `replies.py`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, cast
 
+import structlog
 from httpunk._httpunk import (
     H2_FLAG_CAPACITY,
     H2_FLAG_CONN_DONE,
@@ -25,6 +27,7 @@ from httpunk._httpunk import (
     H2FrameGoAway,
     H2FrameHeaders,
     H2FramePing,
+    H2FramePriority,
     H2FrameRstStream,
     H2FrameSettings,
     H2FrameStreamError,
@@ -36,7 +39,11 @@ from httpunk._httpunk import (
     HTTPunkError,
 )
 
+from broker_gateway.transport.http2.pace import Overhead, Pace
+from broker_gateway.transport.http2.replies import CONNECTION_BYTES, Replies
 from broker_gateway.turn import Stage, Turn
+
+log = structlog.get_logger(__name__)
 
 STREAM_WINDOW = 1 << 20
 CONNECTION_WINDOW = 8 << 20
@@ -50,6 +57,10 @@ SEND_BUFFER_BYTES = 1 << 20
 _PING = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00"
 _PING_PAYLOAD = b"lakebrkr"
 _PING_STRIKES = 10
+_DECODED_BYTES = 32 << 10
+"""Decoded at a time: 3,600 frames at most."""
+_LOOK_EVERY = 8
+"""Frames between two looks at the clock."""
 PROTOCOL_ERROR, ENHANCE_YOUR_CALM = 0x1, 0xB
 
 Headers = HeaderMap
@@ -93,6 +104,8 @@ class Connection(asyncio.Protocol):
     def __init__(
         self,
         turn: Turn,
+        pace: Pace,
+        replies: Replies,
         handler: Callable[[Connection], StreamHandler],
         on_open: Callable[[Connection], None],
         on_close: Callable[[Connection], None],
@@ -102,6 +115,8 @@ class Connection(asyncio.Protocol):
         least_ping_interval_s: float,
     ) -> None:
         self._turn = turn
+        self._pace = pace
+        self._replies = replies
         self._handler = handler
         self._on_open = on_open
         self._on_close = on_close
@@ -126,8 +141,14 @@ class Connection(asyncio.Protocol):
         self._draining = False
         self._strikes = 0
         self._last_ping = 0.0
+        self._unread: deque[bytes] = deque()
+        self._frames: Iterator[Any] = iter(())
+        self._deferred = False
+        self._waiting = 0  # bytes of replies
+        self._unwritten = 0  # of them, those that the peer's socket does not take
         self.peer = ""
         self.opened_at = self.last_heard = self.called_at = time.monotonic()
+        self._overhead = Overhead(self.opened_at)
         self.pinged_at = 0.0
         self.settled = False
         """Whether the peer's first settings came."""
@@ -144,45 +165,108 @@ class Connection(asyncio.Protocol):
         self._on_open(self)
 
     def data_received(self, data: bytes) -> None:
-        self.last_heard = time.monotonic()
+        now = self.last_heard = time.monotonic()
         self.pinged_at = 0.0
         if not self.settled and not self._first:
             self._first = data[:1]
-        state = self._state
+        if self._deferred:
+            self._unread.append(data)
+        elif len(data) <= _DECODED_BYTES:
+            if not self._serve(data, self._pace.until(now)):
+                self._defer()
+        else:
+            self._unread.extend(
+                [data[at : at + _DECODED_BYTES] for at in range(0, len(data), _DECODED_BYTES)]
+            )
+            self._serve_unread(now)
+
+    def go_on(self) -> None:
+        """Serves some of what a turn before left."""
+        self._deferred = False
         try:
-            for frame in state.receive(data):
+            self._serve_unread(time.monotonic())
+        except Exception:
+            log.exception("a connection is closed", peer=self.peer)
+            self.abort()
+
+    def _serve_unread(self, now: float) -> None:
+        until, unread = self._pace.until(now), self._unread
+        done = self._serve(b"", until)
+        while done and unread and not self._closing:
+            done = self._serve(unread.popleft(), until)
+        if self._closing:
+            unread.clear()
+        elif not done or unread:
+            self._defer()
+        elif not self._paused and self._transport is not None:
+            self._transport.resume_reading()
+
+    def _defer(self) -> None:
+        if not self._closing and self._transport is not None:
+            self._deferred = True
+            self._transport.pause_reading()
+            self._pace.defer(self)
+
+    def _serve(self, data: bytes, until: float) -> bool:
+        """Serves the frames that are left, and then those in `data`, up to a time; whether all were.
+
+        `data` must be empty unless all were before.
+        """
+        state = self._state
+        done = True
+        try:
+            if data:
+                self._frames = iter(state.receive(data))
+            for count, frame in enumerate(self._frames, 1):
                 try:
                     self._dispatch(frame)
                 except H2StreamError as error:
                     self._reset_stream(error)
+                if not count % _LOOK_EVERY and time.monotonic() > until:
+                    done = False
+                    break
             flags = state.maybe_goaway_reply()
             if flags:
                 self._after(flags)
         except H2Error as error:
             reason = error.args[0] if error.args and isinstance(error.args[0], int) else 1
+            self._frames = iter(())
             self._turn_away(reason)
-            return
+            return True
         self._wake()
+        return done
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._closing = True
+        self._unread.clear()
+        self._frames = iter(())
         for handler, _ in self._state.fail(ConnectionClosedError("connection closed")):
             handler.stopped()
+        self._waiting = 0
+        self._replies.holds(self, 0)
         self._on_close(self)
 
     def pause_writing(self) -> None:
         self._paused = True
         if self._transport is not None:
             self._transport.pause_reading()
+            self._not_written(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         self._paused = False
-        if self._transport is not None and not self._closing:
+        self.hold(-self._unwritten)
+        self._unwritten = 0
+        if self._transport is not None and not self._closing and not self._deferred:
             self._transport.resume_reading()
         self._flush()
+
+    def _not_written(self, count: int) -> None:
+        self._unwritten += count
+        self.hold(count)
 
     # ----- for handlers -----
 
@@ -209,6 +293,8 @@ class Connection(asyncio.Protocol):
             if verdict.stopped is not None:
                 raise StreamGoneError
             sent = len(data)
+            if self._paused:
+                self._not_written(sent if verdict.done else verdict.sent)
             if not verdict.done:
                 self._after(verdict.flags)
                 reached = self.send(stream_id, data, verdict.sent)
@@ -231,11 +317,11 @@ class Connection(asyncio.Protocol):
         while offset < size:
             verdict = self._state.send_data(stream_id, data, offset, False)
             self._sent(verdict)
-            if verdict.done:
-                return size
-            sent: int = verdict.sent
+            sent: int = size - offset if verdict.done else verdict.sent
             if not sent:
                 return offset
+            if self._paused:
+                self._not_written(sent)
             offset += sent
         return offset
 
@@ -250,6 +336,17 @@ class Connection(asyncio.Protocol):
     def release(self, stream_id: int, count: int) -> None:
         """Says that `count` bytes of the body were consumed: the peer may send as many more."""
         self._after(self._state.release_capacity(stream_id, count))
+
+    def hold(self, count: int) -> None:
+        """Counts bytes of replies that wait until the peer takes them."""
+        if count and self._transport is not None and not self._closing:
+            self._waiting += count
+            self._replies.holds(self, self._waiting)
+
+    @property
+    def full(self) -> bool:
+        """Whether so many bytes of replies wait that no more may."""
+        return self._waiting > CONNECTION_BYTES
 
     # ----- for the server -----
 
@@ -317,9 +414,12 @@ class Connection(asyncio.Protocol):
             if verdict.flags:
                 self._after(verdict.flags)
         elif kind is H2FrameWindowUpdate:
+            self._carries_nothing()
             for handler in state.recv_window_update(frame):
                 handler.writable()
         elif kind is H2FrameSettings:
+            if not frame.ack and self._overhead.settings(self.last_heard):
+                raise H2ProtocolError(ENHANCE_YOUR_CALM, "too_many_settings")
             initial, waiting, flags = state.recv_settings(frame)
             self.settled |= initial
             for handler in waiting:
@@ -338,6 +438,8 @@ class Connection(asyncio.Protocol):
             for handler, _ in aborted:
                 handler.stopped()
             self._after(flags)
+        elif kind is H2FramePriority:
+            self._carries_nothing()
         elif kind is H2FrameStreamError:
             raise H2StreamError(frame.stream_id, frame.error_code, "library")
 
@@ -348,9 +450,15 @@ class Connection(asyncio.Protocol):
                 if self._strikes > _PING_STRIKES:
                     raise H2ProtocolError(ENHANCE_YOUR_CALM, "too_many_pings")
             self._last_ping = self.last_heard
-        elif frame.data == _PING_PAYLOAD:
-            return
+        else:
+            self._carries_nothing()
+            if frame.data == _PING_PAYLOAD:
+                return
         self._after(self._state.recv_ping(frame))
+
+    def _carries_nothing(self) -> None:
+        if self._overhead.other(self.last_heard):
+            raise H2ProtocolError(ENHANCE_YOUR_CALM, "too_many_frames")
 
     def _reset_stream(self, error: H2StreamError) -> None:
         stream_id, reason, initiator = error.args
@@ -407,6 +515,7 @@ class Connection(asyncio.Protocol):
             data = bytes(pending)
             pending.release()
             self._transport.write(data)
+            self._overhead.sent += len(data)
             for handler in self._state.credit_written():
                 handler.writable()
 

@@ -9,6 +9,8 @@ import gzip
 import urllib.parse
 import zlib
 
+from broker_gateway.service.request_limits import RequestLimits
+
 PREFIX_BYTES = 5
 _UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _GZIP_WBITS = 31
@@ -44,18 +46,21 @@ def length_at(buffer: bytes | bytearray, position: int, limit: int) -> int:
     return length
 
 
-def unpacked(payload: bytes, encoding: str, limit: int) -> bytes:
-    """Undoes the compression of a message whose flag is set. Raises FramingError."""
+def unpacked(payload: bytes, encoding: str, limits: RequestLimits) -> bytes:
+    """Undoes the compression of a message whose flag is set, as far as `limits` let it. Raises FramingError."""
     if encoding in ("", "identity"):
         raise FramingError("INTERNAL", "the compressed flag is set, but grpc-encoding names no compression")
     engine = zlib.decompressobj(_GZIP_WBITS)
+    most = limits.decompressed(len(payload))
     try:
-        plain = engine.decompress(payload, limit + 1)
+        plain = engine.decompress(payload, most + 1)
     except zlib.error as error:
         raise FramingError("INTERNAL", f"a message does not decompress: {error}") from error
-    if len(plain) > limit:
+    if len(plain) > most:
         raise FramingError(
-            "RESOURCE_EXHAUSTED", f"a message decompresses to more than the {limit} bytes that are taken"
+            "RESOURCE_EXHAUSTED",
+            f"a message of {len(payload)} bytes decompresses to more than the {most} that are taken of it; "
+            "send it uncompressed, or less in one",
         )
     if not engine.eof or engine.unused_data:
         raise FramingError("INTERNAL", "a compressed message is cut off, or more follows it")

@@ -12,8 +12,12 @@ from collections.abc import Callable
 import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 
-from broker_gateway.transport.http2.call import Call, Requests
+from broker_gateway.seldom import Seldom
+from broker_gateway.transport.http2.call import Call
 from broker_gateway.transport.http2.engine import Connection
+from broker_gateway.transport.http2.pace import Pace
+from broker_gateway.transport.http2.replies import Replies
+from broker_gateway.transport.http2.requests import Requests
 from broker_gateway.transport.methods import (
     KEEPALIVE_S,
     KEEPALIVE_TIMEOUT_S,
@@ -31,8 +35,10 @@ MAX_IDLE_S = 120.0
 """A connection without calls is closed after this time."""
 HANDSHAKE_S = 10.0
 """How long a connection may take until its first settings are here."""
-INCOMPLETE_REQUEST_BYTES = 512 << 20
-"""Of all requests that are on their way, of all connections."""
+REQUEST_BYTES = 160 << 20
+"""Of all requests that are on their way or being served, of all connections."""
+REPLY_BYTES = 96 << 20
+"""Of all replies that peers do not take."""
 _ACCEPTS_A_TURN = 64
 _LOOK_S = 2.0
 _WARN_EVERY_S = 60.0
@@ -60,7 +66,9 @@ class Http2Server:
         self._turn = turn
         self._tls = tls
         self._methods: dict[str, Method] = {}
-        self._requests = Requests(INCOMPLETE_REQUEST_BYTES)
+        self._requests = Requests(REQUEST_BYTES)
+        self._replies = Replies(REPLY_BYTES, Seldom().count)
+        self._pace = Pace()
         self._calls: set[Call] = set()
         self._connections: set[Connection] = set()
         self._sniffing: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -179,6 +187,8 @@ class Http2Server:
     def _connection(self) -> Connection:
         return Connection(
             self._turn,
+            self._pace,
+            self._replies,
             self._call,
             self._connections.add,
             self._closed,
@@ -225,6 +235,7 @@ class Http2Server:
         while True:
             await asyncio.sleep(_LOOK_S)
             now = time.monotonic()
+            self._requests.expire(now)
             for connection in list(self._connections):
                 if not connection.settled and now - connection.opened_at > HANDSHAKE_S:
                     connection.abort()
