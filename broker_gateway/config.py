@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from broker_gateway.errors import ModeError, OptionError
-from broker_gateway.metadata.delay_levels import parse_delay_levels
+from store.delay_levels import parse_delay_levels
 from broker_gateway.option_table import ROWS
 from broker_gateway.options import (
     NeededPath,

@@ -151,11 +151,14 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(encoded: bytes | memoryview) -> dict[str, str]:
-    """The properties as text; malformed UTF-8 is replaced, parts without a key or value are passed over."""
+    """The properties as text; malformed UTF-8 is replaced, parts without a key or separator are passed over.
+
+    Of a key that is repeated the last value counts that is not empty, as in RocketMQ.
+    """
     properties: dict[str, str] = {}
     for part in bytes(encoded).decode("utf-8", "replace").split("\x02"):
         key, separator, value = part.partition("\x01")
-        if separator and key:
+        if separator and key and (value or key not in properties):
             properties[key] = value
     return properties
 

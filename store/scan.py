@@ -244,16 +244,23 @@ def gather(buffer: Bytes, start: Longs, length: Longs) -> tuple[Longs, Bytes]:
 
 def find_properties(scan: Scan, names: Sequence[bytes]) -> list[tuple[Longs, Longs]]:
     """For each name: start (-1: absent) and length of the property's value in every record."""
+    return find_and_count_properties(scan, names)[0]
+
+
+def find_and_count_properties(
+    scan: Scan, names: Sequence[bytes]
+) -> tuple[list[tuple[Longs, Longs]], NDArray[np.int32]]:
+    """As `find_properties`, and how many properties each record has at most."""
     from store import walk  # compiled: loaded by who scans
 
-    starts, lengths = walk.find_properties(
+    starts, lengths, counts = walk.find_properties(
         scan.buffer,
         np.ascontiguousarray(scan.properties_start),
         np.ascontiguousarray(scan.properties_length),
         np.frombuffer(b"".join(names), dtype=np.uint8),
         np.cumsum([len(name) for name in names]),
     )
-    return list(zip(starts, lengths, strict=True))
+    return list(zip(starts, lengths, strict=True)), counts
 
 
 def find_property(scan: Scan, name: bytes) -> tuple[Longs, Longs]:

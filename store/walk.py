@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from store.delay_levels import DEFAULT_DELAY_LEVELS_MS
 from store.kernels.compiled import compiled, inlined
 from store.row import (
     BAD_HEADER,
@@ -51,9 +52,10 @@ _TAGS = np.frombuffer(b"TAGS", dtype=np.uint8)
 _DELAY = np.frombuffer(b"DELAY", dtype=np.uint8)
 _CRC = np.frombuffer(b"__CRC32#\x01", dtype=np.uint8)
 _SCHEDULE = np.frombuffer(b"SCHEDULE_TOPIC_XXXX", dtype=np.uint8)
-_LEVELS_MS = (
-    np.array([1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]) * 1000
-)
+_LEVELS_MS = np.array(DEFAULT_DELAY_LEVELS_MS, dtype=np.int64)
+
+_FEW_KEYS = 24
+"""Keys of a record that are compared one with another; with more they are hashed."""
 
 Array = NDArray[Any]
 
@@ -173,10 +175,18 @@ def _same(data: Array, at: int, length: int, other: Array) -> bool:
     return True
 
 
+@inlined
+def wins(length: int, earlier: int, earlier_length: int) -> bool:
+    """Whether a value of `length` takes the place of an earlier one (-1: none) of the same key: the last does,
+    but an empty one counts as absent, as in RocketMQ."""
+    return earlier < 0 or length > 0 or earlier_length == 0
+
+
 @compiled
 def _value(data: Array, start: int, length: int, name: Array) -> tuple[int, int]:
-    """Start (-1: absent) and length of a property's value."""
+    """Start (-1: absent) and length of a property's value; of a repeated one as `wins` says."""
     at, end = start, start + length
+    found, found_length = np.int64(-1), np.int64(0)
     while at < end:
         stop = at
         split = np.int64(-1)
@@ -184,10 +194,10 @@ def _value(data: Array, start: int, length: int, name: Array) -> tuple[int, int]
             if data[stop] == 1 and split < 0:
                 split = stop
             stop += 1
-        if split >= 0 and _same(data, at, split - at, name):
-            return split + 1, stop - split - 1
+        if split >= 0 and _same(data, at, split - at, name) and wins(stop - split - 1, found, found_length):
+            found, found_length = split + 1, stop - split - 1
         at = stop + 1
-    return np.int64(-1), np.int64(0)
+    return found, found_length
 
 
 @compiled
@@ -262,13 +272,14 @@ def _derive(data: Array, row: Array) -> None:
     if _same(data, row[TOPIC_START], row[TOPIC_LENGTH], _SCHEDULE):
         at, digits = _value(data, start, length, _DELAY)
         level = np.int64(0)
-        if 0 < digits <= 3:
-            for i in range(digits):
-                level = level * 10 + np.int64(data[at + i]) - 48
-            if level > len(_LEVELS_MS):
-                level = np.int64(len(_LEVELS_MS))
-            if level > 0:
-                row[TAGS_CODE] = row[STORE_TIMESTAMP] + _LEVELS_MS[level - 1]
+        for i in range(digits):
+            digit = np.int64(data[at + i]) - 48
+            if digit < 0 or digit > 9:
+                level = np.int64(0)
+                break
+            level = min(level * 10 + digit, len(_LEVELS_MS))
+        if level > 0:
+            row[TAGS_CODE] = row[STORE_TIMESTAMP] + _LEVELS_MS[level - 1]
     row[CRC_EXPECTED] = -1
     if length >= 20:
         at = start + length - 20
@@ -345,13 +356,15 @@ def copy_slices(data: Array, start: Array, offsets: Array) -> Array:
 @compiled
 def find_properties(
     data: Array, start: Array, length: Array, names: Array, ends: Array
-) -> tuple[Array, Array]:
-    """Start (-1: absent) and length of each named property in every slice of properties, one pass for all.
+) -> tuple[Array, Array, Array]:
+    """Start (-1: absent) and length of each named property in every slice of properties, and how many parts
+    each slice has; one pass for all.
 
     `names` holds the names one behind the other, `ends` where each ends. Rows are names, columns slices.
     """
     starts = np.full((len(ends), len(start)), -1, dtype=np.int64)
     lengths = np.zeros((len(ends), len(start)), dtype=np.int64)
+    counts = np.zeros(len(start), dtype=np.int32)
     for i in range(len(start)):
         at, end = start[i], start[i] + length[i]
         while at < end:
@@ -365,37 +378,66 @@ def find_properties(
                 first = np.int64(0)
                 for k in range(len(ends)):
                     size = ends[k] - first
-                    if size == split - at and starts[k, i] < 0:
+                    if size == split - at:
                         same = True
                         for j in range(size):
                             if data[at + j] != names[first + j]:
                                 same = False
                                 break
                         if same:
-                            starts[k, i] = split + 1
-                            lengths[k, i] = stop - split - 1
+                            if wins(stop - split - 1, starts[k, i], lengths[k, i]):
+                                starts[k, i] = split + 1
+                                lengths[k, i] = stop - split - 1
                             break
                     first = ends[k]
             at = stop + 1
-    return starts, lengths
+            counts[i] += 1
+    return starts, lengths, counts
+
+
+@compiled
+def _same_key(data: Array, key_start: Array, key_length: Array, entry: int, at: int, length: int) -> bool:
+    if key_length[entry] != length:
+        return False
+    start = key_start[entry]
+    for i in range(length):
+        if data[start + i] != data[at + i]:
+            return False
+    return True
+
+
+@compiled
+def _slot_of(data: Array, at: int, length: int, slots: int) -> int:
+    value = np.uint64(14695981039346656037)
+    for i in range(at, at + length):
+        value = (value ^ np.uint64(data[i])) * np.uint64(1099511628211)
+    return np.int64((value >> np.uint64(20)) % np.uint64(slots))
 
 
 @compiled
 def split_properties(data: Array, start: Array, length: Array) -> tuple[Array, Array, Array, Array, Array]:
-    """Row offsets, key starts and lengths, value starts and lengths."""
-    total = 0
+    """Row offsets, key starts and lengths, value starts and lengths; a key stands once in a row (`wins`)."""
+    entries = np.ones(len(start), dtype=np.int32)
     for i in range(len(start)):
         for at in range(start[i], start[i] + length[i]):
-            total += data[at] == 2
-        total += 1
+            entries[i] += data[at] == 2
+    total, most = np.int64(0), np.int64(0)
+    for i in range(len(start)):
+        total += entries[i]
+        most = max(most, np.int64(entries[i]))
     rows = np.zeros(len(start) + 1, dtype=np.int64)
     key_start = np.empty(total, dtype=np.int64)
     key_length = np.empty(total, dtype=np.int64)
     value_start = np.empty(total, dtype=np.int64)
     value_length = np.empty(total, dtype=np.int64)
+    table = np.empty(2 * most + 1, dtype=np.int64)
     count = 0
     for i in range(len(start)):
-        at, end = start[i], start[i] + length[i]
+        at, end, first = start[i], start[i] + length[i], count
+        many = entries[i] > _FEW_KEYS
+        slots = table[: 2 * entries[i] + 1 if many else 0]  # entries by the hash of their key
+        slots[:] = -1
+        seen = np.int64(0)  # bits of keys so far, by length and both ends: most keys are new by that alone
         while at < end:
             stop = at
             split = np.int64(-1)
@@ -404,11 +446,34 @@ def split_properties(data: Array, start: Array, length: Array) -> tuple[Array, A
                     split = stop
                 stop += 1
             if split > at:
-                key_start[count] = at
-                key_length[count] = split - at
-                value_start[count] = split + 1
-                value_length[count] = stop - split - 1
-                count += 1
+                size = split - at
+                known = np.int64(-1)
+                if many:
+                    slot = _slot_of(data, at, size, len(slots))
+                    while slots[slot] >= 0:
+                        if _same_key(data, key_start, key_length, slots[slot], at, size):
+                            known = slots[slot]
+                            break
+                        slot = (slot + 1) % len(slots)
+                    if known < 0:
+                        slots[slot] = count
+                else:
+                    ends = 7 * np.int64(data[at]) + 31 * np.int64(data[split - 1])
+                    bit = np.int64(1) << ((size + ends) & 63)
+                    for entry in range(first if seen & bit else count, count):
+                        if _same_key(data, key_start, key_length, entry, at, size):
+                            known = entry
+                            break
+                    seen |= bit
+                if known < 0:
+                    key_start[count] = at
+                    key_length[count] = size
+                    value_start[count] = split + 1
+                    value_length[count] = stop - split - 1
+                    count += 1
+                elif wins(stop - split - 1, value_start[known], value_length[known]):
+                    value_start[known] = split + 1
+                    value_length[known] = stop - split - 1
             at = stop + 1
         rows[i + 1] = count
     return rows, key_start[:count], key_length[:count], value_start[:count], value_length[:count]

@@ -17,3 +17,7 @@ class SourceError(LakeError):
 
 class ForeignWriterError(LakeError):
     """Another reput wrote the same lake; this one's batch was not committed."""
+
+
+class TooMuchError(LakeError):
+    """Rows that would not fit in memory together; made in parts they do."""

@@ -7,10 +7,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store.scan import Bytes, Longs, gather
-from structured_streaming.tables import TIMESTAMP
+from structured_streaming.tables import TIMESTAMP, Table
 
 MAX_BYTES = (1 << 31) - 1
 """What the offsets of an Arrow array of 32 bits reach."""
+LEAST_MS, GREATEST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""Years 1 to 9999: times beyond count as absent, since most readers know no others."""
 
 
 def binary(buffer: Bytes, start: Longs, length: Longs) -> pa.BinaryArray:
@@ -28,17 +30,32 @@ def binary(buffer: Bytes, start: Longs, length: Longs) -> pa.BinaryArray:
 
 def text(buffer: Bytes, start: Longs, length: Longs) -> pa.StringArray:
     """The slices as UTF-8 text; what is none has its bad bytes replaced. A negative start is null."""
+    return text_and_whether_replaced(buffer, start, length)[0]
+
+
+def text_and_whether_replaced(buffer: Bytes, start: Longs, length: Longs) -> tuple[pa.StringArray, bool]:
+    """As `text`, and whether bytes were replaced anywhere: different bytes may then be the same text."""
     raw = binary(buffer, start, length)
     try:
-        return raw.cast(pa.string())
+        return raw.cast(pa.string()), False
     except pa.ArrowInvalid:
         values = [None if value is None else value.decode("utf-8", "replace") for value in raw.to_pylist()]
-        return pa.array(values, pa.string())
+        return pa.array(values, pa.string()), True
 
 
-def timestamps(ms: NDArray[np.int64]) -> pa.TimestampArray:
-    """Milliseconds since the epoch as timestamps."""
-    return pa.array(ms * 1000, pa.int64()).cast(TIMESTAMP)
+def representable(ms: Longs) -> NDArray[np.bool_]:
+    """Which times, in ms since the epoch, a timestamp column holds."""
+    return (ms >= LEAST_MS) & (ms <= GREATEST_MS)
+
+
+def timestamps(ms: Longs, absent: NDArray[np.bool_] | None = None) -> pa.TimestampArray:
+    """Milliseconds since the epoch as timestamps; null where `absent` and outside of the years 1 to 9999."""
+    null = ~representable(ms)
+    if absent is not None:
+        null |= absent
+    if not null.any():
+        return pa.array(ms * 1000, pa.int64()).cast(TIMESTAMP)
+    return pa.array(np.where(null, 0, ms) * 1000, pa.int64(), mask=null).cast(TIMESTAMP)
 
 
 def constant(value: str, count: int) -> pa.DictionaryArray:
@@ -56,3 +73,14 @@ def hosts(buffer: Bytes, start: Longs, length: Longs) -> pa.Array:
         host = unpack_host(packed)
         names.append(f"[{host.ip}]:{host.port}" if ":" in host.ip else f"{host.ip}:{host.port}")
     return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(names, pa.string()))
+
+
+def table_of(table: Table, columns: dict[str, pa.Array]) -> pa.Table:
+    """The columns in the table's order and types; dictionaries stay dictionaries."""
+    arrays = [
+        columns[column.name].cast(column.type)
+        if columns[column.name].type != column.type and not pa.types.is_dictionary(columns[column.name].type)
+        else columns[column.name]
+        for column in table.columns
+    ]
+    return pa.table(arrays, names=[column.name for column in table.columns])

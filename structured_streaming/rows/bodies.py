@@ -1,31 +1,101 @@
-"""Undoing the compression of bodies, by the type bits in the system flag."""
+"""Bodies of messages, a bounded number of bytes at a time, their compression undone by the type bits in the
+system flag."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from store.record import (
+    SYS_COMPRESSED,
     SYS_COMPRESSION_LZ4,
     SYS_COMPRESSION_MASK,
     SYS_COMPRESSION_ZLIB,
     SYS_COMPRESSION_ZSTD,
 )
-from store.scan import Longs
+from store.scan import Bytes, Longs, Scan
+from structured_streaming.rows.arrays import binary
 
-LARGEST = 64 << 20
-"""Bytes; a body that would grow further stays as stored."""
+LARGEST = 16 << 20
+"""Bytes; a body that would grow further stays as stored. RocketMQ's clients compress bodies of up to 4 MiB."""
+SLICE_BYTES = 32 << 20
+"""Of bodies in memory at a time; the one that reaches it is the last of its slice."""
+IDENTITY = "identity"
+
+
+class Slice(NamedTuple):
+    """Bodies of the records [begin, end), and for each `identity` or the compression it still has."""
+
+    begin: int
+    end: int
+    bodies: pa.BinaryArray
+    encodings: pa.StringArray
+
+
+def slices(records: Scan) -> Iterator[Slice]:
+    """The bodies of all records, in their order."""
+    lengths = records.body_length
+    reached = np.cumsum(lengths)
+    begin = 0
+    while begin < len(records):
+        before = int(reached[begin - 1]) if begin else 0
+        stop = min(int(np.searchsorted(reached, before + SLICE_BYTES)) + 1, len(records))
+        piece = _slice(records, begin, stop)
+        yield piece
+        begin = piece.end
+
+
+def _slice(records: Scan, begin: int, stop: int) -> Slice:
+    """A slice from `begin` on that ends at `stop`, or before it where bodies grow."""
+    start, length = records.body_start[begin:stop], records.body_length[begin:stop]
+    flags = records.sys_flag[begin:stop]
+    compressed = np.flatnonzero(flags & SYS_COMPRESSED)
+    plain, left, end = _decompressed(records.buffer, start, length, flags, compressed)
+    bodies = binary(records.buffer, start[:end], length[:end])
+    encodings = pa.repeat(pa.scalar(IDENTITY, pa.string()), end)
+    if not plain:
+        return Slice(begin, begin + end, bodies, encodings)
+    mask = np.zeros(end, dtype=bool)
+    mask[compressed[: len(plain)]] = True
+    return Slice(
+        begin,
+        begin + end,
+        pc.replace_with_mask(bodies, pa.array(mask), pa.array(plain, bodies.type)),
+        pc.replace_with_mask(encodings, pa.array(mask), pa.array(left, pa.string())),
+    )
+
+
+def _decompressed(
+    buffer: Bytes, start: Longs, length: Longs, flags: Longs, compressed: Longs
+) -> tuple[list[bytes], list[str], int]:
+    """Bodies of the first compressed records and what they still are, and where they made the slice full."""
+    plain, left = [], []
+    room = SLICE_BYTES
+    for row in compressed.tolist():
+        codec, undo = _CODECS.get(int(flags[row]) & SYS_COMPRESSION_MASK, ("unknown", _unknown))
+        data = buffer[start[row] : start[row] + length[row]].tobytes()
+        try:
+            plain.append(undo(data))
+            left.append(IDENTITY)
+        except (ValueError, zlib.error, OSError, pa.ArrowException):
+            plain.append(data)
+            left.append(codec)
+        room -= len(plain[-1])
+        if room <= 0:
+            return plain, left, row + 1
+    return plain, left, len(start)
 
 
 def _inflate(data: bytes) -> bytes:
     """zlib or gzip, whichever it is."""
     engine = zlib.decompressobj(wbits=47)
-    plain = engine.decompress(data, LARGEST)
-    if not engine.eof:
+    plain = engine.decompress(data, LARGEST + 1)
+    if len(plain) > LARGEST or not engine.eof:
         raise ValueError("larger than the limit, or cut off")
     return plain
 
@@ -41,37 +111,13 @@ def _stream(codec: str) -> Callable[[bytes], bytes]:
     return undo
 
 
+def _unknown(data: bytes) -> bytes:
+    raise ValueError("unknown compression")
+
+
 _CODECS: dict[int, tuple[str, Callable[[bytes], bytes]]] = {
     0: ("zlib", _inflate),
     SYS_COMPRESSION_ZLIB: ("zlib", _inflate),
     SYS_COMPRESSION_LZ4: ("lz4", _stream("lz4")),
     SYS_COMPRESSION_ZSTD: ("zstd", _stream("zstd")),
 }
-
-
-def decompressed(bodies: pa.Array, sys_flags: Longs, compressed_bit: int) -> tuple[pa.Array, pa.Array]:
-    """Bodies with their compression undone, and `identity` or what could not be undone, for each."""
-    rows = np.flatnonzero(sys_flags & compressed_bit)
-    encoding = pa.repeat(pa.scalar("identity", pa.string()), len(bodies))
-    if not len(rows):
-        return bodies, encoding
-    plain, left = [], []
-    for row in rows.tolist():
-        name, undo = _CODECS.get(int(sys_flags[row]) & SYS_COMPRESSION_MASK, ("unknown", _unknown))
-        data = bodies[row].as_py()
-        try:
-            plain.append(undo(data))
-            left.append("identity")
-        except (ValueError, zlib.error, OSError, pa.ArrowException):
-            plain.append(data)
-            left.append(name)
-    mask = np.zeros(len(bodies), dtype=bool)
-    mask[rows] = True
-    return (
-        pc.replace_with_mask(bodies, pa.array(mask), pa.array(plain, bodies.type)),
-        pc.replace_with_mask(encoding, pa.array(mask), pa.array(left, pa.string())),
-    )
-
-
-def _unknown(data: bytes) -> bytes:
-    raise ValueError("unknown compression")

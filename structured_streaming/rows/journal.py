@@ -1,11 +1,13 @@
 """Rows of consumer_offsets, delivery_events and broker_stats from the gateway's journal records.
 
 Work is per journal record and per group of events, which are arrays in it; ordinals count as
-`proto/lakebroker/journal/v1/journal.proto` says. Snapshots hold no rows.
+`proto/lakebroker/journal/v1/journal.proto` says. Snapshots hold no rows. A record that is not as the gateway
+writes it has no rows at all, and a reason.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,15 +17,23 @@ from google.protobuf.message import DecodeError
 
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from structured_streaming import tables
-from structured_streaming.rows.arrays import timestamps
-from structured_streaming.rows.records import JOURNAL_TOPIC, Records
+from structured_streaming.errors import TooMuchError
+from structured_streaming.rows.arrays import GREATEST_MS, LEAST_MS, timestamps
 
+LARGEST = 8 << 20
+"""Bytes of a record that is decoded; the gateway's are smaller."""
+MOST_ROWS = 500_000
+MOST_TEXT = 64 << 20
+"""Rows, and bytes of the texts in them, that are made at a time: a group's name stands once in a record and in
+each of its rows."""
+_VERSION = 1
+_MOST_LONG = (1 << 63) - 1
 _EVENTS = {value.number: value.name.lower() for value in pb.EventKind.DESCRIPTOR.values if value.number}
 
 
 @dataclass(slots=True)
 class _Columns:
-    """Columns under construction: plain lists, and blocks of arrays that are joined at the end."""
+    """Columns under construction, as lists."""
 
     lists: dict[str, list[Any]] = field(default_factory=dict)
 
@@ -50,33 +60,90 @@ class _Columns:
         return pa.table(arrays, names=[column.name for column in table.columns])
 
 
-def journal_tables(records: Records) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """consumer_offsets, delivery_events, broker_stats; a record that does not decode gives no rows."""
-    scan = records.scan
-    offsets, events, stats = _Columns(), _Columns(), _Columns()
-    for row in np.flatnonzero(records.rows_of(lambda topic: topic == JOURNAL_TOPIC)).tolist():
-        start = int(scan.body_start[row])
-        body = scan.buffer[start : start + int(scan.body_length[row])].tobytes()
-        batch = pb.Batch()
-        try:
-            batch.ParseFromString(body)
-        except DecodeError:
-            continue
-        if batch.HasField("snapshot"):
-            continue
-        place = {
-            "broker": records.broker,
-            "log_id": records.log_id,
-            "physical_offset": int(scan.physical_offset[row]),
-        }
-        _offsets(batch, place, offsets)
-        _events(batch, place, events)
-        _stats(batch, place, stats)
-    return (
-        offsets.table(tables.CONSUMER_OFFSETS),
-        events.table(tables.DELIVERY_EVENTS),
-        stats.table(tables.BROKER_STATS),
-    )
+class JournalRows:
+    """Rows of journal records; `bad` names the records that have none, by their row in the scan, with the reason."""
+
+    def __init__(self) -> None:
+        self._offsets, self._events, self._stats = _Columns(), _Columns(), _Columns()
+        self._rows = self._text = 0
+        self.bad: list[tuple[int, str]] = []
+
+    def read(self, records: Iterable[tuple[int, bytes, dict[str, Any]]]) -> None:
+        """Takes up records: row in the scan, body, and the columns that are the row key.
+
+        Raises TooMuchError when several records together have too many rows.
+        """
+        for count, (row, body, place) in enumerate(records):
+            batch, problem = _decoded(body)
+            if batch is None:
+                self.bad.append((row, problem))
+                continue
+            if batch.HasField("snapshot"):
+                continue
+            rows, text = _extent(batch)
+            if rows > MOST_ROWS or text > MOST_TEXT:
+                self.bad.append((row, f"journal record with {rows} rows of {text} bytes of text: too many"))
+                continue
+            self._rows += rows
+            self._text += text
+            if count and (self._rows > MOST_ROWS or self._text > MOST_TEXT):
+                raise TooMuchError(f"{self._rows} rows of journal records, {self._text} bytes of text")
+            _offsets(batch, place, self._offsets)
+            _events(batch, place, self._events)
+            _stats(batch, place, self._stats)
+
+    def tables(self) -> Iterator[tuple[tables.Table, pa.Table]]:
+        """consumer_offsets, delivery_events, broker_stats, in the order of the records."""
+        yield tables.CONSUMER_OFFSETS, self._offsets.table(tables.CONSUMER_OFFSETS)
+        yield tables.DELIVERY_EVENTS, self._events.table(tables.DELIVERY_EVENTS)
+        yield tables.BROKER_STATS, self._stats.table(tables.BROKER_STATS)
+
+
+def _decoded(body: bytes) -> tuple[pb.Batch | None, str]:
+    """The batch in a journal record, or what is wrong with it."""
+    if len(body) > LARGEST:
+        return None, f"journal record of {len(body)} bytes, at most {LARGEST} are read"
+    batch = pb.Batch()
+    try:
+        batch.ParseFromString(body)
+    except DecodeError as error:
+        return None, f"journal record that does not decode: {error}"
+    if batch.version != _VERSION:
+        return None, f"journal record of version {batch.version}, only {_VERSION} is known"
+    return (None, problem) if (problem := _problem(batch)) else (batch, "")
+
+
+def _problem(batch: pb.Batch) -> str:
+    """What no column can hold, or is not as the gateway writes it; empty for nothing."""
+    times = [batch.timestamp_ms, *(stats.minute_ms for stats in batch.stats)]
+    for queue in batch.queues:
+        for events in queue.events:
+            times.append(events.timestamp_ms)
+            counts = {len(events.queue_offset), len(events.message_id), len(events.attempt)}
+            if len(counts) > 1:
+                return "journal record whose events are not one offset, attempt and message id each"
+    if any(len(stats.latency.bucket) != len(stats.latency.count) for stats in batch.stats):
+        return "journal record whose latencies are not one bucket and count each"
+    if min(times) < LEAST_MS or max(times) > GREATEST_MS:
+        return "journal record with a time outside of the years 1 to 9999"
+    return ""
+
+
+def _extent(batch: pb.Batch) -> tuple[int, int]:
+    """Rows of a batch, and about how many bytes of text are in them."""
+    rows = text = 0
+    for queue in batch.queues:
+        names = len(queue.consumer_group) + len(queue.topic)
+        count = int(queue.has_committed)
+        for events in queue.events:
+            count += len(events.queue_offset)
+            text += len(events.queue_offset) * len(events.client_id) + sum(map(len, events.message_id))
+        rows += count
+        text += names * count
+    for stats in batch.stats:
+        rows += 1
+        text += len(stats.topic) + len(stats.consumer_group) + 16 * len(stats.latency.bucket)
+    return rows, text
 
 
 def _offsets(batch: pb.Batch, place: dict[str, Any], columns: _Columns) -> None:
@@ -125,5 +192,13 @@ def _stats(batch: pb.Batch, place: dict[str, Any], columns: _Columns) -> None:
             messages=stats.messages,
             bytes=stats.bytes,
             failures=stats.failures,
-            latency=list(zip(stats.latency.bucket, stats.latency.count, strict=False)),
+            latency=_merged(stats.latency),
         )
+
+
+def _merged(latency: pb.LatencySketch) -> list[tuple[int, int]]:
+    """Counts by bucket, those of a repeated bucket added: a map's key stands once."""
+    counts: dict[int, int] = {}
+    for bucket, count in zip(latency.bucket, latency.count, strict=True):
+        counts[bucket] = max(min(counts.get(bucket, 0) + count, _MOST_LONG), -_MOST_LONG)
+    return list(counts.items())

@@ -25,7 +25,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from structured_streaming.errors import ForeignWriterError, LakeError
 from structured_streaming.progress import BatchReport
-from structured_streaming.sink.staging import write_file
+from structured_streaming.sink.table_file import write_file
 from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS, Table, lake_folder
 
 _RETRIES = 15
@@ -189,8 +189,7 @@ class DeltaCommitSink:
             ],
             REPUT_PROGRESS.schema,
         )
-        path, size, _, stats = write_file(self._folder, REPUT_PROGRESS, rows)
-        self._add(REPUT_PROGRESS, [{"path": path, "size": size, "stats": stats}], spans)
+        self._add(REPUT_PROGRESS, [write_file(self._folder, REPUT_PROGRESS, rows)._asdict()], spans)
 
     def _last_batch(self) -> int:
         batches = self._tables[REPUT_PROGRESS.name].to_pyarrow_table(columns=["batch"])["batch"]

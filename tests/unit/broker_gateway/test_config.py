@@ -9,7 +9,7 @@ import pytest
 
 from broker_gateway.config import GROUPS, IMPORTANT, default_ip, load_config
 from broker_gateway.errors import ModeError, OptionError
-from broker_gateway.metadata.delay_levels import parse_delay_levels
+from store.delay_levels import parse_delay_levels
 from broker_gateway.option_table import ROWS
 from broker_gateway.option_table.row import Fate
 from broker_gateway.options import option_names, parse_properties, read_file

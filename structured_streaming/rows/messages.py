@@ -1,0 +1,150 @@
+"""Rows of messages, in their table's order. Rows are ordered before their values are gathered from the log, so
+that bodies are copied once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from store.record import offset_msg_id
+from store.scan import Scan, split_properties, split_words
+from structured_streaming import tables
+from structured_streaming.rows import bodies, due, origins
+from structured_streaming.rows.arrays import (
+    binary,
+    hosts,
+    table_of,
+    text,
+    text_and_whether_replaced,
+    timestamps,
+)
+from structured_streaming.rows.records import JOURNAL_TOPIC, Records, subset
+
+_SYSTEM_TOPICS = frozenset(
+    [
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+    ]
+)
+
+
+def messages(records: Records) -> Iterator[pa.Table]:
+    """Every record but the journal's; one table after another, each with a bounded number of bytes of bodies."""
+    scan = records.scan
+    rows = np.flatnonzero(~records.rows_of(lambda topic: topic == JOURNAL_TOPIC))
+    rows = rows[np.lexsort((scan.store_timestamp[rows], records.ranks(rows)))]
+    some = subset(scan, rows)
+    columns = records.place(rows) | records.queue(rows) | _message_columns(records, some, rows)
+    for piece in bodies.slices(some):
+        part = {name: values.slice(piece.begin, len(piece.bodies)) for name, values in columns.items()}
+        yield table_of(tables.MESSAGES, part | {"body": piece.bodies, "body_encoding": piece.encodings})
+
+
+def _message_columns(records: Records, some: Scan, rows: NDArray[np.intp]) -> dict[str, pa.Array]:
+    """All columns of messages but row key, queue and bodies."""
+    starts, lengths = records.properties[b"KEYS"]
+    key_offsets, word_start, word_length = split_words(some.buffer, starts[rows], lengths[rows])
+    return {
+        "size": pa.array(some.size, pa.int32()),
+        "message_id": _message_ids(records, some, rows),
+        "tag": records.value(b"TAGS", rows),
+        "keys": pa.ListArray.from_arrays(
+            pa.array(key_offsets, pa.int32()), text(some.buffer, word_start, word_length)
+        ),
+        "message_group": records.value(b"__SHARDINGKEY", rows),
+        "properties": _properties(some),
+        "flag": pa.array(some.flag, pa.int32()),
+        "sys_flag": pa.array(some.sys_flag, pa.int32()),
+        "born_timestamp": timestamps(some.born_timestamp),
+        "born_host": hosts(some.buffer, some.born_host_start, some.born_host_length),
+        "store_timestamp": timestamps(some.store_timestamp),
+        "store_host": hosts(some.buffer, some.store_host_start, some.store_host_length),
+        "reconsume_times": pa.array(some.reconsume_times, pa.int32()),
+        "prepared_transaction_offset": pa.array(some.prepared_transaction_offset),
+        "deliver_timestamp": _deliver_timestamps(records, rows),
+        "is_system": pa.array(records.rows_of(_is_system)[rows]),
+        "origin": _origins(records, some, rows),
+    }
+
+
+def _properties(some: Scan) -> pa.MapArray:
+    """All properties of each record; a key stands once."""
+    offsets, key_start, key_length, value_start, value_length = split_properties(some)
+    keys, replaced = text_and_whether_replaced(some.buffer, key_start, key_length)
+    values = text(some.buffer, value_start, value_length)
+    found = pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, values)
+    if not replaced:
+        return found
+    return pa.array([_unique(pairs) for pairs in found.to_pylist()], found.type)
+
+
+def _unique(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Pairs whose keys may have become the same: as `wins` in `store/walk.py`."""
+    unique: dict[str, str] = {}
+    for key, value in pairs:
+        if value or key not in unique:
+            unique[key] = value
+    return list(unique.items())
+
+
+def _message_ids(records: Records, some: Scan, rows: NDArray[np.intp]) -> pa.Array:
+    ids = records.value(b"UNIQ_KEY", rows)
+    missing = np.flatnonzero(records.properties[b"UNIQ_KEY"][1][rows] == 0)
+    if not len(missing):
+        return ids
+    stored = binary(some.buffer, some.store_host_start[missing], some.store_host_length[missing]).to_pylist()
+    made = [
+        offset_msg_id(host, int(offset))
+        for host, offset in zip(stored, some.physical_offset[missing], strict=True)
+    ]
+    mask = np.zeros(len(ids), dtype=bool)
+    mask[missing] = True
+    return pc.replace_with_mask(ids, pa.array(mask), pa.array(made, pa.string()))
+
+
+def _deliver_timestamps(records: Records, rows: NDArray[np.intp]) -> pa.Array:
+    waiting, until = records.level_times(rows)
+    taken_out = records.properties[b"TIMER_OUT_MS"][0][rows] >= 0
+    asked_for = records.properties[b"TIMER_DELIVER_MS"][0][rows] >= 0
+    if not (waiting.any() or taken_out.any() or asked_for.any()):
+        return pa.nulls(len(rows), tables.TIMESTAMP)
+    return timestamps(
+        due.first_known(
+            (waiting, until),
+            (taken_out, records.number(b"TIMER_OUT_MS", rows)),
+            (asked_for, records.number(b"TIMER_DELIVER_MS", rows)),
+        )
+    )
+
+
+def _origins(records: Records, some: Scan, rows: NDArray[np.intp]) -> pa.Array:
+    starts = [records.properties[name][0][rows] for name in (b"LB_ORIGIN", b"REAL_TOPIC")]
+    copies = records.rows_of(lambda topic: topic.startswith((origins.DEAD_LETTERS, origins.RETRIES)))[rows]
+    moved = np.flatnonzero(copies | (starts[0] >= 0) | (starts[1] >= 0))
+    if not len(moved):
+        return pa.nulls(len(rows), tables.ORIGIN)
+    found: list[origins.Value | None] = [None] * len(rows)
+    values = [records.value(name, rows[moved]).to_pylist() for name in origins.FOUND]
+    for row, *texts in zip(moved.tolist(), *values, strict=True):
+        topic = records.topic_names[records.codes[rows[row]]]
+        properties = dict(zip(origins.FOUND, texts, strict=True))
+        found[row] = origins.origin(topic, properties, int(some.reconsume_times[row]))
+    return pa.array(found, tables.ORIGIN)
+
+
+def _is_system(topic: str) -> bool:
+    return (
+        topic in _SYSTEM_TOPICS or topic.startswith(("rmq_sys_", "%RETRY%")) or topic.endswith("_REPLY_TOPIC")
+    )

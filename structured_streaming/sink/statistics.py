@@ -1,0 +1,87 @@
+"""Delta's statistics of a file: rows, and least, greatest and null count of each scalar column.
+
+Readers pass over a file whose least and greatest values rule out what they look for, so both must hold for
+every value, in the order that Spark, delta-rs and DuckDB compare in: texts by code points, times by ms.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+TEXT = 32
+"""Characters of a text in the statistics."""
+_LAST, _BEFORE_SURROGATES, _BEHIND_SURROGATES = 0x10FFFF, 0xD7FF, 0xE000
+
+
+class Statistics:
+    """Those of a file under construction. Values are exact here, and rounded when they are stated."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._least: dict[str, Any] = {}
+        self._greatest: dict[str, Any] = {}
+        self._nulls: dict[str, int] = {}
+
+    def add(self, rows: pa.Table) -> None:
+        """Counts further rows of the file in."""
+        self._rows += rows.num_rows
+        for name in rows.column_names:
+            column = rows[name]
+            if pa.types.is_nested(column.type) or pa.types.is_binary(column.type):
+                continue
+            self._nulls[name] = self._nulls.get(name, 0) + column.null_count
+            if column.null_count == len(column) or pa.types.is_boolean(column.type):
+                continue
+            if pa.types.is_dictionary(column.type):
+                column = column.unique().dictionary_decode()
+            ends = pc.min_max(column)
+            least, greatest = ends["min"].as_py(), ends["max"].as_py()
+            self._least[name] = min(self._least.get(name, least), least)
+            self._greatest[name] = max(self._greatest.get(name, greatest), greatest)
+
+    def stated(self) -> dict[str, Any]:
+        """As Delta's log has them. A long text is cut, the greatest one rounded up; where there is no text above
+        it, it is left out, which rules out nothing."""
+        greatest = {name: _rounded_up(value) for name, value in self._greatest.items()}
+        return {
+            "numRecords": self._rows,
+            "minValues": {name: _rounded_down(value) for name, value in self._least.items()},
+            "maxValues": {name: value for name, value in greatest.items() if value is not None},
+            "nullCount": self._nulls,
+        }
+
+
+def _rounded_down(value: Any) -> Any:
+    if isinstance(value, str):
+        return value[:TEXT]
+    if isinstance(value, datetime.datetime):
+        return _in_ms(value)
+    return value
+
+
+def _rounded_up(value: Any) -> Any:
+    """The value or one above it; None where there is none."""
+    if isinstance(value, str) and len(value) > TEXT:
+        return _text_above(value[:TEXT])
+    if isinstance(value, datetime.datetime):
+        below_ms = value.microsecond % 1000
+        return _in_ms(value + datetime.timedelta(microseconds=1000 - below_ms) if below_ms else value)
+    return value
+
+
+def _text_above(beginning: str) -> str | None:
+    """The least text of no more characters that is above every text with this beginning; None without one."""
+    kept = beginning.rstrip(chr(_LAST))
+    if not kept:
+        return None
+    last = ord(kept[-1])
+    return kept[:-1] + chr(_BEHIND_SURROGATES if last == _BEFORE_SURROGATES else last + 1)
+
+
+def _in_ms(value: datetime.datetime) -> str:
+    """Milliseconds are what every reader takes."""
+    return value.astimezone(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
