@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from broker_gateway.errors import ModeError, OptionError
-from store.delay_levels import parse_delay_levels
 from broker_gateway.option_table import ROWS
 from broker_gateway.options import (
     NeededPath,
@@ -30,6 +29,7 @@ from broker_gateway.options import (
 from broker_gateway.options import OptionGroup as _Group
 from broker_gateway.other_options import OtherOptions, values_of
 from broker_gateway.registration.options import NameServerList, RegistrationOptions
+from store.delay_levels import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from store.flush import FlushMode
 
 _PREFIX = "LAKEBROKER_"
@@ -284,8 +284,9 @@ class StoreOptions(_Group):
     )
     ha_listen_port: Port = Field(0, description="announced only, replication is not built; 0: listenPort + 1")
     message_delay_level: DelayLevels = Field(
-        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
-        description="durations of the delay levels, for when delayed messages are built",
+        DEFAULT_DELAY_LEVELS,
+        description="durations of the delay levels: what the lake says of a real broker's delayed messages; "
+        "delayed messages of our own are not built yet",
     )
     timer_wheel_enable: bool = Field(
         True, description="make the timer's topic at start; no timer is built yet"

@@ -75,6 +75,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_pb.lakebroker.log.v1 import log_pb2
 from store import permissions
+from store.delay_levels import parse_delay_levels
 from store.errors import RecoveryStoppedError, StoreError
 from store.flush import PAGE_BYTES
 from store.message_store import MessageStore
@@ -218,9 +219,9 @@ class _Start:
 
     async def _open_server(self) -> None:
         around = self._extensions.around
-        self.server, self.health = _bind(
-            self.config, self.broker, LogService(self.store, self._access), around
-        )
+        levels = parse_delay_levels(self.config.store.message_delay_level)
+        log_service = LogService(self.store, self._access, levels)
+        self.server, self.health = _bind(self.config, self.broker, log_service, around)
         grace_s = self.config.proxy.grpc_shutdown_time_seconds
         self._undo.add("closing the gRPC port", lambda: self.server.stop(grace_s))
         self.configuration.on_change(self._configure_server)

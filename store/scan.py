@@ -268,14 +268,22 @@ def find_property(scan: Scan, name: bytes) -> tuple[Longs, Longs]:
     return find_properties(scan, [name])[0]
 
 
-def split_properties(scan: Scan) -> tuple[Longs, Longs, Longs, Longs, Longs]:
-    """All properties: row offsets (n + 1), then start and length of each key and each value."""
+def split_properties(
+    scan: Scan, counts: NDArray[np.int32] | None = None
+) -> tuple[Longs, Longs, Longs, Longs, Longs]:
+    """All properties: row offsets (n + 1), then start and length of each key and each value; a repeated key once.
+
+    `counts` is what `find_and_count_properties` found for these records, if somebody asked before.
+    """
     from store import walk  # compiled: loaded by who scans
 
+    if counts is None:
+        counts = find_and_count_properties(scan, [b"?"])[1]
     return walk.split_properties(
         scan.buffer,
         np.ascontiguousarray(scan.properties_start),
         np.ascontiguousarray(scan.properties_length),
+        counts,
     )
 
 

@@ -415,12 +415,13 @@ def _slot_of(data: Array, at: int, length: int, slots: int) -> int:
 
 
 @compiled
-def split_properties(data: Array, start: Array, length: Array) -> tuple[Array, Array, Array, Array, Array]:
-    """Row offsets, key starts and lengths, value starts and lengths; a key stands once in a row (`wins`)."""
-    entries = np.ones(len(start), dtype=np.int32)
-    for i in range(len(start)):
-        for at in range(start[i], start[i] + length[i]):
-            entries[i] += data[at] == 2
+def split_properties(
+    data: Array, start: Array, length: Array, entries: Array
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Row offsets, key starts and lengths, value starts and lengths; a key stands once in a row (`wins`).
+
+    `entries` is how many parts each slice has, as `find_properties` counts them.
+    """
     total, most = np.int64(0), np.int64(0)
     for i in range(len(start)):
         total += entries[i]

@@ -40,7 +40,10 @@ _JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 @dataclass(frozen=True, slots=True)
 class ReputOptions:
-    """What to read and where to. `trigger` is Spark's processing time; `once` ends when all is read."""
+    """What to read and where to. `trigger` is Spark's processing time; `once` ends when all is read.
+
+    `message_delay_level` is that of the brokers whose stores are read by path.
+    """
 
     lake: str
     store: str = ""
@@ -50,6 +53,7 @@ class ReputOptions:
     once: bool = False
     max_bytes: int = 256 << 20
     partition_bytes: int = 16 << 20
+    message_delay_level: str = ""
 
     def source(self) -> dict[str, str]:
         """Options of the data source."""
@@ -60,6 +64,7 @@ class ReputOptions:
             "tokenFile": self.token_file,
             "maxBytesPerTrigger": str(self.max_bytes),
             "partitionBytes": str(self.partition_bytes),
+            "messageDelayLevel": self.message_delay_level,
         }
         return {name: value for name, value in options.items() if value}
 

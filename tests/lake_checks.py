@@ -10,8 +10,9 @@ from deltalake import DeltaTable
 
 from store.log_reader import LogReader
 from store.scan import scan
-from structured_streaming.rows.journal import journal_tables
-from structured_streaming.rows.records import Records, consume_queue, message_index, messages, quarantine
+from structured_streaming.rows.quarantine import quarantine
+from structured_streaming.rows.records import Records
+from structured_streaming.sink.staging import rows_of
 from structured_streaming.tables import DATA_TABLES
 
 Keys = Counter[tuple[Any, ...]]
@@ -23,20 +24,13 @@ def expected_keys(*stores: Path) -> dict[str, Keys]:
     for store in stores:
         reader = LogReader(store)
         for offset, data, _ in reader.read_chunks(reader.min_offset, reader.flushed_offset, 1 << 30):
-            found = Records(reader.broker, reader.log_id, scan(data, offset))
-            unique, named = message_index(found)
-            offsets, events, stats = journal_tables(found)
-            for name, table in (
-                ("consume_queue", consume_queue(found)),
-                ("message_index", unique),
-                ("message_index", named),
-                ("messages", messages(found)),
-                ("consumer_offsets", offsets),
-                ("delivery_events", events),
-                ("broker_stats", stats),
-                ("quarantine", quarantine(found)),
-            ):
-                expected[name] += _keys(table, name)
+            found = scan(data, offset)
+            records = Records(reader.broker, reader.log_id, found)
+            for table, parts in rows_of(records):
+                for rows in parts:
+                    expected[table.name] += _keys(rows, table.name)
+            bad = quarantine(reader.broker, reader.log_id, found, records.rejected)
+            expected["quarantine"] += _keys(bad, "quarantine")
         reader.close()
     return expected
 

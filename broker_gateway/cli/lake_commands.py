@@ -46,6 +46,9 @@ def reput(
     token_file: Annotated[
         Path | None, typer.Option(envvar="LAKEBROKER_TOKEN_FILE", help="File with the gateways' token")
     ] = None,
+    message_delay_level: Annotated[
+        str, typer.Option(help="messageDelayLevel of the stores' brokers; gateways say theirs")
+    ] = "",
     master: Annotated[str, typer.Option(help="Spark master")] = "local[2]",
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each batch")] = False,
 ) -> None:
@@ -86,6 +89,7 @@ def reput(
         trigger=_trigger(trigger),
         once=once,
         max_bytes=batch_bytes,
+        message_delay_level=message_delay_level,
     )
     if not store and not brokers:
         fail("nothing to read: give --brokers HOST:PORT,… or --store FOLDER", 2)

@@ -23,11 +23,15 @@ _LOOK_S = 0.02
 
 
 class LogService:
-    """Answers over the store; `progress` holds what readers reported: (offset, ms since the epoch)."""
+    """Answers over the store; `progress` holds what readers reported: (offset, ms since the epoch).
 
-    def __init__(self, store: MessageStore, access: Access) -> None:
+    `delay_level_ms` are the durations of the broker's delay levels.
+    """
+
+    def __init__(self, store: MessageStore, access: Access, delay_level_ms: tuple[int, ...]) -> None:
         self._store = store
         self._access = access
+        self._delay_level_ms = delay_level_ms
         self.progress: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
     async def DescribeLog(
@@ -51,6 +55,7 @@ class LogService:
             flushed_offset=store.flushed_offset,
             max_offset=store.max_offset,
             segment_size=store.segment_size,
+            delay_level_ms=self._delay_level_ms,
         )
 
     async def ReadLog(

@@ -3,6 +3,7 @@ that bodies are copied once."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -22,7 +23,8 @@ from structured_streaming.rows.arrays import (
     text_and_whether_replaced,
     timestamps,
 )
-from structured_streaming.rows.records import JOURNAL_TOPIC, Records, subset
+from structured_streaming.rows.pieces import Piece, taken
+from structured_streaming.rows.records import JOURNAL_TOPIC, Records, Rejected, subset
 
 _SYSTEM_TOPICS = frozenset(
     [
@@ -38,6 +40,22 @@ _SYSTEM_TOPICS = frozenset(
         "CHECKPOINT_TOPIC",
     ]
 )
+
+
+def message_batches(piece: Piece) -> Iterator[pa.RecordBatch]:
+    """The messages of a scan, with the exact schema of the table; what would be in quarantine is left out."""
+    for result in taken(piece, _begun, _begun):
+        if isinstance(result, Rejected):
+            continue
+        for rows in result:
+            yield from rows.cast(tables.MESSAGES.schema).combine_chunks().to_batches()
+
+
+def _begun(records: Records) -> Iterator[pa.Table]:
+    """`messages`, which has made all but bodies already."""
+    parts = messages(records)
+    first = next(parts, None)
+    return itertools.chain(() if first is None else (first,), parts)
 
 
 def messages(records: Records) -> Iterator[pa.Table]:
@@ -64,7 +82,7 @@ def _message_columns(records: Records, some: Scan, rows: NDArray[np.intp]) -> di
             pa.array(key_offsets, pa.int32()), text(some.buffer, word_start, word_length)
         ),
         "message_group": records.value(b"__SHARDINGKEY", rows),
-        "properties": _properties(some),
+        "properties": _properties(some, records.property_counts[rows]),
         "flag": pa.array(some.flag, pa.int32()),
         "sys_flag": pa.array(some.sys_flag, pa.int32()),
         "born_timestamp": timestamps(some.born_timestamp),
@@ -79,9 +97,9 @@ def _message_columns(records: Records, some: Scan, rows: NDArray[np.intp]) -> di
     }
 
 
-def _properties(some: Scan) -> pa.MapArray:
+def _properties(some: Scan, counts: NDArray[np.int32]) -> pa.MapArray:
     """All properties of each record; a key stands once."""
-    offsets, key_start, key_length, value_start, value_length = split_properties(some)
+    offsets, key_start, key_length, value_start, value_length = split_properties(some, counts)
     keys, replaced = text_and_whether_replaced(some.buffer, key_start, key_length)
     values = text(some.buffer, value_start, value_length)
     found = pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, values)

@@ -78,7 +78,7 @@ class Records:
             kept = np.delete(np.arange(len(scan)), list(bad))
             scan, self.codes = subset(scan, kept), self.codes[kept]
         self.scan = scan
-        found, self._property_counts = find_and_count_properties(scan, _FOUND)
+        found, self.property_counts = find_and_count_properties(scan, _FOUND)
         self.properties = dict(zip(_FOUND, found, strict=True))
         self.key_words = split_words(scan.buffer, *self.properties[b"KEYS"])
         order = sorted(range(len(self.topic_names)), key=self.topic_names.__getitem__)
@@ -89,7 +89,7 @@ class Records:
     def weight(self) -> int:
         """Bytes of memory that the rows take, about."""
         words = len(self.key_words[1])
-        return int(self.scan.size.sum() + self._property_counts.sum() * _PROPERTY_BYTES + words * _KEY_BYTES)
+        return int(self.scan.size.sum() + self.property_counts.sum() * _PROPERTY_BYTES + words * _KEY_BYTES)
 
     def topics(self, rows: NDArray[np.intp]) -> pa.Array:
         """Topics of some rows, as a dictionary array."""

@@ -146,7 +146,8 @@ def _joined(
     chunks: Iterable[tuple[int, bytes | memoryview]],
 ) -> Iterator[tuple[int, bytes | memoryview]]:
     """Chunks put together while they follow one another and are no more than `GROUP_BYTES`."""
-    first, parts, length = 0, [], 0
+    parts: list[bytes | memoryview] = []
+    first = length = 0
     for offset, data in chunks:
         if parts and (offset != first + length or length + len(data) > GROUP_BYTES):
             yield first, _whole(parts)

@@ -11,6 +11,7 @@
 | `startingOffsets` | `earliest` (default), `latest`, or JSON `{"broker": offset}` |
 | `maxBytesPerTrigger` | bytes of log in a micro-batch, of all brokers; default 256 MiB |
 | `partitionBytes` | bytes of log in a partition; default 16 MiB |
+| `messageDelayLevel` | durations of the brokers' delay levels, as in their configuration: needed with `store` only, gateways say theirs. Without it, when a message with a delay level is due is null |
 | `lake` | of the reput: rows are staged as files of this lake's tables, and manifests are what the source emits |
 
 Rows are those of the table `messages`. An offset is `{broker: {"log_id": ID, "offset": N}}`.
@@ -31,6 +32,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from store.delay_levels import parse_delay_levels
 from structured_streaming.errors import SourceError
 from structured_streaming.source.logs import Log, LogState, open_log, targets, token_of
 from structured_streaming.tables import MESSAGES
@@ -60,7 +62,7 @@ Offsets = dict[str, dict[str, Any]]
 
 @dataclass
 class LogRange(InputPartition):
-    """Record-aligned bytes [start, end) of a log."""
+    """Record-aligned bytes [start, end) of a log; `delay_levels` as in `LogState`."""
 
     target: str
     broker: str
@@ -68,6 +70,7 @@ class LogRange(InputPartition):
     start: int
     end: int
     log_end: int
+    delay_levels: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__init__(None)
@@ -84,12 +87,20 @@ class _Options:
         self.partition_bytes = self._number("partitionbytes", PARTITION_BYTES)
         self.lake = self.raw.get("lake", "")
         self.starting = self.raw.get("startingoffsets", "earliest")
+        self.delay_levels = self._delay_levels()
 
     def _number(self, name: str, default: int) -> int:
         text = self.raw.get(name, str(default))
         if not text.isdigit() or int(text) < 1024:
             raise SourceError(f"option {name}={text} is not a number of bytes of at least 1024")
         return int(text)
+
+    def _delay_levels(self) -> tuple[int, ...] | None:
+        text = self.raw.get("messagedelaylevel", "")
+        try:
+            return parse_delay_levels(text) if text else None
+        except ValueError as error:
+            raise SourceError(f"option messageDelayLevel={text}: {error}") from error
 
 
 class LakebrokerDataSource(DataSource):
@@ -155,8 +166,10 @@ class _Reading:
         if start >= end:
             return []
         cuts = self.log(target).split(state.log_id, start, end, self.options.partition_bytes)
+        levels = state.delay_levels or self.options.delay_levels
         return [
-            LogRange(target, state.broker, state.log_id, a, b, state.end) for a, b in itertools.pairwise(cuts)
+            LogRange(target, state.broker, state.log_id, a, b, state.end, levels)
+            for a, b in itertools.pairwise(cuts)
         ]
 
     def read(self, partition: LogRange) -> Iterator[pa.RecordBatch]:
@@ -167,11 +180,14 @@ class _Reading:
             yield from stage(self.options.lake, partition, chunks)
             return
         from store.scan import scan
-        from structured_streaming.rows.records import Records, messages
+        from structured_streaming.rows.messages import message_batches
+        from structured_streaming.rows.pieces import Piece
 
         for offset, data in chunks:
-            rows = messages(Records(partition.broker, partition.log_id, scan(data, offset)))
-            yield from rows.cast(MESSAGES.schema).combine_chunks().to_batches()
+            found = scan(data, offset)
+            yield from message_batches(
+                Piece(partition.broker, partition.log_id, partition.delay_levels, found)
+            )
 
 
 class LogBatchReader(_Reading, DataSourceReader):  # type: ignore[misc]

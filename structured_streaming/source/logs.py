@@ -17,12 +17,16 @@ _READ_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """What can be read of a log; offsets in bytes. `end` is the flushed end."""
+    """What can be read of a log; offsets in bytes. `end` is the flushed end.
+
+    `delay_levels` are the broker's durations, ms, level 1 first; None where they are not known.
+    """
 
     broker: str
     log_id: str
     start: int
     end: int
+    delay_levels: tuple[int, ...] | None = None
 
 
 class Log(Protocol):
@@ -102,7 +106,8 @@ class BrokerLog:
         answer = self._call(
             "DescribeLog", pb.DescribeLogRequest(wait_ms=wait_ms, after_offset=after), pb.DescribeLogResponse
         )
-        return LogState(answer.broker, answer.log_id, answer.min_offset, answer.flushed_offset)
+        levels = tuple(answer.delay_level_ms) or None
+        return LogState(answer.broker, answer.log_id, answer.min_offset, answer.flushed_offset, levels)
 
     def split(self, log_id: str, start: int, end: int, max_bytes: int) -> list[int]:
         from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb

@@ -9,11 +9,11 @@ import pytest
 
 from broker_gateway.config import GROUPS, IMPORTANT, default_ip, load_config
 from broker_gateway.errors import ModeError, OptionError
-from store.delay_levels import parse_delay_levels
 from broker_gateway.option_table import ROWS
 from broker_gateway.option_table.row import Fate
 from broker_gateway.options import option_names, parse_properties, read_file
 from broker_gateway.options_document import options_markdown
+from store.delay_levels import parse_delay_levels
 from store.flush import FlushMode
 
 
