@@ -107,6 +107,12 @@ class BrokerOptions(_Group):
 
     broker_name: str = Field("broker-a", pattern=_NAME, description="name of the broker")
     broker_cluster_name: str = Field("DefaultCluster", pattern=_NAME, description="name of its cluster")
+    region_id: str = Field(
+        "DefaultRegion", pattern=_NAME, description="property MSG_REGION of messages that are sent"
+    )
+    trace_on: bool = Field(
+        True, description="property TRACE_ON of messages that are sent, for clients that trace"
+    )
     broker_id: int = Field(
         0, ge=-(1 << 63), le=(1 << 63) - 1, description="0; a master's is set to 0, slaves are not built yet"
     )

@@ -36,7 +36,7 @@ COMPILED_CRC_BYTES = 4096
 class PendingColumns:
     """One or more records for one queue, in order.
 
-    `rows` has a row of `COLUMNS` (or more) 64-bit integers for each; starts are positions in `bodies` and
+    `tail` are properties that stand behind those of every record. `rows` has a row of `COLUMNS` (or more) 64-bit integers for each; starts are positions in `bodies` and
     `properties`, whose parts are as records hold them. `size`: bytes of all bodies and properties; `count`: of records.
     """
 
@@ -48,6 +48,7 @@ class PendingColumns:
     rows: NDArray[np.int64]
     size: int
     count: int
+    tail: bytes = b""
 
     def __len__(self) -> int:
         return self.count
@@ -72,7 +73,7 @@ class PendingColumns:
             self.topic,
             self.queue_id,
             bodies[body : body + row[BODY_LENGTH]],
-            self.properties[properties : properties + row[PROPERTIES_LENGTH]],
+            self.properties[properties : properties + row[PROPERTIES_LENGTH]] + self.tail,
             row[BORN_TIMESTAMP],
             self.born_host,
             row[SYS_FLAG],

@@ -133,7 +133,7 @@ class CommitLog:
             return None
         for batch in batches:
             head = FIXED_BYTES + len(batch.born_host) + len(self._store_host) + 4 * len(batch.topic) + 2
-            room -= batch.size + batch.count * (head + CRC_BYTES + 1)
+            room -= batch.size + batch.count * (head + len(batch.tail) + CRC_BYTES + 1)
             if room < 0 or (batch.size > self._max_message_size and self._too_large(batch)):
                 return None
         out = self._bytes_of(segment)
@@ -185,6 +185,7 @@ class CommitLog:
             self._append_crc,
             batch.bodies,
             batch.properties,
+            batch.tail,
             batch.rows,
             sizes,
         )

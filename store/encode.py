@@ -78,13 +78,14 @@ def encode(
     append_crc: bool,
     bodies: Any,
     properties: Any,
+    tail: Any,
     rows: Array,
     sizes: Array,
 ) -> int:
     """Writes the records of `rows` from `position` of `out` on; returns where the next one goes.
 
-    `out` is a segment that begins at physical offset `base`; `topic` has its length before it; `flags` go into
-    every SYSFLAG. `sizes` gets each record's. With `hold` the first four bytes stay as they are. Returns -1, with
+    `out` is a segment that begins at physical offset `base`; `topic` has its length before it; `tail` goes behind
+    each record's properties, `flags` into every SYSFLAG. `sizes` gets each record's. With `hold` the first four bytes stay as they are. Returns -1, with
     anything behind `position` + 4 written, when a row does not fit its buffers or `out`.
     """
     hosts = len(born_host) + len(store_host)
@@ -96,7 +97,9 @@ def encode(
             return -1
         if start < 0 or length < 0 or start + length > len(properties):
             return -1
-        separator = append_crc and length > 0 and properties[start + length - 1] != 2
+        length += len(tail)
+        last = tail[len(tail) - 1] if len(tail) else properties[start + length - 1] if length else 2
+        separator = append_crc and last != 2
         property_bytes = length + (CRC_BYTES + separator if append_crc else 0)
         size = FIXED_BYTES + hosts + body_length + len(topic) + property_bytes
         if property_bytes > PROPERTIES_MAX_BYTES or position + size > len(out):
@@ -127,7 +130,8 @@ def encode(
         at = copy(out, at, topic, 0, len(topic))
         out[at] = (property_bytes >> 8) & 0xFF
         out[at + 1] = property_bytes & 0xFF
-        at = copy(out, at + 2, properties, start, length)
+        at = copy(out, at + 2, properties, start, length - len(tail))
+        at = copy(out, at, tail, 0, len(tail))
         if append_crc:
             if separator:
                 out[at] = 2
@@ -160,8 +164,8 @@ def warm() -> None:
 
     Raises StoreError when they differ: such code must not write to a log.
     """
-    host, body, properties = bytes(range(8)), b"body", b"k\x01v"
-    record = PendingRecord("topic", 3, body, properties, 1_700_000_000_123, host, SYS_COMPRESSED)
+    host, body, properties, tail = bytes(range(8)), b"body", b"k\x01v\x02", b"t\x01v"
+    record = PendingRecord("topic", 3, body, properties + tail, 1_700_000_000_123, host, SYS_COMPRESSED)
     plain = b"".join(encode_record(record, 11, 4096, 1_700_000_000_456, host, append_crc=True))
     magic, topic = encode_topic(record.topic)
     rows, sizes = np.zeros((1, COLUMNS + 4), dtype=np.int64), np.zeros(1, dtype=np.int64)
@@ -190,6 +194,7 @@ def warm() -> None:
         True,
         body,
         properties,
+        tail,
         rows,
         sizes,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -19,13 +20,32 @@ from broker_gateway.service.status import ServiceError
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
 from store.errors import OffsetOutOfRangeError, RecordError, StoreError
 from store.message_store import MessageStore
-from store.record import Record
+from store.record import Record, offset_msg_id
 
 log = structlog.get_logger(__name__)
 _QUEUE = 0
 """The queue of dead letters."""
 RETRY_MOVE_MS = 10_000
 """When a copy could not be stored (full disk, say), the message is looked at again after this time."""
+
+
+def _origin_of(
+    state: QueueDelivery, message: InFlight, record: Record, properties: Mapping[str, str]
+) -> dict[str, str]:
+    """What the original's dead letters say of where they come from, and what its clients read of it.
+
+    ORIGIN_GROUP stands in what was delivered before, as in the retry copies that the original makes of it.
+    """
+    message_id = offset_msg_id(record.store_host.packed, record.physical_offset)
+    found = {
+        "DLQ_ORIGIN_TOPIC": subscribed_topic(state.key),
+        "DLQ_ORIGIN_MESSAGE_ID": message.message_id,
+        "ORIGIN_MESSAGE_ID": properties.get("ORIGIN_MESSAGE_ID") or message_id,
+        "DELAY": "0",
+    }
+    if message.attempt > 1:
+        found["ORIGIN_GROUP"] = state.key.group
+    return found
 
 
 class DeadLetterMover:
@@ -94,8 +114,7 @@ class DeadLetterMover:
         group, topic, queue_id = state.key
         target = self._resources.dead_letters(dead_letter_topic(group))
         properties = dict(record.properties_map())
-        properties["DLQ_ORIGIN_TOPIC"] = subscribed_topic(state.key)
-        properties["DLQ_ORIGIN_MESSAGE_ID"] = message.message_id
+        properties.update(_origin_of(state, message, record, properties))
         origin = Origin(queue_id, message.queue_offset, message.attempt, group, topic)
         self._store.append(
             [moved_copy(record, properties, origin, target.name, _QUEUE, message.attempt, reason)]

@@ -26,6 +26,7 @@ from broker_gateway.metadata.catalog import WRITE, Topic
 from broker_gateway.metrics import Metrics
 from broker_gateway.service import shortcuts
 from broker_gateway.service.admission import Lane
+from broker_gateway.service.broker_properties import BrokerProperties
 from broker_gateway.service.context import CallContext
 from broker_gateway.service.reply import Reply
 from broker_gateway.service.request_limits import limits_of, parser
@@ -109,6 +110,7 @@ class SendService:
         self._turn_began = 0.0
         self._busy = False
         self._limits = Limits.of(config)
+        self._brokers = BrokerProperties.of_config(config)
         self._columns: SendColumns | None = None
         self.configure(config)
 
@@ -186,6 +188,7 @@ class SendService:
             self._failed(topic.name, len(records))
             raise
         records.topic = topic.name
+        records.tail = self._brokers.encoded(topic.name)
         return _Call(Reply(None, self._lane), topic.name, records.queue_id, records, usual.message_ids, size)
 
     def _plain_call(self, request: bytes, peer: Peer, now: int) -> _Call:
@@ -204,7 +207,9 @@ class SendService:
                 run_append_hook(hook, messages, f"{peer.host.ip}:{peer.host.port}")
             check_types(topic, messages)
             queue_id = self._queue(topic)
-            records, message_ids = pending_records(topic, queue_id, messages, peer, self._limits, now)
+            records, message_ids = pending_records(
+                topic, queue_id, messages, peer, self._limits, now, self._brokers
+            )
         except ServiceError:
             self._failed(topic.name, len(messages))
             raise

@@ -17,6 +17,7 @@ from zlib_ng import zlib_ng
 from broker_gateway.config import GatewayConfig
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.metadata.names import CONTROL_CHARACTER, RESERVED_PROPERTIES
+from broker_gateway.service.broker_properties import BrokerProperties, born_property
 from broker_gateway.service.status import ServiceError
 from broker_gateway.service.validation import check_key, check_tag, check_text, resource_name, shown
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
@@ -31,6 +32,9 @@ from store.record import (
 )
 
 MAX_MESSAGES_A_CALL = 1024
+_MOVE_BYTES = 2560
+"""Of a record's properties, left for its CRC and for what a copy says of where it came from: none is stored that
+could not become a dead letter."""
 MESSAGE_ID_MAX_LENGTH = 255
 LATEST_BORN_S = 253_402_300_799
 """The last second of the year 9999; later times, and those before 1970, count as absent."""
@@ -54,6 +58,8 @@ class Limits:
     properties: int
     properties_bytes: int
     refuse_empty: bool
+    record_properties: int
+    """Of all properties but the broker's, which are not known here: what is left of a record's bytes for them."""
 
     @classmethod
     def of(cls, config: GatewayConfig) -> Limits:
@@ -62,6 +68,7 @@ class Limits:
             config.proxy.user_property_max_num,
             config.proxy.max_user_property_size,
             config.proxy.enable_message_body_empty_check,
+            PROPERTIES_MAX_BYTES - _MOVE_BYTES - BrokerProperties.of_config(config).most_bytes,
         )
 
 
@@ -75,7 +82,13 @@ class Peer:
 
 
 def pending_records(
-    topic: Topic, queue_id: int, messages: Sequence[pb.Message], peer: Peer, limits: Limits, now: int
+    topic: Topic,
+    queue_id: int,
+    messages: Sequence[pb.Message],
+    peer: Peer,
+    limits: Limits,
+    now: int,
+    brokers: BrokerProperties,
 ) -> tuple[list[PendingRecord], list[bytes]]:
     """Records and message ids of a call's messages. Raises ServiceError."""
     host, packed = peer.host, peer.packed
@@ -93,13 +106,15 @@ def pending_records(
         message_id, tag, body = system.message_id, system.tag, message.body
         encoding = system.body_encoding
         check_message(message, system, body, message_id, encoding, limits)
+        born = born_ms(system.born_timestamp, now)
+        properties = encoded_properties(message, system, message_id, tag, limits, host, born)
         records.append(
             PendingRecord(
                 topic.name,
                 queue_id,
                 body,
-                encoded_properties(message, system, message_id, tag, limits, host),
-                born_ms(system.born_timestamp, now),
+                properties + brokers.encoded(topic.name, system.delivery_attempt),
+                born,
                 packed,
                 v6 | SYS_COMPRESSED if encoding == pb.GZIP else v6,
                 0,
@@ -211,26 +226,27 @@ def encoded_properties(
     tag: str,
     limits: Limits,
     host: Host,
+    born: int,
 ) -> bytes:
-    """A message's properties as a record holds them. Raises ServiceError.
+    """A message's properties as a record holds them, but the broker's. Raises ServiceError.
 
     The usual message is checked as a whole; whatever might be wrong goes through `checked_properties`.
     """
     user, born_host = message.user_properties, system.born_host
     if system.keys or system.trace_context:
-        return checked_properties(message, limits, host)
+        return checked_properties(message, limits, host, born)
     texts = [message_id]
     encoded = ""
     if user:
         keys = list(user)
         values = list(map(user.__getitem__, keys))  # items() of such a map is slower
         if len(keys) > limits.properties or "" in keys or not RESERVED_PROPERTIES.isdisjoint(keys):
-            return checked_properties(message, limits, host)
+            return checked_properties(message, limits, host, born)
         texts += keys + values
         encoded = "".join([f"{key}\x01{value}\x02" for key, value in zip(keys, values, strict=True)])
     if tag:
         if "|" in tag or not tag.strip():
-            return checked_properties(message, limits, host)
+            return checked_properties(message, limits, host, born)
         texts.append(tag)
         encoded += f"TAGS\x01{tag}\x02"
     encoded += f"UNIQ_KEY\x01{message_id}\x02"
@@ -238,11 +254,11 @@ def encoded_properties(
         texts.append(born_host)
         encoded += f"__BORNHOST\x01{born_host}\x02"
     if CONTROL_CHARACTER.search("".join(texts)) or len(encoded) * 4 > limits.properties_bytes:
-        return checked_properties(message, limits, host)
-    return encoded.encode()
+        return checked_properties(message, limits, host, born)
+    return encoded.encode() + born_property(born)
 
 
-def checked_properties(message: pb.Message, limits: Limits, host: Host) -> bytes:
+def checked_properties(message: pb.Message, limits: Limits, host: Host, born: int) -> bytes:
     """The plain path of `encoded_properties`: every part checked by itself."""
     system = message.system_properties
     user = message.user_properties
@@ -287,11 +303,11 @@ def checked_properties(message: pb.Message, limits: Limits, host: Host) -> bytes
     if system.born_host and system.born_host != host.ip:
         check_text(system.born_host, "born host", pb.ILLEGAL_MESSAGE_PROPERTY_KEY)
         properties["__BORNHOST"] = system.born_host
-    encoded = encode_properties(properties)
-    if len(encoded) > PROPERTIES_MAX_BYTES - 32:  # room for the record's own CRC property
+    encoded = encode_properties(properties) + born_property(born)
+    if len(encoded) > limits.record_properties:
         raise ServiceError(
             pb.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"all properties have {len(encoded)} bytes, at most {PROPERTIES_MAX_BYTES - 32} fit a record",
+            f"all properties have {len(encoded)} bytes, at most {limits.record_properties} leave room in a record",
         )
     return encoded
 

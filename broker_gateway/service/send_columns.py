@@ -21,6 +21,7 @@ from broker_gateway.service.send_row import (
     NOW,
     PROPERTIES_BYTES,
     PROPERTIES_COUNT,
+    RECORD_PROPERTIES,
     REFUSE_EMPTY,
     ROW,
     TOPIC_LENGTH,
@@ -53,6 +54,7 @@ class SendColumns:
         self._limits[BODY_LIMIT] = limits.body
         self._limits[PROPERTIES_COUNT] = limits.properties
         self._limits[PROPERTIES_BYTES] = limits.properties_bytes
+        self._limits[RECORD_PROPERTIES] = limits.record_properties
         self._limits[REFUSE_EMPTY] = limits.refuse_empty
         self._rows = np.zeros((MAX_MESSAGES_A_CALL, ROW), dtype=np.int64)
         self._properties = np.zeros(_PROPERTIES_BYTES, dtype=np.uint8)

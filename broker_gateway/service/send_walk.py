@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker_gateway.metadata.names import RESERVED_PROPERTIES
+from broker_gateway.service import broker_properties
+from broker_gateway.service.broker_properties import BORN_BYTES
 from broker_gateway.service.send_checks import LATEST_BORN_S, MESSAGE_ID_MAX_LENGTH
 from broker_gateway.service.send_row import (
     BODY_LIMIT,
@@ -28,6 +30,7 @@ from broker_gateway.service.send_row import (
     NOW,
     PROPERTIES_BYTES,
     PROPERTIES_COUNT,
+    RECORD_PROPERTIES,
     REFUSE_EMPTY,
     ROW,
     TOPIC_LENGTH,
@@ -46,14 +49,15 @@ from store.columns import (
 )
 from store.encode import copy
 from store.kernels.compiled import compiled
-from store.record import CRC_BYTES, PROPERTIES_MAX_BYTES, SYS_COMPRESSED
+from store.record import SYS_COMPRESSED
 
 Array = NDArray[Any]
 _TAGS = np.frombuffer(b"TAGS\x01", dtype=np.uint8)
 _KEYS = np.frombuffer(b"KEYS\x01", dtype=np.uint8)
 _MESSAGE_ID = np.frombuffer(b"UNIQ_KEY\x01", dtype=np.uint8)
 _BORN_HOST = np.frombuffer(b"__BORNHOST\x01", dtype=np.uint8)
-_OVERHEAD = 64
+_BORN_TIMESTAMP = np.frombuffer(broker_properties.BORN_TIMESTAMP, dtype=np.uint8)
+_OVERHEAD = 64 + BORN_BYTES
 """Bytes that properties may have beyond those of the message they come from: names and separators."""
 _NORMAL = 1
 _GZIP = 2
@@ -154,6 +158,20 @@ def _is_reserved(reserved: Array, value: Any) -> bool:
         else:
             high = middle
     return low < len(reserved) and reserved[low] == value
+
+
+@compiled
+def _number(out: Array, at: int, value: int) -> int:
+    """Decimal digits of 0 or more at `at` of `out`; returns where they end."""
+    end = at + 1
+    rest = value // 10
+    while rest:
+        end += 1
+        rest //= 10
+    for place in range(end - 1, at - 1, -1):
+        out[place] = 48 + value % 10
+        value //= 10
+    return end
 
 
 @compiled
@@ -356,13 +374,18 @@ def _message(
         used = copy(properties, used, data, host_start, host_length)
         properties[used] = 2
         used += 1
-    if used - first > PROPERTIES_MAX_BYTES - CRC_BYTES - 16:
+    if born < 0:
+        born = limits[NOW]
+    used = _number(properties, copy(properties, used, _BORN_TIMESTAMP, 0, len(_BORN_TIMESTAMP)), born)
+    properties[used] = 2
+    used += 1
+    if used - first > limits[RECORD_PROPERTIES]:
         return UNUSUAL
     row[BODY_START] = max(body_start, 0)
     row[BODY_LENGTH] = body_length
     row[PROPERTIES_START] = first
     row[PROPERTIES_LENGTH] = used - first
-    row[BORN_TIMESTAMP] = limits[NOW] if born < 0 else born
+    row[BORN_TIMESTAMP] = born
     row[SYS_FLAG] = SYS_COMPRESSED if encoding == _GZIP else 0
     row[TAGS_CODE] = code
     row[BODY_CRC] = -1

@@ -21,6 +21,7 @@ from broker_gateway.delivery.tag_filter import EVERYTHING, TagFilter
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
+from broker_gateway.service.administration.shown_records import shown_record
 from store.errors import OffsetOutOfRangeError
 from store.message_store import MessageStore
 from store.time_search import BoundaryType
@@ -46,7 +47,7 @@ class Pulled(NamedTuple):
 
 
 class MessageQueries:
-    """Answers with records as they stand in the log; creates nothing and moves no group.
+    """Answers with records as `shown_record` gives them; creates nothing and moves no group.
 
     `searchable`: whether messages are found by key; else `by_key` finds none.
     """
@@ -72,7 +73,7 @@ class MessageQueries:
         if not store.min_offset <= offset < store.max_offset or not store.index.is_record_start(offset):
             raise RequestError(f"can not find message by the offset, {offset}")
         size = int.from_bytes(store.read(offset, 4), "big")
-        return bytes(store.read(offset, size))
+        return shown_record(store.read(offset, size))
 
     def pull(
         self, topic: Topic, queue_id: int, offset: int, most: int, tags: TagFilter = EVERYTHING
@@ -104,7 +105,7 @@ class MessageQueries:
                 following = offset + position
                 break
             if length:
-                found.append(bytes(self._store.read(int(starts[position]), length)))
+                found.append(shown_record(self._store.read(int(starts[position]), length)))
                 size += length
         code = ResponseCode.SUCCESS if found else ResponseCode.PULL_RETRY_IMMEDIATELY
         return Pulled(code, b"".join(found), max(following, offset + 1), low, high)
@@ -198,7 +199,7 @@ def _search(
             if key not in keys.split(b" ") and key != _value(view, int(id_starts[row]), int(id_lengths[row])):
                 continue
             position = int(records.physical_offset[row]) - start
-            record = bytes(view[position : position + int(records.size[row])])
+            record = shown_record(view[position : position + int(records.size[row])])
             held += len(record)
             if len(found) >= most or (found and held > MAX_ANSWER):
                 return found[::-1]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.metadata.names import RESERVED_PROPERTIES
+from broker_gateway.service.broker_properties import BrokerProperties
 from broker_gateway.service.send_checks import Limits, Peer, peer_of, pending_records
 from broker_gateway.service.send_columns import SendColumns
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
@@ -19,7 +20,8 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from store.columns import PendingColumns
 from store.record import PendingRecord, decode_properties
 
-LIMITS = Limits(2000, 4, 200, True)
+LIMITS = Limits(2000, 4, 200, True, 30_000)
+BROKERS = BrokerProperties("DefaultRegion", "DefaultCluster", True)
 T = TypeVar("T")
 NOW = 1_700_000_000_123
 TOPIC = Topic("orders", 8, 8)
@@ -43,11 +45,11 @@ def columns() -> SendColumns:
 
 def plain(request: bytes, peer: Peer) -> tuple[list[PendingRecord], list[bytes]]:
     messages = rpc.SendMessageRequest.FromString(request).messages
-    return pending_records(TOPIC, 3, messages, peer, LIMITS, NOW)
+    return pending_records(TOPIC, 3, messages, peer, LIMITS, NOW, BROKERS)
 
 
 def by_columns(records: PendingColumns) -> list[PendingRecord]:
-    records.topic, records.queue_id = TOPIC.name, 3
+    records.topic, records.queue_id, records.tail = TOPIC.name, 3, BROKERS.encoded(TOPIC.name)
     return records.records()
 
 
@@ -62,7 +64,8 @@ def assert_same(request: bytes, peer: Peer, columns: SendColumns) -> bool:
     assert usual.message_ids == message_ids
     assert usual.body_bytes == sum(len(each.body) for each in expected)
     found = by_columns(usual.records)
-    assert usual.records.size == sum(len(each.body) + len(each.properties) for each in found)
+    tails = len(found) * len(usual.records.tail)
+    assert usual.records.size + tails == sum(len(each.body) + len(each.properties) for each in found)
     for one, other, message in zip(found, expected, parsed.messages, strict=True):
         one.body = bytes(one.body)
         if len(message.user_properties) > 1:  # the plain path has them in the order of a hash table
@@ -110,7 +113,11 @@ messages = st.builds(
             st.none(),
             mostly(
                 st.builds(Timestamp, seconds=st.integers(0, NOW), nanos=st.integers(0, 10**9 - 1)),
-                st.builds(Timestamp, seconds=st.integers(-1, 1 << 50), nanos=st.integers(-1, 10**9)),
+                st.builds(
+                    Timestamp,
+                    seconds=st.integers(-1, 1 << 50) | st.integers(-(2**63), 2**63 - 1),
+                    nanos=st.integers(-1, 10**9) | st.integers(-(2**31), 2**31 - 1),
+                ),
             ),
         ),
         born_host=mostly(

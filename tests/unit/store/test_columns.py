@@ -39,16 +39,25 @@ def open_store(root: Path) -> MessageStore:
     )
 
 
-def batch(bodies: list[bytes], topic: str = "t", queue_id: int = 0, host: Host = HOST) -> PendingColumns:
+def batch(
+    bodies: list[bytes], topic: str = "t", queue_id: int = 0, host: Host = HOST, tail: bytes = b""
+) -> PendingColumns:
     properties = [b"UNIQ_KEY\x01%d\x02" % number for number in range(len(bodies))]
     rows = np.full((len(bodies), columns.COLUMNS + 2), -1, dtype=np.int64)
     at = start = 0
     for number, (body, own) in enumerate(zip(bodies, properties, strict=True)):
         rows[number, : columns.BODY_CRC] = [at, len(body), start, len(own), 1000 + number, 0, number]
         at, start = at + len(body), start + len(own)
-    size = at + start
     return PendingColumns(
-        topic, queue_id, host.packed, b"".join(bodies), b"".join(properties), rows, size, len(bodies)
+        topic,
+        queue_id,
+        host.packed,
+        b"".join(bodies),
+        b"".join(properties),
+        rows,
+        at + start,
+        len(bodies),
+        tail,
     )
 
 
@@ -88,7 +97,11 @@ bodies = st.lists(st.binary(max_size=200) | st.just(b"x" * 5000), min_size=1, ma
     calls=st.lists(
         st.lists(
             st.tuples(
-                bodies, st.sampled_from(["t", "u" * 200]), st.integers(0, 2), st.sampled_from([HOST, HOST6])
+                bodies,
+                st.sampled_from(["t", "u" * 200]),
+                st.integers(0, 2),
+                st.sampled_from([HOST, HOST6]),
+                st.sampled_from([b"", b"TRACE_ON\x01true\x02", b"without\x01end"]),
             ),
             min_size=1,
             max_size=4,
@@ -98,7 +111,7 @@ bodies = st.lists(st.binary(max_size=200) | st.just(b"x" * 5000), min_size=1, ma
     )
 )
 def test_same_as_the_plain_path(
-    calls: list[list[tuple[list[bytes], str, int, Host]]], tmp_path_factory: pytest.TempPathFactory
+    calls: list[list[tuple[list[bytes], str, int, Host, bytes]]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     root = tmp_path_factory.mktemp("store")
     store = open_store(root)
@@ -162,6 +175,11 @@ def test_nothing_is_read_or_written_outside_of_the_buffers(column: int, value: i
     assert _encode(some, np.zeros(1000, dtype=np.uint8), 100) == -1
 
 
+def test_a_tail_that_no_record_can_hold() -> None:
+    some = batch([b"body"], tail=b"k" * PROPERTIES_MAX_BYTES)
+    assert _encode(some, np.zeros(1 << 17, dtype=np.uint8), 100) == -1
+
+
 def test_properties_that_no_record_can_hold() -> None:
     some = batch([b"body"])
     some.properties = b"k" * PROPERTIES_MAX_BYTES
@@ -183,7 +201,7 @@ def _encode(some: PendingColumns, out: np.ndarray[tuple[int], np.dtype[np.uint8]
     host = HOST.packed
     return encode(
         out, position, 0, True, magic, topic, 0, 0, 1, host, host, 0, True, some.bodies, some.properties,
-        some.rows, sizes,
+        some.tail, some.rows, sizes,
     )  # fmt: skip
 
 

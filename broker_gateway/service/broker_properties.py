@@ -1,0 +1,65 @@
+"""The properties that RocketMQ's proxy and broker add to a message that comes over gRPC, and store with it.
+
+| property | value | added by |
+|---|---|---|
+| `BORN_TIMESTAMP` | when the message was born, ms | SendMessageActivity |
+| `MSG_REGION`, `TRACE_ON` | `regionId`, `traceOn` | AbstractSendMessageProcessor |
+| `CLUSTER` | `brokerClusterName` | SendMessageProcessor |
+| `PGROUP` | the topic, which stands for the producer's group | SendMessageActivity |
+| `RECONSUME_TIME` | the delivery attempt that the message names: 0 | SendMessageActivity |
+
+All but the first are the same for every message of a topic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from broker_gateway.config import GatewayConfig
+from broker_gateway.metadata.names import RETRY_TOPIC_MAX_LENGTH
+from store.record import encode_properties
+
+BORN_TIMESTAMP = b"BORN_TIMESTAMP\x01"
+BORN_BYTES = len(BORN_TIMESTAMP) + 20 + 1
+"""`BORN_TIMESTAMP` has at most so many, with the number and its separator."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerProperties:
+    """Those that do not depend on the message."""
+
+    region: str
+    cluster: str
+    trace_on: bool
+
+    @classmethod
+    def of_config(cls, config: GatewayConfig) -> BrokerProperties:
+        return cls(config.broker.region_id, config.broker.broker_cluster_name, config.broker.trace_on)
+
+    def encoded(self, topic: str, attempt: int = 0) -> bytes:
+        """As a record of `topic` holds them."""
+        return _encoded(self, topic, attempt)
+
+    @property
+    def most_bytes(self) -> int:
+        """`encoded` has at most so many, whatever the topic."""
+        return len(_encoded(self, "x" * RETRY_TOPIC_MAX_LENGTH, -(1 << 31)))
+
+
+def born_property(ms: int) -> bytes:
+    """`BORN_TIMESTAMP` as a record holds it."""
+    return b"%b%d\x02" % (BORN_TIMESTAMP, ms)
+
+
+@lru_cache(maxsize=8192)
+def _encoded(properties: BrokerProperties, topic: str, attempt: int) -> bytes:
+    return encode_properties(
+        {
+            "MSG_REGION": properties.region,
+            "CLUSTER": properties.cluster,
+            "PGROUP": topic,
+            "RECONSUME_TIME": str(attempt),
+            "TRACE_ON": str(properties.trace_on).lower(),
+        }
+    )

@@ -1,0 +1,141 @@
+"""Properties that the original adds to messages over gRPC: in the record, in answers to tools, not to gRPC consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from broker_gateway.service.administration.shown_records import shown_record
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.broker import InProcessBroker
+from lakebroker_testing.clock import ManualClock
+from lakebroker_testing.messages import message, send_request
+from store.record import Host, PendingRecord, decode_record, encode_properties, encode_record, offset_msg_id
+
+NOW = 1_700_000_000_123
+ADDED = {
+    "MSG_REGION": "DefaultRegion",
+    "CLUSTER": "DefaultCluster",
+    "PGROUP": "orders",
+    "RECONSUME_TIME": "0",
+    "TRACE_ON": "true",
+}
+HOST = Host("127.0.0.1", 10911)
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "compiled"])
+def broker(request: pytest.FixtureRequest) -> Iterator[InProcessBroker]:
+    with InProcessBroker(clock=ManualClock(NOW), retryMaxTimes="1") as broker:
+        broker.create_topic("orders")
+        broker.create_group("billing", retry_max_times=1)
+        if request.param:
+            broker.broker.load_compiled()
+        yield broker
+
+
+def pulled(broker: InProcessBroker, topic: str) -> list[dict[str, str]]:
+    """Properties of a topic's messages as tools are given them."""
+    found = broker.broker.catalog.topic(topic)
+    assert found is not None
+    data = broker.broker.administration.messages.pull(found, 0, 0, 32).records
+    shown, position = [], 0
+    while position < len(data):
+        record = decode_record(data, position)
+        shown.append(record.properties_map())
+        assert decode_record(data[position : position + record.size]).body == record.body
+        position += record.size
+    return shown
+
+
+def test_what_a_message_carries(broker: InProcessBroker) -> None:
+    one = message("orders", b"one", {"colour": "red"}, tag="a", message_id="01A")
+    one.system_properties.born_timestamp.FromMilliseconds(NOW - 5)
+    two = message("orders", b"two", message_id="02B", trace_context="t")
+    assert broker.call("SendMessage", send_request(one, two)).status.code == pb.OK
+    own = {"UNIQ_KEY": "01A", "TAGS": "a", "colour": "red", "BORN_TIMESTAMP": str(NOW - 5)}
+    later = {"UNIQ_KEY": "02B", "TRACE_CONTEXT": "t", "BORN_TIMESTAMP": str(NOW)}
+    assert pulled(broker, "orders") == [own | ADDED, later | ADDED]
+    entry = broker.store.index.entries("orders", 0, 0, 1)
+    stored = broker.store.record(int(entry.offsets[0]), int(entry.sizes[0])).properties_map()
+    assert stored.pop("__CRC32#")
+    assert stored == own | ADDED
+    _, received = broker.receive("orders", "billing")
+    assert [dict(each.user_properties) for each in received] == [{"colour": "red"}, {}]
+    assert [each.system_properties.message_type for each in received] == [pb.NORMAL] * 2
+
+
+def test_options() -> None:
+    with InProcessBroker(regionId="north", brokerClusterName="c1", traceOn="false") as broker:
+        broker.create_topic("orders")
+        broker.send("orders", b"one")
+        (shown,) = pulled(broker, "orders")
+        assert (shown["MSG_REGION"], shown["CLUSTER"], shown["TRACE_ON"]) == ("north", "c1", "false")
+
+
+def test_the_attempt_that_a_message_names(broker: InProcessBroker) -> None:
+    broker.send("orders", b"one", delivery_attempt=7)
+    assert pulled(broker, "orders")[0]["RECONSUME_TIME"] == "7"
+
+
+def test_messages_by_id_and_key(broker: InProcessBroker) -> None:
+    broker.send("orders", b"one", message_id="01A", keys=["k"])
+    messages = broker.broker.administration.messages
+    starts = broker.store.index.entries("orders", 0, 0, 1).offsets
+    topic = broker.broker.catalog.topic("orders")
+    assert topic is not None
+    by_offset = messages.by_physical_offset(int(starts[0]))
+    (by_key,) = broker.run(messages.by_key(topic, "k", 10, 0, NOW + 1))
+    assert by_key == by_offset
+    properties = decode_record(by_offset).properties_map()
+    assert properties == ADDED | {"UNIQ_KEY": "01A", "KEYS": "k", "BORN_TIMESTAMP": str(NOW)}
+
+
+def test_dead_letters(broker: InProcessBroker) -> None:
+    broker.send("orders", b"one", b"two")
+    _, (one, _) = broker.receive("orders", "billing", invisible_ms=10_000)
+    broker.dead_letter("orders", "billing", one)
+    broker.advance(11.0)
+    assert len(broker.receive("orders", "billing", invisible_ms=10_000)[1]) == 1
+    broker.advance(11.0)
+    first, second = pulled(broker, "%DLQ%billing")
+    starts = broker.store.index.entries("orders", 0, 0, 2).offsets.tolist()
+    host = broker.store.store_host.packed
+    for found, start in zip((first, second), starts, strict=True):
+        assert found["ORIGIN_MESSAGE_ID"] == offset_msg_id(host, start)
+        assert found["DELAY"] == "0"
+        assert ADDED.items() <= found.items()
+        assert not {"LB_ORIGIN", "LB_REASON", "__CRC32#"} & found.keys()
+    assert "ORIGIN_GROUP" not in first
+    assert second["ORIGIN_GROUP"] == "billing"
+
+
+def test_a_message_with_as_many_properties_as_are_taken_becomes_a_dead_letter(
+    broker: InProcessBroker,
+) -> None:
+    low, high = 1, 40_000
+    while low + 1 < high:  # the longest trace context that is taken
+        middle = (low + high) // 2
+        taken = broker.send("orders", b"x", trace_context="x" * middle).status.code == pb.OK
+        low, high = (middle, high) if taken else (low, middle)
+    assert low > 29_000
+    last = broker.store.index.max_offset("orders", 0) - 1
+    broker.reset("orders", "billing", 0, last)
+    broker.send("orders", b"longest", trace_context="x" * low, message_id="é" * 255)
+    for each in broker.receive("orders", "billing")[1]:
+        assert broker.dead_letter("orders", "billing", each).status.code == pb.OK
+
+
+def test_shown_records() -> None:
+    def record(properties: bytes, *, crc: bool) -> bytes:
+        pending = PendingRecord("orders", 3, b"body", properties, NOW, HOST.packed)
+        return b"".join(encode_record(pending, 7, 4096, NOW, HOST.packed, crc))
+
+    kept = encode_properties({"UNIQ_KEY": "1", "a": "LB_ORIGIN", "xLB_ORIGIN": "b"})
+    own = encode_properties({"LB_ORIGIN": "0:1:2:1:gt", "LB_REASON": "because"})
+    for properties in (kept, own + kept, kept + own):
+        assert shown_record(record(properties, crc=True)) == record(kept, crc=False)
+    assert shown_record(record(b"", crc=False)) == record(b"", crc=False)
+    assert shown_record(record(b"k\x01v", crc=False)) == record(b"k\x01v", crc=False)
+    torn = record(kept, crc=True)[:-3]
+    assert shown_record(torn) == torn
