@@ -69,13 +69,13 @@ def test_what_is_in_the_black_list_cannot_be_changed() -> None:
 
 def test_unknown_names_and_options_without_effect_are_warned_about_once() -> None:
     running = configuration(serverWorkerThreads="9")
-    changes = apply(running, {"brokerPermision": "4", "traceOn": "false"})
+    changes = apply(running, {"brokerPermision": "4", "serverLoadBalancerEnable": "false"})
     assert set(changes.warnings) == {
         "option brokerPermision is unknown and has no effect; did you mean brokerPermission?",
-        "option traceOn=false has no effect: the remoting port serves administration only, within limits of our own",
+        "option serverLoadBalancerEnable=false has no effect: the remoting port serves administration only, within limits of our own",
     }
-    assert changes.at_next_start == {"traceOn": ("true", "false")}
-    assert running.current.other == {"serverWorkerThreads": "9", "traceOn": "false"}
+    assert changes.at_next_start == {"serverLoadBalancerEnable": ("true", "false")}
+    assert running.current.other == {"serverWorkerThreads": "9", "serverLoadBalancerEnable": "false"}
 
 
 def test_a_change_outlives_a_restart_when_there_is_a_file(tmp_path: Path) -> None:
