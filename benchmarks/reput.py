@@ -24,9 +24,8 @@ from rich.console import Console
 
 from benchmarks import load_generator
 from lakebroker_testing.gateway import ROOT, Gateway, ProcessError, Reput, command
+from lakebroker_testing.logs import LogWriter, pending
 from lakebroker_testing.real_rocketmq import RocketMQ
-from store.message_store import MessageStore
-from store.record import Host, PendingRecord, encode_properties
 
 console = Console(stderr=True)
 _RECORD_BYTES = 230
@@ -78,24 +77,13 @@ def bulk(records: int, size: int, passes: int) -> dict[str, Any]:
 
 def write_store(folder: Path, records: int, size: int) -> None:
     """A closed store of `records` messages with a key and an id each, over 8 queues."""
-    host = Host("127.0.0.1", 10911)
-    store = MessageStore.open(folder, broker="b", cluster="c", store_host=host, segment_size=1 << 30)
     body = os.urandom(size // 2).hex().encode()
-    for first in range(0, records, 1000):
-        store.append(
-            [
-                PendingRecord(
-                    "bench",
-                    n % 8,
-                    body,
-                    encode_properties({"KEYS": f"k{n}", "UNIQ_KEY": f"{n:032X}"}),
-                    1_700_000_000_000,
-                    host.packed,
-                )
-                for n in range(first, min(first + 1000, records))
-            ]
-        )
-    store.close()
+    with LogWriter(folder, segment_size=1 << 30) as writer:
+        for first in range(0, records, 1000):
+            some = range(first, min(first + 1000, records))
+            writer.store.append(
+                [pending("bench", body, n % 8, KEYS=f"k{n}", UNIQ_KEY=f"{n:032X}") for n in some]
+            )
 
 
 def reput_once(store: Path) -> Spent:

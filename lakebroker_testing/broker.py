@@ -284,7 +284,12 @@ class InProcessBroker(InProcessClient):
         self._start()
 
     def stop(self) -> None:
-        """Stops it as SIGTERM does: waiting receives end with nothing, a snapshot is journaled, the store is closed."""
+        """Stops it as SIGTERM does: waiting receives end with nothing, a snapshot is journaled, the store is closed.
+
+        Nothing happens when it has ended already, as after a start that failed.
+        """
+        if self._loop.is_closed():
+            return
         try:
             self._loop.complete(self.broker.drain())
             self._loop.complete(self.broker.stop())
@@ -345,7 +350,9 @@ class InProcessBroker(InProcessClient):
         }
 
     def _drop(self) -> None:
-        """Ends it without a word to anybody; the files are not its own any more."""
+        """Ends it without a word to anybody; the files are not its own any more. Nothing happens the second time."""
+        if self._loop.is_closed():
+            return
         with contextlib.suppress(EscapedError):
             self._loop.abandon()
         self._loop.close()

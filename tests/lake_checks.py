@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from store.log_reader import LogReader
@@ -16,6 +17,11 @@ from structured_streaming.sink.staging import rows_of
 from structured_streaming.tables import DATA_TABLES
 
 Keys = Counter[tuple[Any, ...]]
+
+
+def rows(lake: Path, table: str) -> pa.Table:
+    """A table of the lake."""
+    return DeltaTable(str(lake / table)).to_pyarrow_table()
 
 
 def expected_keys(*stores: Path) -> dict[str, Keys]:

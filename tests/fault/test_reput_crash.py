@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from lakebroker_testing.gateway import ROOT, command
-from tests.integration.spark.conftest import Writer
+from lakebroker_testing.logs import LogWriter
 from tests.lake_checks import assert_exact
 
 
 def written(folder: Path) -> Path:
-    writer = Writer(folder)
+    writer = LogWriter(folder)
     for _ in range(4):
         writer.everything()
     writer.close()

@@ -10,11 +10,11 @@ import pytest
 from nbclient import NotebookClient
 
 from lakebroker_testing.gateway import ROOT, command
-from tests.integration.spark.conftest import Writer
+from lakebroker_testing.logs import LogWriter
 
 
 def test_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = Writer(tmp_path / "store")
+    writer = LogWriter(tmp_path / "store")
     writer.everything()
     writer.close()
     lake = tmp_path / "lake"

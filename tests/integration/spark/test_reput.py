@@ -16,14 +16,14 @@ from pyspark.sql import SparkSession
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.logs import LogWriter
 from store.log_reader import LogReader
 from structured_streaming.errors import ForeignWriterError, LakeError
 from structured_streaming.reput import ReputOptions, start_reput
 from structured_streaming.sink.delta_commit import DeltaCommitSink
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.sql import register
-from tests.integration.spark.conftest import Writer, rows
-from tests.lake_checks import assert_exact
+from tests.lake_checks import assert_exact, rows
 
 
 def reput_once(spark: SparkSession, lake: Path, *stores: Path, **options: Any) -> int:
@@ -38,7 +38,7 @@ def reput_once(spark: SparkSession, lake: Path, *stores: Path, **options: Any) -
 
 def test_every_table_is_exact_and_a_second_run_adds_nothing(spark: SparkSession, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
-    writer = Writer(tmp_path / "store")
+    writer = LogWriter(tmp_path / "store")
     writer.everything()
     writer.close()
     assert reput_once(spark, lake, writer.folder, max_bytes=40_000) > 1
@@ -47,7 +47,7 @@ def test_every_table_is_exact_and_a_second_run_adds_nothing(spark: SparkSession,
     assert counts["consume_queue"] == 322
     assert counts["delivery_events"] == 40
     assert reput_once(spark, lake, writer.folder) == 0
-    writer = Writer(tmp_path / "store")
+    writer = LogWriter(tmp_path / "store")
     writer.messages(50)
     writer.close()
     assert reput_once(spark, lake, writer.folder) == 1
@@ -88,7 +88,7 @@ def test_two_brokers_in_one_query_and_damage_in_quarantine(spark: SparkSession, 
     lake = tmp_path / "lake"
     stores = []
     for broker in ("broker-a", "broker-b"):
-        writer = Writer(tmp_path / broker, broker)
+        writer = LogWriter(tmp_path / broker, broker)
         writer.everything()
         placed = writer.store.index.record_starts()[100].item()
         writer.close()
@@ -106,7 +106,7 @@ def test_two_brokers_in_one_query_and_damage_in_quarantine(spark: SparkSession, 
 
 def test_a_stale_second_writer_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
-    writer = Writer(tmp_path / "store")
+    writer = LogWriter(tmp_path / "store")
     writer.messages(20)
     writer.close()
     stolen: list[list[dict[str, Any]]] = []

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+import lakebroker_testing
 from broker_gateway import clock
 from broker_gateway.service.context import RpcError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
@@ -18,6 +21,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker, NotAnsweredError
 from lakebroker_testing.clock import EscapedError, ManualClock
 from lakebroker_testing.messages import message, receive_request, send_request
+from store.errors import StoreDamagedError
 
 
 @pytest.fixture
@@ -197,3 +201,18 @@ def test_nothing_is_left_behind() -> None:
         _ = 1 // 0
     assert not folder.exists()
     assert threading.enumerate() == before
+
+
+def test_a_start_that_fails_can_be_tested() -> None:
+    with InProcessBroker() as broker:
+        with pytest.raises(StoreDamagedError, match="belongs to broker"):
+            broker.restart(brokerName="another")
+        broker.options["brokerName"] = "broker-a"
+
+
+def test_the_example_of_the_package() -> None:
+    _, _, example = (lakebroker_testing.__doc__ or "").partition("\n\n")
+    code = textwrap.dedent(example.partition("\n\n|")[0])
+    names: dict[str, Any] = {}
+    exec(code, names)
+    names["test_an_unacknowledged_message_comes_again"]()

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakebroker_testing.logs import blank, encoded
 from store import walk
 from store.record import (
     BLANK_MAGIC,
@@ -22,7 +23,6 @@ from store.record import (
     PendingRecord,
     decode_properties,
     encode_properties,
-    encode_record,
     java_hash,
 )
 from store.scan import BAD_CRC, Scan, find_property, gather, scan, split_properties, split_words, topic_codes
@@ -35,26 +35,6 @@ def pending(
     body: bytes = b"body", properties: bytes = b"", topic: str = "t", host: bytes = HOST
 ) -> PendingRecord:
     return PendingRecord(topic, 0, body, properties, 1, host)
-
-
-def encoded(records: list[PendingRecord], base: int = 0, crc: bool = True) -> tuple[bytes, list[int]]:
-    data, starts = bytearray(), []
-    for number, record in enumerate(records):
-        starts.append(len(data))
-        for part in encode_record(
-            record,
-            queue_offset=number,
-            physical_offset=base + len(data),
-            store_timestamp=2,
-            store_host=HOST,
-            append_crc=crc,
-        ):
-            data += part
-    return bytes(data), starts
-
-
-def blank(size: int) -> bytes:
-    return struct.pack(">iI", size, BLANK_MAGIC) + bytes(size - 8)
 
 
 def text(found: Scan, start: int, length: int) -> str:

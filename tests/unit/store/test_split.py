@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from lakebroker_testing.logs import HOST, written
 from store.log_reader import LogReader
 from store.message_store import MessageStore
 from store.scan import scan
-from tests.unit.structured_streaming.logs import HOST, written
 
 MAX_BYTES = 64 << 10
 

@@ -16,59 +16,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakebroker_testing.logs import encoded, open_store, pending
 from store.errors import RecordTooLargeError, StoreError, StoreLockedError, StoreReadOnlyError
 from store.log_reader import LogReader
-from store.message_store import MessageStore
 from store.record import (
     CRC_BYTES,
     MAGIC_V2,
     Host,
-    PendingRecord,
     decode_properties,
     decode_record,
     encode_properties,
-    encode_record,
     java_hash,
-    tags_code,
 )
 from store.scan import find_property, gather, scan, split_properties, split_words, topic_codes
 
 HOST = Host("127.0.0.1", 10911)
-
-
-def pending(topic: str = "t", body: bytes = b"body", queue_id: int = 0, **properties: str) -> PendingRecord:
-    return PendingRecord(
-        topic,
-        queue_id,
-        body,
-        encode_properties(properties),
-        1_700_000_000_000,
-        Host("10.0.0.1", 5).packed,
-        tags_code=tags_code(properties.get("TAGS")),
-    )
-
-
-def encoded(records: list[PendingRecord], base: int = 0, crc: bool = True) -> tuple[bytes, list[int]]:
-    data, starts = b"", []
-    for number, record in enumerate(records):
-        starts.append(len(data))
-        data += b"".join(
-            bytes(part)
-            for part in encode_record(
-                record,
-                queue_offset=number,
-                physical_offset=base + len(data),
-                store_timestamp=2,
-                store_host=HOST.packed,
-                append_crc=crc,
-            )
-        )
-    return data, starts
-
-
-def open_store(folder: Path, **options: Any) -> MessageStore:
-    options.setdefault("segment_size", 1 << 16)
-    return MessageStore.open(folder, broker="b", cluster="c", store_host=HOST, **options)
 
 
 @pytest.mark.parametrize("crc", [True, False])
