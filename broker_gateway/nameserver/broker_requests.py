@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from broker_gateway.nameserver.claims import Peer
 from broker_gateway.nameserver.kv_config import ORDER_TOPIC_CONFIG
 from broker_gateway.nameserver.route_queries import broker_member_group
 from broker_gateway.nameserver.route_table import Registration
@@ -21,6 +22,7 @@ from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Answer, Connection, Processors
 from broker_gateway.remoting.errors import ConnectError, RequestError
 from broker_gateway.remoting.fields import Fields
+from broker_gateway.remoting.trusted_hosts import trusted_hosts
 
 ZONE_NAME = "__ZONE_NAME"
 _LARGE_BODY = 32 << 10
@@ -89,6 +91,7 @@ class BrokerRequests:
             ),
             connection,
             delete_missing_topics=self._state.config.namesrv.delete_topic_with_broker_registration,
+            peer=self._peer(connection),
         )
         if registered.change is not None:
             self._state.notify([registered.change])
@@ -101,23 +104,25 @@ class BrokerRequests:
             body=ordered or b"",
         )
 
-    def unregister_broker(self, _: Connection, request: Command) -> Command:
+    def _peer(self, connection: Connection) -> Peer:
+        return Peer(connection.peer_host, trusted_hosts(self._state.config.lake.lake_broker_addresses))
+
+    def unregister_broker(self, connection: Connection, request: Command) -> Command:
         fields = Fields(request.ext_fields)
-        change = self._state.routes.unregister(
-            fields.text("clusterName"),
-            fields.text("brokerAddr"),
-            fields.text("brokerName"),
-            fields.long("brokerId"),
-        )
+        cluster, address = fields.text("clusterName"), fields.text("brokerAddr")
+        name, broker_id = fields.text("brokerName"), fields.long("brokerId")
+        self._state.routes.check_claim(cluster, address, name, broker_id, self._peer(connection))
+        change = self._state.routes.unregister(cluster, address, name, broker_id)
         self._state.notify([change] if change is not None else [])
         return request.reply()
 
-    def broker_heartbeat(self, _: Connection, request: Command) -> Command:
+    def broker_heartbeat(self, connection: Connection, request: Command) -> Command:
         fields = Fields(request.ext_fields)
-        self._state.routes.touch(fields.text("clusterName"), fields.text("brokerAddr"))
+        peer = self._peer(connection)
+        self._state.routes.touch(fields.text("clusterName"), fields.text("brokerAddr"), peer)
         return request.reply()
 
-    def query_data_version(self, _: Connection, request: Command) -> Command:
+    def query_data_version(self, connection: Connection, request: Command) -> Command:
         fields = Fields(request.ext_fields)
         cluster, address = fields.text("clusterName"), fields.text("brokerAddr")
         if len(request.body) > _MAX_DATA_VERSION:
@@ -126,7 +131,7 @@ class BrokerRequests:
             )
         known = self._state.routes.data_version(cluster, address)
         changed = known is None or known != DataVersion.decode(request.body)
-        self._state.routes.touch(cluster, address)
+        self._state.routes.touch(cluster, address, self._peer(connection))
         return request.reply(
             fields={"changed": "true" if changed else "false"}, body=known.encode() if known else b""
         )
@@ -136,17 +141,17 @@ class BrokerRequests:
         cluster, name = fields.optional_text("clusterName") or "", fields.optional_text("brokerName") or ""
         return request.reply(body=broker_member_group(self._state.routes, cluster, name).encode())
 
-    def register_topic(self, _: Connection, request: Command) -> Answer:
-        topic = Fields(request.ext_fields).name("topic")
+    def register_topic(self, connection: Connection, request: Command) -> Answer:
+        topic, peer = Fields(request.ext_fields).name("topic"), self._peer(connection)
         if len(request.body) > _LARGE_BODY:
-            return self._register_large_topic(topic, request)
+            return self._register_large_topic(topic, request, peer)
         if request.body:
-            self._state.routes.register_topic(topic, TopicRouteData.decode(request.body).queue_datas)
+            self._state.routes.register_topic(topic, TopicRouteData.decode(request.body).queue_datas, peer)
         return request.reply()
 
-    async def _register_large_topic(self, topic: str, request: Command) -> Command:
+    async def _register_large_topic(self, topic: str, request: Command, peer: Peer) -> Command:
         route = await self._read(lambda: TopicRouteData.decode(request.body))
-        self._state.routes.register_topic(topic, route.queue_datas)
+        self._state.routes.register_topic(topic, route.queue_datas, peer)
         return request.reply()
 
 

@@ -33,6 +33,7 @@ class ClientRequests:
             RequestCode.GET_BROKER_CLUSTER_INFO: self.get_broker_cluster_info,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.get_all_topic_list,
             RequestCode.GET_TOPICS_BY_CLUSTER: self.get_topics_by_cluster,
+            RequestCode.LAKE_TIED_BROKERS: self._answer(route_queries.tied_brokers),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._answer(route_queries.system_topics),
             RequestCode.GET_UNIT_TOPIC_LIST: self._answer(route_queries.unit_topics, limited=True),
             RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._answer(

@@ -23,6 +23,7 @@ from broker_gateway.options import (
     unknown_variables,
     validated,
 )
+from broker_gateway.remoting.trusted_hosts import HostList
 
 
 def _not_built(value: bool) -> bool:
@@ -122,6 +123,11 @@ class LakeNamesrvOptions(OptionGroup):
     lake_remote_admin: bool = Field(
         False,
         description="take requests that change something, and show options, from other machines too",
+    )
+    lake_broker_addresses: HostList = Field(
+        "",
+        description="hosts and networks that may speak for brokers registered from elsewhere, and whose brokers"
+        " lakebrokers may connect to",
     )
     lake_max_connections: int = Field(20_000, ge=1, le=1_000_000, description="connections at a time")
     lake_log_format: Literal["text", "json"] = Field("text", description="form of log lines")

@@ -53,6 +53,16 @@ def topic_route(table: RouteTable, topic: str, *, support_acting_master: bool) -
     )
 
 
+def tied_brokers(table: RouteTable) -> TopicList:
+    """Addresses of masters that lakebrokers may connect to."""
+    tied = [
+        broker.broker_addrs[MASTER_ID]
+        for broker in table.brokers.values()
+        if MASTER_ID in broker.broker_addrs and table.is_tied(broker, MASTER_ID)
+    ]
+    return TopicList(tuple(tied))
+
+
 def in_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
     """The route without brokers of other zones, except those that have lost their master."""
     kept: list[BrokerData] = []

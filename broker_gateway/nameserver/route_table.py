@@ -25,6 +25,7 @@ from typing import Any
 
 import structlog
 
+from broker_gateway.nameserver.claims import OWN_MACHINE, Peer
 from broker_gateway.remoting.body.registration import RegisterBrokerBody
 from broker_gateway.remoting.body.route import MASTER_ID, QueueData
 from broker_gateway.remoting.body.topic_config import PERM_READ, PERM_WRITE, DataVersion
@@ -71,6 +72,10 @@ class LiveBroker:
     data_version: DataVersion
     connection: Hashable
     ha_server_addr: str
+    registered_from: str
+    """Host."""
+    tied: bool
+    """Whether the address is one that may be connected to (see `claims`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +137,16 @@ class RouteTable:
     # registration
 
     def register(
-        self, given: Registration, connection: Hashable, *, delete_missing_topics: bool = False
+        self,
+        given: Registration,
+        connection: Hashable,
+        *,
+        delete_missing_topics: bool = False,
+        peer: Peer = OWN_MACHINE,
     ) -> Registered:
         """Takes a broker's registration. Raises RequestError when it is refused."""
         key = (given.cluster_name, given.broker_addr)
+        self.check_claim(*key, given.broker_name, given.broker_id, peer)
         known = self.brokers.get(given.broker_name)
         before = dict(known.broker_addrs) if known is not None else {}
         if not self._is_newest(given, before):
@@ -155,7 +166,7 @@ class RouteTable:
         addrs[given.broker_id] = given.broker_addr
         self._take_broker(given, broker, addrs)
         self._take_topics(given, broker, key, first=first, delete_missing=delete_missing_topics)
-        self._take_live(given, key, connection)
+        self._take_live(given, key, connection, peer)
         change = None
         if given.broker_id < min(before, default=0):
             change = self._change_of(broker, None, given.ha_server_addr)
@@ -267,9 +278,25 @@ class RouteTable:
                 named=sorted(others)[:5],
             )
 
-    def _take_live(self, given: Registration, key: BrokerKey, connection: Hashable) -> None:
-        if key not in self.live:
-            log.info("new broker registered", broker=given.broker_name, address=given.broker_addr)
+    def _take_live(self, given: Registration, key: BrokerKey, connection: Hashable, peer: Peer) -> None:
+        before, tied = self.live.get(key), peer.is_tied_to(given.broker_addr)
+        if before is None:
+            log.info(
+                "new broker registered",
+                broker=given.broker_name,
+                address=given.broker_addr,
+                registered_from=peer.host,
+            )
+        if before is None and not tied:
+            log.warning(
+                "a broker registered an address that it does not come from: no lakebroker connects to it unless "
+                "lakeBrokerAddresses lists its host",
+                broker=given.broker_name,
+                address=given.broker_addr,
+                registered_from=peer.host,
+            )
+        if tied != (before is not None and before.tied):
+            self.version += 1
         self._drop_live(key)
         self.live[key] = LiveBroker(
             self._clock(),
@@ -277,6 +304,8 @@ class RouteTable:
             given.body.data_version,
             connection,
             given.ha_server_addr,
+            peer.host,
+            tied,
         )
         self._by_connection.setdefault(connection, set()).add(key)
         if given.body.filter_server_list:
@@ -292,9 +321,47 @@ class RouteTable:
             return Registered(change=change)
         return Registered(live.ha_server_addr, master, change)
 
-    def register_topic(self, topic: str, queue_datas: Iterable[QueueData]) -> None:
-        """Adds queues of a topic; all of them or, when one names an unknown broker, none."""
+    def check_claim(self, cluster: str, address: str, broker_name: str, broker_id: int, peer: Peer) -> None:
+        """Raises RequestError when somebody alive has this name and id, or this address, and `peer` may not speak for
+        it. An id below the master's is a claim on its place."""
+        keys = {(cluster, address)}
+        broker = self.brokers.get(broker_name)
+        if broker is not None:
+            keys |= {
+                (broker.clusters[number], addr)
+                for number, addr in broker.broker_addrs.items()
+                if addr == address or number == max(broker_id, MASTER_ID)
+            }
+        for key in keys:
+            live = self.live.get(key)
+            if live is not None and not peer.may_speak_for(live.registered_from):
+                log.warning(
+                    "a request for a broker that somebody else registered is refused; lakeBrokerAddresses allows it",
+                    broker=broker_name,
+                    broker_id=broker_id,
+                    address=address,
+                    holder=key[1],
+                    registered_from=live.registered_from,
+                    peer=peer.host,
+                )
+                raise RequestError(
+                    f"broker {broker_name} with id {broker_id} at {address}: {key[1]}, registered from "
+                    f"{live.registered_from}, is alive, and {peer.host} may not speak for it; try again when it is "
+                    "gone, or list this host in the name server's lakeBrokerAddresses"
+                )
+
+    def is_tied(self, broker: Broker, broker_id: int) -> bool:
+        """Whether the address of that id may be connected to (see `claims`)."""
+        live = self.live.get((broker.clusters[broker_id], broker.broker_addrs[broker_id]))
+        return live is not None and live.tied
+
+    def register_topic(self, topic: str, queue_datas: Iterable[QueueData], peer: Peer = OWN_MACHINE) -> None:
+        """Adds queues of a topic; all of them or, when one names an unknown broker, none. Raises RequestError."""
         queue_datas = list(queue_datas)
+        for name in {each.broker_name for each in queue_datas if each.broker_name in self.brokers}:
+            broker = self.brokers[name]
+            least = broker.min_broker_id()
+            self.check_claim(broker.clusters[least], broker.broker_addrs[least], name, least, peer)
         unknown = [each.broker_name for each in queue_datas if each.broker_name not in self.brokers]
         if unknown:
             log.warning("a topic of an unknown broker is passed over", topic=topic, broker=unknown[0])
@@ -312,10 +379,10 @@ class RouteTable:
 
     # life
 
-    def touch(self, cluster: str, address: str) -> None:
-        """A sign of life."""
+    def touch(self, cluster: str, address: str, peer: Peer = OWN_MACHINE) -> None:
+        """A sign of life; one from elsewhere is none."""
         live = self.live.get((cluster, address))
-        if live is not None:
+        if live is not None and peer.may_speak_for(live.registered_from):
             live.last_update = self._clock()
 
     def data_version(self, cluster: str, address: str) -> DataVersion | None:
@@ -481,7 +548,7 @@ class RouteTable:
         told = [
             addr
             for number, addr in addrs.items()
-            if offline is not None or len(addrs) == 1 or number != least
+            if (offline is not None or len(addrs) == 1 or number != least) and self.is_tied(broker, number)
         ]
         return MinBrokerIdChange(broker.broker_name, least, addrs[least], offline, ha, tuple(told))
 

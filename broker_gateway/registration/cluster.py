@@ -10,6 +10,9 @@ A topic no name server knows is asked for again after `UNKNOWN_S`; all topics ar
 asked stays as it was, and for 5 s no call waits for name servers none of which answers. A broker that does not say where
 it serves is waited for `LEARN_WAIT_S` at most, and asked again less and less often; it holds up no other. Calls that find
 nothing to wait for are answered at once.
+
+A broker is connected to only where our name server vouches that it registered from there, or where `lakeBrokerAddresses`
+lists its host: anybody may register any address, and RocketMQ's name server does not say who did.
 """
 
 from __future__ import annotations
@@ -31,13 +34,16 @@ from broker_gateway.registration.broker_config import (
 from broker_gateway.registration.options import RegistrationOptions
 from broker_gateway.registration.outgoing import outgoing
 from broker_gateway.remoting import java_json
+from broker_gateway.remoting.address import parse_address
 from broker_gateway.remoting.body.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
+from broker_gateway.remoting.body.tables import TopicList
 from broker_gateway.remoting.body.topic_config import TopicConfig
 from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.errors import RemotingError, RequestError
 from broker_gateway.remoting.java_json import JsonObject
+from broker_gateway.remoting.trusted_hosts import same_host, trusted_hosts
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
 log = structlog.get_logger(__name__)
@@ -51,6 +57,8 @@ LEARN_WAIT_S = 1.0
 MAX_LEARNING = 16
 """Brokers that are asked for their endpoint at a time."""
 LONGEST_RETRY_S = 60.0
+MAX_NAMED = 16
+"""Brokers that are left out, of one look, which the log names."""
 MAX_TOPICS = 10_000
 MAX_BROKERS = 1000
 MAX_LOOK_UPS = 256
@@ -97,6 +105,10 @@ class Cluster:
         self._ask_again: set[str] = set()
         self._own_address = ""
         self._claims = 0
+        self._listed = trusted_hosts(options.lake_broker_addresses)
+        self._vouched: frozenset[str] = frozenset()
+        """Addresses that a name server vouched for when it was last asked."""
+        self._left_out: set[tuple[str, str]] = set()
 
     def start(self, name_servers: Callable[[], list[str]], own_address: str) -> None:
         """`own_address` is what this broker registers."""
@@ -210,7 +222,7 @@ class Cluster:
                 if name not in self._addresses and (name, address) not in self._strangers
             }
             if unknown and len(self._addresses) + len(unknown) <= MAX_BROKERS:
-                await self._learn(unknown)
+                await self._learn(await self._tied(unknown))
         elif answer.code == ResponseCode.TOPIC_NOT_EXIST:
             self._keep(topic, (), version)
 
@@ -271,7 +283,7 @@ class Cluster:
             log.warning("a name server's cluster information cannot be read", error=str(error))
             return
         self._look_for_namesake(info.broker_addr_table.get(self._own_name))
-        alive = masters(info.broker_addr_table.values(), self._own_name)
+        alive = await self._tied(masters(info.broker_addr_table.values(), self._own_name))
         if len(alive) > MAX_BROKERS:
             log.warning("too many brokers; the last are left out of routes", known=len(alive))
             alive = {name: alive[name] for name in sorted(alive)[:MAX_BROKERS]}
@@ -295,6 +307,43 @@ class Cluster:
                 or (name not in self._addresses and self._is_due(name, address, now))
             }
         )
+
+    async def _tied(self, brokers: dict[str, str]) -> dict[str, str]:
+        """Those that may be connected to; the others are named in the log once."""
+        rest = {each for each in brokers.items() if not self._is_listed(each[1])}
+        if rest:
+            await self._ask_who_is_tied()
+        left_out = {(name, address) for name, address in rest if address not in self._vouched}
+        for name, address in sorted(left_out - self._left_out)[:MAX_NAMED]:
+            log.warning(
+                "a broker is left out of routes: no name server vouches that it registered from its address; "
+                "list its host in lakeBrokerAddresses",
+                broker=name,
+                address=address[:300],
+                left_out=len(left_out),
+            )
+        elsewhere = [each for each in self._left_out if each[0] not in brokers]
+        self._left_out = {*elsewhere[:MAX_BROKERS], *left_out}
+        return {name: address for name, address in brokers.items() if (name, address) not in left_out}
+
+    def _is_listed(self, address: str) -> bool:
+        try:
+            return parse_address(address)[0] in self._listed
+        except RemotingError:
+            return False
+
+    async def _ask_who_is_tied(self) -> None:
+        """Without an answer it stays as it was; a name server that does not know the request vouches for nobody."""
+        answer = await self._ask(Command(RequestCode.LAKE_TIED_BROKERS))
+        if answer is None:
+            return
+        if answer.code != ResponseCode.SUCCESS:
+            self._vouched = frozenset()
+            return
+        try:
+            self._vouched = frozenset(TopicList.decode(answer.body).topic_list)
+        except RemotingError as error:
+            log.warning("a name server's list of tied brokers cannot be read", error=str(error))
 
     def _is_due(self, name: str, address: str, now: float) -> bool:
         stranger = self._strangers.get((name, address))
@@ -353,6 +402,12 @@ class Cluster:
             if answer.code != ResponseCode.SUCCESS:
                 raise NoMemberError(f"it refused: {answer.code} {(answer.remark or '')[:200]}")
             member = member_of(name, answer.body)
+            host, _ = parse_address(address)
+            if not same_host(member.host, host) and member.host not in self._listed:
+                raise NoMemberError(
+                    f"it says that it serves at {member.host}, and registered as {address[:300]}; lakeBrokerAddresses "
+                    "allows it"
+                )
         except RemotingError as error:
             if name not in self._members:  # which is asked again with the next look
                 self._not_a_member(name, address, str(error))

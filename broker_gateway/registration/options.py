@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field
 from broker_gateway.options import OptionGroup, Port
 from broker_gateway.remoting.address import parse_address
 from broker_gateway.remoting.errors import ConnectError
+from broker_gateway.remoting.trusted_hosts import HostList
 
 MAX_NAME_SERVERS = 64
 LEAST_PERIOD_MS, LONGEST_PERIOD_MS = 10_000, 60_000
@@ -113,6 +114,11 @@ class RegistrationOptions(OptionGroup):
         30_000, ge=100, le=3_600_000, description="ms that a topic's route from a name server counts as new"
     )
     lake_with_namesrv: bool = Field(False, description="run a name server in this process and register there")
+    lake_broker_addresses: HostList = Field(
+        "",
+        description="hosts and networks of other lakebrokers that a name server cannot vouch for: RocketMQ's own"
+        " cannot for any",
+    )
     lake_namesrv_listen_port: Port = Field(9876, description="its port, 0 takes a free one")
 
     @property

@@ -48,6 +48,9 @@ def name_server_config(
             "bindAddress": config.proxy.grpc_bind_address,
             "kvConfigPath": str(folder / "kvConfig.json"),
             "configStorePath": str(stored),
+            "lakeBrokerAddresses": environment.get(
+                "LAKEBROKER_NAMESRV_lakeBrokerAddresses", config.registration.lake_broker_addresses
+            ),
             "lakeRemoteAdmin": environment.get("LAKEBROKER_NAMESRV_lakeRemoteAdmin", remote_admin),
         },
         environment,

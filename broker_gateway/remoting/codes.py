@@ -11,6 +11,8 @@ from enum import IntEnum
 class RequestCode(IntEnum):
     """What a request asks for."""
 
+    LAKE_TIED_BROKERS = 95_001
+    """Ours: masters' addresses that the name server vouches for; RocketMQ's has no such request."""
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
     QUERY_MESSAGE = 12

@@ -400,23 +400,28 @@ def test_name_servers_that_answer_nothing_or_nonsense(tmp_path: Path, name_serve
 
 
 def test_brokers_that_are_no_lakebrokers_and_one_that_lies(tmp_path: Path, name_server: NameServer) -> None:
-    """The first is left out, said once; of the second, no more queues are believed than a topic may have."""
-    asked = 0
+    """The first is left out, said once, as is one that names an endpoint elsewhere; of the liar, no more queues are believed
+    than a topic may have."""
+    asked: list[str] = []
 
-    def config(_: Connection, request: Command) -> Command:
-        nonlocal asked
-        asked += 1
-        body = b"brokerName=liar\nbrokerIP1=10.9.9.9\ngrpcServerPort=8081\nlakeTransport=http2\n"
-        return request.reply(body=body)
+    async def listening(name: str, host: str) -> RemotingServer:
+        def config(_: Connection, request: Command) -> Command:
+            asked.append(name)
+            body = f"brokerName={name}\nbrokerIP1={host}\ngrpcServerPort=8081\nlakeTransport=http2\n"
+            return request.reply(body=body.encode())
 
-    async def register(ended: asyncio.Event) -> None:
         processors = Processors()
         processors.register(RequestCode.GET_BROKER_CONFIG, config)
         server = RemotingServer(processors)
         await server.start("127.0.0.1", 0)
+        return server
+
+    async def register(ended: asyncio.Event) -> None:
+        server, other = await listening("liar", "127.0.0.1"), await listening("misleading", "10.9.9.9")
         client = RemotingClient()
         table = {name: TopicConfig(name, 2**31 - 1, 2**31 - 1) for name in ("t", "u")}
-        for name, address in (("liar", f"127.0.0.1:{server.port}"), ("stranger", "127.0.0.1:1")):
+        for name, port in (("liar", server.port), ("misleading", other.port), ("stranger", 1)):
+            address = f"127.0.0.1:{port}"
             body = RegisterBrokerBody(topic_config_table=table).encode(compress=False)
             identity = Identity("DefaultCluster", name, address, address)
             await client.invoke(
@@ -425,12 +430,15 @@ def test_brokers_that_are_no_lakebrokers_and_one_that_lies(tmp_path: Path, name_
         await ended.wait()
         await client.close()
         await server.stop()
+        await other.stop()
 
     with (
         beside(register),
         Gateway(tmp_path / "g", namesrvAddr=name_server.address, listenPort="0") as gateway,
     ):
-        wait_for(lambda: brokers(name_server.address).keys() == {"broker-a", "liar", "stranger"})
+        wait_for(
+            lambda: brokers(name_server.address).keys() == {"broker-a", "liar", "misleading", "stranger"}
+        )
         create(gateway, "t", 2)
         expected = {"broker-a": (gateway.grpc_port, 2), "liar": (8081, 1024)}
         wait_for(lambda: routes(gateway.grpc_port, "t") == expected)
@@ -439,8 +447,8 @@ def test_brokers_that_are_no_lakebrokers_and_one_that_lies(tmp_path: Path, name_
         assigned = client.call("QueryAssignment", request)
         assert sorted(each.message_queue.broker.name for each in assigned.assignments) == ["broker-a", "liar"]
         client.channel.close()
-        assert asked >= 1
-        assert gateway.log.read_text().count("left out of routes") == 1
+        wait_for(lambda: {"liar", "misleading"} <= set(asked))
+        wait_for(lambda: gateway.log.read_text().count("left out of routes") == 2)
     # both left with their connections, and the gateway with its own
     wait_for(lambda: not brokers(name_server.address))
 
