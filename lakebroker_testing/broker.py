@@ -18,7 +18,7 @@ import contextlib
 import inspect
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -244,6 +244,14 @@ class InProcessBroker(InProcessClient):
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine of the broker, such as `broker.administration.offsets.reset(...)`; raises what it raises."""
         return self._loop.complete(work)
+
+    def do(self, work: Callable[[], T]) -> T:
+        """Calls a function of the broker that wants to be on its event loop; raises what it raises."""
+
+        async def called() -> T:
+            return work()
+
+        return self.run(called())
 
     def create_topic(self, name: str, queues: int = 1) -> None:
         """Makes a topic, or gives it more queues."""

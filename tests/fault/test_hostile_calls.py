@@ -15,10 +15,10 @@ import pytest
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway
 from tests.fault.hostile_peers import memory_mib
-from tests.integration.gateway.conftest import Client
-from tests.integration.transport.raw_peer import (
+from tests.raw_peer import (
     DATA,
     END_STREAM,
     HEADERS,

@@ -24,7 +24,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.gateway import Gateway
 from tests.fault.conftest import EVIDENCE
 from tests.fault.test_gateway_crash import stored
-from tests.integration.transport.raw_peer import (
+from tests.raw_peer import (
     DATA,
     END_STREAM,
     HEADERS,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker_gateway.transport.certificates import server_context, trial_certificate
-from tests.integration.transport.echo_service import Served
+from tests.echo_service import Served
 from tests.interop.foreign_clients import PLAIN
 
 _FAILS = "FAILED_PRECONDITION: not now: ä % \n 漢"

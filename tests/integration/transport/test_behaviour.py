@@ -12,8 +12,8 @@ import grpc
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from .echo_service import SERVICE, Served
-from .raw_peer import DATA, RawPeer
+from tests.echo_service import SERVICE, Served
+from tests.raw_peer import DATA, RawPeer
 
 IDENTITY = {
     "request_serializer": BytesValue.SerializeToString,

@@ -9,8 +9,8 @@ import grpc
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from .echo_service import SERVICE, Served
-from .raw_peer import (
+from tests.echo_service import SERVICE, Served
+from tests.raw_peer import (
     ACK,
     CONTINUATION,
     DATA,

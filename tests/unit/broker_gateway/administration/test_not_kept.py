@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from broker_gateway.remoting.body.topic_config import TopicConfig
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.service.context import CallContext, RpcError
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
+from lakebroker_testing.broker import InProcessBroker
 from store.record import PendingRecord, tags_code
-from tests.integration.gateway.test_reload_live import running
 
 _LOCAL = CallContext({}, "127.0.0.1:5", None, ("127.0.0.1", 8081))
 KEY = QueueKey("g", "t", 0)
@@ -27,7 +26,7 @@ def full(*_: object) -> None:
     raise OSError(28, "No space left on device")
 
 
-async def prepared(broker: Broker) -> None:
+def prepared(broker: Broker) -> None:
     """Topic `t` with five messages, of which group `g` has two in flight."""
     broker.catalog.put_topic(Topic("t", 1, 1))
     broker.catalog.put_group(Group("g", 3))
@@ -84,27 +83,24 @@ def test_a_change_that_cannot_be_journaled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     change = CHANGES[what]
-
-    async def scenario() -> None:
-        async with running(tmp_path) as broker:
-            await prepared(broker)
-            before = known(broker)
-            told: list[str] = []
-            monkeypatch.setattr(broker.registration, "topic_changed", told.append)
-            with monkeypatch.context() as patched:
-                patched.setattr(broker._store, "append", full)
-                with pytest.raises((RequestError, RpcError), match="could not be written to the log"):
-                    await change(broker)
-                await asyncio.sleep(0.01)
-            assert known(broker) == before
-            assert len(told) != 1 or "deleted" in what, "who was told of it is told again"
-            await change(broker)
-            after = known_or_none(broker)
-            assert after != before
-        async with running(tmp_path) as broker:
-            assert known_or_none(broker) == after
-
-    asyncio.run(scenario())
+    with InProcessBroker(tmp_path) as process:
+        broker = process.broker
+        process.do(lambda: prepared(broker))
+        before = known(broker)
+        told: list[str] = []
+        monkeypatch.setattr(broker.registration, "topic_changed", told.append)
+        with monkeypatch.context() as patched:
+            patched.setattr(broker._store, "append", full)
+            with pytest.raises((RequestError, RpcError), match="could not be written to the log"):
+                process.run(change(broker))
+            process.advance(0.01)
+        assert known(broker) == before
+        assert len(told) != 1 or "deleted" in what, "who was told of it is told again"
+        process.run(change(broker))
+        after = known_or_none(broker)
+        assert after != before
+    with InProcessBroker(tmp_path) as process:
+        assert known_or_none(process.broker) == after
 
 
 def known_or_none(broker: Broker) -> tuple[object, ...] | None:
@@ -113,63 +109,58 @@ def known_or_none(broker: Broker) -> tuple[object, ...] | None:
 
 @pytest.mark.parametrize("what", ["a deleted topic", "a deleted group", "an offset"])
 def test_a_snapshot_that_is_due_does_not_bring_back_what_was_removed(tmp_path: Path, what: str) -> None:
-    async def scenario() -> None:
-        async with running(tmp_path) as broker:
-            await prepared(broker)
-            broker.journal.begin_snapshot()
-            await CHANGES[what](broker)
-            after = known_or_none(broker)
-            await asyncio.sleep(0.1)  # its one part is written in the next turn
-            assert broker.journal._snapshot is None
-            assert broker.journal._snapshot_size
-            broker.journal.write_snapshot = lambda: None  # type: ignore[method-assign]
-        async with running(tmp_path) as broker:
-            assert known_or_none(broker) == after
-
-    asyncio.run(scenario())
+    with InProcessBroker(tmp_path) as process:
+        broker = process.broker
+        process.do(lambda: prepared(broker))
+        process.do(broker.journal.begin_snapshot)
+        process.run(CHANGES[what](broker))
+        after = known_or_none(broker)
+        process.advance(0.1)  # its one part is written in the next turn
+        assert broker.journal._snapshot is None
+        assert broker.journal._snapshot_size
+        broker.journal.write_snapshot = lambda: None  # type: ignore[method-assign]
+    with InProcessBroker(tmp_path) as process:
+        assert known_or_none(process.broker) == after
 
 
 def test_a_snapshot_that_cannot_be_written_fails_no_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with running(tmp_path) as broker:
-            append, refused = broker._store.append, []
+    with InProcessBroker(tmp_path) as process:
+        broker = process.broker
+        append, refused = broker._store.append, []
 
-            def takes_no_snapshot(records: Sequence[PendingRecord]) -> object:
-                if any(tags_code("snapshot") == each.tags_code for each in records):
-                    refused.append(1)
-                    full()
-                return append(records)
+        def takes_no_snapshot(records: Sequence[PendingRecord]) -> object:
+            if any(tags_code("snapshot") == each.tags_code for each in records):
+                refused.append(1)
+                full()
+            return append(records)
 
-            with monkeypatch.context() as patched:
-                patched.setattr(broker._store, "append", takes_no_snapshot)
-                for number in range(3):
-                    broker.journal.begin_snapshot()
-                    await broker.administration.groups.put(Group(f"g{number}"))
-                    await asyncio.sleep(0.01)
-                assert len(refused) == 1, "tried again after a while"
-                assert broker.catalog.group("g2") is not None
-
-    asyncio.run(scenario())
+        with monkeypatch.context() as patched:
+            patched.setattr(broker._store, "append", takes_no_snapshot)
+            for number in range(3):
+                process.do(broker.journal.begin_snapshot)
+                process.run(broker.administration.groups.put(Group(f"g{number}")))
+                process.advance(0.01)
+            assert len(refused) == 1, "tried again after a while"
+            assert broker.catalog.group("g2") is not None
 
 
 def test_a_full_disk_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def scenario() -> None:
-        async with running(tmp_path) as broker:
-            await prepared(broker)
-            with monkeypatch.context() as patched:
-                patched.setattr(broker._store, "append", full)
-                for _ in range(5):
-                    broker.journal.moved(broker.deliveries.queue(KEY))
-                    await asyncio.sleep(0.01)
-            await asyncio.sleep(0.6)  # it is not tried before
-            broker.journal.moved(broker.deliveries.queue(KEY))
-            await asyncio.sleep(0.01)
+    with InProcessBroker(tmp_path, log_level="info") as process:
+        broker = process.broker
+        process.do(lambda: prepared(broker))
+        with monkeypatch.context() as patched:
+            patched.setattr(broker._store, "append", full)
+            for _ in range(5):
+                process.do(lambda: broker.journal.moved(broker.deliveries.queue(KEY)))
+                process.advance(0.01)
+        process.advance(0.6)  # it is not tried before
+        process.do(lambda: broker.journal.moved(broker.deliveries.queue(KEY)))
+        process.advance(0.01)
 
-    asyncio.run(scenario())
     told = "".join(capsys.readouterr())
     assert told.count("changes cannot be journaled") == 1
     assert told.count("changes are journaled again") == 1
@@ -177,20 +168,14 @@ def test_a_full_disk_is_told_once(
 
 
 def test_the_admin_service_leaves_what_it_does_not_name(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(tmp_path) as broker:
-            broker.catalog.put_topic(Topic("t", 1, 1, 4, order=True))
-            broker.catalog.put_group(Group("g", 3, consume_enabled=False))
-            await broker.admin.PutTopic(
-                admin_pb2.PutTopicRequest(topic=admin_pb2.Topic(name="t", queues=3)), _LOCAL
-            )
-            await broker.admin.PutGroup(
-                admin_pb2.PutGroupRequest(group=admin_pb2.Group(name="g", retry_max_times=5)), _LOCAL
-            )
-            topic, group = broker.catalog.topic("t"), broker.catalog.group("g")
-            assert topic is not None
-            assert group is not None
-            assert (topic.permission, topic.order, topic.read_queues) == (4, True, 3)
-            assert (group.consume_enabled, group.retry_max_times) == (False, 5)
-
-    asyncio.run(scenario())
+    with InProcessBroker(tmp_path) as process:
+        broker = process.broker
+        process.do(lambda: broker.catalog.put_topic(Topic("t", 1, 1, 4, order=True)))
+        process.do(lambda: broker.catalog.put_group(Group("g", 3, consume_enabled=False)))
+        process.create_topic("t", 3)
+        process.create_group("g", 5)
+        topic, group = broker.catalog.topic("t"), broker.catalog.group("g")
+        assert topic is not None
+        assert group is not None
+        assert (topic.permission, topic.order, topic.read_queues) == (4, True, 3)
+        assert (group.consume_enabled, group.retry_max_times) == (False, 5)

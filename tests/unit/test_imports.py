@@ -1,0 +1,46 @@
+"""Who imports whom: the product nothing of its tests, nobody the demo or the benchmarks, no part of the tests another."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("broker_gateway", "store", "structured_streaming")
+OF_TESTS = ("unit", "integration", "interop", "fault", "fuzz")
+REFUSED = {
+    **dict.fromkeys(PRODUCT, ("lakebroker_testing", "tests", "demo", "benchmarks")),
+    "lakebroker_testing": ("tests", "demo", "benchmarks"),
+    "benchmarks": ("tests", "demo"),
+    "demo": ("tests", "benchmarks"),
+    "tests": ("demo", "benchmarks"),
+    **{f"tests/{part}": tuple(f"tests.{other}" for other in OF_TESTS if other != part) for part in OF_TESTS},
+}
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of everything that a file imports."""
+    package = path.relative_to(ROOT).parent.parts
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, each.name) for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            begin = package[: len(package) - node.level + 1] if node.level else ()
+            name = ".".join((*begin, *([node.module] if node.module else [])))
+            yield node.lineno, name
+            yield from ((node.lineno, f"{name}.{each.name}") for each in node.names)
+
+
+@pytest.mark.parametrize("part", REFUSED)
+def test_nothing_is_imported_from_where_it_must_not(part: str) -> None:
+    found = {
+        f"{path.relative_to(ROOT)}:{line} imports {refused}"
+        for path in sorted((ROOT / part).rglob("*.py"))
+        for line, name in imports(path)
+        for refused in REFUSED[part]
+        if f"{name}.".startswith(f"{refused}.")
+    }
+    assert not found, "what tests share belongs into lakebroker_testing, or into a file of tests/ itself"
