@@ -364,6 +364,11 @@ class LakeOptions(_Group):
     lake_max_in_flight_per_queue: int = Field(100_000, ge=1, description="messages of a group on a queue")
     lake_max_waiting_receives: int = Field(50_000, ge=1, description="receives that wait at a time")
     lake_max_clients: int = Field(50_000, ge=1, description="clients known at a time")
+    lake_max_connections_per_address: int = Field(
+        0,
+        ge=0,
+        description="connections of one address, of an IPv6 network of 64 bits; 0: half of what the process may open",
+    )
     lake_transport: Literal["http2", "grpcio"] = Field("http2", description="what serves the gRPC port")
     lake_metrics_sink_interval: int = Field(
         10_000, ge=100, le=3_600_000, description="ms between two times that plugged-in metrics sinks are fed"

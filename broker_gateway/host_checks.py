@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from broker_gateway.config import GatewayConfig
 from broker_gateway.errors import HostError
 from store.errors import StoreDamagedError
 from store.index_run import MOST_MAPPED
+from store.message_store import MessageStore
 from store.recovery import COMMIT_LOG_FOLDER, commit_log_folders, load_identity
 from store.segment import list_segments
 
@@ -29,6 +31,8 @@ log = structlog.get_logger(__name__)
 FILES_BESIDE = 64
 """Open at a time beside the log, its index and connections."""
 FILES_OF_A_SEGMENT = 2
+GROWTH = 16
+"""Segments that the log may grow by while as many connections are open as may be."""
 LEAST_CONNECTIONS = 64
 FEW_CONNECTIONS = 1000
 
@@ -101,6 +105,15 @@ def check_descriptors(allowed: int, found: Log) -> str | None:
             f"{needed + LEAST_CONNECTIONS}, {LEAST_CONNECTIONS} of them for connections; {remedy}"
         )
     return f"this process may open {allowed} files, which leaves {allowed - needed} for connections; {remedy}"
+
+
+def most_connections(store: MessageStore) -> int:
+    """Connections that may be open now: what is left when the log may grow by GROWTH segments."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if allowed == resource.RLIM_INFINITY:
+        return sys.maxsize
+    segments = (store.max_offset - store.min_offset) // store.segment_size + GROWTH
+    return max(LEAST_CONNECTIONS // 2, allowed - FILES_BESIDE - MOST_MAPPED - FILES_OF_A_SEGMENT * segments)
 
 
 def check_sizes(found: Log, largest_file: int, addresses: int) -> None:

@@ -8,11 +8,12 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from broker_gateway.call_times import CallTimes
+from broker_gateway.metrics_port import serve_registry
 
 MAX_SERIES = 10_000
 """Of one counter; beyond it, topics and groups share the label value `other`."""
@@ -93,7 +94,7 @@ class Metrics:
 
     def serve(self, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
         """Opens the metrics endpoint; port 0 takes a free one. Raises OSError."""
-        return start_http_server(port, host, registry=self.registry)
+        return serve_registry(self.registry, host, port)
 
 
 class _Counter:

@@ -55,9 +55,10 @@ from broker_gateway.broker import Broker
 from broker_gateway.config import GatewayConfig
 from broker_gateway.errors import HostError, OptionError, StartError
 from broker_gateway.extensions import Extensions, load_extensions
-from broker_gateway.host_checks import check_host
+from broker_gateway.host_checks import check_host, most_connections
 from broker_gateway.logs import configure_logs, say
 from broker_gateway.metrics import Metrics
+from broker_gateway.places import Places
 from broker_gateway.registration.startup import start_registration
 from broker_gateway.reload import Configuration
 from broker_gateway.remoting.connection import Processors
@@ -221,7 +222,9 @@ class _Start:
         around = self._extensions.around
         levels = parse_delay_levels(self.config.store.message_delay_level)
         log_service = LogService(self.store, self._access, levels)
-        self.server, self.health = _bind(self.config, self.broker, log_service, around)
+        most_of_one = self.config.lake.lake_max_connections_per_address
+        self._places = Places(lambda: most_connections(self.store), most_of_one)
+        self.server, self.health = _bind(self.config, self.broker, log_service, around, self._places)
         grace_s = self.config.proxy.grpc_shutdown_time_seconds
         self._undo.add("closing the gRPC port", lambda: self.server.stop(grace_s))
         self.configuration.on_change(self._configure_server)
@@ -242,7 +245,12 @@ class _Start:
         processors = Processors()
         self.broker.registration.bind(processors)
         front_door = FrontDoor(
-            self.config, self.broker.administration, self.broker.admission, self._extensions, processors
+            self.config,
+            self.broker.administration,
+            self.broker.admission,
+            self._extensions,
+            processors,
+            self._places,
         )
         self._undo.add("closing the remoting ports", front_door.stop)
         await front_door.start(self._remoting)
@@ -251,7 +259,9 @@ class _Start:
     async def _register(self) -> None:
         """Last of what others see: from here on name servers send clients to this broker."""
         self._go_on()
-        self._ports |= await start_registration(self.config, self.broker.registration, self._undo)
+        self._ports |= await start_registration(
+            self.config, self.broker.registration, self._places, self._undo
+        )
 
     async def _announce(self) -> None:
         self._go_on()
@@ -379,10 +389,11 @@ def _bind(
     broker: Broker,
     log_service: LogService,
     around: Callable[[Method], Method] | None,
+    places: Places,
 ) -> tuple[Server, HealthService]:
     address, port = config.proxy.grpc_bind_address, config.proxy.grpc_server_port
     try:
-        server = _server(config, broker.turn, address, port)
+        server = _server(config, broker.turn, address, port, places)
     except (OSError, RuntimeError) as error:
         raise StartError(
             f"port {port} of {address} cannot be opened ({error}); choose another grpcServerPort"
@@ -403,7 +414,7 @@ def _bind(
     return server, health
 
 
-def _server(config: GatewayConfig, turn: Turn, address: str, port: int) -> Server:
+def _server(config: GatewayConfig, turn: Turn, address: str, port: int, places: Places) -> Server:
     """The transport that was chosen. Raises OptionError, OSError or RuntimeError."""
     if config.lake.lake_transport == "grpcio":
         asked = {"tls_cert_path", "tls_key_path", "tls_test_mode_enable"} & config.proxy.model_fields_set
@@ -416,7 +427,7 @@ def _server(config: GatewayConfig, turn: Turn, address: str, port: int) -> Serve
         return GrpcioServer(address, port, config.broker.broker_ip1, idle_s)
     from broker_gateway.transport.http2.server import Http2Server
 
-    return Http2Server(address, port, config.broker.broker_ip1, turn, _tls(config))
+    return Http2Server(address, port, config.broker.broker_ip1, turn, _tls(config), places)
 
 
 def _tls(config: GatewayConfig) -> ssl.SSLContext | None:

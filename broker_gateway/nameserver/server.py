@@ -15,6 +15,7 @@ from broker_gateway.nameserver.client_requests import ClientRequests
 from broker_gateway.nameserver.config import NameServerConfig
 from broker_gateway.nameserver.route_table import MinBrokerIdChange
 from broker_gateway.nameserver.state import State
+from broker_gateway.places import Places
 from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode
 from broker_gateway.remoting.command import Command
@@ -33,7 +34,7 @@ _MAX_NOTIFICATIONS = 1000
 class NameServer:
     """One name server, as a process or within a broker's. Raises HostError for an unusable KV file."""
 
-    def __init__(self, config: NameServerConfig) -> None:
+    def __init__(self, config: NameServerConfig, places: Places | None = None) -> None:
         self._state = State(config, _monotonic_ms, self._notify)
         processors = Processors()
         self._broker_requests = BrokerRequests(self._state)
@@ -46,6 +47,7 @@ class NameServer:
             ConnectionOptions(idle_s=idle_s),
             on_close=self._connection_closed,
             max_connections=config.lake.lake_max_connections,
+            places=places,
         )
         self._client = RemotingClient(one_way_limit=config.server.server_oneway_semaphore_value)
         self._scan: asyncio.Task[None] | None = None

@@ -10,6 +10,7 @@ import structlog
 from broker_gateway.config import GatewayConfig
 from broker_gateway.nameserver.config import NameServerConfig, load_config
 from broker_gateway.nameserver.server import NameServer
+from broker_gateway.places import Places
 from broker_gateway.registration.options import local_address
 from broker_gateway.registration.registration import Registration
 from broker_gateway.undo import Undo
@@ -17,12 +18,14 @@ from broker_gateway.undo import Undo
 log = structlog.get_logger(__name__)
 
 
-async def start_registration(config: GatewayConfig, registration: Registration, undo: Undo) -> dict[str, int]:
+async def start_registration(
+    config: GatewayConfig, registration: Registration, places: Places, undo: Undo
+) -> dict[str, int]:
     """The ports it opened by their names. Raises StartError; what was started is undone by `undo`."""
     ports = {}
     own = []
     if config.registration.lake_with_namesrv:
-        address, ports["namesrv"] = await _start_name_server(config, undo)
+        address, ports["namesrv"] = await _start_name_server(config, places, undo)
         own.append(address)
     undo.add("unregistering", registration.stop)  # while our own name server runs
     registration.start(config.broker.listen_port, own)
@@ -57,13 +60,13 @@ def name_server_config(
     )
 
 
-async def _start_name_server(config: GatewayConfig, undo: Undo) -> tuple[str, int]:
+async def _start_name_server(config: GatewayConfig, places: Places, undo: Undo) -> tuple[str, int]:
     """Its address for this host, and its port."""
     options, warnings = name_server_config(config)
     options.namesrv.config_store_path.parent.mkdir(parents=True, exist_ok=True)
     for warning in warnings:
         log.warning(warning)
-    server = NameServer(options)
+    server = NameServer(options, places)
     await server.start()
     undo.add("ending the name server", server.stop)
     address = local_address(options.server.bind_address, server.port)

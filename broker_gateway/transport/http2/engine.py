@@ -39,6 +39,7 @@ from httpunk._httpunk import (
     HTTPunkError,
 )
 
+from broker_gateway.places import Place
 from broker_gateway.transport.http2.pace import Overhead, Pace
 from broker_gateway.transport.http2.replies import CONNECTION_BYTES, Replies
 from broker_gateway.turn import Stage, Turn
@@ -106,6 +107,7 @@ class Connection(asyncio.Protocol):
         turn: Turn,
         pace: Pace,
         replies: Replies,
+        place: Place,
         handler: Callable[[Connection], StreamHandler],
         on_open: Callable[[Connection], None],
         on_close: Callable[[Connection], None],
@@ -118,6 +120,8 @@ class Connection(asyncio.Protocol):
         self._pace = pace
         self._replies = replies
         self._handler = handler
+        self._place = place
+        self._called = False
         self._on_open = on_open
         self._on_close = on_close
         self._on_tls = on_tls
@@ -248,6 +252,7 @@ class Connection(asyncio.Protocol):
             handler.stopped()
         self._waiting = 0
         self._replies.holds(self, 0)
+        self._place.leave()
         self._on_close(self)
 
     def pause_writing(self) -> None:
@@ -391,6 +396,9 @@ class Connection(asyncio.Protocol):
             if verdict.kind == H2_HEADERS_OPENED:
                 if not frame.path or frame.method is None or frame.scheme is None or frame.status is not None:
                     raise H2StreamError(verdict.stream_id, PROTOCOL_ERROR, "library")
+                if not self._called:
+                    self._called = True
+                    self._place.called()
                 handler.stream_id = verdict.stream_id
                 state.accepted(verdict.stream_id)
                 handler.opened(frame.method or "", frame.path or "", frame.headers, verdict.eof)

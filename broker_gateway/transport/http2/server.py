@@ -8,10 +8,12 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 
+from broker_gateway.places import Place, Places
 from broker_gateway.seldom import Seldom
 from broker_gateway.transport.http2.call import Call
 from broker_gateway.transport.http2.engine import Connection
@@ -50,11 +52,18 @@ _TLS_HANDSHAKE = 0x16
 class Http2Server:
     """A gRPC server on one port. `local_endpoint` is what routes show when a client names no address.
 
-    With `tls` the port takes TLS as well as plaintext. Raises OSError when the port cannot be opened.
+    With `tls` the port takes TLS as well as plaintext; connections take `places`. Raises OSError when the port cannot
+    be opened.
     """
 
     def __init__(
-        self, host: str, port: int, advertised_host: str, turn: Turn, tls: ssl.SSLContext | None = None
+        self,
+        host: str,
+        port: int,
+        advertised_host: str,
+        turn: Turn,
+        tls: ssl.SSLContext | None = None,
+        places: Places | None = None,
     ) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=4096)
@@ -65,13 +74,14 @@ class Http2Server:
         self.max_idle_s = MAX_IDLE_S
         self._turn = turn
         self._tls = tls
+        self._places = places or Places(lambda: MAX_CONNECTIONS, MAX_CONNECTIONS)
         self._methods: dict[str, Method] = {}
         self._requests = Requests(REQUEST_BYTES)
         self._replies = Replies(REPLY_BYTES, Seldom().count)
         self._pace = Pace()
         self._calls: set[Call] = set()
         self._connections: set[Connection] = set()
-        self._sniffing: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._sniffing: dict[socket.socket, tuple[asyncio.TimerHandle, Place]] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._keeper: asyncio.Task[None] | None = None
         self._gone = asyncio.Event()
@@ -120,7 +130,7 @@ class Http2Server:
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_A_TURN):
             try:
-                accepted, _address = self._listener.accept()
+                accepted, address = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # out of file descriptors: leave them in the backlog for a while
@@ -129,66 +139,78 @@ class Http2Server:
                 loop.remove_reader(self._listener)
                 loop.call_later(1.0, self._accept_again)
                 return
-            if len(self._connections) + len(self._sniffing) + len(self._opening) >= MAX_CONNECTIONS:
+            place = self._places.take(address[0], partial(self._drop_silent, accepted))
+            if place is None or len(self._connections) >= MAX_CONNECTIONS:
                 accepted.close()
                 continue
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is None:
-                self._open(accepted, None)
+                self._open(accepted, None, place)
             else:
-                self._sniff(accepted)
+                self._sniff(accepted, place)
 
     def _accept_again(self) -> None:
         if self._listener.fileno() >= 0:
             asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
-    def _sniff(self, accepted: socket.socket) -> None:
+    def _sniff(self, accepted: socket.socket, place: Place) -> None:
         """Waits for the first byte and leaves it where it is."""
         loop = asyncio.get_running_loop()
-        self._sniffing[accepted] = loop.call_later(HANDSHAKE_S, self._drop_silent, accepted)
-        loop.add_reader(accepted, self._first_byte, accepted)
+        late = loop.call_later(HANDSHAKE_S, self._drop_silent, accepted)
+        self._sniffing[accepted] = (late, place)
+        loop.add_reader(accepted, self._first_byte, accepted, place)
 
-    def _first_byte(self, accepted: socket.socket) -> None:
+    def _first_byte(self, accepted: socket.socket, place: Place) -> None:
         try:
             first = accepted.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             first = b""
-        self._sniffing.pop(accepted).cancel()
+        self._sniffing.pop(accepted)[0].cancel()
         asyncio.get_running_loop().remove_reader(accepted)
         if not first:
+            place.leave()
             accepted.close()
         else:
-            self._open(accepted, self._tls if first[0] == _TLS_HANDSHAKE else None)
+            self._open(accepted, self._tls if first[0] == _TLS_HANDSHAKE else None, place)
 
     def _drop_silent(self, accepted: socket.socket) -> None:
-        if self._sniffing.pop(accepted, None) is not None:
+        waiting = self._sniffing.pop(accepted, None)
+        if waiting is not None:
+            timer, place = waiting
+            timer.cancel()
+            place.leave()
             asyncio.get_running_loop().remove_reader(accepted)
             accepted.close()
 
-    def _open(self, accepted: socket.socket, tls: ssl.SSLContext | None) -> None:
-        task = asyncio.create_task(self._opened(accepted, tls))
+    def _open(self, accepted: socket.socket, tls: ssl.SSLContext | None, place: Place) -> None:
+        task = asyncio.create_task(self._opened(accepted, tls, place))
+        place.close = task.cancel
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
-    async def _opened(self, accepted: socket.socket, tls: ssl.SSLContext | None) -> None:
+    async def _opened(self, accepted: socket.socket, tls: ssl.SSLContext | None, place: Place) -> None:
         loop = asyncio.get_running_loop()
         handshake_s = None if tls is None else HANDSHAKE_S
         try:
-            await loop.connect_accepted_socket(
-                self._connection, accepted, ssl=tls, ssl_handshake_timeout=handshake_s
+            _, connection = await loop.connect_accepted_socket(
+                partial(self._connection, place), accepted, ssl=tls, ssl_handshake_timeout=handshake_s
             )
-        except (OSError, ssl.SSLError) as error:
+        except (OSError, ssl.SSLError, asyncio.CancelledError) as error:
+            place.leave()
             accepted.close()
             log.debug("connection not opened", error=str(error))
+        else:
+            place.close = connection.abort
 
-    def _connection(self) -> Connection:
+    def _connection(self, place: Place) -> Connection:
         return Connection(
             self._turn,
             self._pace,
             self._replies,
+            place,
             self._call,
             self._connections.add,
             self._closed,
@@ -227,7 +249,6 @@ class Http2Server:
             loop.remove_reader(self._listener)
             self._listener.close()
         for accepted in list(self._sniffing):
-            self._sniffing[accepted].cancel()
             self._drop_silent(accepted)
 
     async def _keep(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker_gateway.config import GatewayConfig
 from broker_gateway.extensions import Extensions
+from broker_gateway.places import Places
 from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
 from broker_gateway.remoting.server import RemotingServer
 from broker_gateway.service.administration.administration import Administration
@@ -35,6 +36,7 @@ class FrontDoor:
         admission: Admission,
         extensions: Extensions,
         processors: Processors,
+        places: Places | None = None,
     ) -> None:
         self._admin = administration
         guard = Guard(processors, remote=config.lake.lake_remote_admin)
@@ -50,6 +52,7 @@ class FrontDoor:
             ConnectionOptions(idle_s=float(config.server.server_channel_max_idle_time_seconds)),
             on_close=self._closed,
             max_connections=MAX_CONNECTIONS,
+            places=places,
         )
 
     @property
