@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import re
 import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,3 +218,11 @@ def test_the_example_of_the_package() -> None:
     names: dict[str, Any] = {}
     exec(code, names)
     names["test_an_unacknowledged_message_comes_again"]()
+
+
+def test_the_example_of_the_documentation() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "testing-your-code.md").read_text(encoding="utf-8")
+    (code,) = [part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "InProcess" in part]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    names["test_a_message_comes_again_until_it_is_acknowledged"]()
