@@ -89,7 +89,7 @@ class Broker:
         self._watchdog: asyncio.Task[None] | None = None
         self.catalog = Catalog()
         self.deliveries = DeliveryTable(self._first_offset)
-        self.clients = ClientRegistry(config.lake.lake_max_clients)
+        self.clients = ClientRegistry(config.lake.lake_max_clients, config.lake.lake_max_share_per_address)
         self.turn = Turn()
         self.admission = Admission(config, self.turn)
         self.tasks = ScheduledTasks()
@@ -365,7 +365,7 @@ class Broker:
 
     def _housekeep(self) -> None:
         for session in self.clients.expire():
-            if session.group:
+            if session.group and not self.clients.alive(session.client_id):
                 self._redelivery.release(session.client_id, session.group)
         self.journal.stats(self.minutes.roll(now_ms()))
         self.administration.statistics.sample(monotonic_ms())

@@ -1,12 +1,19 @@
-"""Clients of the gateway: their settings, telemetry streams and signs of life. Bounded, expiring."""
+"""Clients of the gateway: their settings, telemetry streams and signs of life. Bounded, expiring.
+
+A client is its id and the address that it calls from. What comes from another address under the same id is another
+client: it changes and ends nothing of the first. A client that lives is never forgotten to make room for a new one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from broker_gateway.clock import now_ms
+from broker_gateway.service.admission import LEAST_SHARED, host_of
+from broker_gateway.service.status import ServiceError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 
 IDLE_MS = 120_000
@@ -14,13 +21,16 @@ IDLE_MS = 120_000
 ALIVE_MS = 35_000
 """A client heard of within this time counts as alive (heartbeats come every 10 s)."""
 COMMANDS_A_CLIENT = 64
+_LOOKED_AT = 64
+"""Of the longest silent clients, for one that gives way to a new one."""
 
 
 @dataclass(slots=True, eq=False)
 class ClientSession:
-    """One client by its id; `settings` are what it sent, `commands` what its telemetry stream is to carry."""
+    """One client; `settings` are what it sent, `commands` what its telemetry stream is to carry."""
 
     client_id: str
+    host: str = ""
     settings: definition_pb2.Settings | None = None
     commands: asyncio.Queue[service_pb2.TelemetryCommand | None] | None = None
     seen_ms: int = field(default_factory=now_ms)
@@ -32,49 +42,100 @@ class ClientSession:
     def group(self) -> str:
         return self.settings.subscription.group.name if self.settings is not None else ""
 
+    @property
+    def alive(self) -> bool:
+        """Whether its stream is open or it was heard of lately."""
+        return self.commands is not None or now_ms() - self.seen_ms < ALIVE_MS
+
 
 class ClientRegistry:
-    """Sessions by client id, at most `limit`; the longest silent one gives way."""
+    """Sessions, at most `limit`; of that, beyond the first half, an address has `percent` at most."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, percent: int = 100) -> None:
         self._limit = limit
-        self._sessions: dict[str, ClientSession] = {}
+        shared = limit >= LEAST_SHARED and percent < 100
+        self._crowded = limit // 2 if shared else limit
+        self._share = max(limit * percent // 100, 1)
+        self._sessions: dict[tuple[str, str], ClientSession] = {}
+        self._by_id: dict[str, dict[str, ClientSession]] = {}
+        """Sessions of an id by their hosts."""
+        self._by_host: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def seen(self, client_id: str) -> ClientSession:
-        """The session of a client that just called, made if new."""
-        session = self._sessions.pop(client_id, None)
+    def seen(self, client_id: str, peer: str) -> ClientSession:
+        """The session of a client that just called from `peer` (`host:port`), made if new. Raises ServiceError."""
+        host = host_of(peer)
+        session = self._sessions.get((client_id, host))
         if session is None:
-            session = ClientSession(client_id)
-            if len(self._sessions) >= self._limit:
-                self.forget(next(iter(self._sessions)))
-        session.seen_ms = now_ms()
-        self._sessions[client_id] = session  # last in order: the first is the longest silent
+            self._make_room(host)
+            session = self._sessions[client_id, host] = ClientSession(client_id, host)
+            self._by_id.setdefault(client_id, {})[host] = session
+            self._by_host[host] = self._by_host.get(host, 0) + 1
+        self.touch(session)
         return session
 
-    def known(self, client_id: str) -> ClientSession | None:
-        return self._sessions.get(client_id)
+    def touch(self, session: ClientSession) -> None:
+        """A sign of life of a client; nothing when it is not known any more."""
+        key = (session.client_id, session.host)
+        if self._sessions.get(key) is session:
+            session.seen_ms = now_ms()
+            self._sessions[key] = self._sessions.pop(key)  # last in order: the first is the longest silent
+
+    def _make_room(self, host: str) -> None:
+        """One that is not alive gives way. TOO_MANY_REQUESTS when there is none, or the address has its share."""
+        if len(self._sessions) >= self._crowded and self._by_host.get(host, 0) >= self._share:
+            raise ServiceError(
+                definition_pb2.TOO_MANY_REQUESTS,
+                f"{self._by_host[host]} clients of {host} are known, its share of lakeMaxClients={self._limit} "
+                "(lakeMaxSharePerAddress); try again later",
+            )
+        if len(self._sessions) < self._limit:
+            return
+        for session in islice(self._sessions.values(), _LOOKED_AT):
+            if not session.alive:
+                self.forget(session)
+                return
+        raise ServiceError(
+            definition_pb2.TOO_MANY_REQUESTS,
+            f"{self._limit} clients are known and alive (lakeMaxClients); try again later",
+        )
+
+    def known(self, client_id: str, peer: str) -> ClientSession | None:
+        """The client that calls from there, else the one of that id that was heard of last."""
+        own = self._sessions.get((client_id, host_of(peer)))
+        if own is not None:
+            return own
+        return max(self._by_id.get(client_id, {}).values(), key=lambda each: each.seen_ms, default=None)
+
+    def own(self, client_id: str, peer: str) -> ClientSession | None:
+        """The client that calls from there."""
+        return self._sessions.get((client_id, host_of(peer)))
 
     def alive(self, client_id: str) -> bool:
-        """Whether the client's stream is open or it was heard of lately."""
-        session = self._sessions.get(client_id)
-        return session is not None and (session.commands is not None or now_ms() - session.seen_ms < ALIVE_MS)
+        """Whether a client of that id is."""
+        return any(session.alive for session in self._by_id.get(client_id, {}).values())
 
-    def forget(self, client_id: str) -> ClientSession | None:
+    def forget(self, session: ClientSession) -> None:
         """Removes a session and ends its stream."""
-        session = self._sessions.pop(client_id, None)
-        if session is not None:
-            self.end_stream(session)
-        return session
+        if self._sessions.pop((session.client_id, session.host), None) is None:
+            return
+        of_id = self._by_id[session.client_id]
+        del of_id[session.host]
+        if not of_id:
+            del self._by_id[session.client_id]
+        self._by_host[session.host] -= 1
+        if not self._by_host[session.host]:
+            del self._by_host[session.host]
+        self.end_stream(session)
 
     def expire(self) -> list[ClientSession]:
         """Removes clients without a stream that were silent for `IDLE_MS`; returns them."""
         limit = now_ms() - IDLE_MS
         idle = [s for s in self._sessions.values() if s.commands is None and s.seen_ms < limit]
         for session in idle:
-            del self._sessions[session.client_id]
+            self.forget(session)
         return idle
 
     def sessions(self) -> Iterable[ClientSession]:

@@ -363,6 +363,13 @@ class LakeOptions(_Group):
     )
     lake_max_in_flight_per_queue: int = Field(100_000, ge=1, description="messages of a group on a queue")
     lake_max_waiting_receives: int = Field(50_000, ge=1, description="receives that wait at a time")
+    lake_max_share_per_address: int = Field(
+        25,
+        ge=1,
+        le=100,
+        description="percent of the calls of a kind, waiting receives or clients that one address may have beyond the"
+        " first half; 100: no shares",
+    )
     lake_max_clients: int = Field(50_000, ge=1, description="clients known at a time")
     lake_max_connections_per_address: int = Field(
         0,

@@ -17,11 +17,15 @@ before that is the system's and cannot be seen.
 | end transaction | EndTransaction |
 | admin broker | the Admin service; all other requests on the remoting port |
 | load balance | QueryRoute, QueryAssignment |
+
+Nobody takes a lane alone: while less than half of it is taken, every call is. Beyond that, an address has at most its
+share (`lakeMaxSharePerAddress`) of the places that are left, so that others find some.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 from broker_gateway.clock import monotonic_s
@@ -32,12 +36,18 @@ from broker_gateway.service.status import ServiceError
 from broker_gateway.turn import Turn
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
+LEAST_SHARED = 16
+"""A smaller lane is not shared out."""
+
 
 class Lane:
-    """Calls of one kind. As a context manager it counts one that is under way, after `check`."""
+    """Calls of one kind: `check` first, then `enter` and `leave`, or `place` around the work."""
 
     __slots__ = (
+        "_by_host",
         "_capacity_option",
+        "_crowded",
+        "_share",
         "_turn",
         "_wait_option",
         "capacity",
@@ -57,29 +67,45 @@ class Lane:
         """0: calls may wait for any time."""
         self.under_way = 0
         self.refused = 0
+        self._by_host: dict[str, int] = {}
+        """Of those that entered while it was crowded."""
+        self._crowded = self._share = 0
 
-    def configure(self, config: GatewayConfig, check_waiting: bool) -> None:
+    def configure(self, config: GatewayConfig, check_waiting: bool, shared: int | None = None) -> None:
+        """`shared`: how many places addresses share, where it is less than the capacity."""
         broker = config.broker
         self.capacity = getattr(broker, self._capacity_option)
+        places = self.capacity if shared is None else min(shared, self.capacity)
+        percent = config.lake.lake_max_share_per_address
+        is_shared = places >= LEAST_SHARED and percent < 100
+        self._crowded = places // 2 if is_shared else self.capacity
+        self._share = max(places * percent // 100, 1)
         limited = check_waiting and bool(self._wait_option) and broker.broker_fast_failure_enable
         self.wait_s = getattr(broker, self._wait_option) / 1000 if limited else 0.0
 
-    def check(self) -> None:
+    def check(self, peer: str) -> None:
         """Raises ServiceError TOO_MANY_REQUESTS for a call that cannot be taken now, and is served at once if it can."""
-        self.check_room()
+        self.check_room(peer)
         if self.wait_s and self._turn.scheduled:
             late = self.late(self._turn.began)
             if late is not None:
                 raise late
 
-    def check_room(self) -> None:
-        """Raises ServiceError TOO_MANY_REQUESTS when too many are under way."""
+    def check_room(self, peer: str) -> None:
+        """Raises ServiceError TOO_MANY_REQUESTS when too many are under way, of all or of the peer's address."""
         if self.under_way >= self.capacity:
             self.refused += 1
             raise ServiceError(
                 pb.TOO_MANY_REQUESTS,
                 f"the broker is busy: {self.under_way} {self.name} calls are under way "
                 f"({camel(self._capacity_option)}={self.capacity}); try again later",
+            )
+        if self.under_way >= self._crowded and self._by_host.get(host_of(peer), 0) >= self._share:
+            self.refused += 1
+            raise ServiceError(
+                pb.TOO_MANY_REQUESTS,
+                f"the broker is busy: {self.under_way} {self.name} calls are under way, and {host_of(peer)} has "
+                "its share of the places that were left (lakeMaxSharePerAddress); try again later",
             )
 
     def late(self, since_s: float) -> ServiceError | None:
@@ -94,12 +120,38 @@ class Lane:
             f"({camel(self._wait_option)}={self.wait_s * 1000:.0f}); try again",
         )
 
-    def __enter__(self) -> Lane:
+    def enter(self, peer: str) -> str:
+        """Counts a call of `peer` (`host:port`) that is under way; what it returns is to be given to `leave`."""
         self.under_way += 1
-        return self
+        if self.under_way <= self._crowded:
+            return ""
+        host = host_of(peer)
+        self._by_host[host] = self._by_host.get(host, 0) + 1
+        return host
 
-    def __exit__(self, *exc: object) -> None:
+    def leave(self, entered: str) -> None:
+        """The call is under way no more."""
         self.under_way -= 1
+        if entered:
+            left = self._by_host[entered] - 1
+            if left:
+                self._by_host[entered] = left
+            else:
+                del self._by_host[entered]
+
+    @contextlib.contextmanager
+    def place(self, peer: str) -> Iterator[None]:
+        """Counts the call within as under way."""
+        entered = self.enter(peer)
+        try:
+            yield
+        finally:
+            self.leave(entered)
+
+
+def host_of(peer: str) -> str:
+    """The address of a peer, without its port."""
+    return peer.rpartition(":")[0] or peer
 
 
 class Admission:
@@ -140,8 +192,9 @@ class Admission:
     def configure(self, config: GatewayConfig) -> None:
         """Takes the limits of other options; what is under way stays."""
         self._config = config
+        waiting = config.lake.lake_max_waiting_receives
         for lane in self.lanes():
-            lane.configure(config, self._check_waiting)
+            lane.configure(config, self._check_waiting, waiting if lane is self.pull else None)
 
     def check_waiting(self) -> None:
         self._check_waiting = True
@@ -160,10 +213,10 @@ class Guarded:
 
         async def guarded(request: Any, context: CallContext) -> Any:
             try:
-                lane.check()
+                lane.check(context.peer)
             except ServiceError as error:
                 raise RpcError("RESOURCE_EXHAUSTED", error.message) from error
-            with lane:
+            with lane.place(context.peer):
                 return await method(request, context)
 
         return guarded

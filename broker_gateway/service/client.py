@@ -71,18 +71,21 @@ class ClientService:
                 f"client type {session.settings.client_type} is not served yet; "
                 "use a producer, push or simple consumer",
             )
-        self._clients.seen(session.client_id)
+        if session is self._clients.own(session.client_id, context.peer):
+            self._clients.touch(session)
         return rpc.HeartbeatResponse(status=OK)
 
     def terminated(
         self, request: rpc.NotifyClientTerminationRequest, context: CallContext
     ) -> rpc.NotifyClientTerminationResponse:
-        """Forgets the client; what it renewed is due again."""
-        session = self._recognised(context)
+        """Forgets the client; what it renewed is due again. One of the same id elsewhere goes on."""
+        session = self._clients.own(client_id_of(context), context.peer)
+        if session is None or session.settings is None:
+            raise _unrecognised()
         if request.HasField("group") and resource_name(request.group):
             group_of(request.group)
-        self._clients.forget(session.client_id)
-        if session.group:
+        self._clients.forget(session)
+        if session.group and not self._clients.alive(session.client_id):
             self._redelivery.release(session.client_id, session.group)
         return rpc.NotifyClientTerminationResponse(status=OK)
 
@@ -90,7 +93,7 @@ class ClientService:
         self, requests: AsyncIterator[rpc.TelemetryCommand], context: CallContext
     ) -> AsyncIterator[rpc.TelemetryCommand]:
         """Answers settings as long as the client's stream lives, and carries commands to it."""
-        session = self._clients.seen(client_id_of(context))
+        session = self._clients.seen(client_id_of(context), context.peer)
         commands: asyncio.Queue[rpc.TelemetryCommand | None] = asyncio.Queue(COMMANDS_A_CLIENT)
         session.peer, session.language = context.peer, _language(context)
         self._clients.end_stream(session)  # a new stream of the same client replaces the old one
@@ -113,9 +116,9 @@ class ClientService:
                 if not session.commands.full():
                     session.commands.put_nowait(command)
 
-    def request_timeout_ms(self, client_id: str) -> int | None:
+    def request_timeout_ms(self, context: CallContext) -> int | None:
         """The request timeout in the client's settings."""
-        session = self._clients.known(client_id)
+        session = self._clients.known(client_id_of(context), context.peer)
         if session is None or session.settings is None or not session.settings.HasField("request_timeout"):
             return None
         timeout = session.settings.request_timeout
@@ -129,7 +132,7 @@ class ClientService:
     ) -> None:
         try:
             async for command in requests:
-                self._clients.seen(session.client_id)
+                self._clients.touch(session)
                 if command.WhichOneof("command") != "settings":
                     continue  # answers to commands that no part of the gateway sends yet
                 try:
@@ -201,10 +204,13 @@ class ClientService:
         return merged
 
     def _recognised(self, context: CallContext) -> ClientSession:
-        session = self._clients.known(client_id_of(context))
+        session = self._clients.known(client_id_of(context), context.peer)
         if session is None or session.settings is None:
-            raise ServiceError(
-                pb.UNRECOGNIZED_CLIENT_TYPE,
-                "no settings of this client are known; send them over Telemetry first",
-            )
+            raise _unrecognised()
         return session
+
+
+def _unrecognised() -> ServiceError:
+    return ServiceError(
+        pb.UNRECOGNIZED_CLIENT_TYPE, "no settings of this client are known; send them over Telemetry first"
+    )

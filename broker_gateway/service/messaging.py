@@ -78,7 +78,7 @@ class MessagingService:
         self, request: rpc.ReceiveMessageRequest, context: CallContext
     ) -> Reply[list[rpc.ReceiveMessageResponse | bytes]]:
         try:
-            timeout_ms = self._client.request_timeout_ms(client_id_of(context))
+            timeout_ms = self._client.request_timeout_ms(context)
             return self._receive.receive(request, context, timeout_ms)
         except Exception as error:
             reply: Reply[list[rpc.ReceiveMessageResponse | bytes]] = Reply()
@@ -132,8 +132,8 @@ class MessagingService:
         self, requests: AsyncIterator[rpc.TelemetryCommand], context: CallContext
     ) -> AsyncIterator[rpc.TelemetryCommand]:
         try:
-            self._admission.client_manager.check()
-            with self._admission.client_manager:
+            self._admission.client_manager.check(context.peer)
+            with self._admission.client_manager.place(context.peer):
                 async for command in self._client.telemetry(requests, context):
                     yield command
         except Exception as error:
@@ -152,8 +152,8 @@ class MessagingService:
     async def GetOffset(self, request: rpc.GetOffsetRequest, context: CallContext) -> rpc.GetOffsetResponse:
         try:
             client_id_of(context)
-            self._admission.consumer_manager.check()
-            with self._admission.consumer_manager:
+            self._admission.consumer_manager.check(context.peer)
+            with self._admission.consumer_manager.place(context.peer):
                 return self._offsets.committed(request)
         except Exception as error:
             return rpc.GetOffsetResponse(status=_status("GetOffset", error))
@@ -163,8 +163,8 @@ class MessagingService:
     ) -> rpc.QueryOffsetResponse:
         try:
             client_id_of(context)
-            self._admission.query.check()
-            with self._admission.query:
+            self._admission.query.check(context.peer)
+            with self._admission.query.place(context.peer):
                 return await self._offsets.query(request)
         except Exception as error:
             return rpc.QueryOffsetResponse(status=_status("QueryOffset", error))
@@ -198,12 +198,12 @@ class MessagingService:
         reply: Answer[R]
         try:
             client_id_of(context)
-            lane.check()
+            lane.check(context.peer)
         except Exception as error:
             reply = Reply()
             reply.set(response(status=_status(type(request).__name__, error)))
             return reply
-        reply = Reply(None, lane)
+        reply = Reply(None, lane, context.peer)
 
         def known() -> None:
             if not reply.done:  # else the caller went away
@@ -228,11 +228,11 @@ class MessagingService:
         try:
             client_id_of(context)
             if lane is not None:
-                lane.check()
+                lane.check(context.peer)
             answer = call(request, context)
         except Exception as error:
             answer = response(status=_status(type(request).__name__, error))
-        reply: Answer[R] = Reply(None, lane)
+        reply: Answer[R] = Reply(None, lane, context.peer)
 
         def written(error: Exception | None) -> None:
             if error is None:

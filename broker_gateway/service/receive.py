@@ -92,9 +92,9 @@ class ReceiveService:
         self, request: rpc.ReceiveMessageRequest, context: CallContext, request_timeout_ms: int | None
     ) -> Reply[list[Response]]:
         """Status, messages, delivery timestamp; raises ServiceError when the call cannot be served."""
-        self._lane.check()
+        self._lane.check(context.peer)
         poll = self._reader.read(request, context, request_timeout_ms)
-        poll.reply = Reply(partial(self._left, poll), self._lane)
+        poll.reply = Reply(partial(self._left, poll), self._lane, context.peer)
         try:
             if self._taker.repeat(poll):
                 self._journal.after(partial(self._finish, poll))

@@ -22,14 +22,15 @@ class Reply(Generic[T]):
     further: whoever sets one reply has others to set.
     """
 
-    __slots__ = ("_callback", "_lane", "_on_cancel", "_value", "done")
+    __slots__ = ("_callback", "_entered", "_lane", "_on_cancel", "_value", "done")
 
-    def __init__(self, on_cancel: Callable[[], None] | None = None, lane: Lane | None = None) -> None:
+    def __init__(
+        self, on_cancel: Callable[[], None] | None = None, lane: Lane | None = None, peer: str = ""
+    ) -> None:
         self._callback: Callable[[T], None] | None = None
         self._on_cancel = on_cancel
         self._lane = lane
-        if lane is not None:
-            lane.under_way += 1
+        self._entered = "" if lane is None else lane.enter(peer)
         self._value: T | None = None
         self.done = False
         """Whether it was set, or nobody waits for it any more."""
@@ -40,7 +41,7 @@ class Reply(Generic[T]):
             return
         self.done = True
         if self._lane is not None:
-            self._lane.under_way -= 1
+            self._lane.leave(self._entered)
         self._value = value
         callback, self._callback, self._on_cancel = self._callback, None, None  # no cycle stays behind
         if callback is not None:
@@ -59,7 +60,7 @@ class Reply(Generic[T]):
             return
         self.done = True
         if self._lane is not None:
-            self._lane.under_way -= 1
+            self._lane.leave(self._entered)
         on_cancel, self._callback, self._on_cancel = self._on_cancel, None, None
         if on_cancel is not None:
             _tell(on_cancel)

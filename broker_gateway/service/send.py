@@ -145,7 +145,7 @@ class SendService:
         `request` is a SendMessageRequest. Raises ServiceError when nothing of the call was taken, RpcError when
         the request is none.
         """
-        self._lane.check_room()
+        self._lane.check_room(context.peer)
         if self._forbidden is not None:
             raise ServiceError(pb.FORBIDDEN, self._forbidden)
         if self._busy:
@@ -157,7 +157,7 @@ class SendService:
         refusal = self._store.refusal
         if refusal is not None:
             raise ServiceError(pb.INTERNAL_SERVER_ERROR, refusal)
-        call = self._call(request, peer_of(context.peer))
+        call = self._call(request, context.peer)
         if not self._turn:
             self._turn_began = time.perf_counter()
             self._ends.add(Stage.APPEND, partial(self._end_turn, self._turn))
@@ -167,9 +167,9 @@ class SendService:
             self._end_turn(self._turn)
         return call.answer
 
-    def _call(self, request: bytes, peer: Peer) -> _Call:
-        """The call with its records, checked."""
-        columns, now = self._columns, now_ms()
+    def _call(self, request: bytes, source: str) -> _Call:
+        """The call with its records, checked. `source`: the peer's `host:port`."""
+        columns, now, peer = self._columns, now_ms(), peer_of(source)
         if now < self._accept_from_ms:
             raise ServiceError(
                 pb.INTERNAL_SERVER_ERROR,
@@ -177,10 +177,10 @@ class SendService:
             )
         usual = columns.take(request, peer, now) if columns is not None else None
         if usual is None:
-            return self._plain_call(request, peer, now)
+            return self._plain_call(request, peer, now, source)
         topic = self._resources.topic(usual.topic)
         if topic.accept_message_types and not topic_accepts(topic, pb.NORMAL):
-            return self._plain_call(request, peer, now)
+            return self._plain_call(request, peer, now, source)
         records, size = usual.records, usual.body_bytes
         try:
             records.queue_id = self._queue(topic)
@@ -189,9 +189,10 @@ class SendService:
             raise
         records.topic = topic.name
         records.tail = self._brokers.encoded(topic.name)
-        return _Call(Reply(None, self._lane), topic.name, records.queue_id, records, usual.message_ids, size)
+        answer: Reply[bytes] = Reply(None, self._lane, source)
+        return _Call(answer, topic.name, records.queue_id, records, usual.message_ids, size)
 
-    def _plain_call(self, request: bytes, peer: Peer, now: int) -> _Call:
+    def _plain_call(self, request: bytes, peer: Peer, now: int, source: str) -> _Call:
         """What `send_columns` does for usual requests, for any."""
         messages = _parse(request).messages
         if not messages:
@@ -214,7 +215,8 @@ class SendService:
             self._failed(topic.name, len(messages))
             raise
         size = sum([len(record.body) for record in records])
-        return _Call(Reply(None, self._lane), topic.name, queue_id, records, message_ids, size)
+        answer: Reply[bytes] = Reply(None, self._lane, source)
+        return _Call(answer, topic.name, queue_id, records, message_ids, size)
 
     def _end_turn(self, turn: list[_Call]) -> None:
         """Appends what the calls of a turn brought and answers them."""

@@ -252,7 +252,9 @@ class Connections:
             for session in self._clients.sessions()
             if session.settings is not None and session.group == group
         ]
-        return found + [self._heartbeats[each][1].client_id for each in self._of_group.get(group, ())]
+        return list(dict.fromkeys(found)) + [
+            self._heartbeats[each][1].client_id for each in self._of_group.get(group, ())
+        ]
 
     def consumers(self, group: str) -> ConsumerGroup:
         """CONSUMER_NOT_ONLINE when nobody of the group is connected."""

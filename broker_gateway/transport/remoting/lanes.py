@@ -42,7 +42,7 @@ def admitted(lane: Lane, processor: Processor) -> Processor:
 
     def admit(connection: Connection, request: Command) -> Answer:
         try:
-            lane.check()
+            lane.check(connection.peer)
         except ServiceError as error:
             raise RequestError(
                 f"[OVERLOAD]system busy, start flow control for a while: {error.message}",
@@ -52,11 +52,8 @@ def admitted(lane: Lane, processor: Processor) -> Processor:
         if not inspect.isawaitable(answer):
             return answer
         serving = asyncio.ensure_future(answer)
-        lane.under_way += 1
-        serving.add_done_callback(left)
+        entered = lane.enter(connection.peer)
+        serving.add_done_callback(lambda _: lane.leave(entered))
         return serving
-
-    def left(_: asyncio.Future[Command | None]) -> None:
-        lane.under_way -= 1
 
     return admit

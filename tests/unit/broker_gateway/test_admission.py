@@ -37,12 +37,12 @@ def test_replies_count_until_they_are_given_cancelled_or_abandoned() -> None:
     with pytest.raises(
         ServiceError, match=r"3 ack calls are under way \(ackThreadPoolQueueCapacity=3\)"
     ) as full:
-        lane.check()
+        lane.check("127.0.0.1:1")
     assert full.value.code == pb.TOO_MANY_REQUESTS
     given.set(1)
     given.set(2)
     assert lane.under_way == 2
-    lane.check()
+    lane.check("127.0.0.1:1")
     cancelled.cancel()
     cancelled.set(1)
     heard: list[int] = []
@@ -129,16 +129,16 @@ def test_a_call_read_late_in_a_turn_is_refused_and_the_next_turn_takes_it() -> N
         admission = Admission(options(waitTimeMillsInAckQueue="20", waitTimeMillsInPullQueue="60000"), turn)
         admission.check_waiting()
         turn.add(Stage.JOURNAL, lambda: None)
-        admission.ack.check()
+        admission.ack.check("127.0.0.1:1")
         hold_loop_up()
         with pytest.raises(ServiceError, match=r"waited \d+ ms \(waitTimeMillsInAckQueue=20\)") as late:
-            admission.ack.check()
+            admission.ack.check("127.0.0.1:1")
         assert late.value.code == pb.TOO_MANY_REQUESTS
-        admission.pull.check()
+        admission.pull.check("127.0.0.1:1")
         await asyncio.sleep(0)
-        admission.ack.check()
+        admission.ack.check("127.0.0.1:1")
         hold_loop_up()
-        admission.ack.check()  # nothing of this turn was read before it
+        admission.ack.check("127.0.0.1:1")  # nothing of this turn was read before it
 
     asyncio.run(scenario())
 
