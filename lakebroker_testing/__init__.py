@@ -21,9 +21,13 @@
 | module | holds |
 |---|---|
 | `broker` | `InProcessBroker`: a real store and broker, called with protobuf requests, without sockets |
+| `calls` | a call under way |
 | `clock` | its clock and event loop |
 | `faults` | damage and errors under it |
 | `messages` | requests in a line each |
+| `gateway`, `client` | processes of lakebroker on free ports; plain gRPC calls to them |
+| `logs` | writers of logs, good and damaged |
+| `official_client`, `real_rocketmq` | the official Python client; the real RocketMQ (needs a JDK and Maven) |
 
 Nothing of the product imports this package.
 """

@@ -15,10 +15,10 @@ ran the loop (`EscapedError`). Not there: transports, name servers, the watchdog
 from __future__ import annotations
 
 import contextlib
-import inspect
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -32,19 +32,20 @@ from broker_gateway.journal.replay import Replayed
 from broker_gateway.metrics import Metrics
 from broker_gateway.reload import Configuration
 from broker_gateway.service.access import Access
-from broker_gateway.service.context import CallContext, RpcError
-from broker_gateway.service.reply import Reply
-from broker_gateway.transport.methods import Method, methods, serialized
+from broker_gateway.service.context import CallContext
+from broker_gateway.transport.methods import methods
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
+from lakebroker_testing.calls import Call
 from lakebroker_testing.clock import EscapedError, ManualClock, ManualLoop
 from lakebroker_testing.faults import FaultyStore, flip_byte
-from lakebroker_testing.messages import MessagingCalls, receive_request, received
+from lakebroker_testing.messages import MessagingCalls, receive_request
 from store.errors import StoreError
 from store.record import Host
 
 T = TypeVar("T")
+_PEER = "127.0.0.1:50000"
 _OPTIONS = {
     "brokerIP1": "127.0.0.1",
     "mappedFileSizeCommitLog": str(1 << 20),
@@ -54,42 +55,6 @@ _OPTIONS = {
     "grpcClientConsumerMaxLongPollingTimeoutMillis": "3600000",
     "lakePrefaultBytes": "0",
 }
-
-
-class NotAnsweredError(Exception):
-    """A call waits for time or messages; `begin` it, then `advance` the clock or send."""
-
-
-class Call:
-    """A call under way. `response` is what it was answered with; of ReceiveMessage a list."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.done = False
-        self.error: Exception | None = None
-        """What left the service: an RpcError fails the call with a gRPC status, anything else is a defect."""
-        self._value: Any = None
-        self._under_way: Any = None
-
-    @property
-    def response(self) -> Any:
-        """Raises NotAnsweredError, or what the call failed with."""
-        if self.error is not None:
-            raise self.error
-        if not self.done:
-            raise NotAnsweredError(f"{self.name} waits; advance the clock, or send what it waits for")
-        return self._value
-
-    @property
-    def messages(self) -> list[pb.Message]:
-        """Of a ReceiveMessage."""
-        return received(self.response)[1]
-
-    def answer(self, value: Any) -> None:
-        self.done, self._value = True, value
-
-    def fail(self, error: Exception) -> None:
-        self.done, self.error = True, error
 
 
 class InProcessClient(MessagingCalls):
@@ -204,41 +169,26 @@ class InProcessBroker(InProcessClient):
         timeout: float | None = None,
         *,
         client_id: str | None = "tester",
-        peer: str = "127.0.0.1:50000",
+        peer: str = _PEER,
         gone: bool = False,
     ) -> Call:
         """Begins a call of MessagingService or AdminService; `request` may be bytes. `timeout`: deadline, s.
 
         `gone`: its client goes away once it is served, before the turn's end would answer it.
         """
-        found = self._methods.get(method)
-        if found is None:
-            raise ValueError(f"there is no unary or server streaming call {method!r}")
-        metadata = {} if client_id is None else {"x-mq-client-id": client_id}
-        context = CallContext(metadata, peer, timeout, ("127.0.0.1", 8081))
-        call = Call(method)
-        self._loop.call_soon(self._invoke, found, request, context, call)
-        if gone:
-            self._loop.call_soon(self._cancel, call)
-        if timeout is not None:
-            self._loop.call_later(timeout, self._expire, call)
-        if not self._one_turn:
-            self._loop.settle()
+        call = self._began(method, request, timeout, client_id, peer)
+        self._loop.settle()
         return call
 
-    @contextlib.contextmanager
-    def one_turn(self) -> Iterator[None]:
-        """What is begun within is read in one turn of the event loop, at the end of the context."""
-        self._one_turn = True
-        try:
-            yield
-        finally:
-            self._one_turn = False
-            self._loop.settle()
+    def begin_together(self, calls: Iterable[tuple[str, Any]]) -> list[Call]:
+        """Calls (method, request) that the broker reads in one turn of its event loop."""
+        begun = [self._began(method, request, None, "tester", _PEER) for method, request in calls]
+        self._loop.settle()
+        return begun
 
     def hang_up(self, call: Call) -> None:
         """The client of a call goes away; it is not answered any more."""
-        self._loop.call_soon(self._cancel, call)
+        self._loop.call_soon(call.cancel)
         self._loop.settle()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -307,6 +257,12 @@ class InProcessBroker(InProcessClient):
         self._loop.close()
         self.store.close()
 
+    def flush(self) -> None:
+        """Waits, in real time, until all of the log is on disk."""
+        flushed = threading.Event()
+        self.store.wait_flushed(self.store.max_offset, lambda error: flushed.set())
+        flushed.wait()
+
     def flip_byte(self, pattern: str, position: int, mask: int = 0xFF) -> Path:
         """Damages a byte of the newest file of the store that fits `pattern`, such as `lakeindex/*`; which it was."""
         files = sorted(self.root.glob(pattern))
@@ -367,36 +323,19 @@ class InProcessBroker(InProcessClient):
         with contextlib.suppress(StoreError, OSError):
             self.store.close()
 
-    def _invoke(self, method: Method, request: Any, context: CallContext, call: Call) -> None:
-        parse = method.response_of
-
-        def answered(value: Any) -> None:
-            several = isinstance(value, list)
-            found = [parse(serialized(each)) for each in (value if several else [value])]
-            call.answer(found if several else found[0])
-
-        try:
-            given = request if isinstance(request, bytes) else request.SerializeToString()
-            answer = method.call(method.parse(given), context)
-        except Exception as error:
-            call.fail(error)
-            return
-        if isinstance(answer, Reply):
-            call._under_way = answer
-            answer.when_set(answered)
-        elif inspect.isawaitable(answer) or hasattr(answer, "__aiter__"):
-            call._under_way = self._loop.create_task(_awaited(answer, answered, call))
-        else:
-            answered(answer)
-
-    def _cancel(self, call: Call) -> None:
-        if not call.done and call._under_way is not None:
-            call._under_way.cancel()
-
-    def _expire(self, call: Call) -> None:
-        if not call.done:
-            self._cancel(call)
-            call.fail(RpcError("DEADLINE_EXCEEDED", f"{call.name} was not answered in time"))
+    def _began(
+        self, method: str, request: Any, timeout: float | None, client_id: str | None, peer: str
+    ) -> Call:
+        found = self._methods.get(method)
+        if found is None:
+            raise ValueError(f"there is no unary or server streaming call {method!r}")
+        metadata = {} if client_id is None else {"x-mq-client-id": client_id}
+        context = CallContext(metadata, peer, timeout, ("127.0.0.1", 8081))
+        call = Call(method)
+        self._loop.call_soon(call.invoke, found, request, context)
+        if timeout is not None:
+            self._loop.call_later(timeout, call.expire)
+        return call
 
 
 @contextlib.contextmanager
@@ -410,18 +349,3 @@ def _logs(level: str) -> Iterator[None]:
         yield
     finally:
         structlog.reset_defaults()
-
-
-async def _awaited(answer: Any, answered: Any, call: Call) -> None:
-    """Waits for a coroutine or for all responses of an iterator."""
-    try:
-        answered(await _all(answer) if hasattr(answer, "__aiter__") else await answer)
-    except Exception as error:
-        call.fail(error)
-
-
-async def _all(responses: AsyncIterator[Any]) -> list[Any]:
-    found: list[Any] = []
-    async for response in responses:
-        found += response if isinstance(response, list) else [response]
-    return found

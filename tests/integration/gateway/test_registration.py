@@ -33,8 +33,8 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
 
+from .running import running
 from .test_processes import routes
-from .test_reload_live import running
 
 
 def wait_for(condition: Callable[[], Any], limit_s: float = 40.0) -> None:

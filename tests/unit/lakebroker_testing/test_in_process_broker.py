@@ -20,7 +20,8 @@ from broker_gateway import clock
 from broker_gateway.service.context import RpcError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
-from lakebroker_testing.broker import InProcessBroker, NotAnsweredError
+from lakebroker_testing.broker import InProcessBroker
+from lakebroker_testing.calls import NotAnsweredError
 from lakebroker_testing.clock import EscapedError, ManualClock
 from lakebroker_testing.messages import message, receive_request, send_request
 from store.errors import StoreDamagedError
