@@ -28,7 +28,7 @@ from lakebroker_testing.real_rocketmq import RocketMQ
 PROXY = "rocketmq proxy"
 ECHO = "go echo"
 SEGMENT = str(1 << 30)
-TOPICS = ("bench", "idle", "warm", "through-200", "through-2000")
+TOPICS = ("bench", "idle", "warm", "drained", "through-200", "through-2000")
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Case:
     flags: dict[str, Any] = field(default_factory=dict)
     echoed: bool = False
     """Whether the echo server can take part."""
+    backlog: int = 0
+    """Messages that are there before a pass begins, for receivers to drain meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,10 @@ def cases(seconds: float) -> list[Case]:
         Case(f"through-{rate}-a-second", "through", {"rate": rate, "topic": f"through-{rate}", **timed})
         for rate in (200, 2000)
     )
+    draining = {"senders": 16, "receivers": 16, "topic": "drained", "warm": 1.0, **timed}
+    backlog = int(40_000 * (seconds + 1))
+    found.append(Case("drain-and-send", "through", draining, backlog=backlog))
+    found.append(Case("drain-and-send-2000-a-second", "through", {"rate": 2000, **draining}, backlog=backlog))
     found.append(
         Case("idle-5000-polls", "idle", {"polls": 5000, "topic": "idle", "seconds": min(seconds, 10.0)})
     )
@@ -74,6 +80,18 @@ def cases(seconds: float) -> list[Case]:
 def measure(case: Case, server: Server) -> dict[str, Any]:
     """One pass of a case on a server; a receive first sends what it will take."""
     flags = {**case.flags}
+    if case.backlog:
+        topic = case.flags["topic"]
+        load_generator.run(
+            "send",
+            server.address,
+            server.pid,
+            count=case.backlog,
+            topic=topic,
+            per_call=32,
+            senders=16,
+            warm=0,
+        )
     if case.mode == "receive":
         load_generator.run("send", server.address, server.pid, count=case.flags["count"] + 64, warm=0)
     return load_generator.run(case.mode, server.address, server.pid, **flags)
@@ -151,6 +169,7 @@ def _table(results: dict[str, dict[str, list[dict[str, Any]]]]) -> Table:
         "CPU-s per 1,000",
         "cores",
         "messages/s",
+        "received/s",
         "p50 ms",
         "p99 ms",
         "RssAnon MB",
@@ -167,6 +186,7 @@ _FIGURES = (
     ("server_cpu_s_per_1000",),
     ("server_cores",),
     ("per_s",),
+    ("received_per_s",),
     ("journey_p50_ms", "p50_ms"),
     ("journey_p99_ms", "p99_ms"),
     ("server_rss_anon_mb",),

@@ -127,6 +127,7 @@ class Broker:
             metrics,
             self.minutes,
             self.admission.pull,
+            self.turn,
         )
         self._client = ClientService(config, self.catalog, resources, self.clients, self._redelivery)
         send = SendService(

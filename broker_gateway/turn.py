@@ -6,6 +6,7 @@
 | WAKE | receives that waited for them are served |
 | JOURNAL | what changed is journaled, in one record; replies that waited for it are given |
 | WRITE | every connection writes what was queued for it |
+| LOOK | receives that were put off look for messages, within a budget |
 
 One callback of the event loop runs them all, so that a message can be sent, received and answered in one turn. Each
 stage runs once in a turn: work that brings more of its kind ends, and others are served in between.
@@ -31,6 +32,7 @@ class Stage(enum.IntEnum):
     WAKE = 1
     JOURNAL = 2
     WRITE = 3
+    LOOK = 4
 
 
 class Turn:
@@ -57,6 +59,7 @@ class Turn:
         finally:  # whatever ended it early: work that is left, and what comes, gets a turn
             self.scheduled = any(self._work)
             if self.scheduled:
+                self.began = monotonic_s()
                 asyncio.get_running_loop().call_soon(self._run)
 
     def _run_stages(self) -> None:

@@ -122,7 +122,7 @@ func through(o options) (report, error) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	t.measuring.Store(false)
-	r := report{"received": t.received.Load()}
+	r := report{"received": t.received.Load(), "received_per_s": rounded(float64(t.received.Load()) / o.seconds.Seconds())}
 	if err := observed.into(r, t.sent.Load()); err != nil {
 		return nil, err
 	}

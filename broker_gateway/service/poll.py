@@ -31,7 +31,8 @@ class Poll:
     """One ReceiveMessage call, and what it took (`messages` are responses' bytes).
 
     `left`: queues that a look under way has yet to look at, the next one last, each with its offers; `seen`: what the
-    topic had been offered when it began; `failed`: the first queue's error of that look.
+    topic had been offered when it began; `failed`: the first queue's error of that look. `put_off_s`: since when its
+    first look has been put off, by `clock.monotonic_s`; 0: it has not.
     """
 
     group: Group
@@ -47,6 +48,7 @@ class Poll:
     timer: asyncio.TimerHandle | None = None
     body_bytes: int = 0
     seen: int = 0
+    put_off_s: float = 0.0
     failed: Exception | None = None
     left: list[tuple[QueueKey, set[int]]] = field(default_factory=list)
     reply: Reply[list[Response]] = field(default_factory=Reply)

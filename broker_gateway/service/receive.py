@@ -2,6 +2,10 @@
 
 What a call takes (`take.py`) is in flight and journaled before the reply goes out; when its client went away before
 that, it is given back.
+
+Sends and acks go first: receives look for messages until those of a turn have taken `_TURN_WORK`. The others, and those
+whose look goes on, stand in a line, and look at the end of this turn and of the next ones, behind the sends and acks that
+were read meanwhile.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from functools import partial
 
 import structlog
 
-from broker_gateway.clock import now_ms
+from broker_gateway.clock import monotonic_s, now_ms
 from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
@@ -28,6 +32,7 @@ from broker_gateway.service.reply import Reply
 from broker_gateway.service.resources import Resources
 from broker_gateway.service.status import ServiceError, status_of
 from broker_gateway.service.take import Taker
+from broker_gateway.turn import Stage, Turn
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from store.errors import StoreReadOnlyError
@@ -35,8 +40,11 @@ from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
 
-_LOOKS_A_TURN = 4
-"""Of polls that go on looking; then others get a turn."""
+_TURN_WORK = 64 << 10
+"""Of a turn's receives, in bytes of bodies; what else they do counts as so many bytes:"""
+_A_MESSAGE = 512
+_A_LOOK = 4 << 10
+_A_LOOK_THAT_GOES_ON = _TURN_WORK
 _NOTHING = rpc.ReceiveMessageResponse(
     status=pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
 ).SerializeToString()
@@ -64,6 +72,7 @@ class ReceiveService:
         metrics: Metrics,
         minutes: MinuteStatistics,
         lane: Lane,
+        turn: Turn,
     ) -> None:
         self._deliveries = deliveries
         self._journal = journal
@@ -74,7 +83,10 @@ class ReceiveService:
         self._max_waiting = config.lake.lake_max_waiting_receives
         self._reader = PollReader(config, resources)
         self._taker = Taker(store, deliveries, redelivery, journal, wakeups, metrics)
+        self._ends = turn
         self._looking: deque[Poll] = deque()
+        self._spent = 0
+        self._scheduled = False
         self._closing = False
         wakeups.serve = self._serve
         self.configure(config)
@@ -98,6 +110,9 @@ class ReceiveService:
         try:
             if self._taker.repeat(poll):
                 self._journal.after(partial(self._finish, poll))
+            elif self._looking or self._spent >= _TURN_WORK:
+                poll.put_off_s = monotonic_s()
+                self._look_on(poll)
             else:
                 self._look(poll)
         except Exception:
@@ -108,7 +123,7 @@ class ReceiveService:
 
     def _look(self, poll: Poll) -> None:
         """Takes what is there; goes on looking, or waits."""
-        if self._taker.take(poll):
+        if self._take(poll):
             self._journal.after(partial(self._finish, poll))
         elif poll.left:
             self._look_on(poll)
@@ -116,22 +131,49 @@ class ReceiveService:
             self._wait(poll)
 
     def _look_on(self, poll: Poll) -> None:
-        """Others are served while a long stretch is looked through."""
+        """Others are served before it looks, or goes on with a long stretch."""
         self._looking.append(poll)
-        if len(self._looking) == 1:
-            asyncio.get_running_loop().call_soon(self._go_on)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._ends.add(Stage.LOOK, self._go_on)
 
     def _go_on(self) -> None:
-        for _ in range(min(_LOOKS_A_TURN, len(self._looking))):
-            poll = self._looking.popleft()
-            if not poll.reply.done:
-                self._look_again(poll)
-        if self._looking:
-            asyncio.get_running_loop().call_soon(self._go_on)
+        """The end of a turn: those in line look while something of its budget is left."""
+        self._scheduled = False
+        try:
+            while self._looking and self._spent < _TURN_WORK:
+                poll = self._looking.popleft()
+                if not poll.reply.done:
+                    self._in_turn(poll)
+        finally:
+            self._spent = 0
+            if self._looking:
+                self._schedule()
+
+    def _in_turn(self, poll: Poll) -> None:
+        """One that was put off looks for the first time, unless it waited too long for that; others go on."""
+        put_off_s, poll.put_off_s = poll.put_off_s, 0.0
+        late = self._lane.late(put_off_s) if put_off_s else None
+        if late is not None:
+            self._finish(poll, late)
+        else:
+            self._look_again(poll)
+
+    def _take(self, poll: Poll) -> bool:
+        """A look, and what it took of the turn's budget."""
+        try:
+            return self._taker.take(poll)
+        finally:
+            self._spent += poll.body_bytes + len(poll.messages) * _A_MESSAGE
+            self._spent += _A_LOOK_THAT_GOES_ON if poll.left else _A_LOOK
+            self._schedule()
 
     def _look_again(self, poll: Poll) -> None:
         try:
-            if self._taker.take(poll):
+            if self._take(poll):
                 self._journal.after(partial(self._finish, poll))
                 self._wakeups.due(poll.topic.name, poll.group.name)  # there may be more for those who wait
             elif poll.left or self._taker.missed(poll):
