@@ -23,8 +23,11 @@ import hashlib
 import mmap
 import os
 import struct
+import threading
 from array import array
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,6 +63,10 @@ _DIRECTORY = np.dtype(
         ("next", "<i8"),
     ]
 )
+_ROW = struct.Struct("<QIH2xiIqqq")
+"""A row of the directory."""
+_HASH = struct.Struct("<Q")
+_PIECE_BYTES = 1 << 20
 _HOLE = 0xFFFFFFFF
 _FEW = 8
 """Entries that are faster one by one than as arrays."""
@@ -86,12 +93,14 @@ class _Queue:
 class LiveRun:
     """A run in memory: columns of all its records in log order, and for each queue which rows are its entries."""
 
-    __slots__ = ("_codes", "_offsets", "_sizes", "end", "queues", "start")
+    __slots__ = ("_codes", "_offsets", "_sizes", "end", "next_offsets", "queues", "start")
 
     def __init__(self, start: int) -> None:
         self.start = start
         self.end = start
         self.queues: dict[Key, _Queue] = {}
+        self.next_offsets: Mapping[Key, int] = {}
+        """Of every queue of the log, once the run has ended."""
         self._offsets = array("q")
         self._sizes = array("i")
         self._codes = array("q")
@@ -175,6 +184,10 @@ class LiveRun:
         """First queue offset and number of the queue's entries; None when it has none here."""
         queue = self.queues.get(key)
         return (queue.base, len(queue.rows)) if queue is not None else None
+
+    def following(self, key: Key) -> int:
+        """The offset that the queue's next record got when the run ended; 0 for one that was not known."""
+        return self.next_offsets.get(key, 0)
 
     def entries(self, key: Key, low: int, high: int) -> Entries:
         """Entries by position in the queue, [low, high)."""
@@ -306,161 +319,156 @@ class LiveRun:
 
 
 class FileRun:
-    """A run in a file, mapped: what is not read costs no memory. Raises StoreDamagedError."""
+    """A run in a file. In memory are its bounds; the file is mapped, and open, only while it is looked at.
+
+    Raises StoreDamagedError.
+    """
+
+    __slots__ = (
+        "_checked",
+        "_columns_check",
+        "_counts",
+        "_names_bytes",
+        "deleted",
+        "end",
+        "last",
+        "log_id",
+        "path",
+        "start",
+    )
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.deleted = False
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size < _HEADER.size:
                 raise StoreDamagedError(f"{path} has {size} bytes and is no index of the log")
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        (
-            magic,
-            version,
-            log_id,
-            self.start,
-            self.end,
-            self.records,
-            entries,
-            queues,
-            names,
-            columns_check,
-            check,
-        ) = _HEADER.unpack_from(self._map)
-        if magic != _MAGIC or version != _VERSION:
-            raise StoreDamagedError(f"{path} is no index of the log of version {_VERSION}")
-        self.log_id = log_id.decode("ascii", "replace")
-        at = _HEADER.size
-        sizes = (queues * _DIRECTORY.itemsize, names)
-        if min(queues, names, entries, self.records) < 0 or at + sum(sizes) > size:
-            raise StoreDamagedError(f"{path} is shorter than its header says")
-        if check != zlib_ng.crc32(
-            memoryview(self._map)[at : at + sum(sizes)], zlib_ng.crc32(self._map[: at - 4])
-        ):
-            raise StoreDamagedError(f"the header or directory of {path} is damaged")
-        self._directory = np.frombuffer(self._map, dtype=_DIRECTORY, count=queues, offset=at)
-        self._names = bytes(self._map[at + sizes[0] : at + sum(sizes)])
-        at += sum(sizes)
-        at += -at % 8
-        self._unchecked: tuple[int, int] | None = (at, columns_check)
-        columns = []
-        for kind, count in (("<u4", self.records), ("<u4", entries), ("<i4", entries), ("<i8", entries)):
-            at += -at % 8
-            if at + count * np.dtype(kind).itemsize > size:
+            head = file.read(_HEADER.size)
+            (magic, version, log_id, self.start, self.end, *counts, names, columns, check) = _HEADER.unpack(
+                head
+            )
+            if magic != _MAGIC or version != _VERSION:
+                raise StoreDamagedError(f"{path} is no index of the log of version {_VERSION}")
+            self.log_id = log_id.decode("ascii", "replace")
+            self._counts: tuple[int, int, int] = (counts[0], counts[1], counts[2])
+            self._names_bytes = int(names)
+            if min(names, *counts) < 0 or self._end_of_columns() > size:
                 raise StoreDamagedError(f"{path} is shorter than its header says")
-            columns.append(np.frombuffer(self._map, dtype=kind, count=count, offset=at))
-            at += columns[-1].nbytes
-        self._columns = columns
-        self._hashes = np.ascontiguousarray(self._directory["hash"])
+            seen = zlib_ng.crc32(head[:-4])
+            left = self._columns_at() - _HEADER.size - self._padding()
+            while left and (piece := file.read(min(left, _PIECE_BYTES))):
+                seen, left = zlib_ng.crc32(piece, seen), left - len(piece)
+            if check != seen:
+                raise StoreDamagedError(f"the header or directory of {path} is damaged")
+            self._columns_check = columns
+            self._checked = False
+            self.last: int | None = None
+            """The last record, unchecked."""
+            if self._counts[0]:
+                file.seek(self._columns_at() + 4 * (self._counts[0] - 1))
+                self.last = int.from_bytes(file.read(4), "little") + self.start
 
     def __len__(self) -> int:
-        return int(self.records)
+        return self._counts[0]
 
     def check(self) -> None:
         """Raises StoreDamagedError, and removes the file, when its columns are damaged; looks once."""
-        if self._unchecked is None:
+        if self._checked:
             return
-        at, check = self._unchecked
-        if zlib_ng.crc32(memoryview(self._map)[at:]) != check:
+        mapped = _MAPPED.of(self)
+        if zlib_ng.crc32(memoryview(mapped.data)[self._columns_at() :]) != self._columns_check:
             self.path.unlink(missing_ok=True)
             sync_folder(self.path.parent)
             raise StoreDamagedError(
                 f"{self.path} was damaged and is removed; restart the broker: it is made anew from the log"
             )
-        self._unchecked = None
-
-    @property
-    def last(self) -> int | None:
-        """The last record, unchecked."""
-        return int(self._columns[0][-1]) + int(self.start) if len(self._columns[0]) else None
-
-    @property
-    def _starts(self) -> NDArray[Any]:
-        self.check()
-        return self._columns[0]
-
-    @property
-    def _offsets(self) -> NDArray[Any]:
-        self.check()
-        return self._columns[1]
-
-    @property
-    def _sizes(self) -> NDArray[Any]:
-        self.check()
-        return self._columns[2]
-
-    @property
-    def _codes(self) -> NDArray[Any]:
-        self.check()
-        return self._columns[3]
+        self._checked = True
 
     def find(self, key: Key) -> tuple[int, int] | None:
         """First queue offset and number of the queue's entries; None when it has none here."""
-        row = self._row(key)
-        if row is None or not self._directory["entries"][row]:
+        if self.deleted:
             return None
-        return int(self._directory["base"][row]), int(self._directory["entries"][row])
+        row = _MAPPED.of(self).row(key)
+        return (row.base, row.entries) if row is not None and row.entries else None
+
+    def following(self, key: Key) -> int:
+        """The offset that the queue's next record got when the run ended; 0 for one that was not known."""
+        if self.deleted:  # by another thread than the one that looks: as if it were older than the log
+            return 0
+        row = _MAPPED.of(self).row(key)
+        return row.following if row is not None else 0
 
     def entries(self, key: Key, low: int, high: int) -> Entries:
         """Entries by position in the queue, [low, high)."""
-        row = self._row(key)
+        mapped = self._read()
+        row = mapped.row(key)
         if row is None:
             raise KeyError(key)
-        count, first = int(self._directory["entries"][row]), int(self._directory["first"][row])
-        low, high = first + low, first + min(high, count)
-        sizes = self._sizes[low:high].astype(np.int32)
-        offsets = self._offsets[low:high].astype(np.int64) + self.start
+        low, high = row.first + low, row.first + min(high, row.entries)
+        sizes = mapped.sizes[low:high].astype(np.int32)
+        offsets = mapped.offsets[low:high].astype(np.int64) + self.start
         offsets[sizes == 0] = 0
-        return Entries(offsets, sizes, self._codes[low:high].astype(np.int64))
+        return Entries(offsets, sizes, mapped.codes[low:high].astype(np.int64))
 
     def next_offsets(self) -> Iterator[tuple[Key, int]]:
         """For every queue known when the run ended: the offset that its next record gets."""
-        directory = self._directory
-        topics: dict[int, str] = {}
-        for start, length, queue_id, following in zip(
-            directory["name_start"].tolist(),
-            directory["name_length"].tolist(),
-            directory["queue_id"].tolist(),
-            directory["next"].tolist(),
-            strict=True,
-        ):
-            topic = topics.get(start)
-            if topic is None:
-                topic = topics[start] = self._names[start : start + length].decode("utf-8", "replace")
-            yield (topic, queue_id), following
+        mapped = _MAPPED.of(self)
+        return zip(mapped.keys(), mapped.directory["next"].tolist(), strict=True)
+
+    def bases(self) -> Iterator[tuple[Key, int]]:
+        """For every queue with entries here: the first one's offset."""
+        mapped = _MAPPED.of(self)
+        held = np.flatnonzero(mapped.directory["entries"])
+        return zip(mapped.keys(held), mapped.directory["base"][held].tolist(), strict=True)
+
+    def changes_since(self, before: FileRun) -> tuple[list[tuple[Key, int]], dict[Key, int]]:
+        """Queues that began again, at an offset below where the run before left them; the next offsets it alone knew."""
+        mapped, old = _MAPPED.of(self), _MAPPED.of(before)
+        hashes, known = mapped.directory["hash"], np.ascontiguousarray(old.directory["hash"])
+        gone = np.flatnonzero(~np.isin(known, hashes))
+        forgotten = dict(zip(old.keys(gone), old.directory["next"][gone].tolist(), strict=True))
+        held = np.flatnonzero(mapped.directory["entries"])
+        if not len(known) or not len(held):
+            return [], forgotten
+        there = np.minimum(np.searchsorted(known, hashes[held]), len(known) - 1)
+        lower = mapped.directory["base"][held] < old.directory["next"][there]
+        again = held[lower & (known[there] == hashes[held])]
+        return list(zip(mapped.keys(again), mapped.directory["base"][again].tolist(), strict=True)), forgotten
 
     def starts(self) -> Longs:
         """Physical offsets of all records, ascending; a copy."""
-        starts: Longs = self._starts.astype(np.int64) + self.start
+        starts: Longs = self._read().starts.astype(np.int64) + self.start
         return starts
 
     def floor(self, offset: int) -> int | None:
         """The last record at or before `offset`."""
-        position = self._behind(offset)
-        return int(self._starts[position - 1]) + int(self.start) if position else None
+        starts = self._read().starts
+        position = self._behind(starts, offset)
+        return int(starts[position - 1]) + int(self.start) if position else None
 
     def above(self, offset: int) -> int | None:
         """The first record behind `offset`."""
-        position = self._behind(offset)
-        return int(self._starts[position]) + int(self.start) if position < len(self._starts) else None
+        starts = self._read().starts
+        position = self._behind(starts, offset)
+        return int(starts[position]) + int(self.start) if position < len(starts) else None
 
     def live(self) -> LiveRun:
         """The run in memory again, to go on growing."""
         run = LiveRun(self.start)
-        directory = self._directory
-        offsets, starts = self._offsets.astype(np.int64) + self.start, self.starts()
+        mapped = self._read()
+        directory = mapped.directory
+        offsets, starts = mapped.offsets.astype(np.int64) + self.start, self.starts()
         rows = np.searchsorted(starts, offsets)
         sizes = np.zeros(len(starts), dtype=np.int64)
         codes = np.zeros(len(starts), dtype=np.int64)
-        whole = self._sizes > 0
-        sizes[rows[whole]], codes[rows[whole]] = self._sizes[whole], self._codes[whole]
+        whole = mapped.sizes > 0
+        sizes[rows[whole]], codes[rows[whole]] = mapped.sizes[whole], mapped.codes[whole]
         if len(starts):
             run.extend(starts, sizes, codes)
         rows = np.where(whole, rows, _HOLE).astype(np.uint32)
-        keys = (key for key, _ in self.next_offsets())
         for key, first, count, base in zip(
-            keys,
+            mapped.keys(),
             directory["first"].tolist(),
             directory["entries"].tolist(),
             directory["base"].tolist(),
@@ -472,27 +480,154 @@ class FileRun:
         run.end = self.end
         return run
 
-    def _behind(self, offset: int) -> int:
-        relative = min(max(offset - self.start, -1), 0xFFFFFFFF)
-        return 0 if relative < 0 else int(np.searchsorted(self._starts, np.uint32(relative), side="right"))
+    def delete(self) -> None:
+        """Removes the file; who still looks finds nothing in it."""
+        self.deleted = True
+        _MAPPED.forget(self)
+        self.path.unlink(missing_ok=True)
 
-    def _row(self, key: Key) -> int | None:
-        topic, queue_id = key
-        wanted = np.uint64(key_hash(key))
-        row = int(np.searchsorted(self._hashes, wanted))
-        while row < len(self._hashes) and self._hashes[row] == wanted:
-            entry = self._directory[row]
-            start = int(entry["name_start"])
-            name = self._names[start : start + int(entry["name_length"])]
-            if int(entry["queue_id"]) == queue_id and name == topic.encode():
-                return row
-            row += 1
+    def map(self) -> _Mapped:
+        """The file, mapped; for `_MAPPED`. Raises FileNotFoundError once it was deleted."""
+        records, entries, queues = self._counts
+        try:
+            return _Mapped(self.path, self._names_bytes, queues, self._columns_at(), records, entries)
+        except FileNotFoundError as error:
+            if self.deleted:
+                raise
+            raise StoreDamagedError(
+                f"{self.path} is gone; restart the broker: it is made anew from the log"
+            ) from error
+
+    def _read(self) -> _Mapped:
+        self.check()
+        return _MAPPED.of(self)
+
+    def _behind(self, starts: NDArray[Any], offset: int) -> int:
+        relative = min(max(offset - self.start, -1), 0xFFFFFFFF)
+        return 0 if relative < 0 else int(np.searchsorted(starts, np.uint32(relative), side="right"))
+
+    def _padding(self) -> int:
+        return -(_DIRECTORY.itemsize * self._counts[2] + self._names_bytes + _HEADER.size) % 8
+
+    def _columns_at(self) -> int:
+        names_at = _HEADER.size + _DIRECTORY.itemsize * self._counts[2]
+        return names_at + self._names_bytes + self._padding()
+
+    def _end_of_columns(self) -> int:
+        records, entries, _ = self._counts
+        return _columns(self._columns_at(), records, entries)[-1][1] + 8 * entries
+
+
+def _columns(at: int, records: int, entries: int) -> list[tuple[str, int, int]]:
+    """Type, place and length of starts, offsets, sizes, codes."""
+    found = []
+    for kind, count in (("<u4", records), ("<u4", entries), ("<i4", entries), ("<i8", entries)):
+        at += -at % 8
+        found.append((kind, at, count))
+        at += count * np.dtype(kind).itemsize
+    return found
+
+
+class _Row(NamedTuple):
+    """What the directory says of a queue: see the module."""
+
+    base: int
+    entries: int
+    first: int
+    following: int
+
+
+class _Mapped:
+    """A run's file in memory. The mapping goes with the last array made of it."""
+
+    __slots__ = ("_names_at", "_queues", "codes", "data", "directory", "offsets", "sizes", "starts")
+
+    def __init__(
+        self, path: Path, names: int, queues: int, columns_at: int, records: int, entries: int
+    ) -> None:
+        with path.open("rb") as file:
+            self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._queues = queues
+        self._names_at = _HEADER.size + _DIRECTORY.itemsize * queues
+        self.directory = np.frombuffer(self.data, dtype=_DIRECTORY, count=queues, offset=_HEADER.size)
+        self.starts, self.offsets, self.sizes, self.codes = (
+            np.frombuffer(self.data, dtype=kind, count=count, offset=at)
+            for kind, at, count in _columns(columns_at, records, entries)
+        )
+
+    def row(self, key: Key) -> _Row | None:
+        """The directory's row of a queue."""
+        wanted, data = key_hash(key), self.data
+        at = bisect.bisect_left(
+            range(self._queues),
+            wanted,
+            key=lambda row: int(_HASH.unpack_from(data, _HEADER.size + row * _ROW.size)[0]),
+        )
+        topic = key[0].encode()
+        while at < self._queues:
+            found = _ROW.unpack_from(data, _HEADER.size + at * _ROW.size)
+            hashed, name, length, queue_id, entries, base, first, following = found
+            if hashed > wanted:
+                return None
+            if hashed == wanted and queue_id == key[1]:
+                start = self._names_at + name
+                if data[start : start + length] == topic:
+                    return _Row(base, entries, first, following)
+            at += 1
         return None
+
+    def keys(self, rows: NDArray[Any] | None = None) -> Iterator[Key]:
+        """Of the directory's rows, of some or all."""
+        directory = self.directory if rows is None else self.directory[rows]
+        topics: dict[int, str] = {}
+        for start, length, queue_id in zip(
+            directory["name_start"].tolist(),
+            directory["name_length"].tolist(),
+            directory["queue_id"].tolist(),
+            strict=True,
+        ):
+            topic = topics.get(start)
+            if topic is None:
+                at = self._names_at + start
+                topic = topics[start] = self.data[at : at + length].decode("utf-8", "replace")
+            yield topic, queue_id
+
+
+class _MappedRuns:
+    """The files that were looked at last, on any thread."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._mapped: OrderedDict[int, tuple[FileRun, _Mapped]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, run: FileRun) -> _Mapped:
+        """The file of a run. Raises FileNotFoundError once it was deleted."""
+        with self._lock:
+            known = self._mapped.get(id(run))
+            if known is not None:
+                self._mapped.move_to_end(id(run))
+                return known[1]
+        mapped = run.map()
+        with self._lock:
+            self._mapped[id(run)] = (run, mapped)
+            if len(self._mapped) > self._most:
+                self._mapped.popitem(last=False)
+        return mapped
+
+    def forget(self, run: FileRun) -> None:
+        """Unmaps the file of a run that was deleted."""
+        with self._lock:
+            self._mapped.pop(id(run), None)
+
+
+_MAPPED = _MappedRuns(MOST_MAPPED)
 
 
 Run = LiveRun | FileRun
 
 
+@lru_cache(maxsize=1 << 14)
 def key_hash(key: Key) -> int:
     """64 bits of topic and queue id, the same in every process."""
     topic, queue_id = key

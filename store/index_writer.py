@@ -64,6 +64,6 @@ class IndexWriter:
         try:
             written = run.write(self._folder, self._log_id, next_offsets)
             if not last and not self._index.replace(run, written):
-                written.path.unlink()
+                written.delete()
         except OSError as error:
             log.error("the queue index of offset %d could not be written: %s", run.start, error)

@@ -74,7 +74,7 @@ class Removed(NamedTuple):
     def dispose(self) -> None:
         """Deletes the files, oldest first, so that a crash leaves no hole; may be done on another thread."""
         for run in self.runs:
-            run.path.unlink(missing_ok=True)
+            run.delete()
         for segment in self.segments:
             segment.close()
             segment.path.unlink(missing_ok=True)

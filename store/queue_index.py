@@ -9,21 +9,23 @@ same thread as the readers of entries; `replace` may be called by another.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from store.index_run import LARGEST_GAP, Entries, FileRun, Ints, Key, LiveRun, Longs, Run
 from store.record import SYS_COMMIT, SYS_TRANSACTION_MASK
+from store.run_list import Fall, RunList
 from store.scan import Scan, by_queue
-from store.time_search import BoundaryType, TimeOf, TimeSearch, pieces
+from store.time_search import BoundaryType, TimeOf, TimeSearch
 
 RUN_BYTES = 256 << 20
 """Of log that a run covers, about; what a start after a crash scans at most."""
 NO_LIMIT = 1 << 62
 _ENTRY_BYTES = 28
 """Of memory that a record costs."""
+_MOST_RECENT = 8192
+"""Queues whose last place is remembered."""
 _BULK = 6
 """Records that are faster as columns than one by one."""
 
@@ -44,6 +46,9 @@ class QueueIndex:
         self._next: dict[Key, int] = {}
         self._first: dict[Key, int] = {}
         self._begins: dict[Key, int] = {}
+        self._falls: dict[Key, list[Fall]] = {}
+        self._recent: dict[Key, FileRun] = {}
+        self._unread: FileRun | None = None
         self._older: list[Run] = []
         self._live = LiveRun(0)
         self._cut_at = 0
@@ -66,7 +71,8 @@ class QueueIndex:
         key = (topic, queue_id)
         first = self._first.get(key)
         if first is None:
-            first = self._first[key] = max(self._lowest(key), self._begins.get(key, 0))
+            lowest = self.runs().lowest(key, self._next.get(key, 0))
+            first = self._first[key] = max(lowest, self._begins.get(key, 0))
         return first
 
     def begin(self, topic: str, queue_id: int) -> int:
@@ -123,8 +129,7 @@ class QueueIndex:
         runs = self.runs()
 
         def find(timestamp_ms: int, boundary: BoundaryType) -> int:
-            search = TimeSearch(key, pieces(key, runs, least, most), time_of)
-            found = search.find(timestamp_ms, boundary)
+            found = TimeSearch(key, runs, least, most, time_of).find(timestamp_ms, boundary)
             return least if found is None else min(max(found, least), most)
 
         return find
@@ -134,26 +139,30 @@ class QueueIndex:
     def is_record_start(self, offset: int) -> bool:
         return self.floor(offset) == offset
 
+    def floor(self, offset: int) -> int | None:
+        """The last record at or before a physical offset."""
+        return self.runs().floor(offset)
+
     def align(self, offset: int) -> int | None:
         """The first record at or behind `offset`; None when there is none."""
-        return self._above(offset - 1)
+        return self.runs().above(offset - 1)
 
     def split(self, start: int, end: int, max_bytes: int, limit_bytes: int = NO_LIMIT) -> list[int]:
         """Boundaries of record-aligned ranges of about `max_bytes`; the first is `start`.
 
         The last is `end`, or the last one within `limit_bytes` of `start`; the first range may pass them.
         """
-        cuts, most = [start], start + limit_bytes
+        cuts, most, runs = [start], start + limit_bytes, self.runs()
         while cuts[-1] < end:
             begin = cuts[-1]
             target = min(begin + max_bytes, most, end)
             cut: int | None = target
             if target < end:
-                cut = self.floor(target)
+                cut = runs.floor(target)
                 if cut is None or cut <= begin:
                     if target == most and begin > start:
                         break
-                    cut = self._above(begin)
+                    cut = runs.above(begin)
             cuts.append(end if cut is None else min(cut, end))
         return cuts
 
@@ -176,8 +185,11 @@ class QueueIndex:
             if not live.entry(key, queue_offset, row):
                 live = self._cut(offset, last=row)
                 live.entry(key, queue_offset, live.put(offset, size, code))
-            if key not in self._next or queue_offset < self._first.get(key, 0):
+            following = self._next.get(key)
+            if following is None:
                 self._first.pop(key, None)
+            elif queue_offset < following and queue_offset == live.queues[key].base:
+                self._begins_again(key, Fall(live.start, queue_offset))
             self._next[key] = queue_offset + 1
 
     def put_columns(
@@ -214,6 +226,10 @@ class QueueIndex:
         positions = scan.queue_offset
         for key, begin, end in queues:
             some = rows[begin:end]
+            known = live.queues.get(key)
+            least = int(positions[some].min())
+            if least < (known.base if known is not None else self._next.get(key, 0)):
+                self._begins_again(key, Fall(live.start, least))
             if not live.entries_in_bulk(key, positions[some], some + row):
                 for position, number in zip(positions[some].tolist(), (some + row).tolist(), strict=True):
                     if not live.entry(key, position, number):
@@ -224,12 +240,20 @@ class QueueIndex:
 
     # ----- runs -----
 
-    def load(self, run: FileRun) -> None:
-        """Takes the next run of the log from its file."""
+    def load(self, run: FileRun, *, followed: bool = False) -> None:
+        """Takes the next run of the log from its file; `followed`: by another one, which knows what this one knew."""
         self._end_live(run.start)
+        if self._unread is not None:
+            again, forgotten = run.changes_since(self._unread)
+            self._next.update(forgotten)
+        else:
+            again = [(key, base) for key, base in run.bases() if base < self._next.get(key, 0)]
+        for key, base in again:
+            self._begins_again(key, Fall(run.start, base))
         self._older.append(run)
-        for key, following in run.next_offsets():
-            self._next[key] = following
+        self._unread = run if followed else None
+        if not followed:
+            self._next.update(run.next_offsets())
         self._first.clear()
         self._begin(run.end)
 
@@ -249,8 +273,8 @@ class QueueIndex:
     def replace(self, run: LiveRun, written: FileRun) -> bool:
         """Reads an older run from its file from here on; False when it was dropped meanwhile."""
         with self._lock:
-            for number, each in enumerate(self._older):
-                if each is run:
+            for number in range(len(self._older) - 1, -1, -1):
+                if self._older[number] is run:
                     self._older[number] = written
                     return True
         return False
@@ -261,6 +285,7 @@ class QueueIndex:
             gone = [run for run in self._older if run.end <= offset]
             self._older = [run for run in self._older if run.end > offset]
         self._first.clear()
+        self._recent.clear()
         return [run for run in gone if isinstance(run, FileRun)]
 
     def _cut(self, offset: int, last: int | None = None) -> LiveRun:
@@ -278,7 +303,8 @@ class QueueIndex:
         run.end = offset
         with self._lock:
             self._older = [*self._older, run]
-        self.on_run(run, dict(self._next))
+        run.next_offsets = dict(self._next)
+        self.on_run(run, run.next_offsets)
 
     def _begin(self, offset: int) -> None:
         self._live = LiveRun(offset)
@@ -288,54 +314,32 @@ class QueueIndex:
         segment_end = offset - offset % self._segment_size + self._segment_size
         return min(segment_end, offset + self._run_bytes)
 
-    def runs(self) -> Sequence[Run]:
-        """All runs in log order, the newest growing. Another thread may read single entries of them."""
-        return [*self._older, self._live]
+    def runs(self) -> RunList:
+        """All runs as they are now. Another thread may read single entries of them."""
+        return RunList(self._older, self._live, self._falls)
 
     def _part(self, key: Key, start: int, end: int) -> Entries:
-        """Entries from `start` on, from one run; unreadable ones up to where the next run has some."""
-        gap_end = end
-        for run in reversed(self.runs()):
+        """Entries from `start` on, from one run; unreadable ones up to where there are some again."""
+        run = self._recent.get(key)
+        if run is not None:  # who reads on
             found = run.find(key)
-            if found is None:
-                continue
-            base, count = found
-            if start < base:
-                gap_end = min(gap_end, base)
-            elif start < base + count:
-                return run.entries(key, start - base, min(gap_end - base, count))
-            else:
-                break
-        empty = np.zeros(gap_end - start, dtype=np.int64)
-        return Entries(empty, empty.astype(np.int32), empty)
+            if found is not None and found[0] <= start < found[0] + found[1]:
+                return run.entries(key, start - found[0], min(end - found[0], found[1]))
+        piece = self.runs().piece(key, start, end)
+        if piece.run is None:
+            empty = np.zeros(piece.end - start, dtype=np.int64)
+            return Entries(empty, empty.astype(np.int32), empty)
+        if isinstance(piece.run, FileRun) and key not in self._falls:
+            if len(self._recent) >= _MOST_RECENT:
+                self._recent.clear()
+            self._recent[key] = piece.run
+        return piece.run.entries(key, start - piece.base, piece.end - piece.base)
 
-    def _lowest(self, key: Key) -> int:
-        lowest = self._next.get(key, 0)
-        for run in reversed(self.runs()):
-            found = run.find(key)
-            if found is not None:  # a higher one is of before the queue was made again
-                lowest = min(lowest, found[0])
-        return lowest
-
-    def floor(self, offset: int) -> int | None:
-        """The last record that begins at or before `offset`."""
-        runs = self.runs()
-        number = bisect_right([run.start for run in runs], offset) - 1
-        while number >= 0:
-            found = runs[number].floor(offset)
-            if found is not None:
-                return found
-            number -= 1
-        return None
-
-    def _above(self, offset: int) -> int | None:
-        runs = self.runs()
-        number = max(bisect_right([run.start for run in runs], offset) - 1, 0)
-        for run in runs[number:]:
-            found = run.above(offset)
-            if found is not None:
-                return found
-        return None
+    def _begins_again(self, key: Key, fall: Fall) -> None:
+        """The queue was made again, from a lower offset on."""
+        self._falls[key] = [*self._falls.get(key, ()), fall]
+        self._recent.pop(key, None)
+        self._first.pop(key, None)
 
 
 _NO_LONGS: Longs = np.empty(0, dtype=np.int64)

@@ -222,12 +222,12 @@ def recover(
         if progress is not None:
             progress(report.bytes_scanned, total)
 
-    for run in runs:
+    for run, behind in itertools.zip_longest(runs, runs[1:]):
         for segment in segments:
             if segment.end > end and segment.start < run.start:
                 stop = min(segment.end, run.start)
                 _scan_flushed(segment, max(end, segment.start), stop, index, report, scanned)
-        index.load(run)
+        index.load(run, followed=behind is not None and behind.start == run.end)
         end = run.end
     index.grow()
     for number, segment in enumerate(segments):

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from store.errors import RecordError
-from store.index_run import Key, Run
+from store.index_run import Key
 from store.record import decode_record
-from store.time_search import pieces
+from store.run_list import RunList
 
 NEWEST = 3
 """Entries of a queue that are looked at."""
@@ -79,7 +79,7 @@ class SelfCheck:
         self,
         segments: Sequence[SegmentFile],
         segment_size: int,
-        runs: Sequence[Run],
+        runs: RunList,
         queues: Sequence[tuple[Key, int]],
         min_offset: Callable[[], int],
     ) -> None:
@@ -121,10 +121,15 @@ class SelfCheck:
                 )
 
     def _check_queue(self, key: Key, following: int, found: Found) -> None:
-        for piece in pieces(key, self._runs, max(following - NEWEST, 0), following):
+        for piece in self._runs.pieces(key, max(following - NEWEST, 0), following):
+            if piece.run is None:
+                continue
             for queue_offset in range(piece.start, piece.end):
                 position = queue_offset - piece.base
-                entry = piece.run.entries(key, position, position + 1)  # one: the newest run still grows
+                try:
+                    entry = piece.run.entries(key, position, position + 1)  # one: the newest run still grows
+                except FileNotFoundError:
+                    return  # deleted meanwhile
                 if not len(entry.sizes) or not entry.sizes[0]:
                     continue
                 found.entries += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -10,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.errors import StoreDamagedError
-from store.index_run import LARGEST_GAP, FileRun, key_hash, list_runs
+from store.index_run import LARGEST_GAP, MOST_MAPPED, FileRun, Key, key_hash, list_runs
 from store.message_store import MessageStore
 from store.queue_index import QueueIndex
 from store.record import Host, PendingRecord
+from store.time_search import BoundaryType
 
 SEGMENT = 1 << 20
 HOST = Host("127.0.0.1", 10911)
@@ -86,8 +88,9 @@ def test_entries_through_runs_and_files(
         if len(run):
             run.write(Path(name), "x" * 32, following)
         loaded = QueueIndex(SEGMENT, run_bytes)
-        for path in list_runs(Path(name)):
-            loaded.load(FileRun(path))
+        files = list_runs(Path(name))
+        for path in files:
+            loaded.load(FileRun(path), followed=again and path != files[-1])
         same(loaded, model)
         loaded.grow()
         same(loaded, model)
@@ -104,6 +107,118 @@ def test_a_queue_made_again_counts_from_the_later_record_across_runs(tmp_path: P
     index.put("t", 0, 2, 500, 100, 9, 0)
     assert (index.min_offset("t", 0), index.max_offset("t", 0)) == (0, 3)
     assert index.entries("t", 0, 0, 10).offsets.tolist() == [0, 100, 500]
+
+
+QUEUES = [("a", 0), ("b", 1)]
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(QUEUES),
+        st.sampled_from(["next", "next", "next", "gap", "again", "raised"]),
+        st.integers(0, 9),
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.integers(100, 900), st.booleans(), st.integers(0, 10))
+def test_the_latest_record_of_an_offset_counts_whatever_a_queue_went_through(
+    steps: list[tuple[Key, str, int]], run_bytes: int, followed: bool, dropped: int
+) -> None:
+    """Queues that jump ahead and are made again from any offset: against a table of the last record at each."""
+    with tempfile.TemporaryDirectory() as name:
+        index, held = QueueIndex(SEGMENT, run_bytes), {key: {} for key in QUEUES}
+        following = dict.fromkeys(QUEUES, 0)
+        index.on_run = lambda run, after: index.replace(run, run.write(Path(name), "x" * 32, after))
+        for number, (key, kind, by) in enumerate(steps):
+            at = {"gap": following[key] + by, "again": max(following[key] - by, 0)}.get(kind, following[key])
+            if kind == "raised":
+                index.raise_next(*key, at + by)
+                following[key] = max(following[key], at + by)
+                continue
+            index.put(*key, at, number * 100, 100, number, 0)
+            held[key] = {offset: record for offset, record in held[key].items() if offset < at} | {
+                at: number * 100
+            }
+            following[key] = at + 1
+        run, after = index.live_run()
+        if len(run):
+            run.write(Path(name), "x" * 32, after)
+        files = list_runs(Path(name))
+        loaded = QueueIndex(SEGMENT, run_bytes)
+        for path in files:
+            loaded.load(FileRun(path), followed=followed and path != files[-1])
+        for key, at in following.items():
+            loaded.raise_next(*key, at)  # as the journal does
+        below = files and FileRun(files[min(dropped, len(files) - 1)]).start
+        for each, least in ((index, 0), (loaded, 0), (loaded, below)):
+            if least:
+                each.drop_below(least)
+            for key in QUEUES:
+                there = {offset: record for offset, record in held[key].items() if record >= least}
+                assert each.max_offset(*key) == following[key]
+                first = each.min_offset(*key)
+                assert first <= min(there, default=following[key])
+                found = each.entries(*key, first, following[key] - first)
+                seen = zip(found.offsets.tolist(), found.sizes.tolist(), strict=True)
+                assert {first + at: offset for at, (offset, size) in enumerate(seen) if size} == there
+
+
+def test_memory_and_open_files_do_not_grow_with_runs(tmp_path: Path) -> None:
+    index = QueueIndex(SEGMENT, 100)
+    index.on_run = lambda run, following: index.replace(run, run.write(tmp_path, "x" * 32, following))
+    for number in range(3 * MOST_MAPPED):
+        index.put("t", 0, number, number * 100, 100, 0, 0)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(3 * MOST_MAPPED):
+        assert index.entries("t", 0, number, 1).offsets.tolist() == [number * 100]
+    assert len(os.listdir("/proc/self/fd")) <= before + MOST_MAPPED
+
+
+def test_a_look_up_reads_as_many_runs_as_the_log_has_digits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = QueueIndex(SEGMENT, 100)
+    index.on_run = lambda run, following: index.replace(run, run.write(tmp_path, "x" * 32, following))
+    for number in range(512):
+        key = ("seldom", 0) if number in (0, 300) else ("busy", number % 4)
+        index.put(*key, index.max_offset(*key), number * 100, 100, 0, 0)
+    looked: list[int] = []
+    for name in ("find", "following"):
+        real = getattr(FileRun, name)
+        monkeypatch.setattr(
+            FileRun, name, lambda run, key, real=real: looked.append(run.start) or real(run, key)
+        )
+    for topic, queue_id in [("seldom", 0), ("busy", 2)]:
+        for start in (None, 0, 1):
+            looked.clear()
+            if start is None:
+                index.min_offset(topic, queue_id)
+            else:
+                index.entries(topic, queue_id, start, 1)
+            assert len(looked) <= 14
+
+
+def test_a_search_goes_on_when_runs_are_deleted_meanwhile(tmp_path: Path) -> None:
+    index = QueueIndex(SEGMENT, 100)
+    index.on_run = lambda run, following: index.replace(run, run.write(tmp_path, "x" * 32, following))
+    for number in range(2 * MOST_MAPPED):
+        index.put("t", 0, number, number * 100, 100, 0, 0)
+    search = index.at_time("t", 0, lambda offset, size: offset)
+    for run in index.drop_below(100 * MOST_MAPPED):
+        run.delete()
+    assert search(100 * MOST_MAPPED + 500, BoundaryType.LOWER) == MOST_MAPPED + 5
+
+
+def test_a_file_that_is_gone_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    index = QueueIndex(SEGMENT, 100)
+    index.on_run = lambda run, following: index.replace(run, run.write(tmp_path, "x" * 32, following))
+    for number in range(5):
+        index.put("t", 0, number, number * 100, 100, 0, 0)
+    (tmp_path / f"{0:020d}").unlink()
+    with pytest.raises(StoreDamagedError, match="is gone; restart the broker"):
+        index.entries("t", 0, 0, 1)
 
 
 def test_offsets_raised_are_restored_from_the_newest_file(tmp_path: Path) -> None:
