@@ -23,9 +23,13 @@ from structured_streaming.rows.arrays import binary
 
 LARGEST = 16 << 20
 """Bytes; a body that would grow further stays as stored. RocketMQ's clients compress bodies of up to 4 MiB."""
+MOST_GROWTH, ALWAYS = 1000, 64 << 10
+"""Times that a body may grow, which is what zlib can reach (zstd: 30 times that), and bytes that it always may."""
 SLICE_BYTES = 32 << 20
 """Of bodies in memory at a time; the one that reaches it is the last of its slice."""
 IDENTITY = "identity"
+_Undo = Callable[[bytes, int], bytes]
+"""Undoes a compression, to at most so many bytes. Raises ValueError, OSError or the library's own."""
 
 
 class Slice(NamedTuple):
@@ -80,7 +84,7 @@ def _decompressed(
         codec, undo = _CODECS.get(int(flags[row]) & SYS_COMPRESSION_MASK, ("unknown", _unknown))
         data = buffer[start[row] : start[row] + length[row]].tobytes()
         try:
-            plain.append(undo(data))
+            plain.append(undo(data, min(LARGEST, max(ALWAYS, MOST_GROWTH * len(data)))))
             left.append(IDENTITY)
         except (ValueError, zlib.error, OSError, pa.ArrowException):
             plain.append(data)
@@ -91,31 +95,31 @@ def _decompressed(
     return plain, left, len(start)
 
 
-def _inflate(data: bytes) -> bytes:
+def _inflate(data: bytes, most: int) -> bytes:
     """zlib or gzip, whichever it is."""
     engine = zlib.decompressobj(wbits=47)
-    plain = engine.decompress(data, LARGEST + 1)
-    if len(plain) > LARGEST or not engine.eof:
+    plain = engine.decompress(data, most + 1)
+    if len(plain) > most or not engine.eof:
         raise ValueError("larger than the limit, or cut off")
     return plain
 
 
-def _stream(codec: str) -> Callable[[bytes], bytes]:
-    def undo(data: bytes) -> bytes:
+def _stream(codec: str) -> _Undo:
+    def undo(data: bytes, most: int) -> bytes:
         with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-            plain: bytes = stream.read(LARGEST + 1)
-        if len(plain) > LARGEST:
+            plain: bytes = stream.read(most + 1)
+        if len(plain) > most:
             raise ValueError("larger than the limit")
         return plain
 
     return undo
 
 
-def _unknown(data: bytes) -> bytes:
+def _unknown(data: bytes, most: int) -> bytes:
     raise ValueError("unknown compression")
 
 
-_CODECS: dict[int, tuple[str, Callable[[bytes], bytes]]] = {
+_CODECS: dict[int, tuple[str, _Undo]] = {
     0: ("zlib", _inflate),
     SYS_COMPRESSION_ZLIB: ("zlib", _inflate),
     SYS_COMPRESSION_LZ4: ("lz4", _stream("lz4")),

@@ -20,9 +20,9 @@ from structured_streaming import tables
 from structured_streaming.errors import TooMuchError
 from structured_streaming.rows.arrays import GREATEST_MS, LEAST_MS, timestamps
 
-LARGEST = 8 << 20
+LARGEST = 4 << 20
 """Bytes of a record that is decoded; the gateway's are smaller."""
-MOST_ROWS = 500_000
+MOST_ROWS = 250_000
 MOST_TEXT = 64 << 20
 """Rows, and bytes of the texts in them, that are made at a time: a group's name stands once in a record and in
 each of its rows."""

@@ -38,7 +38,7 @@ from structured_streaming.rows.arrays import (
 from structured_streaming.rows.journal import JournalRows
 
 JOURNAL_TOPIC = "rmq_sys_lakebroker_journal"
-LARGEST_RECORD = 128 << 20
+LARGEST_RECORD = 64 << 20
 """Bytes of a record that has rows."""
 _FOUND = (b"UNIQ_KEY", b"KEYS", b"TAGS", b"__SHARDINGKEY", *due.FOUND, *origins.FOUND)
 """Properties that columns are made of."""

@@ -1,0 +1,163 @@
+"""Coverage-guided fuzzing of the reput's rows: from bytes of a log to committed tables. One input is an options
+byte and a log.
+
+    NUMBA_DISABLE_JIT=1 python -m tests.fuzz.rows_target [libFuzzer's options] [corpus folders]
+    python -m tests.fuzz.rows_target --replay FILE...
+    python -m tests.fuzz.rows_target --seeds FOLDER
+
+Checked is what `tests/staged_lake.py` says of any log. Every log is committed to one small lake, which is read as a
+whole by delta-rs and DuckDB from time to time. Places and CRCs of records are put right before, unless the
+options say otherwise: bytes that were changed at random hardly ever have the CRC that lets them through.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import struct
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.staged_lake import StagedLake
+
+AS_IT_IS, FAR, LEVELS = 1, 2, 4
+"""Bits of the options byte: nothing is put right; the log begins at `FAR_BASE`; delay levels are known."""
+FAR_BASE = (1 << 40) + 7
+_INPUT_BYTES = 4096
+_READ_AFTER = 200
+
+
+class _Lakes:
+    """The lake that inputs go to, a new one after some."""
+
+    def __init__(self) -> None:
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._lake: StagedLake | None = None
+
+    def current(self) -> StagedLake:
+        from tests.staged_lake import StagedLake
+
+        if self._lake is None or self._lake.logs >= _READ_AFTER:
+            self.close()
+            self._folder = tempfile.TemporaryDirectory(prefix="lakebroker-fuzz-")
+            self._lake = StagedLake(Path(self._folder.name) / "lake")
+        return self._lake
+
+    def close(self) -> None:
+        """Reads the whole lake and removes it."""
+        if self._lake is None or self._folder is None:
+            return
+        lake, self._lake = self._lake, None
+        try:
+            lake.assert_readable()
+        finally:
+            self._folder.cleanup()
+
+
+LAKES = _Lakes()
+
+
+def check(data: bytes) -> None:
+    """Raises AssertionError when a log does not lead to rows or quarantine."""
+    from tests.staged_lake import assert_accounted
+
+    if not data:
+        return
+    options, log = data[0], bytearray(data[1 : _INPUT_BYTES + 1])
+    base = FAR_BASE if options & FAR else 0
+    if not options & AS_IT_IS:
+        put_right(log, base)
+    tables = LAKES.current().take(bytes(log), base, (1000, 5000) if options & LEVELS else None)
+    assert_accounted(bytes(log), base, tables)
+
+
+def put_right(log: bytearray, base: int) -> None:
+    """Gives every record its own place and the CRC of its body, where its lengths allow."""
+    from zlib_ng import zlib_ng
+
+    at = log.find(b"\xda\xa3\x20")
+    while at >= 0:
+        begin = at - 4
+        if begin >= 0 and begin + 91 <= len(log):
+            struct.pack_into(">q", log, begin + 28, base + begin)
+            (flags,) = struct.unpack_from(">i", log, begin + 36)
+            body = begin + 48 + (20 if flags & 0x10 else 8) + 8 + (20 if flags & 0x20 else 8) + 16
+            if body <= len(log):
+                (length,) = struct.unpack_from(">i", log, body - 4)
+                if 0 <= length <= len(log) - body:
+                    crc = zlib_ng.crc32(bytes(log[body : body + length])) & 0x7FFFFFFF
+                    struct.pack_into(">I", log, begin + 8, crc)
+        at = log.find(b"\xda\xa3\x20", at + 1)
+
+
+def seeds() -> dict[str, bytes]:
+    """Inputs to begin with: what stopped the reput once, and records of every kind."""
+    from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
+    from tests.raw_log import JOURNAL, NOW_MS, Raw, log_of, message, properties
+
+    batch = pb.Batch(version=1, timestamp_ms=NOW_MS)
+    queue = batch.queues.add(consumer_group="g", topic="t", has_committed=True, committed=3)
+    queue.events.add(kind=pb.ACKED, timestamp_ms=NOW_MS, queue_offset=[1], attempt=[1], message_id=["m"])
+    batch.stats.add(topic="t", minute_ms=NOW_MS, latency=pb.LatencySketch(bucket=[1, 1], count=[2, 3]))
+    journal, whole = JOURNAL.encode(), batch.SerializeToString()
+    made = {
+        "messages": (message(1), message(2, queue_id=3)),
+        "born-year-10000": (Raw(born_timestamp=253_402_300_800_000),),
+        "born-wraps": (Raw(born_timestamp=1 << 62),),
+        "stored-year-10000": (Raw(store_timestamp=253_402_300_800_000),),
+        "due": (Raw(properties=properties(TIMER_OUT_MS="9" * 15)), Raw(properties=properties(TIMER_DELIVER_MS="1"))),
+        "origin": (Raw(properties=properties(LB_ORIGIN="²:1:1:1:gt")), Raw(properties=properties(LB_ORIGIN="1:2:3:1:gt"))),
+        "origin-33-bits": (Raw(properties=properties(LB_ORIGIN=f"{1 << 33}:1:1:1:gt")),),
+        "origin-digits": (Raw(properties=properties(LB_ORIGIN="9" * 2000 + ":1:1:1:gt")),),
+        "level": (Raw(topic=b"SCHEDULE_TOPIC_XXXX", properties=properties(DELAY="2", REAL_TOPIC="%RETRY%g", RETRY_TOPIC="t")),),
+        "dead-letter": (Raw(topic=b"%DLQ%g", reconsume_times=3, properties=properties(RETRY_TOPIC="%RETRY%g_t")),),
+        "greatest-text": (Raw(properties=properties(TAGS="a" * 32 + "\U0010ffff" + "b", KEYS="\U0010ffff" * 40)),),
+        "repeated-key": (Raw(properties=properties(("a", "1"), ("a", "2"), ("a", ""), TAGS="x", KEYS="k k")),),
+        "replaced-keys": (Raw(properties=b"\xff\x01a\x02\xfe\x01b\x02"),),
+        "many-keys": (Raw(properties=b"".join(b"%d\x01\x02" % (n % 40) for n in range(80))),),
+        "topic-no-text": (Raw(topic=b"\xff\xed\xa0\x80"), Raw(topic=b"")),
+        "journal": (Raw(topic=journal, body=whole, properties=properties(TAGS="events")),),
+        "journal-cut": (Raw(topic=journal, body=whole[:-1]), Raw(topic=journal, body=b"\xff")),
+        "zlib": (Raw(sys_flag=1, body=bytes.fromhex("789c4b4c4a06000 24d0127".replace(" ", ""))), Raw(sys_flag=0x701)),
+        "transactions": (Raw(sys_flag=4), Raw(sys_flag=8, prepared_transaction_offset=7), Raw(sys_flag=12)),
+        "v6": (Raw(born_host=bytes(20), store_host=b"\xff" * 20),),
+    }  # fmt: skip
+    inputs = {}
+    for name, records in made.items():
+        inputs[name] = bytes([LEVELS]) + log_of(message(1), *records, message(2))
+    inputs["far"] = bytes([FAR]) + log_of(message(1), message(2), base=FAR_BASE)
+    inputs["damaged"] = bytes([AS_IT_IS]) + log_of(message(1), message(2)).replace(b"good 1", b"g00d 1")
+    return inputs
+
+
+def main(arguments: list[str]) -> None:
+    if arguments[:1] == ["--replay"]:
+        for path in arguments[1:]:
+            check(Path(path).read_bytes())
+        LAKES.close()
+        sys.stdout.write(f"replayed {len(arguments) - 1}\n")
+        return
+    if arguments[:1] == ["--seeds"]:
+        for name, data in seeds().items():
+            Path(arguments[1], name).write_bytes(data)
+        return
+    if os.environ.get("NUMBA_DISABLE_JIT") != "1":
+        raise SystemExit("set NUMBA_DISABLE_JIT=1: compiled code gives no coverage to go by")
+    import atheris
+
+    with atheris.instrument_imports(
+        include=["store.scan", "store.walk", "structured_streaming.rows", "structured_streaming.sink"]
+    ):
+        import store.scan
+        import store.walk  # noqa: F401
+        import structured_streaming.sink.staging  # noqa: F401
+    atexit.register(LAKES.close)
+    atheris.Setup([sys.argv[0], *arguments], atheris.instrument_func(check))
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
