@@ -8,6 +8,7 @@ from typing import Any
 
 from zlib_ng import zlib_ng
 
+from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.record import FIXED_BYTES, HEAD, MAGIC_V1, MAGIC_V2, MIDDLE, TOPIC_V1_MAX_BYTES, Host
 
 NOW_MS = 1_700_000_000_000
@@ -83,3 +84,34 @@ def message(number: int, **fields: Any) -> Raw:
         queue_offset=number,
         **fields,
     )
+
+
+def poison() -> dict[str, tuple[Raw, ...]]:
+    """Records that stopped the reput once or were lost in it, and records of every kind."""
+    batch = pb.Batch(version=1, timestamp_ms=NOW_MS)
+    queue = batch.queues.add(consumer_group="g", topic="t", has_committed=True, committed=3)
+    queue.events.add(kind=pb.ACKED, timestamp_ms=NOW_MS, queue_offset=[1], attempt=[1], message_id=["m"])
+    batch.stats.add(topic="t", minute_ms=NOW_MS, latency=pb.LatencySketch(bucket=[1, 1], count=[2, 3]))
+    journal, whole = JOURNAL.encode(), batch.SerializeToString()
+    return {
+        "messages": (message(1), message(2, queue_id=3)),
+        "born-year-10000": (Raw(born_timestamp=253_402_300_800_000),),
+        "born-wraps": (Raw(born_timestamp=1 << 62),),
+        "stored-year-10000": (Raw(store_timestamp=253_402_300_800_000),),
+        "due": (Raw(properties=properties(TIMER_OUT_MS="9" * 15)), Raw(properties=properties(TIMER_DELIVER_MS="1"))),
+        "origin": (Raw(properties=properties(LB_ORIGIN="²:1:1:1:gt")), Raw(properties=properties(LB_ORIGIN="1:2:3:1:gt"))),
+        "origin-33-bits": (Raw(properties=properties(LB_ORIGIN=f"{1 << 33}:1:1:1:gt")),),
+        "origin-digits": (Raw(properties=properties(LB_ORIGIN="9" * 2000 + ":1:1:1:gt")),),
+        "level": (Raw(topic=b"SCHEDULE_TOPIC_XXXX", properties=properties(DELAY="2", REAL_TOPIC="%RETRY%g", RETRY_TOPIC="t")),),
+        "dead-letter": (Raw(topic=b"%DLQ%g", reconsume_times=3, properties=properties(RETRY_TOPIC="%RETRY%g_t")),),
+        "greatest-text": (Raw(properties=properties(TAGS="a" * 32 + "\U0010ffff" + "b", KEYS="\U0010ffff" * 40)),),
+        "repeated-key": (Raw(properties=properties(("a", "1"), ("a", "2"), ("a", ""), TAGS="x", KEYS="k k")),),
+        "replaced-keys": (Raw(properties=b"\xff\x01a\x02\xfe\x01b\x02"),),
+        "many-keys": (Raw(properties=b"".join(b"%d\x01\x02" % (n % 40) for n in range(80))),),
+        "topic-no-text": (Raw(topic=b"\xff\xed\xa0\x80"), Raw(topic=b"")),
+        "journal": (Raw(topic=journal, body=whole, properties=properties(TAGS="events")),),
+        "journal-cut": (Raw(topic=journal, body=whole[:-1]), Raw(topic=journal, body=b"\xff")),
+        "zlib": (Raw(sys_flag=1, body=bytes.fromhex("789c4b4c4a06000 24d0127".replace(" ", ""))), Raw(sys_flag=0x701)),
+        "transactions": (Raw(sys_flag=4), Raw(sys_flag=8, prepared_transaction_offset=7), Raw(sys_flag=12)),
+        "v6": (Raw(born_host=bytes(20), store_host=b"\xff" * 20),),
+    }  # fmt: skip

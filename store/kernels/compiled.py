@@ -88,7 +88,8 @@ def inlined(function: Function) -> Function:
 
 
 def _keeping(dispatcher: Any) -> Any:
-    dispatcher._cache = _Kept(dispatcher)
+    if hasattr(dispatcher, "py_func"):  # with NUMBA_DISABLE_JIT it is the function itself
+        dispatcher._cache = _Kept(dispatcher)
     return dispatcher
 
 

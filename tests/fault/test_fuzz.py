@@ -1,5 +1,5 @@
-"""The fuzz target of the scan: its corpus again, compiled and not, and a run from there. `make evidence` runs it
-for ten minutes."""
+"""The fuzz targets of the scan and of the reput's rows: their corpora again, compiled and not, and a run from there.
+`make evidence` runs each for ten minutes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ import pytest
 from tests.fault.conftest import EVIDENCE
 
 ROOT = Path(__file__).parents[2]
-CORPUS = ROOT / "tests" / "fuzz" / "corpus" / "scan"
+CORPUS = ROOT / "tests" / "fuzz" / "corpus"
 SECONDS = 600 if EVIDENCE else 6
+LEAST_INPUTS = {"scan": 50, "rows": 20}
 
 
-def run_target(*arguments: str, compiled: bool, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+def run_target(
+    target: str, *arguments: str, compiled: bool, folder: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tests.fuzz.scan_target", *arguments],
+        [sys.executable, "-m", f"tests.fuzz.{target}_target", *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_DISABLE_JIT": "0" if compiled else "1"},
         capture_output=True,
@@ -31,28 +34,32 @@ def run_target(*arguments: str, compiled: bool, folder: Path = ROOT) -> subproce
     )
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("compiled", [True, False])
-def test_the_corpus_holds(compiled: bool) -> None:
-    inputs = sorted(CORPUS.iterdir())
-    assert len(inputs) > 50
-    done = run_target("--replay", *map(str, inputs), compiled=compiled)
+@pytest.mark.parametrize("target", LEAST_INPUTS)
+def test_the_corpus_holds(target: str, compiled: bool) -> None:
+    inputs = sorted((CORPUS / target).iterdir())
+    assert len(inputs) > LEAST_INPUTS[target]
+    done = run_target(target, "--replay", *map(str, inputs), compiled=compiled)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout == f"replayed {len(inputs)}\n"
 
 
-@pytest.mark.timeout(SECONDS + 120)
+@pytest.mark.timeout(SECONDS + 600)
+@pytest.mark.parametrize("target", LEAST_INPUTS)
 def test_a_run_from_the_corpus_finds_nothing(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    target: str, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     new = tmp_path / "new"
     new.mkdir()
     done = run_target(
+        target,
         f"-max_total_time={SECONDS}",
         "-max_len=4097",
-        "-timeout=20",
+        "-timeout=120",
         f"-artifact_prefix={tmp_path}/finding-",
         str(new),
-        str(CORPUS),
+        str(CORPUS / target),
         compiled=False,
         folder=tmp_path,
     )
@@ -66,7 +73,7 @@ def test_a_run_from_the_corpus_finds_nothing(
     record_property("findings", len(findings))
     kept = os.environ.get("LAKEBROKER_FUZZ_KEEP")
     if kept:
-        shutil.copytree(new, kept, dirs_exist_ok=True)
+        shutil.copytree(new, Path(kept, target), dirs_exist_ok=True)
     assert done.returncode == 0, f"{findings}\n{done.stderr[-3000:]}"
     assert executions is not None
-    assert int(executions[1]) > 100
+    assert int(executions[1]) > len(list((CORPUS / target).iterdir())) // 2
