@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakebroker_testing import logs
 from store import columns
 from store.columns import PendingColumns
 from store.crc32 import crc32, joined
@@ -33,10 +35,7 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
     store.close()
 
 
-def open_store(root: Path) -> MessageStore:
-    return MessageStore.open(
-        root, broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT, max_message_size=20_000
-    )
+open_store = partial(logs.open_store, store_host=HOST, segment_size=SEGMENT, max_message_size=20_000)
 
 
 def batch(

@@ -7,12 +7,13 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from lakebroker_testing import logs
 from store.errors import (
     OffsetOutOfRangeError,
     RecordError,
@@ -34,9 +35,7 @@ def pending(body: bytes = b"body", topic: str = "t", queue_id: int = 0, sys_flag
     return PendingRecord(topic, queue_id, body, b"", 1, Host("10.0.0.1", 5).packed, sys_flag)
 
 
-def open_store(folder: Path, **options: Any) -> MessageStore:
-    options = {"segment_size": SEGMENT, "flush_interval_ms": 60_000} | options
-    return MessageStore.open(folder, broker="b", cluster="c", store_host=HOST, **options)
+open_store = partial(logs.open_store, segment_size=SEGMENT, flush_interval_ms=60_000)
 
 
 def flush(store: MessageStore) -> None:

@@ -9,13 +9,13 @@ import resource
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from lakebroker_testing import logs
 from store.flush import FlushMode
-from store.message_store import MessageStore
 from store.page_cache import POPULATE_WRITE, WILLNEED, PageCache, advise
 from store.record import Host, PendingRecord
 from store.segment import Segment
@@ -183,9 +183,7 @@ def test_pages_populated_for_writing_are_written_without_a_fault(tmp_path: Path)
         segment.close()
 
 
-def open_store(folder: Path, **options: Any) -> MessageStore:
-    options = {"segment_size": 1 << 20, "prefault_bytes": STEP, "flush_interval_ms": 5} | options
-    return MessageStore.open(folder, broker="b", cluster="c", store_host=HOST, **options)
+open_store = partial(logs.open_store, segment_size=1 << 20, prefault_bytes=STEP, flush_interval_ms=5)
 
 
 @pytest.mark.parametrize("flush", list(FlushMode))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakebroker_testing import logs
 from store import recovery
 from store.errors import RecoveryStoppedError
 from store.flush import encode_flushed
@@ -35,10 +37,7 @@ BATCHES = st.lists(
 )
 
 
-def open_store(folder: Path) -> MessageStore:
-    return MessageStore.open(
-        folder, broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT, flush_interval_ms=60_000
-    )
+open_store = partial(logs.open_store, segment_size=SEGMENT, flush_interval_ms=60_000)
 
 
 def fill(store: MessageStore, batches: list[list[tuple[str, int, int, int]]]) -> None:

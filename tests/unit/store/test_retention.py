@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from lakebroker_testing import logs
 from store.errors import OffsetOutOfRangeError
 from store.log_reader import LogReader
 from store.message_store import MessageStore
@@ -59,10 +60,7 @@ def test_a_refusal_names_disk_fill_and_option() -> None:
     assert "diskSpaceWarningLevelRatio" in why
 
 
-def open_store(folder: Path, **options: Any) -> MessageStore:
-    return MessageStore.open(
-        folder, broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT, flush_interval_ms=5, **options
-    )
+open_store = partial(logs.open_store, segment_size=SEGMENT, flush_interval_ms=5)
 
 
 def fill(store: MessageStore, segments: int) -> list[int]:

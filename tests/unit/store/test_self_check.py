@@ -7,13 +7,14 @@ import os
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import structlog
 
 from broker_gateway.self_check import SelfCheck
+from lakebroker_testing import logs
 from store.index_run import list_runs
 from store.message_store import MessageStore, Removed
 from store.record import Host, PendingRecord
@@ -24,9 +25,7 @@ SEGMENT = 1 << 16
 HOST = Host("127.0.0.1", 10911)
 
 
-def open_store(folder: Path, **options: Any) -> MessageStore:
-    options = {"segment_size": SEGMENT, "flush_interval_ms": 1} | options
-    return MessageStore.open(folder, broker="b", cluster="c", store_host=HOST, **options)
+open_store = partial(logs.open_store, segment_size=SEGMENT, flush_interval_ms=1)
 
 
 def put(store: MessageStore, count: int, topic: str = "t", queue_id: int = 0, body: bytes = b"x") -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakebroker_testing import logs
 from store.index_run import LARGEST_GAP, list_runs
 from store.message_store import MessageStore
 from store.queue_index import QueueIndex
@@ -35,16 +36,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def open_store(folder: Path, **options: Any) -> MessageStore:
-    return MessageStore.open(
-        folder,
-        broker="b",
-        cluster="c",
-        store_host=HOST,
-        segment_size=SEGMENT,
-        time_ns=lambda: time.time_ns(),  # a `Clock`, once there is one
-        **options,
-    )
+open_store = partial(
+    logs.open_store,
+    segment_size=SEGMENT,
+    time_ns=lambda: time.time_ns(),  # a `Clock`, once there is one
+)
 
 
 def put(store: MessageStore, body: bytes = b"x", topic: str = "t", host: Host = HOST) -> None:

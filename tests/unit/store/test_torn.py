@@ -7,11 +7,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lakebroker_testing import logs
 from store.errors import StoreDamagedError, StoreError
 from store.flush import encode_flushed
 from store.message_store import MessageStore
@@ -36,10 +38,7 @@ def tmp_path() -> Iterator[Path]:
         yield Path(name)
 
 
-def open_store(folder: Path) -> MessageStore:
-    return MessageStore.open(
-        folder, broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT, flush_interval_ms=60_000
-    )
+open_store = partial(logs.open_store, segment_size=SEGMENT, flush_interval_ms=60_000)
 
 
 def pending(body: bytes, topic: str = "t") -> PendingRecord:
