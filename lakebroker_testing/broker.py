@@ -177,8 +177,21 @@ class InProcessBroker(InProcessClient):
         `gone`: its client goes away once it is served, before the turn's end would answer it.
         """
         call = self._began(method, request, timeout, client_id, peer)
-        self._loop.settle()
+        if gone:
+            self._loop.call_soon(call.cancel)
+        if not self._one_turn:
+            self._loop.settle()
         return call
+
+    @contextlib.contextmanager
+    def one_turn(self) -> Iterator[None]:
+        """What is begun within is read in one turn of the event loop, at the end of the context."""
+        self._one_turn = True
+        try:
+            yield
+        finally:
+            self._one_turn = False
+            self._loop.settle()
 
     def begin_together(self, calls: Iterable[tuple[str, Any]]) -> list[Call]:
         """Calls (method, request) that the broker reads in one turn of its event loop."""

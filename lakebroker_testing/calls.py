@@ -47,7 +47,7 @@ class Call:
         """Calls the service, on the event loop; `request` is a message or its bytes."""
 
         def answered(value: Any) -> None:
-            self.done, self._value = True, _parsed(method, value)
+            self.answer(_parsed(method, value))
 
         try:
             given = request if isinstance(request, bytes) else request.SerializeToString()
@@ -62,6 +62,10 @@ class Call:
             self._under_way = asyncio.get_running_loop().create_task(self._awaited(answer, answered))
         else:
             answered(answer)
+
+    def answer(self, value: Any) -> None:
+        """It is answered with a response, or several."""
+        self.done, self._value = True, value
 
     def cancel(self) -> None:
         """The client went away."""

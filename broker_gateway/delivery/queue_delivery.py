@@ -76,6 +76,13 @@ class InFlight:
     tags_code: int = 0
     suspended: bool = False
     status: Status = Status.INVISIBLE
+    earlier_ms: int = 0
+    """When it was delivered for the first time, if that was an earlier delivery; 0: it was not, or nobody knows."""
+
+    @property
+    def first_delivered_ms(self) -> int:
+        """When it was delivered for the first time; 0: nobody knows."""
+        return self.earlier_ms or self.delivered_ms
 
 
 class Plan:
@@ -101,6 +108,7 @@ class Plan:
 
     def redeliver(self, message: InFlight, delivered: InFlight) -> None:
         """Delivers one of `again`."""
+        delivered.earlier_ms = message.first_delivered_ms
         self.replaced.append(message)
         self.delivered.append(delivered)
 
@@ -319,6 +327,9 @@ class QueueDelivery:
 
     def restore(self, message: InFlight) -> None:
         """Puts a message in flight while replaying; offsets may come in any order (see `sort`)."""
+        before = self._in_flight.get(message.queue_offset)
+        if before is not None:
+            message.earlier_ms = before.first_delivered_ms
         self._in_flight[message.queue_offset] = message
         self._push(message)
 

@@ -180,16 +180,19 @@ def _apply_piece(change: pb.QueueChange, in_place: bool, deliveries: DeliveryTab
         state.reset(change.cursor)
         _restored(change, deliveries)
     kept = change.in_flight
-    for offset, attempt, until, delivery_id, message_id, client_id in zip(
+    for offset, attempt, until, delivery_id, message_id, client_id, first_ms in zip(
         kept.queue_offset,
         kept.attempt,
         kept.invisible_until_ms,
         kept.delivery_id,
         kept.message_id,
         kept.client_id,
+        kept.first_delivered_ms or [0] * len(kept.queue_offset),
         strict=True,
     ):
-        state.restore(InFlight(offset, attempt, until, delivery_id, message_id, client_id))
+        state.restore(
+            InFlight(offset, attempt, until, delivery_id, message_id, client_id, earlier_ms=first_ms)
+        )
 
 
 def _apply_events(change: pb.QueueChange, deliveries: DeliveryTable) -> None:

@@ -226,6 +226,7 @@ def _in_flight(messages: list[InFlight]) -> pb.InFlight:
         delivery_id=[m.delivery_id for m in messages],
         message_id=[m.message_id for m in messages],
         client_id=[m.client_id for m in messages],
+        first_delivered_ms=[m.first_delivered_ms for m in messages],
     )
 
 

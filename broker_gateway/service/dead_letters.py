@@ -34,7 +34,8 @@ def _origin_of(
 ) -> dict[str, str]:
     """What the original's dead letters say of where they come from, and what its clients read of it.
 
-    ORIGIN_GROUP stands in what was delivered before, as in the retry copies that the original makes of it.
+    ORIGIN_GROUP and 1ST_POP_TIME stand in what was delivered more than once, as in the retry copies that the original
+    makes of it.
     """
     message_id = offset_msg_id(record.store_host.packed, record.physical_offset)
     found = {
@@ -45,6 +46,8 @@ def _origin_of(
     }
     if message.attempt > 1:
         found["ORIGIN_GROUP"] = state.key.group
+        if message.first_delivered_ms and "1ST_POP_TIME" not in properties:
+            found["1ST_POP_TIME"] = str(message.first_delivered_ms)
     return found
 
 

@@ -91,10 +91,13 @@ def test_messages_by_id_and_key(broker: InProcessBroker) -> None:
     assert properties == ADDED | {"UNIQ_KEY": "01A", "KEYS": "k", "BORN_TIMESTAMP": str(NOW)}
 
 
-def test_dead_letters(broker: InProcessBroker) -> None:
+@pytest.mark.parametrize("end", ["", "restart", "crash"])
+def test_dead_letters(broker: InProcessBroker, end: str) -> None:
     broker.send("orders", b"one", b"two")
     _, (one, _) = broker.receive("orders", "billing", invisible_ms=10_000)
     broker.dead_letter("orders", "billing", one)
+    if end:
+        getattr(broker, end)()
     broker.advance(11.0)
     assert len(broker.receive("orders", "billing", invisible_ms=10_000)[1]) == 1
     broker.advance(11.0)
@@ -106,8 +109,8 @@ def test_dead_letters(broker: InProcessBroker) -> None:
         assert found["DELAY"] == "0"
         assert ADDED.items() <= found.items()
         assert not {"LB_ORIGIN", "LB_REASON", "__CRC32#"} & found.keys()
-    assert "ORIGIN_GROUP" not in first
-    assert second["ORIGIN_GROUP"] == "billing"
+    assert not {"ORIGIN_GROUP", "1ST_POP_TIME"} & first.keys()
+    assert (second["ORIGIN_GROUP"], second["1ST_POP_TIME"]) == ("billing", str(NOW))
 
 
 def test_a_message_with_as_many_properties_as_are_taken_becomes_a_dead_letter(

@@ -8,7 +8,8 @@ import pytest
 
 from broker_gateway.turn import Stage
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-from lakebroker_testing.broker import Call, InProcessBroker
+from lakebroker_testing.broker import InProcessBroker
+from lakebroker_testing.calls import Call
 from lakebroker_testing.messages import ack_request, message, receive_request, received, send_request
 
 BACKLOG = 640
@@ -94,7 +95,7 @@ def test_a_drain_that_is_hung_up_or_ends(broker: InProcessBroker) -> None:
     fill(broker)
     with broker.one_turn():
         drain = [broker.begin_receive("orders", "billing", wait_ms=5_000) for _ in range(8)]
-        broker._loop.call_soon(lambda: [broker._cancel(call) for call in drain[4:]])
+        broker._loop.call_soon(lambda: [call.cancel() for call in drain[4:]])
     assert [call.done for call in drain] == [True] * 4 + [False] * 4
     assert broker.broker.admission.pull.under_way == 0
     found = broker.receive("orders", "billing")[1]

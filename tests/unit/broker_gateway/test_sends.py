@@ -9,7 +9,8 @@ import pytest
 
 from broker_gateway.metadata.catalog import Topic
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-from lakebroker_testing.broker import Call, InProcessBroker
+from lakebroker_testing.broker import InProcessBroker
+from lakebroker_testing.calls import Call
 from lakebroker_testing.messages import message, send_request
 
 

@@ -16,7 +16,8 @@ from broker_gateway.service.route import RouteService
 from broker_gateway.service.take import Taker
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
-from lakebroker_testing.broker import Call, InProcessBroker
+from lakebroker_testing.broker import InProcessBroker
+from lakebroker_testing.calls import Call
 from lakebroker_testing.messages import ack_request, message, receive_request, send_request
 from store import commit_log, message_store
 from store.queue_index import QueueIndex
