@@ -18,7 +18,7 @@ import contextlib
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -45,7 +45,6 @@ from store.errors import StoreError
 from store.record import Host
 
 T = TypeVar("T")
-_PEER = "127.0.0.1:50000"
 _OPTIONS = {
     "brokerIP1": "127.0.0.1",
     "mappedFileSizeCommitLog": str(1 << 20),
@@ -169,16 +168,24 @@ class InProcessBroker(InProcessClient):
         timeout: float | None = None,
         *,
         client_id: str | None = "tester",
-        peer: str = _PEER,
+        peer: str = "127.0.0.1:50000",
         gone: bool = False,
     ) -> Call:
         """Begins a call of MessagingService or AdminService; `request` may be bytes. `timeout`: deadline, s.
 
         `gone`: its client goes away once it is served, before the turn's end would answer it.
         """
-        call = self._began(method, request, timeout, client_id, peer)
+        found = self._methods.get(method)
+        if found is None:
+            raise ValueError(f"there is no unary or server streaming call {method!r}")
+        metadata = {} if client_id is None else {"x-mq-client-id": client_id}
+        context = CallContext(metadata, peer, timeout, ("127.0.0.1", 8081))
+        call = Call(method)
+        self._loop.call_soon(call.invoke, found, request, context)
         if gone:
             self._loop.call_soon(call.cancel)
+        if timeout is not None:
+            self._loop.call_later(timeout, call.expire)
         if not self._one_turn:
             self._loop.settle()
         return call
@@ -192,12 +199,6 @@ class InProcessBroker(InProcessClient):
         finally:
             self._one_turn = False
             self._loop.settle()
-
-    def begin_together(self, calls: Iterable[tuple[str, Any]]) -> list[Call]:
-        """Calls (method, request) that the broker reads in one turn of its event loop."""
-        begun = [self._began(method, request, None, "tester", _PEER) for method, request in calls]
-        self._loop.settle()
-        return begun
 
     def hang_up(self, call: Call) -> None:
         """The client of a call goes away; it is not answered any more."""
@@ -335,20 +336,6 @@ class InProcessBroker(InProcessClient):
         self._loop.close()
         with contextlib.suppress(StoreError, OSError):
             self.store.close()
-
-    def _began(
-        self, method: str, request: Any, timeout: float | None, client_id: str | None, peer: str
-    ) -> Call:
-        found = self._methods.get(method)
-        if found is None:
-            raise ValueError(f"there is no unary or server streaming call {method!r}")
-        metadata = {} if client_id is None else {"x-mq-client-id": client_id}
-        context = CallContext(metadata, peer, timeout, ("127.0.0.1", 8081))
-        call = Call(method)
-        self._loop.call_soon(call.invoke, found, request, context)
-        if timeout is not None:
-            self._loop.call_later(timeout, call.expire)
-        return call
 
 
 @contextlib.contextmanager
