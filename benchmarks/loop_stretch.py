@@ -6,11 +6,15 @@ processes do not count. A case is a function in `CASES`: it makes its store in a
 | case | what |
 |---|---|
 | lookup | least offset, entries and searches by time of queues that are busy, or seldom used, over 4,000 runs of the index |
+| tag-poll | what the event loop runs in one go while a waiting receive, after a reset, looks for a tag in a queue of 10 million entries that have another |
+| snapshot | turns of the journal while it writes a snapshot of 100,000 queue states |
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import json
 import random
 import statistics
@@ -19,16 +23,36 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
+
+from broker_gateway.broker import Broker
+from broker_gateway.config import config_of
+from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
+from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.journal.journal import Journal
+from broker_gateway.journal.snapshot import SnapshotPace
+from broker_gateway.metadata.catalog import Catalog, Group, Topic
+from broker_gateway.metrics import Metrics
+from broker_gateway.reload import Configuration
+from broker_gateway.service.access import Access
+from broker_gateway.service.context import CallContext
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.messages import receive_request
 from store.index_run import FileRun, Key, LiveRun
+from store.message_store import MessageStore
 from store.queue_index import QueueIndex
+from store.record import Host, tags_code
 from store.time_search import BoundaryType
 
-Calls = Iterator[tuple[str, Callable[[], object]]]
-"""What a call is, to be measured apart from others, and the call."""
+Calls = Iterator[tuple[str, Callable[[], object] | float]]
+"""What a call is, to be measured apart from others, and the call, or its ms when it was measured already."""
 RUN_BYTES = 256 << 20
 BUSY, SELDOM, EVERY = 32, 32, 100
 """Queues with entries in each run, and in one of so many."""
 PER_RUN = 8
+SEGMENT = str(1 << 22)
+HOST = Host("127.0.0.1", 10911)
 
 
 def lookup(folder: Path, runs: int) -> Calls:
@@ -76,18 +100,112 @@ def _files(folder: Path, runs: int) -> Iterator[FileRun]:
         yield run.write(folder, "0" * 32, following)
 
 
-CASES: dict[str, Callable[[Path, int], Calls]] = {"lookup": lookup}
-DEFAULT_SIZE = {"lookup": 4000}
-"""Runs of the index."""
+def tag_poll(folder: Path, entries: int) -> Calls:
+    """Every callback of the loop is a call, from the reset until the receive is answered."""
+    config = config_of(
+        {
+            "brokerIP1": "127.0.0.1",
+            "storePathRootDir": str(folder),
+            "mappedFileSizeCommitLog": SEGMENT,
+            "grpcClientConsumerMinLongPollingTimeoutMillis": "0",
+        }
+    )[0]
+    store = MessageStore.open(
+        folder, broker="broker-a", cluster="c", store_host=HOST, segment_size=int(SEGMENT)
+    )
+    spent: list[float] = []
+
+    async def scenario() -> int:
+        broker = Broker(Configuration(config), store, Metrics(), Access(None))
+        broker.load()
+        broker.catalog.put_topic(Topic("sparse", 1, 1))
+        broker.catalog.put_group(Group("g"))
+        for start in range(0, entries, 1 << 20):
+            count = min(1 << 20, entries - start)
+            codes = np.full(count, tags_code("other"), dtype=np.int64)
+            store.index.put_columns(
+                "sparse", 0, start, start * 100, np.full(count, 100, dtype=np.int64), codes
+            )
+        request = receive_request("sparse", "g", filter="wanted", wait_ms=5_000, invisible_ms=30_000)
+        context = CallContext({"x-mq-client-id": "bench"}, "127.0.0.1:1", None, ("127.0.0.1", 8081))
+        broker.deliveries.queue(QueueKey("g", "sparse", 0)).reset(entries)
+        waiting = asyncio.ensure_future(broker.messaging.ReceiveMessage(request, context))
+        while not broker.wakeups.waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        with timed_callbacks(spent):
+            await broker.administration.offsets.reset("g", "sparse", 0, 0, 0)
+            answer = await waiting
+        first = answer[0]
+        status = rpc.ReceiveMessageResponse.FromString(first) if isinstance(first, bytes) else first
+        return status.status.code
+
+    try:
+        assert asyncio.run(scenario()) == pb.MESSAGE_NOT_FOUND
+    finally:
+        store.close()
+    yield from (("callback", each) for each in spent)
+
+
+@contextlib.contextmanager
+def timed_callbacks(spent: list[float]) -> Iterator[None]:
+    """Adds the thread's time of every callback of asyncio's own loop, in ms."""
+    run = asyncio.Handle._run
+
+    def timed(handle: asyncio.Handle) -> None:
+        began = time.thread_time_ns()
+        run(handle)
+        spent.append((time.thread_time_ns() - began) / 1e6)
+
+    asyncio.Handle._run = timed  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        asyncio.Handle._run = run  # type: ignore[method-assign]
+
+
+def snapshot(folder: Path, states: int) -> Calls:
+    """Of the journal alone, with one message in flight in each state."""
+    store = MessageStore.open(folder, broker="broker-a", cluster="c", store_host=HOST, segment_size=1 << 28)
+    catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
+    ending: list[Callable[[], None]] = []
+    following: list[Callable[[], None]] = []
+    journal = Journal(store, catalog, deliveries, SnapshotPace(1 << 62), ending.append, following.append)
+    for number in range(states):
+        state = deliveries.queue(QueueKey(f"group-{number // 8}", "orders", number % 8))
+        state.restore(InFlight(5, 1, 1 << 50, number, f"01AC11000200000000{number:014}", "client-1"))
+        state.restore_offsets(1000, None)
+
+    def turn() -> None:
+        for works in (following, ending):
+            some = works.copy()
+            works.clear()
+            for work in some:
+                work()
+
+    journal.begin_snapshot()
+    while following:
+        yield "turn", turn
+    store.close()
+
+
+CASES: dict[str, Callable[[Path, int], Calls]] = {
+    "lookup": lookup,
+    "tag-poll": tag_poll,
+    "snapshot": snapshot,
+}
+DEFAULT_SIZE = {"lookup": 4000, "tag-poll": 10_000_000, "snapshot": 100_000}
+"""Runs of the index, entries of the queue, queue states."""
 
 
 def measure(calls: Calls) -> dict[str, dict[str, float]]:
     """Milliseconds by kind of call."""
     spent: dict[str, list[float]] = {}
     for name, call in calls:
-        began = time.thread_time_ns()
-        call()
-        spent.setdefault(name, []).append((time.thread_time_ns() - began) / 1e6)
+        if callable(call):
+            began = time.thread_time_ns()
+            call()
+            call = (time.thread_time_ns() - began) / 1e6
+        spent.setdefault(name, []).append(call)
     return {
         name: {"longest_ms": round(max(each), 3), "median_ms": round(statistics.median(each), 3)}
         for name, each in spent.items()
