@@ -48,7 +48,9 @@ class Retention:
         self._lake = lake
         self._force_delete = force_delete
         self._refused = False
-        self._held = ""
+        self._held: list[str] = []
+        self._why: dict[str, str] = {}
+        self._snapshot_awaited = False
 
     def use(self, rules: Rules) -> None:
         """Other rules, from the next look on."""
@@ -64,6 +66,7 @@ class Retention:
             keep_from = await self._keep_from(wanted)
         removed = store.retain(rules, hour, keep_from, by_hand=by_hand)
         self._tell_refusal()
+        self._tell_kept(-(-(wanted - store.min_offset) // store.segment_size))
         if not removed.segments:
             return 0
         await asyncio.to_thread(removed.dispose)
@@ -72,9 +75,15 @@ class Retention:
 
     async def _keep_from(self, wanted: int) -> int:
         needed = self._journal.needed_from()
+        self._why = {}
         if needed < wanted:
             self._journal.begin_snapshot()  # on disk by a later look
             self._store.request_flush()
+            if self._snapshot_awaited:
+                self._why["journal"] = (
+                    f"a start needs the journal from {needed} on, and no later snapshot of it is on disk"
+                )
+        self._snapshot_awaited = needed < wanted
         if self._lake is None:
             return needed
         try:
@@ -83,17 +92,22 @@ class Retention:
             )
         except LakeUnreachableError as error:
             dispatched = 0
-            self._hold(f"the lake cannot be read: {error}")
+            self._why["unreachable"] = f"the lake cannot be read: {error}"
         else:
-            self._hold("" if dispatched >= wanted else f"the lake has the log up to {dispatched} only")
+            if dispatched < wanted:
+                self._why["lake"] = f"the lake has the log up to {dispatched} only"
         if self._force_delete and self._store.refusal is not None:
             return needed
         return min(needed, dispatched)
 
-    def _hold(self, why: str) -> None:
-        if why and why != self._held:
-            log.warning("segments that are due stay", why=why)
-        self._held = why
+    def _tell_kept(self, count: int) -> None:
+        """Says why segments that are expired stay, once for each reason."""
+        held = list(self._why) if count > 0 else []
+        if held and held != self._held:
+            log.warning(f"retention blocked: {count} expired segments kept: {'; '.join(self._why.values())}")
+        elif self._held and not held:
+            log.info("retention goes on")
+        self._held = held
 
     def _tell_refusal(self) -> None:
         refusal = self._store.refusal

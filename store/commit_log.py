@@ -227,6 +227,8 @@ class CommitLog:
     def take_out(self, count: int) -> list[Segment]:
         """Forgets the first segments and gives them; views of them stay good."""
         gone = self.segments[:count]
+        if self._writing is not None and self._writing[0] in gone:
+            self._writing = None  # it would keep the segment mapped
         self.segments = self.segments[count:]
         self._starts = self._starts[count:]
         return gone

@@ -15,6 +15,9 @@ from store.recovery import commit_log_folders, load_identity
 from store.scan import as_bytes, scan
 from store.segment import Segment, list_segments
 
+_MOST_OPEN = 4
+"""Segments mapped at a time, beside those that views are held of."""
+
 
 class LogReader:
     """The log in `root`. For a real RocketMQ store give `broker` and `log_id`; its end is found by walking."""
@@ -37,12 +40,14 @@ class LogReader:
 
     @property
     def min_offset(self) -> int:
+        self._unmap_deleted()
         found = self._found()
         return found[0][0] if found else 0
 
     @property
     def flushed_offset(self) -> int:
         """The end for readers."""
+        self._unmap_deleted()
         if self._published:
             return read_flushed(self._root / FLUSHED_FILE) or 0
         for start, _ in reversed(self._found()):  # a real broker makes segments ahead: those hold nothing
@@ -91,10 +96,17 @@ class LogReader:
     def _found(self) -> list[tuple[int, Path]]:
         return sorted(each for folder in self._folders for each in list_segments(folder))
 
+    def _unmap_deleted(self) -> None:
+        """The broker's retention frees no disk as long as a reader has the files."""
+        for segment in [each for each in self._open.values() if not each.path.exists()]:
+            self._open.pop(segment.start).close()
+
     def _segment(self, offset: int) -> Segment:
         for segment in self._open.values():
             if segment.start <= offset < segment.end:
                 return segment
+        while len(self._open) >= _MOST_OPEN:
+            self._open.pop(next(iter(self._open))).close()  # the one opened first
         found = self._found()
         position = bisect.bisect_right([start for start, _ in found], offset) - 1
         if position < 0 or offset >= found[position][0] + found[position][1].stat().st_size:

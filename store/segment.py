@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from pathlib import Path
@@ -9,9 +10,14 @@ from pathlib import Path
 from store.errors import StoreDamagedError
 from store.permissions import file_mode, folder_mode
 
+_RELEASED = memoryview(b"")
+_RELEASED.release()
+
 
 class Segment:
-    """`size` bytes from `start` on. The mapping is closed when the last view of it is gone."""
+    """`size` bytes from `start` on. Once closed, it is mapped only as long as views of it, or arrays over them, are held:
+    those stay good. One that is only read holds no descriptor but the mapping's own.
+    """
 
     def __init__(self, path: Path, start: int, size: int, *, writable: bool) -> None:
         self.path = path
@@ -25,10 +31,13 @@ class Segment:
                     f"segment {path} has {actual} bytes, expected {size}; restore the file"
                 )
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-            self._map = mmap.mmap(self.fd, size, access=access)
+            self._map: mmap.mmap | None = mmap.mmap(self.fd, size, access=access)
         except BaseException:
             os.close(self.fd)
             raise
+        if not writable:
+            os.close(self.fd)
+            self.fd = -1
         self.view = memoryview(self._map)
 
     @property
@@ -67,13 +76,17 @@ class Segment:
         os.fdatasync(self.fd)
 
     def close(self) -> None:
-        """Closes the file; the mapping goes when no view is left."""
-        os.close(self.fd)
-        try:
-            self.view.release()
-            self._map.close()
-        except BufferError:
-            pass  # a reader still holds a view: the mapping is freed with it
+        """Closes the file and unmaps it, if need be when the last view is gone; `view` raises ValueError from here on."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+        view, mapped = self.view, self._map
+        self.view, self._map = _RELEASED, None  # whoever keeps the segment does not keep it mapped
+        with contextlib.suppress(BufferError):  # a reader holds a view
+            view.release()
+        if mapped is not None:
+            with contextlib.suppress(BufferError):
+                mapped.close()
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lakebroker_testing import logs
+from store.columns import BODY_CRC, BODY_LENGTH, COLUMNS, PendingColumns
 from store.errors import OffsetOutOfRangeError
 from store.log_reader import LogReader
 from store.message_store import MessageStore
 from store.record import Host, PendingRecord
 from store.retention import Candidate, Disk, Rules, choose, refusal
+from store.time_search import BoundaryType
 
 SEGMENT = 1 << 16
 HOST = Host("127.0.0.1", 10911)
@@ -158,4 +162,69 @@ def test_no_room_for_the_next_segment_refuses_before_this_one_is_full(tmp_path: 
         time.sleep(0.01)
     assert store.refusal is None
     fill(store, at + 1)
+    store.close()
+
+
+def deleted_and_mapped(folder: Path) -> int:
+    """Mappings and descriptors of deleted files below a folder."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    there = [each for each in maps if str(folder) in each and "(deleted)" in each]
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")
+        except FileNotFoundError:
+            continue
+        if str(folder) in target and "(deleted)" in target:
+            there.append(target)
+    return len(there)
+
+
+def test_deleted_segments_are_unmapped_at_once_but_for_views_of_them(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.load_compiled()
+    body = b"of the first segment"
+    rows = np.zeros((1, COLUMNS), dtype=np.int64)
+    rows[0, BODY_LENGTH], rows[0, BODY_CRC] = len(body), -1
+    for _ in range(2):  # the second one by columns, over an array of the segment
+        store.append_columns([PendingColumns("t", 0, HOST.packed, body, b"", rows, len(body), 1)])
+    fill(store, 4)
+    grow_old(store, 0, 1, 2)
+    search = store.at_time("t", 0)
+    view = store.read(0, 200)
+    before = bytes(view)
+    removed = store.retain(Rules(max_used=0.0, force=1.0, refuse=1.0), 0, store.max_offset)
+    assert len(removed.segments) == 3
+    removed.dispose()
+    assert deleted_and_mapped(tmp_path) == 2, "the mapping of what is being read, and its descriptor"
+    assert bytes(view) == before
+    view.release()
+    assert deleted_and_mapped(tmp_path) == 0
+    assert search(1, BoundaryType.LOWER) >= store.index.min_offset("t", 0)
+    store.close()
+
+
+def test_a_reader_by_path_frees_what_was_deleted_and_opens_few(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    fill(store, 12)
+    grow_old(store, *range(10))
+    reader = LogReader(tmp_path)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    reader.split(0, reader.flushed_offset, SEGMENT)
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 4
+    reader.split(0, SEGMENT, SEGMENT)
+    store.retain(Rules(max_used=0.0, force=1.0, refuse=1.0), 0, store.max_offset).dispose()
+    assert reader.flushed_offset == store.flushed_offset
+    assert deleted_and_mapped(tmp_path) == 0
+    reader.close()
+    store.close()
+
+
+def test_readers_that_are_not_closed_leave_no_descriptors(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    fill(store, 2)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        list(LogReader(tmp_path).read_chunks(0, store.flushed_offset, SEGMENT))
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == descriptors
     store.close()
