@@ -40,9 +40,11 @@ def setting(identifier: int, value: int) -> bytes:
 class RawPeer:
     """A connection; with `handshake` preface and settings are exchanged first."""
 
-    def __init__(self, address: str, settings: bytes = b"", *, handshake: bool = True) -> None:
+    def __init__(
+        self, address: str, settings: bytes = b"", *, handshake: bool = True, source: str = ""
+    ) -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), 10)
+        self.socket = socket.create_connection((host, int(port)), 10, (source, 0) if source else None)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = b""
         self.encoder = Encoder()

@@ -24,6 +24,7 @@ from broker_gateway.transport.methods import (
 )
 
 MAX_STREAMS = 100_000
+MAX_STREAMS_A_CONNECTION = 2_000
 
 
 class GrpcioServer:
@@ -34,7 +35,7 @@ class GrpcioServer:
             options=[
                 ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
                 ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
-                ("grpc.max_concurrent_streams", MAX_STREAMS),
+                ("grpc.max_concurrent_streams", MAX_STREAMS_A_CONNECTION),
                 ("grpc.server.max_pending_requests", MAX_STREAMS),
                 ("grpc.server.max_pending_requests_hard_limit", 2 * MAX_STREAMS),
                 ("grpc.max_metadata_size", METADATA_LIMIT_BYTES),
