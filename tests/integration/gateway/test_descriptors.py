@@ -12,9 +12,9 @@ import grpc
 import pytest
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
-from tests.integration.gateway.conftest import OPTIONS, Client
-from tests.integration.transport.raw_peer import PREFACE, SETTINGS, frame
+from tests.raw_peer import PREFACE, SETTINGS, frame
 
 LIMIT = 1024
 IDLE = 1100

@@ -16,8 +16,8 @@ from broker_gateway.transport.http2.engine import Connection
 from broker_gateway.transport.http2.pace import Pace
 from broker_gateway.transport.http2.replies import Replies
 from broker_gateway.turn import Turn
-from tests.integration.transport.echo_service import SERVICE, Served
-from tests.integration.transport.raw_peer import (
+from tests.echo_service import SERVICE, Served
+from tests.raw_peer import (
     ACK,
     DATA,
     END_STREAM,
