@@ -97,11 +97,14 @@ class Taker:
         return poll.seen != self._offers(poll)
 
     def _offers(self, poll: Poll) -> int:
-        topic = poll.topic.name
+        offers, topic = self._deliveries.offers_of, poll.topic.name
+        retries = self._retries(poll)
+        return offers(topic) + sum(map(offers, {key.topic for key in retries})) if retries else offers(topic)
+
+    def _retries(self, poll: Poll) -> Sequence[QueueKey]:
         if self._retry_queues is None:  # the journal is replayed by now
             self._retry_queues = RetryQueues(self._store.index.queues())
-        retries = {key.topic for key in self._retry_queues.of(poll.group.name, topic)}
-        return self._deliveries.offers_of(topic) + sum(map(self._deliveries.offers_of, retries))
+        return self._retry_queues.of(poll.group.name, poll.topic.name)
 
     def _look(self, poll: Poll) -> None:
         now = now_ms()
@@ -114,10 +117,11 @@ class Taker:
             poll.delivery_id = int.from_bytes(os.urandom(8), "big")
         look = _Look(poll, now)
         while poll.left and look.work > 0 and not look.full:
-            key, offered = poll.left[-1]
+            each = poll.left[-1]
+            key = each if isinstance(each, QueueKey) else QueueKey(poll.group.name, poll.topic.name, each)
             done = True
             try:
-                done = self._take_from(look, key, offered)
+                done = self._take_from(look, key)
                 self._failing.discard(key)
             except Exception as error:
                 if key not in self._failing:
@@ -127,23 +131,23 @@ class Taker:
             if done:
                 poll.left.pop()
 
-    def _queues(self, poll: Poll) -> list[tuple[QueueKey, set[int]]]:
+    def _queues(self, poll: Poll) -> list[int | QueueKey]:
         """Where there may be something, what comes first last; it begins with another queue each time."""
-        group, topic, queues = poll.group.name, poll.topic.name, poll.topic.read_queues
-        offered = self._deliveries.offered(group, topic, queues)
-        order = [queue_id for queue_id in offered if queue_id < queues]
-        if len(order) > 1:
-            first = next(self._turn) % len(order)
-            order = [*order[first:], *order[:first]]
-        found = [(QueueKey(group, topic, queue_id), offered) for queue_id in order]
-        assert self._retry_queues is not None
-        for key in self._retry_queues.of(group, topic):
-            offered = self._deliveries.offered(group, key.topic, self._retry_queues.count(key.topic))
-            if key.queue_id in offered:
-                found.append((key, offered))
+        queues = poll.topic.read_queues
+        offered = self._deliveries.offered(poll.group.name, poll.topic.name, queues)
+        found: list[int | QueueKey] = [queue_id for queue_id in offered if queue_id < queues]
+        if len(found) > 1:
+            first = next(self._turn) % len(found)
+            found = found[first:] + found[:first]
+        found += [key for key in self._retries(poll) if key.queue_id in self._offered(key)]
         return found
 
-    def _take_from(self, look: _Look, key: QueueKey, offered: set[int]) -> bool:
+    def _offered(self, key: QueueKey) -> set[int]:
+        """The ids of the queues of a retry topic where the group may find something."""
+        assert self._retry_queues is not None
+        return self._deliveries.offered(key.group, key.topic, self._retry_queues.count(key.topic))
+
+    def _take_from(self, look: _Look, key: QueueKey) -> bool:
         """Takes what the rest of the batch holds from one queue; False when the look ends before the queue does."""
         poll, now, index = look.poll, look.now, self._store.index
         state = self._deliveries.queue(key)
@@ -161,7 +165,7 @@ class Taker:
             for message in plan.delivered:
                 poll.taken.append((state, message))
         if done and state.position >= index.max_offset(key.topic, key.queue_id) and state.quiet(now):
-            offered.discard(key.queue_id)
+            self._deliveries.nothing_left(key)
         return done
 
     def _read_again(self, look: _Look, plan: Plan) -> None:
