@@ -21,6 +21,8 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 
 Response = rpc.ReceiveMessageResponse | bytes
 MAX_BATCH = 32
+REPLY_BYTES = 16 << 20
+"""A receive stops taking messages once their bodies pass this."""
 _SLACK_S = 0.2
 """Part of a call's deadline left for the reply to travel."""
 _REQUEST_TIMEOUT_MS = 3000
@@ -54,6 +56,11 @@ class Poll:
     reply: Reply[list[Response]] = field(default_factory=Reply)
     messages: list[bytes] = field(default_factory=list)
     taken: list[tuple[QueueDelivery, InFlight]] = field(default_factory=list)
+
+    @property
+    def full(self) -> bool:
+        """Whether the reply takes no more."""
+        return len(self.messages) >= self.batch_size or self.body_bytes >= REPLY_BYTES
 
 
 class PollReader:

@@ -27,7 +27,7 @@ from broker_gateway.delivery.tag_filter import EVERYTHING
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metrics import Metrics
-from broker_gateway.service.poll import Poll
+from broker_gateway.service.poll import REPLY_BYTES, Poll
 from broker_gateway.service.redelivery import Redelivery
 from broker_gateway.service.shortcuts import StoredMessage
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
@@ -36,8 +36,6 @@ from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
 
-REPLY_BYTES = 16 << 20
-"""A receive stops taking messages once their bodies pass this."""
 _SCAN_ENTRIES = 4096
 _LOOK = 8 * _SCAN_ENTRIES
 """Queue entries that a look goes through. What else it does counts as so many entries:"""
@@ -94,11 +92,10 @@ class Taker:
 
     def missed(self, poll: Poll) -> bool:
         """Whether something was offered since the look began that ended with nothing."""
-        return poll.seen != self._offers(poll)
+        return poll.seen != self._offers(poll, self._retries(poll))
 
-    def _offers(self, poll: Poll) -> int:
+    def _offers(self, poll: Poll, retries: Sequence[QueueKey]) -> int:
         offers, topic = self._deliveries.offers_of, poll.topic.name
-        retries = self._retries(poll)
         return offers(topic) + sum(map(offers, {key.topic for key in retries})) if retries else offers(topic)
 
     def _retries(self, poll: Poll) -> Sequence[QueueKey]:
@@ -112,11 +109,11 @@ class Taker:
         if due is not None and due <= now:
             self._redelivery.sweep_due()
         if not poll.left:
-            poll.seen, poll.failed = self._offers(poll), None
+            poll.failed = None
             poll.left = self._queues(poll)
             poll.delivery_id = int.from_bytes(os.urandom(8), "big")
         look = _Look(poll, now)
-        while poll.left and look.work > 0 and not look.full:
+        while poll.left and look.work > 0 and not poll.full:
             each = poll.left[-1]
             key = each if isinstance(each, QueueKey) else QueueKey(poll.group.name, poll.topic.name, each)
             done = True
@@ -139,7 +136,10 @@ class Taker:
         if len(found) > 1:
             first = next(self._turn) % len(found)
             found = found[first:] + found[:first]
-        found += [key for key in self._retries(poll) if key.queue_id in self._offered(key)]
+        retries = self._retries(poll)
+        if retries:
+            found += [key for key in retries if key.queue_id in self._offered(key)]
+        poll.seen = self._offers(poll, retries)
         return found
 
     def _offered(self, key: QueueKey) -> set[int]:
@@ -162,8 +162,7 @@ class Taker:
             state.commit(plan)
             poll.messages += look.messages
             poll.body_bytes += look.body_bytes
-            for message in plan.delivered:
-                poll.taken.append((state, message))
+            poll.taken += [(state, message) for message in plan.delivered]
         if done and state.position >= index.max_offset(key.topic, key.queue_id) and state.quiet(now):
             self._deliveries.nothing_left(key)
         return done
@@ -172,7 +171,7 @@ class Taker:
         """Reads what may be delivered again."""
         _, topic, queue_id = look.key
         for message in plan.again:
-            if look.full:
+            if look.body_bytes >= look.most_bytes:
                 return
             offset = message.queue_offset
             physical, sizes, _ = self._store.index.entries(topic, queue_id, offset, 1)
@@ -186,44 +185,50 @@ class Taker:
     def _read_new(self, look: _Look, plan: Plan) -> bool:
         """Reads new messages; False when the look ends before the queue does."""
         _, topic, queue_id = look.key
-        tags = look.poll.tags if topic == look.poll.topic.name else EVERYTHING
-        while (room := look.room(plan)) > 0:
-            if look.work <= 0 or len(plan.skipped) >= _SKIPS_A_PLAN:
+        tags = EVERYTHING if look.retry else look.poll.tags
+        room = look.room(plan)
+        while room > 0:
+            if look.work <= 0:
                 return False
             start = plan.cursor
             count = room if tags.everything else _SCAN_ENTRIES
             offsets, sizes, codes = self._store.index.entries(topic, queue_id, start, count)
-            if not len(offsets):
-                return True
-            look.work -= len(offsets)
-            positions: Sequence[int] = range(len(offsets))
-            end = start + len(offsets)
+            found = len(offsets)
+            look.work -= found
+            positions: Sequence[int] = range(found)
             if not tags.everything:
                 wanted = np.flatnonzero(tags.mask(codes) | (sizes == 0))
                 offsets, sizes, codes = offsets[wanted], sizes[wanted], codes[wanted]
                 positions = wanted.tolist()
-            columns = (offsets.tolist(), sizes.tolist(), codes.tolist())
-            for position, physical, size, code in zip(positions, *columns, strict=True):
-                self._read_one(look, plan, start + position, physical, size, code)
+            for position, physical, size, code in zip(
+                positions, offsets.tolist(), sizes.tolist(), codes.tolist(), strict=True
+            ):
                 plan.cursor = start + position + 1
-                if look.room(plan) <= 0 or len(plan.skipped) >= _SKIPS_A_PLAN:
-                    break
-            else:
-                plan.cursor = end
+                if self._read_one(look, plan, start + position, physical, size, code):
+                    room -= 1
+                    if room == 0 or look.body_bytes >= look.most_bytes:
+                        return True
+                elif len(plan.skipped) >= _SKIPS_A_PLAN:
+                    return False
+            plan.cursor = start + found
+            if found < count:
+                return True
         return True
 
-    def _read_one(self, look: _Look, plan: Plan, offset: int, physical: int, size: int, code: int) -> None:
-        """A new message: delivered, skipped, or passed over by the filter."""
+    def _read_one(self, look: _Look, plan: Plan, offset: int, physical: int, size: int, code: int) -> bool:
+        """Whether a new message is delivered: it may be skipped, or passed over by the filter."""
         poll, attempt = look.poll, 1
         stored = self._read(physical, size)
         if stored is None:
             look.work -= _A_SKIP
             plan.skipped.append(InFlight(offset, 1, look.now, poll.delivery_id, "", poll.client_id))
-            return
-        if look.key.topic != poll.topic.name:  # a retry that a real broker made
+            return False
+        if look.retry:  # that a real broker made
             attempt += self._store.record(physical, size).reconsume_times
-        if attempt > 1 or poll.tags.matches(stored.properties.get("TAGS")):
-            plan.delivered.append(look.deliver(stored, offset, attempt, code))
+        if attempt == 1 and not poll.tags.matches(stored.properties.get("TAGS")):
+            return False
+        plan.delivered.append(look.deliver(stored, offset, attempt, code))
+        return True
 
     def _read(self, physical: int, size: int) -> StoredMessage | None:
         """A message of the log; None when there is none to be read."""
@@ -344,8 +349,20 @@ def _returned(message: InFlight, until_ms: int, status: Status) -> InFlight:
 class _Look:
     """A look of a poll: how much more it may do, and what it found in the queue `begin` named."""
 
-    __slots__ = ("_bytes", "_handle_queue", "body_bytes", "key", "messages", "now", "poll", "work")
+    __slots__ = (
+        "body_bytes",
+        "handle_queue",
+        "key",
+        "messages",
+        "most_bytes",
+        "now",
+        "poll",
+        "retry",
+        "work",
+    )
     key: QueueKey
+    handle_queue: int
+    retry: bool
 
     def __init__(self, poll: Poll, now: int) -> None:
         self.poll = poll
@@ -353,37 +370,28 @@ class _Look:
         self.work = _LOOK
         self.messages: list[bytes] = []
         self.body_bytes = 0
-        self._bytes = 0
-        self._handle_queue = 0
+        self.most_bytes = REPLY_BYTES
 
     def begin(self, key: QueueKey) -> None:
         self.work -= _A_QUEUE
         self.key = key
-        self._handle_queue = handle_queue(key)
-        self._bytes = self.poll.body_bytes
+        self.handle_queue = handle_queue(key)
+        self.retry = self.handle_queue != key.queue_id
+        self.most_bytes = REPLY_BYTES - self.poll.body_bytes
         self.messages = []
         self.body_bytes = 0
 
-    @property
-    def full(self) -> bool:
-        """Whether the reply takes no more."""
-        poll = self.poll
-        return (
-            len(poll.messages) + len(self.messages) >= poll.batch_size
-            or self._bytes + self.body_bytes >= REPLY_BYTES
-        )
-
     def room(self, plan: Plan) -> int:
         """How many new messages may be taken from the queue."""
-        if self._bytes + self.body_bytes >= REPLY_BYTES:
+        if self.body_bytes >= self.most_bytes:
             return 0
         left = self.poll.batch_size - len(self.poll.messages) - len(self.messages)
-        return min(left, plan.room - len(plan.delivered) + len(plan.replaced))
+        return min(left, plan.room)
 
     def deliver(self, stored: StoredMessage, offset: int, attempt: int, tags_code: int) -> InFlight:
         """Puts a message into what the reply will have."""
         poll, delivery_id = self.poll, self.poll.delivery_id
-        handle = encode_handle(self._handle_queue, offset, delivery_id)
+        handle = encode_handle(self.handle_queue, offset, delivery_id)
         self.messages.append(stored.received(poll.topic.name, handle, attempt, poll.invisible_ms))
         self.body_bytes += stored.body_length
         return InFlight(
