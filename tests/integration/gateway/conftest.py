@@ -11,7 +11,6 @@ import structlog
 
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
-from lakebroker_testing.messages import message  # noqa: F401
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from lakebroker_testing.logs import LogWriter as Writer  # noqa: F401
 from structured_streaming.sql import delta_session
-from tests.lake_checks import rows  # noqa: F401
 
 
 @pytest.fixture(scope="session")

@@ -1,1 +1,0 @@
-"""Moved; imports from here go soon."""

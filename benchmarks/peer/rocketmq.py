@@ -1,3 +1,0 @@
-"""Moved; imports from here go soon."""
-
-from lakebroker_testing.real_rocketmq import *  # noqa: F403
