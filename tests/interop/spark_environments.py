@@ -1,0 +1,36 @@
+"""Virtual environments with a Spark of another version, made at first use and kept under `.cache/`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+
+from lakebroker_testing.gateway import ROOT, ProcessError
+
+
+def interpreter(version: str) -> str:
+    """A Python that has pyspark `version` (such as 4.0) and what this project needs beside it, as pip chose it."""
+    folder = ROOT / ".cache" / f"spark-{version}"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["spark"], f"pyspark=={version}.*"]
+    python, ready = folder / "bin" / "python", folder / "installed.txt"
+    if not ready.exists() or ready.read_text() != "\n".join(wanted):
+        folder.parent.mkdir(exist_ok=True)
+        _run(sys.executable, "-m", "venv", "--clear", str(folder))
+        _run(str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted)
+        ready.write_text("\n".join(wanted))
+    return str(python)
+
+
+def environment() -> dict[str, str]:
+    """Variables for such an interpreter: this checkout's packages, its own Spark."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYSPARK"))}
+    return kept | {"PYTHONPATH": str(ROOT)}
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ProcessError(f"{' '.join(command)}: {done.stdout[-1500:]}{done.stderr[-1500:]}")

@@ -1,0 +1,107 @@
+"""Every version of Spark that is allowed reads a log to its end: continuously, once, and in a stream of one's own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from lakebroker_testing.gateway import ROOT
+from store.log_reader import LogReader
+from tests.interop.spark_environments import environment, interpreter
+from tests.lake_checks import assert_exact
+from tests.written_log import written
+
+BATCHES = 10
+BATCH_BYTES = 1 << 20
+RECORDS = BATCHES * BATCH_BYTES // 1200
+PATIENCE_S = 200.0
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log of ten batches."""
+    folder = written(tmp_path_factory.mktemp("store"), "broker-a", RECORDS)
+    assert (BATCHES - 1) * BATCH_BYTES < LogReader(folder).flushed_offset <= BATCHES * BATCH_BYTES
+    return folder
+
+
+def reput(version: str, store: Path, lake: Path, *arguments: str) -> list[str]:
+    return [
+        *(interpreter(version), "-m", "broker_gateway.cli.main", "reput"),
+        *(
+            "--store",
+            str(store),
+            "--lake",
+            str(lake),
+            "--batch-bytes",
+            str(BATCH_BYTES),
+            "--json",
+            *arguments,
+        ),
+    ]
+
+
+@pytest.mark.parametrize("version", ["4.0", "4.1", "4.2"])
+def test_a_log_of_ten_batches_is_read_to_its_end(tmp_path: Path, store: Path, version: str) -> None:
+    running = [interpreter(version), "-c", "import pyspark; print(pyspark.__version__)"]
+    assert subprocess.check_output(running, text=True, env=environment()).startswith(f"{version}.")
+
+    once = tmp_path / "once"
+    done = subprocess.run(
+        reput(version, store, once, "--once"),
+        **{"cwd": ROOT, "env": environment(), "capture_output": True, "text": True, "timeout": PATIENCE_S},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    sizes = [json.loads(line)["bytes"] for line in done.stdout.splitlines()]
+    assert assert_exact(once, store)["messages"] == RECORDS
+    assert len(sizes) >= BATCHES
+    assert max(sizes) <= BATCH_BYTES
+
+    continuous = tmp_path / "continuous"
+    assert batches_until_the_end(reput(version, store, continuous), tmp_path / "errors") >= BATCHES
+    assert assert_exact(continuous, store)["messages"] == RECORDS
+
+    reader = [interpreter(version), "-m", "tests.interop.spark_reader", str(store), str(once)]
+    read = subprocess.run(
+        [*reader, str(tmp_path / "checkpoint")],
+        **{"cwd": ROOT, "env": environment(), "capture_output": True, "text": True, "timeout": PATIENCE_S},
+    )
+    assert read.returncode == 0, read.stderr[-3000:]
+    found = json.loads(read.stdout.splitlines()[-1])
+    first, second = found["streams"]
+    assert sorted(first) == sorted(found["lake"])
+    assert len(set(first)) == len(first) == RECORDS
+    assert second == []
+
+
+def batches_until_the_end(command: list[str], errors: Path) -> int:
+    """Runs a reput until it says that nothing is left, then ends it as a service manager does."""
+    with errors.open("w") as stderr:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=stderr, text=True
+        )
+        assert process.stdout is not None
+        late = threading.Timer(PATIENCE_S, process.kill)
+        late.start()
+        try:
+            count, left = 0, -1
+            for line in process.stdout:
+                count, left = count + 1, json.loads(line)["lag_bytes"]
+                if left == 0:
+                    break
+            assert left == 0, f"{count} batches, {left} bytes left: {errors.read_text()[-3000:]}"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE_S) == 0, errors.read_text()[-3000:]
+        finally:
+            late.cancel()
+            process.kill()
+            process.wait()
+            process.stdout.close()
+    return count
