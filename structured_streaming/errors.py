@@ -21,3 +21,7 @@ class ForeignWriterError(LakeError):
 
 class TooMuchError(LakeError):
     """Rows that would not fit in memory together; made in parts they do."""
+
+
+class UnreachableError(SourceError):
+    """A log that does not answer now; it may later."""

@@ -3,10 +3,16 @@
 Executors scan and stage (`sink/staging.py`), the driver commits (`sink/delta_commit.py`). Where to begin is
 decided by the lake, never by Spark's checkpoint, which is scratch: each start makes a new one, so that a
 lost, copied or second checkpoint neither skips nor repeats.
+
+A signal ends the job cleanly, whoever else got it: a commit under way is finished, a batch that was not
+committed repeats at the next start.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
 import os
 import shutil
 import signal
@@ -18,22 +24,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from structured_streaming.errors import ForeignWriterError, LakeError
+from structured_streaming.batch_commits import BatchCommits
+from structured_streaming.errors import ForeignWriterError, LakeError, SourceError
 from structured_streaming.jvm_output import jvm_output_to_file
 from structured_streaming.progress import BatchReport
 from structured_streaming.sink.base import Sink
-from structured_streaming.sink.delta_commit import DeltaCommitSink
-from structured_streaming.source.logs import Log, open_log
+from structured_streaming.sink.delta_commit import DeltaCommitSink, LakeProgress
+from structured_streaming.source.log_watch import LogWatch
+from structured_streaming.source.logs import targets, token_of
+from structured_streaming.source.notes import Notes, NotesFile
 from structured_streaming.tables import create_tables
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 
 RETRIES = 10
 """Times that a failed query starts again without having committed anything in between."""
 LONGEST_WAIT_S = 30.0
+ANSWER_S = 60.0
+"""What the logs' answers may take at the start of a run that ends by itself."""
+SIGNAL_S = 3.0
+"""Spark that failed without a signal may have got ours: it is on its way."""
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """The JVM only coordinates: optimising its code took two of every three seconds that the batches had."""
 
@@ -69,16 +82,51 @@ class ReputOptions:
         return {name: value for name, value in options.items() if value}
 
 
-def reput_session(master: str = "local[2]") -> SparkSession:
-    """A Spark session for the job: no UI, one Python for driver and workers. Delta's jars are not needed."""
+class _Goal:
+    """What a run that ends by itself has to read: the logs' ends at its start. Raises SourceError."""
+
+    def __init__(self, options: ReputOptions) -> None:
+        named = {name.lower(): value for name, value in options.source().items()}
+        watch = LogWatch(targets(named), token_of(named), Notes(""), ANSWER_S)
+        self._lake = options.lake
+        self._states = watch.states()
+        self._missing = watch.missing()
+        if not self._states:
+            raise SourceError("; ".join(self._missing.values()))
+
+    @property
+    def ends(self) -> str:
+        """The option `endingOffsets`."""
+        return json.dumps({state.broker: state.end for state in self._states.values()})
+
+    def lacking(self) -> list[str]:
+        """What the lake does not hold of it."""
+        progress, lacking = LakeProgress(self._lake), list(self._missing.values())
+        for target, state in self._states.items():
+            reached = progress.position(state.broker, state.log_id)
+            begin = state.start if reached is None else reached
+            if begin < state.end:
+                lacking.append(
+                    f"of {target} the lake holds what is below {begin}, it ended at {state.end} at the start"
+                )
+        return lacking
+
+
+def reput_session(master: str = "local[2]", scratch: str = "") -> SparkSession:
+    """A Spark session for the job: no UI, one Python for driver and workers. Delta's jars are not needed.
+
+    What Spark leaves on disk is in `scratch`, which the caller removes; without it, in a new temporary folder.
+    """
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    scratch = scratch or tempfile.mkdtemp(prefix="lakebroker-spark-")
     builder = (
         SparkSession.builder.appName("lakebroker-reput")
         .master(master)
-        .config("spark.driver.extraJavaOptions", _JVM_OPTIONS)
+        .config("spark.driver.extraJavaOptions", f'{_JVM_OPTIONS} "-Djava.io.tmpdir={scratch}"')
+        .config("spark.local.dir", scratch)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -87,12 +135,23 @@ def reput_session(master: str = "local[2]") -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.adaptive.enabled", "false")
         .config("spark.sql.streaming.stopTimeout", "30s")
-        .config("spark.sql.warehouse.dir", tempfile.mkdtemp(prefix="lakebroker-warehouse-"))
+        .config("spark.sql.warehouse.dir", f"{scratch}/warehouse")
     )
     with jvm_output_to_file():
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A query that was started, and what belongs to it. `scratch` is to be removed after it ended."""
+
+    query: StreamingQuery
+    commits: BatchCommits
+    scratch: Path
+    notes: NotesFile
+    goal: _Goal | None
 
 
 def start_reput(
@@ -101,45 +160,48 @@ def start_reput(
     on_batch: Callable[[BatchReport], None] = lambda report: None,
     sink: Sink | None = None,
 ) -> tuple[StreamingQuery, Path]:
-    """Starts the query; returns it and its scratch checkpoint folder, to be removed after it ended.
+    """Starts the query; returns it and its scratch folder, to be removed after it ended. Raises LakeError."""
+    running = _start(session, options, on_batch, sink)
+    return running.query, running.scratch
 
-    Raises LakeError.
-    """
+
+def _start(
+    session: SparkSession, options: ReputOptions, on_batch: Callable[[BatchReport], None], sink: Sink | None
+) -> _Running:
     from structured_streaming.source.data_source import LakebrokerDataSource
 
     create_tables(options.lake)
+    goal = _Goal(options) if options.once else None
     session.dataSource.register(LakebrokerDataSource)
     destination = sink if sink is not None else DeltaCommitSink(options.lake)
-    token = Path(options.token_file).read_text().strip() if options.token_file else None
-
-    logs: dict[str, Log] = {}
-
-    def commit(batch: DataFrame, _: int) -> None:
-        report = destination.commit([row.asDict() for row in batch.collect()])
-        if report is None:
-            return
-        for (target, _broker, log_id), offset in report.ends.items():
-            try:
-                if target not in logs:
-                    logs[target] = open_log(target, token)
-                logs[target].report(log_id, offset)
-            except LakeError as error:  # a hint only: the gateway looks into the lake itself
-                sys.stderr.write(f"lakebroker: progress not reported: {error}\n")
-        on_batch(report)
-
-    checkpoint = Path(tempfile.mkdtemp(prefix="lakebroker-checkpoint-"))
-    writer = (
-        session.readStream.format("lakebroker")
-        .options(**options.source())
-        .load()
-        .writeStream.foreachBatch(commit)
-        .option("checkpointLocation", str(checkpoint))
+    token = token_of({"tokenfile": options.token_file})
+    commits = BatchCommits(destination, token, on_batch)
+    scratch = Path(tempfile.mkdtemp(prefix="lakebroker-checkpoint-"))
+    notes = scratch / "notes"
+    read = session.readStream.format("lakebroker").options(**options.source()).option("notes", str(notes))
+    if goal is not None:
+        read = read.option("endingOffsets", goal.ends)
+    query = (
+        read.load()
+        .writeStream.foreachBatch(commits)
+        .option("checkpointLocation", str(scratch / "checkpoint"))
         .queryName("reput")
+        .trigger(processingTime=options.trigger if goal is None else "0 seconds")
+        .start()
     )
-    writer = (
-        writer.trigger(availableNow=True) if options.once else writer.trigger(processingTime=options.trigger)
-    )
-    return writer.start(), checkpoint
+    if goal is not None:
+        threading.Thread(target=_end_when_read, args=(query,), daemon=True).start()
+    return _Running(query, commits, scratch, NotesFile(notes), goal)
+
+
+def _end_when_read(query: StreamingQuery) -> None:
+    """Ends a query once nothing more is to be read, with any version of Spark.
+
+    `Trigger.AvailableNow` would read one batch with Spark 4.0 and 4.1.
+    """
+    with contextlib.suppress(Exception):  # what the query failed with is told by who awaits its end
+        query.processAllAvailable()
+        query.stop()
 
 
 def run_reput(
@@ -149,10 +211,40 @@ def run_reput(
     sink: Sink | None = None,
 ) -> None:
     """Runs the job until it is done (`once`) or a signal stops it; a failed query starts again. Raises LakeError."""
-    session = reput_session(master)
     stopping = threading.Event()
+    _stop_at_signals(stopping)
+    with tempfile.TemporaryDirectory(prefix="lakebroker-spark-", ignore_cleanup_errors=True) as scratch:
+        session = None
+        try:
+            session = reput_session(master, scratch)
+            _stop_at_signals(stopping)  # Spark has its own handler
+            _run(session, options, on_batch, sink, stopping)
+        except Exception:
+            if not stopping.wait(SIGNAL_S):
+                raise
+        finally:
+            if stopping.is_set():
+                logging.getLogger("py4j").setLevel(
+                    logging.CRITICAL
+                )  # the JVM may be gone: it got the signal too
+            if session is not None:
+                with contextlib.suppress(Exception):
+                    session.stop()
+
+
+def _stop_at_signals(stopping: threading.Event) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stopping.set())
+
+
+def _run(
+    session: SparkSession,
+    options: ReputOptions,
+    on_batch: Callable[[BatchReport], None],
+    sink: Sink | None,
+    stopping: threading.Event,
+) -> None:
+    """Starts the query again until it is done. Raises LakeError."""
     committed = 0
 
     def counted(report: BatchReport) -> None:
@@ -161,21 +253,19 @@ def run_reput(
         on_batch(report)
 
     failures, seen = 0, 0
-    try:
-        while True:
-            problem = _run_query(session, options, counted, sink, stopping)
-            if problem is None:
-                return
-            failures = failures + 1 if committed == seen else 1
-            seen = committed
-            if options.once or failures > RETRIES or ForeignWriterError.__name__ in problem:
-                raise LakeError(_cause(problem))
-            wait_s = min(2.0**failures, LONGEST_WAIT_S)
-            sys.stderr.write(f"lakebroker: {_cause(problem)}; the query starts again in {wait_s:g} s\n")
-            if stopping.wait(wait_s):
-                return
-    finally:
-        session.stop()
+    while not stopping.is_set():
+        problem = _run_query(session, options, counted, sink, stopping)
+        if problem is None:
+            return
+        failures = failures + 1 if committed == seen else 1
+        seen = committed
+        if stopping.wait(SIGNAL_S):
+            return
+        if options.once or failures > RETRIES or ForeignWriterError.__name__ in problem:
+            raise LakeError(_cause(problem))
+        wait_s = min(2.0**failures, LONGEST_WAIT_S)
+        sys.stderr.write(f"lakebroker: {_cause(problem)}; the query starts again in {wait_s:g} s\n")
+        stopping.wait(max(wait_s - SIGNAL_S, 0))
 
 
 def _run_query(
@@ -185,18 +275,27 @@ def _run_query(
     sink: Sink | None,
     stopping: threading.Event,
 ) -> str | None:
-    """Runs the query until it ends or `stopping` is set; returns what it failed with, None for a good end."""
+    """Runs the query until it ends or `stopping` is set; returns what it failed with, None for a good end.
+
+    Raises LakeError for a run that ended by itself before all was read.
+    """
     from pyspark.errors import StreamingQueryException
 
-    query, checkpoint = start_reput(session, options, on_batch, sink)
+    running = _start(session, options, on_batch, sink)
     try:
-        while not stopping.is_set() and not query.awaitTermination(1):
-            pass
-        query.stop()
+        while not stopping.is_set() and not running.query.awaitTermination(1):
+            running.notes.show()
+        running.commits.close()
+        running.query.stop()
     except StreamingQueryException as error:
         return str(error)
     finally:
-        shutil.rmtree(checkpoint, ignore_errors=True)
+        running.commits.close()
+        running.notes.show()
+        shutil.rmtree(running.scratch, ignore_errors=True)
+    lacking = running.goal.lacking() if running.goal is not None and not stopping.is_set() else []
+    if lacking:
+        raise LakeError(f"not everything was read: {'; '.join(lacking)}; run it again")
     return None
 
 

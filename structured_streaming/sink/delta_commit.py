@@ -53,6 +53,7 @@ class LakeProgress:
     def __init__(self, location: str) -> None:
         folder = lake_folder(location)
         path = folder / REPUT_PROGRESS.name
+        self._progress: DeltaTable | None = None
         self._tables: list[DeltaTable] = []
         self.offsets: dict[tuple[str, str], int] = {}
         if not DeltaTable.is_deltatable(str(path)):
@@ -65,7 +66,18 @@ class LakeProgress:
             .to_pylist()
         )
         self.offsets = {(row["broker"], row["log_id"]): row["end_offset_max"] for row in rows}
+        self._progress = DeltaTable(str(path))
         self._tables = [DeltaTable(str(folder / table.name)) for table in DATA_TABLES]
+
+    def position(self, broker: str, log_id: str) -> int | None:
+        """Up to where the lake holds a log, at the last `refresh`; None when it knows nothing of it."""
+        version = self._progress.transaction_version(f"{broker}/{log_id}") if self._progress else None
+        return self.offsets.get((broker, log_id)) if version is None else version
+
+    def refresh(self) -> None:
+        """Makes `position` tell what was committed until now."""
+        if self._progress is not None:
+            self._progress.update_incremental()
 
     def stops(self, broker: str, log_id: str) -> list[int]:
         """Where tables stand beyond the progress of a log, ascending: a crash between commits left them ahead."""

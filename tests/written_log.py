@@ -1,4 +1,4 @@
-"""Moved; imports from here go soon."""
+"""A store with records that count, at a given broker name and segment size."""
 
 from lakebroker_testing.logs import HOST, written
 

@@ -1,0 +1,57 @@
+"""Options of the data source, validated; the table is in `data_source.py`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from store.delay_levels import parse_delay_levels
+from structured_streaming.errors import SourceError
+from structured_streaming.source.logs import targets, token_of
+
+MAX_BYTES_PER_TRIGGER = 256 << 20
+PARTITION_BYTES = 16 << 20
+LEAST_BYTES = 1024
+
+
+class SourceOptions:
+    """What the options say. Raises SourceError."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        raw = {key.lower(): value for key, value in options.items()}
+        self.targets = targets(raw)
+        self.token = token_of(raw)
+        self.max_bytes_given = "maxbytespertrigger" in raw
+        self.max_bytes = _bytes(raw, "maxBytesPerTrigger", MAX_BYTES_PER_TRIGGER)
+        self.partition_bytes = _bytes(raw, "partitionBytes", PARTITION_BYTES)
+        self.lake = raw.get("lake", "")
+        self.notes = raw.get("notes", "")
+        self.delay_levels = _delay_levels(raw.get("messagedelaylevel", ""))
+        starting = raw.get("startingoffsets", "earliest")
+        self.starting: str | dict[str, int] = (
+            starting if starting in ("earliest", "latest") else _offsets("startingOffsets", starting)
+        )
+        ending = raw.get("endingoffsets", "latest")
+        self.ending: dict[str, int] | None = None if ending == "latest" else _offsets("endingOffsets", ending)
+
+
+def _bytes(raw: Mapping[str, str], name: str, default: int) -> int:
+    text = raw.get(name.lower(), str(default))
+    if not text.isascii() or not text.isdigit() or int(text) < LEAST_BYTES:
+        raise SourceError(f"option {name}={text} is not a number of bytes of at least {LEAST_BYTES}")
+    return int(text)
+
+
+def _delay_levels(text: str) -> tuple[int, ...] | None:
+    try:
+        return parse_delay_levels(text) if text else None
+    except ValueError as error:
+        raise SourceError(f"option messageDelayLevel={text}: {error}") from error
+
+
+def _offsets(name: str, text: str) -> dict[str, int]:
+    try:
+        return {str(broker): int(offset) for broker, offset in json.loads(text).items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        words = "earliest, latest" if name == "startingOffsets" else "latest"
+        raise SourceError(f'option {name}={text}: give {words} or JSON such as {{"broker-a": 0}}') from error

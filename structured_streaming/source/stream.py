@@ -1,0 +1,302 @@
+"""Micro-batches of the logs: where they begin, what each holds, and what Spark of which version is told.
+
+| | Spark 4.2 and later | Spark 4.0 and 4.1 |
+|---|---|---|
+| asks with | `latestOffset(start, limit)` | `latestOffset()` |
+| a stream's batch | at most `maxBytesPerTrigger` | all there is: the reader cannot know where the last batch ended |
+| `Trigger.AvailableNow` | batches up to the end at the start | one batch |
+| the reput's batch | at most `maxBytesPerTrigger` | the same: the lake says where the last batch ended |
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader
+
+from structured_streaming.errors import SourceError
+from structured_streaming.source.data_source import START_S, LogRange, Reading, by_broker
+from structured_streaming.source.log_watch import PATIENCE_S, LogWatch
+from structured_streaming.source.logs import Log, LogState
+from structured_streaming.source.notes import Notes
+from structured_streaming.source.options import SourceOptions
+from structured_streaming.source.shares import fair_shares
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        SupportsTriggerAvailableNow,
+    )
+
+    ADMISSION_CONTROL = True
+except ImportError:  # Spark 4.0 and 4.1
+    ADMISSION_CONTROL = False
+    SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
+
+if TYPE_CHECKING:
+    from structured_streaming.sink.delta_commit import LakeProgress
+
+UNLIMITED = 1 << 62
+_IDLE_WAIT_MS = 250
+_NOBODY_WAIT_S = 0.25
+Offsets = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What the next batch reads of a log: the ranges between `cuts`."""
+
+    target: str
+    state: LogState
+    cuts: list[int]
+
+
+class _StreamReading(Reading):
+    """The reader, whatever Spark's version.
+
+    With `lake`, the lake's progress says where each batch begins. Tables ahead of it (a crash between two of
+    their commits) are caught up with by first batches that end exactly where one of them stands.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        super().__init__(options)
+        # a run that ends by itself is in no hurry: it waits for every log's answer
+        patience_s = PATIENCE_S if options.ending is None else START_S
+        self._watch = LogWatch(options.targets, options.token, Notes(options.notes), patience_s)
+        self._until = options.ending
+        self._stops: dict[tuple[str, str], list[int]] = {}
+        self._last: Offsets = {}
+        """What `latestOffset` gave last, or Spark told since."""
+        self._plans: dict[tuple[str, str], _Plan] = {}
+        self._begun: dict[tuple[str, str], _Plan] = {}
+        self._progress: LakeProgress | None = None
+        if options.lake:
+            from structured_streaming.sink.delta_commit import LakeProgress
+
+            self._progress = LakeProgress(options.lake)
+
+    def initialOffset(self) -> Offsets:
+        """Where the logs that answer begin; raises SourceError when none does."""
+        states = self._first_states()
+        if not states:
+            raise SourceError("; ".join(self._watch.missing().values()))
+        self._last = {
+            broker: {"log_id": state.log_id, "offset": self._first(state)}
+            for broker, (_, state) in states.items()
+        }
+        return self._last
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[LogRange]:
+        """The ranges of a batch; only what was not planned by this reader is asked for now."""
+        found = []
+        self._begun = {}
+        for broker, to in end.items():
+            key = (broker, to["log_id"])
+            begin = self._begin(broker, to["log_id"], start.get(broker))
+            plan = self._plans.get(key)
+            if begin is not None and begin >= to["offset"]:
+                continue
+            if plan is None or plan.cuts[-1] != to["offset"] or begin not in (None, plan.cuts[0]):
+                plan = self._planned(broker, to["log_id"], begin, to["offset"])
+            self._begun[key] = plan
+            found += self.parts(plan.target, plan.state, plan.cuts)
+        return found
+
+    def commit(self, end: Offsets) -> None:
+        """The lake's progress counts, not this."""
+
+    def _first_states(self, everyone: bool = False) -> dict[str, tuple[str, LogState]]:
+        """States of the logs that answer, once one does (or all did or failed); empty when none can be reached."""
+        until = time.monotonic() + START_S
+        states = self._watch.states()
+        while self._watch.unanswered and (everyone or not states) and time.monotonic() < until:
+            time.sleep(_NOBODY_WAIT_S)
+            states = self._watch.states()
+        return by_broker(states)
+
+    def _latest(self, start: Offsets, room: int) -> Offsets:
+        """The end of the next batch, of at most `room` bytes; it is planned here."""
+        self._last = {broker: dict(value) for broker, value in start.items()}
+        self._look_back()
+        states = by_broker(self._watch.states())
+        firsts = self._firsts(states)
+        if states and all(self._end(state) <= firsts[broker] for broker, (_, state) in states.items()):
+            after = {target: state.end for target, state in states.values()}
+            states = by_broker(self._watch.states(_IDLE_WAIT_MS, after))
+            firsts = self._firsts(states)
+        if not states:
+            time.sleep(_NOBODY_WAIT_S)
+        for broker, (_, state) in states.items():
+            self._last[broker] = {"log_id": state.log_id, "offset": firsts[broker]}
+        self._plans = self._plan(states, firsts, room)
+        for (broker, log_id), plan in self._plans.items():
+            self._last[broker] = {"log_id": log_id, "offset": plan.cuts[-1]}
+        return self._last
+
+    def _look_back(self) -> None:
+        """What became of the last batch; offsets of the lake count, whatever Spark believes."""
+        if self._progress is not None:
+            self._progress.refresh()
+        for (broker, log_id), plan in self._begun.items():
+            reached = self._position(broker, log_id)
+            if self._progress is None or (reached is not None and reached >= plan.cuts[-1]):
+                self._watch.read(plan.target)
+            else:
+                self._watch.rest(plan.target, f"{plan.target} could not be read", told=True)
+        self._begun = {}
+        for broker, known in self._last.items():
+            reached = self._position(broker, known["log_id"])
+            if reached is not None:
+                known["offset"] = reached
+
+    def _plan(
+        self, states: dict[str, tuple[str, LogState]], firsts: dict[str, int], room: int
+    ) -> dict[tuple[str, str], _Plan]:
+        """Fair shares of the next batch, cut into ranges by all logs at once."""
+        fences = {broker: self._fence(state, firsts[broker]) for broker, (_, state) in states.items()}
+        fenced = {broker: fence for broker, fence in fences.items() if fence > firsts[broker]}
+        backlogs = {
+            broker: backlog
+            for broker, (_, state) in states.items()
+            if (backlog := self._end(state) - firsts[broker]) > 0
+        }
+        shares = fair_shares(backlogs, room)
+        calls: dict[str, Callable[[Log], list[int]]] = {}
+        for broker in (
+            fenced or shares
+        ):  # others catch up first: a batch ends exactly where their tables stand
+            target, state = states[broker]
+            end = fenced.get(broker, self._end(state))
+            limit = 0 if fenced else shares[broker]
+            calls[target] = self._cutting(state.log_id, firsts[broker], end, limit)
+        cuts = self._watch.each(calls)
+        return {
+            (state.broker, state.log_id): _Plan(target, state, cuts[target])
+            for target, state in states.values()
+            if target in cuts
+        }
+
+    def _cutting(self, log_id: str, start: int, end: int, limit: int) -> Callable[[Log], list[int]]:
+        size = self.options.partition_bytes
+        return lambda log: log.split(log_id, start, end, size, limit)
+
+    def _planned(self, broker: str, log_id: str, begin: int | None, end: int) -> _Plan:
+        """The plan of a batch that another reader began. Raises SourceError."""
+        states = by_broker(self._watch.states())
+        target, state = states.get(broker, ("", None))
+        if state is None or state.log_id != log_id:
+            raise SourceError(f"log {log_id} of broker {broker} cannot be reached now; start its gateway")
+        first = begin if begin is not None else self._first(state)
+        cuts = self._watch.each({target: self._cutting(log_id, first, end, 0)})
+        if target not in cuts:
+            raise SourceError(self._watch.missing().get(target, f"{target} does not answer"))
+        return _Plan(target, state, cuts[target])
+
+    def _end(self, state: LogState) -> int:
+        """Where reading ends; a log that appears in a run that ends by itself is read up to its end then."""
+        if self._until is None:
+            return state.end
+        return min(state.end, self._until.setdefault(state.broker, state.end))
+
+    def _firsts(self, states: dict[str, tuple[str, LogState]]) -> dict[str, int]:
+        """Where the next batch begins in each log. Raises SourceError."""
+        firsts = {}
+        for broker, (_, state) in states.items():
+            begin = self._begin(broker, state.log_id, self._last.get(broker))
+            if begin is None or self._progress is not None:
+                begin = self._first(state)
+            firsts[broker] = begin
+        return firsts
+
+    def _begin(self, broker: str, log_id: str, known: dict[str, Any] | None) -> int | None:
+        """Where a batch of a log begins, by the lake or else by Spark; None when neither knows the log."""
+        reached = self._position(broker, log_id)
+        if reached is not None:
+            return reached
+        return known["offset"] if known is not None and known["log_id"] == log_id else None
+
+    def _position(self, broker: str, log_id: str) -> int | None:
+        """Up to where the lake holds a log; None when it knows nothing of it, or none is written to."""
+        return self._progress.position(broker, log_id) if self._progress is not None else None
+
+    def _fence(self, state: LogState, first: int) -> int:
+        """The next offset at which some table stands ahead of the lake's progress; -1 without one."""
+        key = (state.broker, state.log_id)
+        if key not in self._stops:
+            self._stops[key] = self._progress.stops(*key) if self._progress is not None else []
+        return next((stop for stop in self._stops[key] if stop > first), -1)
+
+    def _first(self, state: LogState) -> int:
+        """Where a log that no offset names yet begins. Raises SourceError."""
+        known = self._position(state.broker, state.log_id)
+        if known is not None:
+            if known > state.end:
+                raise SourceError(
+                    f"the lake holds broker {state.broker} up to offset {known}, its log {state.log_id} ends at "
+                    f"{state.end}: data were lost or are another log's; start the gateway with the lake's location"
+                )
+            if known < state.start:
+                raise SourceError(
+                    f"the log of broker {state.broker} begins at {state.start}, the lake holds it up to {known}: "
+                    f"{state.start - known} bytes are gone; restore the segments to go on without a gap"
+                )
+            return known
+        starting = self.options.starting
+        if self.options.lake or starting == "earliest":
+            return state.start
+        if isinstance(starting, dict):
+            return starting.get(state.broker, state.start)
+        return state.end
+
+
+if ADMISSION_CONTROL:
+
+    class LogStreamReader(_StreamReading, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+        """The reader for Spark 4.2 and later."""
+
+        def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+            room = UNLIMITED if isinstance(limit, ReadAllAvailable) else self.options.max_bytes
+            return self._latest(start, room)
+
+        def getDefaultReadLimit(self) -> ReadLimit:
+            return ReadMaxBytes(self.options.max_bytes)
+
+        def prepareForTriggerAvailableNow(self) -> None:
+            self._until = {} if self._until is None else self._until
+            for _, state in self._first_states().values():
+                self._end(state)
+
+else:
+
+    class LogStreamReader(_StreamReading, DataSourceStreamReader):  # type: ignore[misc,no-redef]
+        """The reader for Spark 4.0 and 4.1, which ask for the latest offset without saying where they are."""
+
+        def __init__(self, options: SourceOptions) -> None:
+            super().__init__(options)
+            if options.max_bytes_given and not options.lake:
+                raise SourceError(
+                    "option maxBytesPerTrigger needs Spark 4.2 or later; leave it out and batches hold all there is"
+                )
+
+        def latestOffset(self) -> Offsets:  # type: ignore[override]
+            if self._progress is not None:
+                return self._latest(self._last, self.options.max_bytes)
+            states = self._first_states(everyone=True)
+            if states and all(
+                self._last.get(broker) == self._offset(state) for broker, (_, state) in states.items()
+            ):
+                after = {target: state.end for target, state in states.values()}
+                states = by_broker(self._watch.states(_IDLE_WAIT_MS, after))
+            if never := self._watch.never_seen():
+                # with its place missing in the offset, it would be read from its beginning again
+                raise SourceError("; ".join(never))
+            self._last = self._last | {broker: self._offset(state) for broker, (_, state) in states.items()}
+            return self._last
+
+        def _offset(self, state: LogState) -> dict[str, Any]:
+            return {"log_id": state.log_id, "offset": self._end(state)}

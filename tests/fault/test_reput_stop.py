@@ -1,0 +1,83 @@
+"""How a reput ends: a signal to all of its processes, or a broker that never answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lakebroker_testing.gateway import ROOT, command
+from tests.lake_checks import assert_exact
+from tests.relay import Relay
+from tests.written_log import written
+
+PATIENCE_S = 200.0
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def reput(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
+    """A reput in a process group of its own, whose temporary files are in `tmp`."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir(exist_ok=True)
+    return subprocess.Popen(
+        command("reput", *arguments, "--lake", str(tmp_path / "lake"), "--json"),
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(temporary)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """What it wrote to its standard error, once it ended."""
+    try:
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        _, errors = process.communicate()
+        raise AssertionError(f"it did not end: {errors[-3000:]}") from None
+    return errors
+
+
+def assert_nothing_is_left(tmp_path: Path) -> None:
+    left = [path.name for path in (tmp_path / "tmp").iterdir() if "hsperf" not in path.name]
+    assert not left, f"temporary files are left: {left}"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_process_group_ends_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    store = written(tmp_path / "store", "broker-a", 8000)
+    process = reput(tmp_path, "--store", str(store), "--batch-bytes", str(1 << 20))
+    assert process.stdout is not None
+    first = json.loads(process.stdout.readline())
+    assert first["lag_bytes"] > 0
+    os.killpg(process.pid, number)
+    errors = ended(process)
+    assert process.returncode == 0, errors[-3000:]
+    assert "Traceback" not in errors
+    assert "py4j" not in errors
+    assert_nothing_is_left(tmp_path)
+    again = reput(tmp_path, "--store", str(store), "--once")
+    errors = ended(again)
+    assert again.returncode == 0, errors[-3000:]
+    assert assert_exact(tmp_path / "lake", store)["messages"] == 8000
+    assert_nothing_is_left(tmp_path)
+
+
+def test_a_run_that_could_not_read_all_says_so(tmp_path: Path) -> None:
+    store = written(tmp_path / "store", "broker-a", 500)
+    with Relay("", silent=True) as silent:
+        process = reput(tmp_path, "--store", str(store), "--brokers", silent.address, "--once")
+        errors = ended(process)
+    assert process.returncode == 1
+    assert silent.address in errors
+    assert "Traceback" not in errors
+    assert assert_exact(tmp_path / "lake", store)["messages"] == 500
+    assert_nothing_is_left(tmp_path)

@@ -1,0 +1,169 @@
+"""The data source over several gateways: fair shares of long backlogs, and brokers that fall silent. Without Spark."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from lakebroker_testing.gateway import Gateway
+from store.log_reader import LogReader
+from structured_streaming.batch_commits import BatchCommits
+from structured_streaming.errors import UnreachableError
+from structured_streaming.progress import BatchReport
+from structured_streaming.sink.delta_commit import DeltaCommitSink
+from structured_streaming.source import log_watch, logs
+from structured_streaming.source.data_source import LakebrokerDataSource, LogRange
+from structured_streaming.tables import create_tables
+from tests.relay import Relay
+from tests.written_log import written
+
+BATCH = 8 << 20
+SEGMENT = 16 << 20
+
+
+@contextlib.contextmanager
+def gateways(folder: Path, *sizes: tuple[int, int]) -> Iterator[list[Gateway]]:
+    """Gateways over stores with so many records of so many bytes."""
+    with contextlib.ExitStack() as stack:
+        started = []
+        for number, (count, body) in enumerate(sizes):
+            name, place = f"broker-{number}", folder / f"gateway-{number}"
+            written(place / "store", name, count, body, segment_size=SEGMENT)
+            options = {
+                "brokerName": name,
+                "brokerClusterName": "c",
+                "mappedFileSizeCommitLog": str(SEGMENT),
+            }
+            started.append(stack.enter_context(Gateway(place, **options)))
+        yield started
+
+
+def reader(*addresses: str, **options: str) -> Any:
+    source = LakebrokerDataSource({"brokers": ",".join(addresses), **options})
+    return source.streamReader(source.schema())
+
+
+class Reading:
+    """Asks a reader for batches as Spark does."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self.offset = stream.initialOffset()
+
+    def batch(self) -> list[LogRange]:
+        """The partitions of the next batch; empty when nothing is new."""
+        latest = self.stream.latestOffset(self.offset, self.stream.getDefaultReadLimit())
+        parts = [] if latest == self.offset else list(self.stream.partitions(self.offset, latest))
+        self.offset = latest
+        return parts
+
+    def manifest(self, parts: list[LogRange]) -> list[dict[str, Any]]:
+        return [row for part in parts for batch in self.stream.read(part) for row in batch.to_pylist()]
+
+
+@pytest.mark.timeout(300)
+def test_brokers_with_long_backlogs_get_fair_shares(tmp_path: Path) -> None:
+    sizes = ((105_000, 900), (105_000, 900), (400, 10_000))  # two of more than 100 MB
+    with gateways(tmp_path, *sizes) as started:
+        reading = Reading(reader(*(each.address for each in started), maxBytesPerTrigger=str(BATCH)))
+        found: list[Counter[str]] = []
+        keys: set[tuple[str, int]] = set()
+        while parts := reading.batch():
+            assert sum(part.end - part.start for part in parts) <= BATCH
+            found.append(Counter())
+            for part in parts:
+                for batch in reading.stream.read(part):
+                    brokers, offsets = batch["broker"].to_pylist(), batch["physical_offset"].to_pylist()
+                    keys.update(zip(brokers, offsets, strict=True))
+                    found[-1].update(brokers)
+    total = sum(found, Counter())
+    assert total == {f"broker-{number}": count for number, (count, _) in enumerate(sizes)}
+    assert len(keys) == total.total()
+    assert set(found[0]) == set(total)
+    assert all({"broker-0", "broker-1"} <= set(each) for each in found[:-2])
+    assert all(each["broker-1"] > 0.9 * each["broker-0"] for each in found[:-2])
+
+
+@pytest.mark.timeout(150)
+def test_a_broker_that_falls_silent_delays_nobody(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    with (
+        gateways(tmp_path, (2000, 10_000), (2000, 10_000)) as (far, near),
+        Relay(far.address) as line,
+        Relay("", silent=True) as never,
+    ):
+        addresses = (line.address, never.address, near.address)
+        reading = Reading(reader(*addresses, maxBytesPerTrigger=str(1 << 20), notes=str(notes)))
+        assert {part.broker for part in reading.batch()} == {"broker-0", "broker-1"}
+        line.silence()
+        (near_end,) = (each.flushed_offset for each in [LogReader(near.store)])
+        batches = 0
+        while reading.offset["broker-1"]["offset"] < near_end:
+            parts = reading.batch()
+            assert batches == 0 or {part.broker for part in parts} <= {"broker-1"}
+            batches += bool(parts)
+        assert batches >= 19
+        said = ""
+        while line.address not in said or never.address not in said:  # once their calls have run out
+            reading.batch()
+            said = notes.read_text() if notes.exists() else ""
+        assert len(said.splitlines()) == 2, said
+
+
+@pytest.mark.timeout(300)
+def test_a_broker_cut_off_in_mid_batch_delays_only_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logs, "SILENCE_S", 1.0)
+    monkeypatch.setattr(logs, "CALL_S", 3.0)
+    monkeypatch.setattr(log_watch, "SHORTEST_REST_S", 0.1)
+    lake, reports = tmp_path / "lake", list[BatchReport]()
+    create_tables(str(lake))
+    commits = BatchCommits(DeltaCommitSink(str(lake)), None, reports.append)
+    with gateways(tmp_path, (800, 10_000), (800, 10_000)) as (near, far), Relay(far.address) as line:
+        options = {"lake": str(lake), "maxBytesPerTrigger": str(2 << 20), "partitionBytes": str(512 << 10)}
+        addresses = (near.address, line.address)
+        reading = Reading(reader(*addresses, **options))
+        parts = reading.batch()
+        assert {part.broker for part in parts} == {"broker-0", "broker-1"}
+        mine = [part for part in parts if part.broker == "broker-1"]
+        manifest = reading.manifest([part for part in parts if part is not mine[-1]])
+        line.silence()
+        source = LakebrokerDataSource({"brokers": line.address})
+        with pytest.raises(UnreachableError, match=r"nothing for|DEADLINE"):
+            list(source.streamReader(source.schema()).read(mine[-1]))
+        commits._commit(manifest + reading.manifest(mine[-1:]))
+        assert line.address in capfd.readouterr().err
+        assert {broker: end for (_, broker, _), end in reports[-1].ends.items()} == {
+            "broker-0": max(part.end for part in parts if part.broker == "broker-0"),
+            "broker-1": mine[-1].start,
+        }
+        ends = {each.broker: each.flushed_offset for each in map(LogReader, (near.store, far.store))}
+        while progress(reports)["broker-0"] < ends["broker-0"]:
+            parts = reading.batch()
+            assert {part.broker for part in parts} <= {"broker-0"}
+            commits._commit(reading.manifest(parts))
+        line.speak()
+        while progress(reports)["broker-1"] < ends["broker-1"]:
+            commits._commit(reading.manifest(reading.batch()))
+        while parts := reading.batch():
+            commits._commit(reading.manifest(parts))
+        commits.close()
+        for each in (near, far):
+            each.terminate()
+    rows = (
+        DeltaTable(str(lake / "messages")).to_pyarrow_table(columns=["broker", "physical_offset"]).to_pylist()
+    )
+    assert Counter(row["broker"] for row in rows) == {"broker-0": 800, "broker-1": 800}
+    assert len({(row["broker"], row["physical_offset"]) for row in rows}) == 1600
+
+
+def progress(reports: list[BatchReport]) -> dict[str, int]:
+    """Up to where each broker's log was committed."""
+    return {broker: end for report in reports for (_, broker, _), end in report.ends.items()}

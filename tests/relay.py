@@ -1,0 +1,77 @@
+"""A way to a server that can fall silent, as a cut line or a stopped host does: nothing arrives and nothing is said."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+
+
+class Relay:
+    """Forwards connections to `host:port`; while silent it takes new ones and moves no byte."""
+
+    def __init__(self, address: str, silent: bool = False) -> None:
+        host, _, port = address.rpartition(":")
+        self._server = (host, int(port)) if address else None
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setblocking(False)
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._silent = silent
+        self._ended = False
+        self._peers: dict[socket.socket, socket.socket | None] = {}
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Relay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended = True
+        self._thread.join()
+        for each in (self._listener, *self._peers):
+            each.close()
+
+    def silence(self) -> None:
+        """From now on nothing arrives, in both directions."""
+        self._silent = True
+
+    def speak(self) -> None:
+        """What was held back arrives, and all that follows."""
+        self._silent = False
+
+    def _run(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            while not self._ended:
+                with contextlib.suppress(BlockingIOError):
+                    self._accept()
+                ready = [] if self._silent else [each for each in self._peers if each.fileno() >= 0]
+                for each in ready:
+                    selector.register(each, selectors.EVENT_READ)
+                for key, _ in selector.select(0.005):
+                    if isinstance(key.fileobj, socket.socket):
+                        self._forward(key.fileobj)
+                for each in ready:
+                    selector.unregister(each)
+
+    def _accept(self) -> None:
+        client, _ = self._listener.accept()
+        client.setblocking(True)
+        server = socket.create_connection(self._server) if self._server is not None else None
+        self._peers[client] = server
+        if server is not None:
+            self._peers[server] = client
+
+    def _forward(self, source: socket.socket) -> None:
+        target = self._peers[source]
+        try:
+            data = source.recv(1 << 16)
+            if target is not None and data:
+                target.sendall(data)
+                return
+        except OSError:
+            pass
+        for each in (source, target):
+            if each is not None:
+                each.close()
+                self._peers.pop(each, None)

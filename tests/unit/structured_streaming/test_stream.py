@@ -1,0 +1,131 @@
+"""The stream reader over stores by path, called as Spark calls it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store.log_reader import LogReader
+from structured_streaming.errors import SourceError
+from structured_streaming.source.data_source import LakebrokerDataSource, LogRange
+from tests.written_log import written
+
+BATCH = 256 << 10
+
+
+def reader(*stores: Path, **options: str) -> Any:
+    source = LakebrokerDataSource({"store": ",".join(map(str, stores)), **options})
+    return source.streamReader(source.schema())
+
+
+def batches(stream: Any, start: dict[str, Any] | None = None) -> Iterator[list[LogRange]]:
+    """Partitions of every batch until nothing is new, as Spark asks for them."""
+    offset = start if start is not None else stream.initialOffset()
+    while (latest := stream.latestOffset(offset, stream.getDefaultReadLimit())) != offset:
+        yield list(stream.partitions(offset, latest))
+        offset = latest
+
+
+def keys(stream: Any, parts: list[LogRange]) -> Counter[tuple[str, int]]:
+    """Row keys that the partitions of a batch hold."""
+    found: Counter[tuple[str, int]] = Counter()
+    for part in parts:
+        for batch in stream.read(part):
+            found.update(zip(batch["broker"].to_pylist(), batch["physical_offset"].to_pylist(), strict=True))
+    return found
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_every_batch_has_rows_of_each_broker_with_a_backlog(tmp_path: Path, count: int) -> None:
+    stores = [written(tmp_path / f"{n}", f"broker-{n}", 2000 * (n + 1)) for n in range(count)]
+    stream = reader(*stores, maxBytesPerTrigger=str(BATCH), partitionBytes=str(64 << 10))
+    ends = {f"broker-{n}": LogReader(store).flushed_offset for n, store in enumerate(stores)}
+    done = dict.fromkeys(ends, 0)
+    found: Counter[tuple[str, int]] = Counter()
+    for number, parts in enumerate(batches(stream)):
+        behind = {broker for broker, end in ends.items() if done[broker] < end}
+        assert {part.broker for part in parts} == behind, f"batch {number}"
+        assert sum(part.end - part.start for part in parts) <= BATCH
+        for part in parts:
+            assert part.start == done[part.broker]
+            done[part.broker] = part.end
+        found += keys(stream, parts)
+    assert done == ends
+    assert len(found) == 2000 * sum(range(1, count + 1))
+    assert set(found.values()) == {1}
+
+
+def test_planning_costs_the_batch_not_the_backlog(tmp_path: Path) -> None:
+    store = written(tmp_path / "store", "broker-a", 12_000)  # twelve segments
+    stream = reader(store, maxBytesPerTrigger=str(BATCH), partitionBytes=str(64 << 10))
+    opened: set[str] = set()
+    from store import log_reader
+
+    real = log_reader.Segment
+
+    def spy(path: Path, *arguments: Any, **named: Any) -> Any:
+        opened.add(path.name)
+        return real(path, *arguments, **named)
+
+    log_reader.Segment = spy  # type: ignore[misc,assignment]
+    try:
+        start = stream.initialOffset()
+        latest = stream.latestOffset(start, stream.getDefaultReadLimit())
+        stream.partitions(start, latest)
+    finally:
+        log_reader.Segment = real  # type: ignore[misc]
+    assert len(opened) == 1, f"a batch of {BATCH} bytes looked into {len(opened)} segments"
+    mapped = [
+        line for line in Path("/proc/self/maps").read_text().splitlines() if f"{store}/commitlog" in line
+    ]
+    assert not mapped, "a segment stays mapped that the broker may delete"
+
+
+def test_a_record_larger_than_a_share_is_read_all_the_same(tmp_path: Path) -> None:
+    stores = [written(tmp_path / f"{n}", f"broker-{n}", 20, body=40_000) for n in range(2)]
+    stream = reader(*stores, maxBytesPerTrigger="1024", partitionBytes="1024")
+    sizes = [len(keys(stream, parts)) for parts in batches(stream)]
+    assert sizes == [2] * 20
+
+
+def test_a_stream_goes_on_from_spark_s_checkpoint_and_ends_where_it_is_told(tmp_path: Path) -> None:
+    store = written(tmp_path / "store", "broker-a", 3000)
+    end = LogReader(store).flushed_offset
+    first = reader(store, maxBytesPerTrigger=str(BATCH))
+    start = first.initialOffset()
+    middle = first.latestOffset(start, first.getDefaultReadLimit())
+    again = reader(store, maxBytesPerTrigger=str(BATCH))
+    (part,) = again.partitions(start, middle)
+    assert (part.start, part.end) == (0, middle["broker-a"]["offset"])
+    rest = [part for parts in batches(again, middle) for part in parts]
+    assert (rest[0].start, rest[-1].end) == (part.end, end)
+    bounded = reader(store, endingOffsets=json.dumps({"broker-a": part.end}))
+    assert [part.end for parts in batches(bounded) for part in parts] == [part.end]
+
+
+def test_a_log_that_cannot_be_opened_is_left_out_of_a_stream_and_fails_a_batch(tmp_path: Path) -> None:
+    store, gone = written(tmp_path / "store", "broker-a", 300), tmp_path / "gone"
+    notes = tmp_path / "notes"
+    stream = reader(store, gone, notes=str(notes))
+    assert len(list(batches(stream))) == 1
+    stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+    (line,) = notes.read_text().splitlines()
+    assert str(gone) in line
+    source = LakebrokerDataSource({"store": f"{store},{gone}"})
+    with pytest.raises(SourceError, match="gone"):
+        source.reader(source.schema()).partitions()
+    shutil.rmtree(store)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"startingOffsets": "sometimes"}, {"endingOffsets": "1"}, {"maxBytesPerTrigger": "²"}]
+)
+def test_a_wrong_option_is_named(tmp_path: Path, wrong: dict[str, str]) -> None:
+    with pytest.raises(SourceError, match=next(iter(wrong))):
+        reader(tmp_path, **wrong)
