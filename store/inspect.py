@@ -26,7 +26,8 @@ class TopicSummary:
 
 @dataclass(slots=True)
 class Summary:
-    """A log between two physical offsets. Times in ms since the epoch, None for an empty log."""
+    """A log between two physical offsets, the last one known to be on disk. Times in ms since the epoch, None for an
+    empty log. `unflushed` is what stands behind, up to `written_offset`: the page cache may be all that has it."""
 
     min_offset: int
     max_offset: int
@@ -35,6 +36,9 @@ class Summary:
     first_ms: int | None = None
     last_ms: int | None = None
     topics: dict[str, TopicSummary] = field(default_factory=dict)
+    unflushed_records: int = 0
+    unflushed_bytes: int = 0
+    written_offset: int = 0
 
     @property
     def records_per_s(self) -> float:
@@ -57,6 +61,12 @@ def summarize(reader: LogReader, progress: Callable[[int, int], None] = lambda d
             result.last_ms = last if result.last_ms is None else max(last, result.last_ms)
             _count_topics(found, result.topics)
         progress(stop - result.min_offset, result.max_offset - result.min_offset)
+    result.written_offset = result.max_offset
+    for found in reader.unflushed():
+        if len(found):
+            result.unflushed_records += len(found)
+            result.unflushed_bytes += int(found.size.sum())
+            result.written_offset = found.next_offset
     return result
 
 

@@ -12,7 +12,7 @@ from store.flush import FLUSHED_FILE, read_flushed
 from store.kernels.code_folders import CODE_FOLDERS
 from store.queue_index import NO_LIMIT
 from store.recovery import commit_log_folders, load_identity
-from store.scan import as_bytes, scan
+from store.scan import Scan, as_bytes, scan
 from store.segment import Segment, list_segments
 
 _MOST_OPEN = 4
@@ -56,6 +56,20 @@ class LogReader:
             if end > start:
                 return end
         return self.min_offset
+
+    def unflushed(self) -> Iterator[Scan]:
+        """Whole records behind the flushed offset, as far as the next start of the broker would keep them."""
+        if not self._published:
+            return  # the end is that of the records
+        at = self.flushed_offset
+        for start, path in self._found():
+            if start + path.stat().st_size <= at:
+                continue
+            segment = self._segment(max(at, start))
+            found = scan(segment.view[max(at - start, 0) :], max(at, start), mode="tail")
+            yield found
+            if found.ended != "end":
+                return
 
     def split(self, start: int, end: int, max_bytes: int, limit_bytes: int = NO_LIMIT) -> list[int]:
         """Boundaries of ranges of at most `max_bytes`, or one record; the first is `start`.

@@ -284,6 +284,11 @@ def _show_summary(reader: LogReader, as_json: bool) -> None:
             "max_offset": found.max_offset,
             "records": found.records,
             "bytes": found.bytes,
+            "unflushed": {
+                "records": found.unflushed_records,
+                "bytes": found.unflushed_bytes,
+                "max_offset": found.written_offset,
+            },
             "first_store_timestamp": found.first_ms,
             "last_store_timestamp": found.last_ms,
             "records_per_s": round(found.records_per_s, 3),
@@ -301,6 +306,12 @@ def _show_summary(reader: LogReader, as_json: bool) -> None:
         f"{found.records:,} records of {found.bytes:,} bytes",
         highlight=False,
     )
+    if found.unflushed_records:
+        console.print(
+            f"behind {found.max_offset:,}, the end that is known to be on disk: {found.unflushed_records:,} records of "
+            f"{found.unflushed_bytes:,} bytes up to {found.written_offset:,}; the broker's next start takes them",
+            highlight=False,
+        )
     if found.first_ms is not None and found.last_ms is not None:
         console.print(
             f"stored {_time(found.first_ms)} to {_time(found.last_ms)}, {found.records_per_s:,.1f} a second",

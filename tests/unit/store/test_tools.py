@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tarfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
+from lakebroker_testing.faults import flip_byte
 from store.message_store import MessageStore
 from store.record import Host, PendingRecord, encode_properties
 
@@ -134,3 +136,53 @@ def test_wrong_input_is_named(
     result = run(*[places.get(each, each) for each in arguments])
     assert result.exit_code == code
     assert said in result.stderr
+
+
+def test_what_stands_behind_the_flushed_offset_after_a_crash_is_shown(tmp_path: Path) -> None:
+    store = MessageStore.open(
+        tmp_path / "running",
+        broker="b",
+        cluster="c",
+        store_host=HOST,
+        segment_size=SEGMENT,
+        flush_interval_ms=60_000,
+        flush_thorough_ms=600_000,
+    )
+    record = PendingRecord("t", 0, bytes(1000), b"", 1000, HOST.packed)
+    for _ in range(20):
+        store.append([record])
+    flushed = threading.Event()
+    store.wait_flushed(store.max_offset, lambda error: flushed.set())
+    assert flushed.wait(120)
+    end = store.max_offset
+    assert store.flushed_offset == end
+    more = [store.append([record])[0] for _ in range(100)]  # beyond the segment
+    crashed = tmp_path / "crashed"
+    shutil.copytree(tmp_path / "running", crashed)
+    known = int.from_bytes((crashed / "flushed").read_bytes()[:8], "big")
+    behind = [each for each in more if each.physical_offset >= known]
+    assert behind
+    found = printed("inspect", crashed)
+    assert (found["records"], found["max_offset"]) == (120 - len(behind), known)
+    assert found["unflushed"] == {
+        "records": len(behind),
+        "bytes": sum(each.size for each in behind),
+        "max_offset": store.max_offset,
+    }
+    assert f"{len(behind):,} records of" in run("inspect", crashed).stdout
+    store.close()
+    last = more[-1]
+    number = last.physical_offset // SEGMENT
+    flip_byte(crashed / "commitlog" / f"{number * SEGMENT:020d}", last.physical_offset % SEGMENT + 100)
+    found = printed("inspect", crashed)["unflushed"]
+    assert (found["records"], found["max_offset"]) == (len(behind) - 1, last.physical_offset), (
+        "as a start does"
+    )
+    again = MessageStore.open(crashed, broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT)
+    assert again.max_offset == last.physical_offset
+    again.close()
+    assert printed("inspect", crashed)["unflushed"] == {
+        "records": 0,
+        "bytes": 0,
+        "max_offset": again.max_offset,
+    }
