@@ -39,7 +39,8 @@ from broker_gateway.service.context import CallContext
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.messages import receive_request
-from store.index_run import FileRun, Key, LiveRun
+from store.index_file import Key
+from store.index_run import FileRun, LiveRun
 from store.message_store import MessageStore
 from store.queue_index import QueueIndex
 from store.record import Host, tags_code

@@ -1,33 +1,16 @@
 """Queue entries of one stretch of the log, a run: in memory while it grows, then a file under `lakeindex/`.
 
 A run covers the physical offsets [start, end), never more than one segment of the log, and is written once its
-records are on disk. Its file is named by `start` in 20 digits and holds, little-endian:
-
-| section | per | columns |
-|---|---|---|
-| header | file | magic, version, log id, start, end, records, entries, queues, bytes of names, CRC-32 of the columns, CRC-32 of header, directory and names |
-| directory | queue, by (hash, queue id) | hash of topic and queue id, topic (where in the names, length), queue id, first queue offset, first entry, entries, next queue offset |
-| names | topic | UTF-8 |
-| starts | record | physical offset - start (u4) |
-| offsets, sizes, codes | entry, by queue | physical offset - start (u4), size (i4; 0: cannot be read), tags code (i8) |
-
-The directory names every queue the log knew, also those without an entry in the run, with the offset that their
-next record gets: the newest file alone restores those. The columns are checked when they are first read, so that
-a start need not read them all.
+records are on disk, as `store/index_file.py` has it.
 """
 
 from __future__ import annotations
 
 import bisect
-import hashlib
-import mmap
 import os
 import struct
-import threading
 from array import array
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,38 +19,26 @@ from numpy.typing import NDArray
 from zlib_ng import zlib_ng
 
 from store.errors import StoreDamagedError
+from store.index_file import (
+    DIRECTORY,
+    HEADER,
+    HOLE,
+    MAGIC,
+    MAPPED,
+    PIECE_BYTES,
+    VERSION,
+    Key,
+    Longs,
+    Mapped,
+    columns_of,
+    key_hash,
+)
 from store.permissions import open_new
 from store.segment import sync_folder
 
 Ints = NDArray[np.int32]
-Longs = NDArray[np.int64]
-Key = tuple[str, int]
-"""Topic and queue id."""
-MOST_MAPPED = 64
-"""Files of runs that are mapped, and open, at a time."""
 LARGEST_GAP = 4096
 """A run whose queue offsets jump further ahead ends before the jump."""
-_MAGIC = b"LKINDEX1"
-_VERSION = 2
-_HEADER = struct.Struct("<8sI4x32sqqqqqqII")
-_DIRECTORY = np.dtype(
-    [
-        ("hash", "<u8"),
-        ("name_start", "<u4"),
-        ("name_length", "<u2"),
-        ("pad", "<u2"),
-        ("queue_id", "<i4"),
-        ("entries", "<u4"),
-        ("base", "<i8"),
-        ("first", "<i8"),
-        ("next", "<i8"),
-    ]
-)
-_ROW = struct.Struct("<QIH2xiIqqq")
-"""A row of the directory."""
-_HASH = struct.Struct("<Q")
-_PIECE_BYTES = 1 << 20
-_HOLE = 0xFFFFFFFF
 _FEW = 8
 """Entries that are faster one by one than as arrays."""
 
@@ -157,7 +128,7 @@ class LiveRun:
         elif gap > LARGEST_GAP:
             return False
         elif gap > 0:
-            rows.extend([_HOLE] * gap)
+            rows.extend([HOLE] * gap)
             rows.append(row)
         elif position < 0:
             self.queues[key] = _Queue(queue_offset, row)
@@ -192,7 +163,7 @@ class LiveRun:
     def entries(self, key: Key, low: int, high: int) -> Entries:
         """Entries by position in the queue, [low, high)."""
         some = self.queues[key].rows[low:high]
-        if len(some) <= _FEW and _HOLE not in some:
+        if len(some) <= _FEW and HOLE not in some:
             offsets, sizes, codes = self._offsets, self._sizes, self._codes
             return Entries(
                 np.array([offsets[row] for row in some], dtype=np.int64),
@@ -206,13 +177,13 @@ class LiveRun:
                 np.zeros(len(some), dtype=np.int64),
             )
             for position, row in enumerate(some):
-                if row != _HOLE:
+                if row != HOLE:
                     few.offsets[position], few.sizes[position] = self._offsets[row], self._sizes[row]
                     few.codes[position] = self._codes[row]
             return few
         rows = np.frombuffer(some, dtype=np.uint32) if some else np.empty(0, dtype=np.uint32)
-        if _HOLE in some:
-            held = np.flatnonzero(rows != _HOLE)
+        if HOLE in some:
+            held = np.flatnonzero(rows != HOLE)
             found = Entries(
                 np.zeros(len(rows), dtype=np.int64),
                 np.zeros(len(rows), dtype=np.int32),
@@ -243,9 +214,9 @@ class LiveRun:
     def write(self, folder: Path, log_id: str, next_offsets: Mapping[Key, int]) -> FileRun:
         """Writes the run, whole or not at all, and gives it as it is on disk. Raises OSError."""
         names, directory, order = self._directory(next_offsets)
-        header = _HEADER.pack(
-            _MAGIC,
-            _VERSION,
+        header = HEADER.pack(
+            MAGIC,
+            VERSION,
             log_id.encode(),
             self.start,
             self.end,
@@ -257,7 +228,7 @@ class LiveRun:
             0,
         )
         offsets = np.asarray(self._offsets)
-        held = np.flatnonzero(order != _HOLE)
+        held = np.flatnonzero(order != HOLE)
         columns: list[NDArray[Any]] = [(offsets - self.start).astype("<u4")]
         sources: list[tuple[NDArray[Any], str]] = [
             (offsets - self.start, "<u4"),
@@ -296,7 +267,7 @@ class LiveRun:
         names = bytearray()
         places: dict[str, tuple[int, int]] = {}
         keys = list({**dict.fromkeys(self.queues), **next_offsets})
-        directory = np.zeros(len(keys), dtype=_DIRECTORY)
+        directory = np.zeros(len(keys), dtype=DIRECTORY)
         for number, (topic, queue_id) in enumerate(keys):
             place = places.get(topic)
             if place is None:
@@ -342,22 +313,22 @@ class FileRun:
         self.deleted = False
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            if size < _HEADER.size:
+            if size < HEADER.size:
                 raise StoreDamagedError(f"{path} has {size} bytes and is no index of the log")
-            head = file.read(_HEADER.size)
-            (magic, version, log_id, self.start, self.end, *counts, names, columns, check) = _HEADER.unpack(
+            head = file.read(HEADER.size)
+            (magic, version, log_id, self.start, self.end, *counts, names, columns, check) = HEADER.unpack(
                 head
             )
-            if magic != _MAGIC or version != _VERSION:
-                raise StoreDamagedError(f"{path} is no index of the log of version {_VERSION}")
+            if magic != MAGIC or version != VERSION:
+                raise StoreDamagedError(f"{path} is no index of the log of version {VERSION}")
             self.log_id = log_id.decode("ascii", "replace")
             self._counts: tuple[int, int, int] = (counts[0], counts[1], counts[2])
             self._names_bytes = int(names)
             if min(names, *counts) < 0 or self._end_of_columns() > size:
                 raise StoreDamagedError(f"{path} is shorter than its header says")
             seen = zlib_ng.crc32(head[:-4])
-            left = self._columns_at() - _HEADER.size - self._padding()
-            while left and (piece := file.read(min(left, _PIECE_BYTES))):
+            left = self._columns_at() - HEADER.size - self._padding()
+            while left and (piece := file.read(min(left, PIECE_BYTES))):
                 seen, left = zlib_ng.crc32(piece, seen), left - len(piece)
             if check != seen:
                 raise StoreDamagedError(f"the header or directory of {path} is damaged")
@@ -376,7 +347,7 @@ class FileRun:
         """Raises StoreDamagedError, and removes the file, when its columns are damaged; looks once."""
         if self._checked:
             return
-        mapped = _MAPPED.of(self)
+        mapped = MAPPED.of(self)
         if zlib_ng.crc32(memoryview(mapped.data)[self._columns_at() :]) != self._columns_check:
             self.path.unlink(missing_ok=True)
             sync_folder(self.path.parent)
@@ -389,14 +360,14 @@ class FileRun:
         """First queue offset and number of the queue's entries; None when it has none here."""
         if self.deleted:
             return None
-        row = _MAPPED.of(self).row(key)
+        row = MAPPED.of(self).row(key)
         return (row.base, row.entries) if row is not None and row.entries else None
 
     def following(self, key: Key) -> int:
         """The offset that the queue's next record got when the run ended; 0 for one that was not known."""
         if self.deleted:  # by another thread than the one that looks: as if it were older than the log
             return 0
-        row = _MAPPED.of(self).row(key)
+        row = MAPPED.of(self).row(key)
         return row.following if row is not None else 0
 
     def entries(self, key: Key, low: int, high: int) -> Entries:
@@ -413,18 +384,18 @@ class FileRun:
 
     def next_offsets(self) -> Iterator[tuple[Key, int]]:
         """For every queue known when the run ended: the offset that its next record gets."""
-        mapped = _MAPPED.of(self)
+        mapped = MAPPED.of(self)
         return zip(mapped.keys(), mapped.directory["next"].tolist(), strict=True)
 
     def bases(self) -> Iterator[tuple[Key, int]]:
         """For every queue with entries here: the first one's offset."""
-        mapped = _MAPPED.of(self)
+        mapped = MAPPED.of(self)
         held = np.flatnonzero(mapped.directory["entries"])
         return zip(mapped.keys(held), mapped.directory["base"][held].tolist(), strict=True)
 
     def changes_since(self, before: FileRun) -> tuple[list[tuple[Key, int]], dict[Key, int]]:
         """Queues that began again, at an offset below where the run before left them; the next offsets it alone knew."""
-        mapped, old = _MAPPED.of(self), _MAPPED.of(before)
+        mapped, old = MAPPED.of(self), MAPPED.of(before)
         hashes, known = mapped.directory["hash"], np.ascontiguousarray(old.directory["hash"])
         gone = np.flatnonzero(~np.isin(known, hashes))
         forgotten = dict(zip(old.keys(gone), old.directory["next"][gone].tolist(), strict=True))
@@ -466,7 +437,7 @@ class FileRun:
         sizes[rows[whole]], codes[rows[whole]] = mapped.sizes[whole], mapped.codes[whole]
         if len(starts):
             run.extend(starts, sizes, codes)
-        rows = np.where(whole, rows, _HOLE).astype(np.uint32)
+        rows = np.where(whole, rows, HOLE).astype(np.uint32)
         for key, first, count, base in zip(
             mapped.keys(),
             directory["first"].tolist(),
@@ -483,14 +454,14 @@ class FileRun:
     def delete(self) -> None:
         """Removes the file; who still looks finds nothing in it."""
         self.deleted = True
-        _MAPPED.forget(self)
+        MAPPED.forget(self)
         self.path.unlink(missing_ok=True)
 
-    def map(self) -> _Mapped:
-        """The file, mapped; for `_MAPPED`. Raises FileNotFoundError once it was deleted."""
+    def map(self) -> Mapped:
+        """The file, mapped; for `MAPPED`. Raises FileNotFoundError once it was deleted."""
         records, entries, queues = self._counts
         try:
-            return _Mapped(self.path, self._names_bytes, queues, self._columns_at(), records, entries)
+            return Mapped(self.path, self._names_bytes, queues, self._columns_at(), records, entries)
         except FileNotFoundError as error:
             if self.deleted:
                 raise
@@ -498,145 +469,24 @@ class FileRun:
                 f"{self.path} is gone; restart the broker: it is made anew from the log"
             ) from error
 
-    def _read(self) -> _Mapped:
+    def _read(self) -> Mapped:
         self.check()
-        return _MAPPED.of(self)
+        return MAPPED.of(self)
 
     def _behind(self, starts: NDArray[Any], offset: int) -> int:
         relative = min(max(offset - self.start, -1), 0xFFFFFFFF)
         return 0 if relative < 0 else int(np.searchsorted(starts, np.uint32(relative), side="right"))
 
     def _padding(self) -> int:
-        return -(_DIRECTORY.itemsize * self._counts[2] + self._names_bytes + _HEADER.size) % 8
+        return -(DIRECTORY.itemsize * self._counts[2] + self._names_bytes + HEADER.size) % 8
 
     def _columns_at(self) -> int:
-        names_at = _HEADER.size + _DIRECTORY.itemsize * self._counts[2]
+        names_at = HEADER.size + DIRECTORY.itemsize * self._counts[2]
         return names_at + self._names_bytes + self._padding()
 
     def _end_of_columns(self) -> int:
         records, entries, _ = self._counts
-        return _columns(self._columns_at(), records, entries)[-1][1] + 8 * entries
-
-
-def _columns(at: int, records: int, entries: int) -> list[tuple[str, int, int]]:
-    """Type, place and length of starts, offsets, sizes, codes."""
-    found = []
-    for kind, count in (("<u4", records), ("<u4", entries), ("<i4", entries), ("<i8", entries)):
-        at += -at % 8
-        found.append((kind, at, count))
-        at += count * np.dtype(kind).itemsize
-    return found
-
-
-class _Row(NamedTuple):
-    """What the directory says of a queue: see the module."""
-
-    base: int
-    entries: int
-    first: int
-    following: int
-
-
-class _Mapped:
-    """A run's file in memory. The mapping goes with the last array made of it."""
-
-    __slots__ = ("_names_at", "_queues", "codes", "data", "directory", "offsets", "sizes", "starts")
-
-    def __init__(
-        self, path: Path, names: int, queues: int, columns_at: int, records: int, entries: int
-    ) -> None:
-        with path.open("rb") as file:
-            self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._queues = queues
-        self._names_at = _HEADER.size + _DIRECTORY.itemsize * queues
-        self.directory = np.frombuffer(self.data, dtype=_DIRECTORY, count=queues, offset=_HEADER.size)
-        self.starts, self.offsets, self.sizes, self.codes = (
-            np.frombuffer(self.data, dtype=kind, count=count, offset=at)
-            for kind, at, count in _columns(columns_at, records, entries)
-        )
-
-    def row(self, key: Key) -> _Row | None:
-        """The directory's row of a queue."""
-        wanted, data = key_hash(key), self.data
-        at = bisect.bisect_left(
-            range(self._queues),
-            wanted,
-            key=lambda row: int(_HASH.unpack_from(data, _HEADER.size + row * _ROW.size)[0]),
-        )
-        topic = key[0].encode()
-        while at < self._queues:
-            found = _ROW.unpack_from(data, _HEADER.size + at * _ROW.size)
-            hashed, name, length, queue_id, entries, base, first, following = found
-            if hashed > wanted:
-                return None
-            if hashed == wanted and queue_id == key[1]:
-                start = self._names_at + name
-                if data[start : start + length] == topic:
-                    return _Row(base, entries, first, following)
-            at += 1
-        return None
-
-    def keys(self, rows: NDArray[Any] | None = None) -> Iterator[Key]:
-        """Of the directory's rows, of some or all."""
-        directory = self.directory if rows is None else self.directory[rows]
-        topics: dict[int, str] = {}
-        for start, length, queue_id in zip(
-            directory["name_start"].tolist(),
-            directory["name_length"].tolist(),
-            directory["queue_id"].tolist(),
-            strict=True,
-        ):
-            topic = topics.get(start)
-            if topic is None:
-                at = self._names_at + start
-                topic = topics[start] = self.data[at : at + length].decode("utf-8", "replace")
-            yield topic, queue_id
-
-
-class _MappedRuns:
-    """The files that were looked at last, on any thread."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._mapped: OrderedDict[int, tuple[FileRun, _Mapped]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def of(self, run: FileRun) -> _Mapped:
-        """The file of a run. Raises FileNotFoundError once it was deleted."""
-        with self._lock:
-            known = self._mapped.get(id(run))
-            if known is not None:
-                self._mapped.move_to_end(id(run))
-                return known[1]
-        mapped = run.map()
-        with self._lock:
-            self._mapped[id(run)] = (run, mapped)
-            if len(self._mapped) > self._most:
-                self._mapped.popitem(last=False)
-        return mapped
-
-    def forget(self, run: FileRun) -> None:
-        """Unmaps the file of a run that was deleted."""
-        with self._lock:
-            self._mapped.pop(id(run), None)
-
-
-_MAPPED = _MappedRuns(MOST_MAPPED)
+        return columns_of(self._columns_at(), records, entries)[-1][1] + 8 * entries
 
 
 Run = LiveRun | FileRun
-
-
-@lru_cache(maxsize=1 << 14)
-def key_hash(key: Key) -> int:
-    """64 bits of topic and queue id, the same in every process."""
-    topic, queue_id = key
-    digest = hashlib.blake2b(topic.encode() + queue_id.to_bytes(4, "little", signed=True), digest_size=8)
-    return int.from_bytes(digest.digest(), "little")
-
-
-def list_runs(folder: Path) -> list[Path]:
-    """Files of runs, ascending by start."""
-    if not folder.is_dir():
-        return []
-    return sorted(path for path in folder.iterdir() if len(path.name) == 20 and path.name.isdigit())

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from store.flush import Flusher
-from store.index_run import Key, LiveRun
+from store.index_file import Key
+from store.index_run import LiveRun
 from store.queue_index import QueueIndex
 from store.segment import make_folder
 

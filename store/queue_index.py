@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from store.index_run import LARGEST_GAP, Entries, FileRun, Ints, Key, LiveRun, Longs, Run
+from store.index_file import Key, Longs
+from store.index_run import LARGEST_GAP, Entries, FileRun, Ints, LiveRun, Run
 from store.record import SYS_COMMIT, SYS_TRANSACTION_MASK
 from store.run_list import Fall, RunList
 from store.scan import Scan, by_queue

@@ -20,7 +20,8 @@ from pathlib import Path
 from zlib_ng import zlib_ng
 
 from store.errors import RecordError, StoreDamagedError, StoreLockedError
-from store.index_run import FileRun, list_runs
+from store.index_file import list_runs
+from store.index_run import FileRun
 from store.permissions import Closed, file_mode, open_new
 from store.queue_index import QueueIndex
 from store.record import decode_record

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from store.index_run import Key, LiveRun, Run
+from store.index_file import Key
+from store.index_run import LiveRun, Run
 
 
 class Piece(NamedTuple):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from store.errors import RecordError
-from store.index_run import Key
+from store.index_file import Key
 from store.record import decode_record
 from store.run_list import RunList
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
-from store.index_run import LARGEST_GAP, Key
+from store.index_file import Key
+from store.index_run import LARGEST_GAP
 from store.run_list import Piece, RunList
 
 TimeOf = Callable[[int, int], int | None]

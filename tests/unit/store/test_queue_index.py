@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store.errors import StoreDamagedError
-from store.index_run import LARGEST_GAP, MOST_MAPPED, FileRun, Key, key_hash, list_runs
+from store.index_file import MOST_MAPPED, Key, key_hash, list_runs
+from store.index_run import LARGEST_GAP, FileRun
 from store.message_store import MessageStore
 from store.queue_index import QueueIndex
 from store.record import Host, PendingRecord

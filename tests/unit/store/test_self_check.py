@@ -15,7 +15,7 @@ import structlog
 
 from broker_gateway.self_check import SelfCheck
 from lakebroker_testing import logs
-from store.index_run import list_runs
+from store.index_file import list_runs
 from store.message_store import MessageStore, Removed
 from store.record import Host, PendingRecord
 from store.self_check import MAX_DAMAGE, NEWEST, Found

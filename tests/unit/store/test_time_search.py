@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebroker_testing import logs
-from store.index_run import LARGEST_GAP, list_runs
+from store.index_file import list_runs
+from store.index_run import LARGEST_GAP
 from store.message_store import MessageStore
 from store.queue_index import QueueIndex
 from store.record import Host, PendingRecord
