@@ -244,23 +244,16 @@ def gather(buffer: Bytes, start: Longs, length: Longs) -> tuple[Longs, Bytes]:
 
 def find_properties(scan: Scan, names: Sequence[bytes]) -> list[tuple[Longs, Longs]]:
     """For each name: start (-1: absent) and length of the property's value in every record."""
-    return find_and_count_properties(scan, names)[0]
-
-
-def find_and_count_properties(
-    scan: Scan, names: Sequence[bytes]
-) -> tuple[list[tuple[Longs, Longs]], NDArray[np.int32]]:
-    """As `find_properties`, and how many properties each record has at most."""
     from store import walk  # compiled: loaded by who scans
 
-    starts, lengths, counts = walk.find_properties(
+    starts, lengths = walk.find_properties(
         scan.buffer,
         np.ascontiguousarray(scan.properties_start),
         np.ascontiguousarray(scan.properties_length),
         np.frombuffer(b"".join(names), dtype=np.uint8),
         np.cumsum([len(name) for name in names]),
     )
-    return list(zip(starts, lengths, strict=True)), counts
+    return list(zip(starts, lengths, strict=True))
 
 
 def find_property(scan: Scan, name: bytes) -> tuple[Longs, Longs]:
@@ -268,23 +261,50 @@ def find_property(scan: Scan, name: bytes) -> tuple[Longs, Longs]:
     return find_properties(scan, [name])[0]
 
 
-def split_properties(
-    scan: Scan, counts: NDArray[np.int32] | None = None
-) -> tuple[Longs, Longs, Longs, Longs, Longs]:
-    """All properties: row offsets (n + 1), then start and length of each key and each value; a repeated key once.
+@dataclass(slots=True)
+class Properties:
+    """All properties of n records: `offsets` (n + 1) of each record's, then a column of four for each property: start
+    and length of key and value. A key stands once in a record."""
 
-    `counts` is what `find_and_count_properties` found for these records, if somebody asked before.
-    """
+    buffer: Bytes
+    offsets: Longs
+    columns: Longs
+
+    def find(self, names: Sequence[bytes]) -> list[tuple[Longs, Longs]]:
+        """As `find_properties`."""
+        from store import walk  # compiled: loaded by who scans
+
+        joined = np.frombuffer(b"".join(names), dtype=np.uint8)
+        ends = np.cumsum([len(name) for name in names])
+        starts, lengths = walk.named_properties(self.buffer, self.offsets, self.columns, joined, ends)
+        return list(zip(starts, lengths, strict=True))
+
+    def take(self, rows: NDArray[np.intp]) -> Properties:
+        """Those of some records, in their order."""
+        offsets, index = take_lists(self.offsets, rows)
+        return Properties(self.buffer, offsets, self.columns[:, index])
+
+
+def take_lists(offsets: Longs, rows: NDArray[np.intp]) -> tuple[Longs, NDArray[np.intp] | slice]:
+    """Of lists one behind the other: the offsets of some of them put so, and where their elements are."""
+    if np.array_equal(rows, np.arange(len(offsets) - 1)):
+        return offsets, slice(None)
+    lengths = np.diff(offsets)[rows]
+    taken = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=taken[1:])
+    return taken, np.repeat(offsets[rows] - taken[:-1], lengths) + np.arange(taken[-1])
+
+
+def split_properties(scan: Scan) -> Properties:
+    """All properties of every record."""
     from store import walk  # compiled: loaded by who scans
 
-    if counts is None:
-        counts = find_and_count_properties(scan, [b"?"])[1]
-    return walk.split_properties(
+    offsets, columns = walk.split_properties(
         scan.buffer,
         np.ascontiguousarray(scan.properties_start),
         np.ascontiguousarray(scan.properties_length),
-        counts,
     )
+    return Properties(scan.buffer, offsets, np.ascontiguousarray(columns))
 
 
 def split_words(

@@ -54,9 +54,6 @@ _CRC = np.frombuffer(b"__CRC32#\x01", dtype=np.uint8)
 _SCHEDULE = np.frombuffer(b"SCHEDULE_TOPIC_XXXX", dtype=np.uint8)
 _LEVELS_MS = np.array(DEFAULT_DELAY_LEVELS_MS, dtype=np.int64)
 
-_FEW_KEYS = 24
-"""Keys of a record that are compared one with another; with more they are hashed."""
-
 Array = NDArray[Any]
 
 
@@ -356,15 +353,13 @@ def copy_slices(data: Array, start: Array, offsets: Array) -> Array:
 @compiled
 def find_properties(
     data: Array, start: Array, length: Array, names: Array, ends: Array
-) -> tuple[Array, Array, Array]:
-    """Start (-1: absent) and length of each named property in every slice of properties, and how many parts
-    each slice has; one pass for all.
+) -> tuple[Array, Array]:
+    """Start (-1: absent) and length of each named property in every slice of properties, one pass for all.
 
     `names` holds the names one behind the other, `ends` where each ends. Rows are names, columns slices.
     """
     starts = np.full((len(ends), len(start)), -1, dtype=np.int64)
     lengths = np.zeros((len(ends), len(start)), dtype=np.int64)
-    counts = np.zeros(len(start), dtype=np.int32)
     for i in range(len(start)):
         at, end = start[i], start[i] + length[i]
         while at < end:
@@ -391,54 +386,65 @@ def find_properties(
                             break
                     first = ends[k]
             at = stop + 1
-            counts[i] += 1
-    return starts, lengths, counts
+    return starts, lengths
 
 
 @compiled
-def _same_key(data: Array, key_start: Array, key_length: Array, entry: int, at: int, length: int) -> bool:
-    if key_length[entry] != length:
-        return False
-    start = key_start[entry]
+def _same_slice(data: Array, one: int, other: int, length: int) -> bool:
     for i in range(length):
-        if data[start + i] != data[at + i]:
+        if data[one + i] != data[other + i]:
             return False
     return True
 
 
 @compiled
-def _slot_of(data: Array, at: int, length: int, slots: int) -> int:
-    value = np.uint64(14695981039346656037)
-    for i in range(at, at + length):
-        value = (value ^ np.uint64(data[i])) * np.uint64(1099511628211)
-    return np.int64((value >> np.uint64(20)) % np.uint64(slots))
+def _without_repeated(data: Array, found: Array, first: int, count: int) -> int:
+    """Leaves one of each key in the columns [first, count) of `found`, as `wins` says; returns where they end now."""
+    size = 2 * (count - first) + 1
+    slots = np.full(size, -1, dtype=np.int64)  # columns by the hash of their key
+    kept = first
+    for entry in range(first, count):
+        at, length = found[0, entry], found[1, entry]
+        value = np.uint64(14695981039346656037)
+        for i in range(at, at + length):
+            value = (value ^ np.uint64(data[i])) * np.uint64(1099511628211)
+        slot = np.int64((value >> np.uint64(20)) % np.uint64(size))
+        while slots[slot] >= 0:
+            known = slots[slot]
+            if found[1, known] == length and _same_slice(data, found[0, known], at, length):
+                break
+            slot = (slot + 1) % size
+        known = slots[slot]
+        if known < 0:
+            slots[slot] = kept
+            for column in range(4):
+                found[column, kept] = found[column, entry]
+            kept += 1
+        elif wins(found[3, entry], found[2, known], found[3, known]):
+            found[2, known] = found[2, entry]
+            found[3, known] = found[3, entry]
+    return kept
 
 
 @compiled
-def split_properties(
-    data: Array, start: Array, length: Array, entries: Array
-) -> tuple[Array, Array, Array, Array, Array]:
-    """Row offsets, key starts and lengths, value starts and lengths; a key stands once in a row (`wins`).
+def split_properties(data: Array, start: Array, length: Array) -> tuple[Array, Array]:
+    """Row offsets, and a column for each property: key start and length, value start and length.
 
-    `entries` is how many parts each slice has, as `find_properties` counts them.
+    A key stands once in a row (`wins`).
     """
-    total, most = np.int64(0), np.int64(0)
+    total = 0
     for i in range(len(start)):
-        total += entries[i]
-        most = max(most, np.int64(entries[i]))
+        for at in range(start[i], start[i] + length[i]):
+            total += data[at] == 2
+        total += length[i] > 0 and data[start[i] + length[i] - 1] != 2
     rows = np.zeros(len(start) + 1, dtype=np.int64)
-    key_start = np.empty(total, dtype=np.int64)
-    key_length = np.empty(total, dtype=np.int64)
-    value_start = np.empty(total, dtype=np.int64)
-    value_length = np.empty(total, dtype=np.int64)
-    table = np.empty(2 * most + 1, dtype=np.int64)
+    found = np.empty((4, total), dtype=np.int64)
+    key_start, key_length, value_start, value_length = found[0], found[1], found[2], found[3]
     count = 0
     for i in range(len(start)):
         at, end, first = start[i], start[i] + length[i], count
-        many = entries[i] > _FEW_KEYS
-        slots = table[: 2 * entries[i] + 1 if many else 0]  # entries by the hash of their key
-        slots[:] = -1
         seen = np.int64(0)  # bits of keys so far, by length and both ends: most keys are new by that alone
+        repeated = False
         while at < end:
             stop = at
             split = np.int64(-1)
@@ -447,37 +453,46 @@ def split_properties(
                     split = stop
                 stop += 1
             if split > at:
-                size = split - at
-                known = np.int64(-1)
-                if many:
-                    slot = _slot_of(data, at, size, len(slots))
-                    while slots[slot] >= 0:
-                        if _same_key(data, key_start, key_length, slots[slot], at, size):
-                            known = slots[slot]
-                            break
-                        slot = (slot + 1) % len(slots)
-                    if known < 0:
-                        slots[slot] = count
-                else:
-                    ends = 7 * np.int64(data[at]) + 31 * np.int64(data[split - 1])
-                    bit = np.int64(1) << ((size + ends) & 63)
-                    for entry in range(first if seen & bit else count, count):
-                        if _same_key(data, key_start, key_length, entry, at, size):
-                            known = entry
-                            break
-                    seen |= bit
-                if known < 0:
-                    key_start[count] = at
-                    key_length[count] = size
-                    value_start[count] = split + 1
-                    value_length[count] = stop - split - 1
-                    count += 1
-                elif wins(stop - split - 1, value_start[known], value_length[known]):
-                    value_start[known] = split + 1
-                    value_length[known] = stop - split - 1
+                ends = 7 * np.int64(data[at]) + 31 * np.int64(data[split - 1])
+                bit = np.int64(1) << ((split - at + ends) & 63)
+                repeated |= (seen & bit) != 0
+                seen |= bit
+                key_start[count] = at
+                key_length[count] = split - at
+                value_start[count] = split + 1
+                value_length[count] = stop - split - 1
+                count += 1
             at = stop + 1
+        if repeated:  # or it looks so
+            count = _without_repeated(data, found, first, count)
         rows[i + 1] = count
-    return rows, key_start[:count], key_length[:count], value_start[:count], value_length[:count]
+    return rows, found[:, :count]
+
+
+@compiled
+def named_properties(
+    data: Array, rows: Array, found: Array, names: Array, ends: Array
+) -> tuple[Array, Array]:
+    """As `find_properties`, in what `split_properties` returned."""
+    starts = np.full((len(ends), len(rows) - 1), -1, dtype=np.int64)
+    lengths = np.zeros((len(ends), len(rows) - 1), dtype=np.int64)
+    for i in range(len(rows) - 1):
+        for entry in range(rows[i], rows[i + 1]):
+            at, size = found[0, entry], found[1, entry]
+            first = np.int64(0)
+            for k in range(len(ends)):
+                if ends[k] - first == size and data[at] == names[first]:
+                    same = True
+                    for j in range(1, size):
+                        if data[at + j] != names[first + j]:
+                            same = False
+                            break
+                    if same:
+                        starts[k, i] = found[2, entry]
+                        lengths[k, i] = found[3, entry]
+                        break
+                first = ends[k]
+    return starts, lengths
 
 
 @compiled

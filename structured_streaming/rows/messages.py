@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store.record import offset_msg_id
-from store.scan import Scan, split_properties, split_words
+from store.scan import Properties, Scan, take_lists
 from structured_streaming import tables
 from structured_streaming.rows import bodies, due, origins
 from structured_streaming.rows.arrays import (
@@ -72,17 +72,17 @@ def messages(records: Records) -> Iterator[pa.Table]:
 
 def _message_columns(records: Records, some: Scan, rows: NDArray[np.intp]) -> dict[str, pa.Array]:
     """All columns of messages but row key, queue and bodies."""
-    starts, lengths = records.properties[b"KEYS"]
-    key_offsets, word_start, word_length = split_words(some.buffer, starts[rows], lengths[rows])
+    word_offsets, word_start, word_length = records.key_words
+    key_offsets, words = take_lists(word_offsets, rows)
     return {
         "size": pa.array(some.size, pa.int32()),
         "message_id": _message_ids(records, some, rows),
         "tag": records.value(b"TAGS", rows),
         "keys": pa.ListArray.from_arrays(
-            pa.array(key_offsets, pa.int32()), text(some.buffer, word_start, word_length)
+            pa.array(key_offsets, pa.int32()), text(some.buffer, word_start[words], word_length[words])
         ),
         "message_group": records.value(b"__SHARDINGKEY", rows),
-        "properties": _properties(some, records.property_counts[rows]),
+        "properties": _properties(records.all_properties.take(rows)),
         "flag": pa.array(some.flag, pa.int32()),
         "sys_flag": pa.array(some.sys_flag, pa.int32()),
         "born_timestamp": timestamps(some.born_timestamp),
@@ -97,12 +97,12 @@ def _message_columns(records: Records, some: Scan, rows: NDArray[np.intp]) -> di
     }
 
 
-def _properties(some: Scan, counts: NDArray[np.int32]) -> pa.MapArray:
+def _properties(held: Properties) -> pa.MapArray:
     """All properties of each record; a key stands once."""
-    offsets, key_start, key_length, value_start, value_length = split_properties(some, counts)
-    keys, replaced = text_and_whether_replaced(some.buffer, key_start, key_length)
-    values = text(some.buffer, value_start, value_length)
-    found = pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, values)
+    key_start, key_length, value_start, value_length = held.columns
+    keys, replaced = text_and_whether_replaced(held.buffer, key_start, key_length)
+    values = text(held.buffer, value_start, value_length)
+    found = pa.MapArray.from_arrays(pa.array(held.offsets, pa.int32()), keys, values)
     if not replaced:
         return found
     return pa.array([_unique(pairs) for pairs in found.to_pylist()], found.type)

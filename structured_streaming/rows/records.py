@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from store.scan import (
     Longs,
     Scan,
-    find_and_count_properties,
+    split_properties,
     split_words,
     topic_codes,
 )
@@ -78,8 +78,8 @@ class Records:
             kept = np.delete(np.arange(len(scan)), list(bad))
             scan, self.codes = subset(scan, kept), self.codes[kept]
         self.scan = scan
-        found, self.property_counts = find_and_count_properties(scan, _FOUND)
-        self.properties = dict(zip(_FOUND, found, strict=True))
+        self.all_properties = split_properties(scan)
+        self.properties = dict(zip(_FOUND, self.all_properties.find(_FOUND), strict=True))
         self.key_words = split_words(scan.buffer, *self.properties[b"KEYS"])
         order = sorted(range(len(self.topic_names)), key=self.topic_names.__getitem__)
         self._ranks = np.empty(len(order), dtype=np.int32)
@@ -88,8 +88,8 @@ class Records:
     @property
     def weight(self) -> int:
         """Bytes of memory that the rows take, about."""
-        words = len(self.key_words[1])
-        return int(self.scan.size.sum() + self.property_counts.sum() * _PROPERTY_BYTES + words * _KEY_BYTES)
+        properties, words = self.all_properties.columns.shape[1], len(self.key_words[1])
+        return int(self.scan.size.sum()) + properties * _PROPERTY_BYTES + words * _KEY_BYTES
 
     def topics(self, rows: NDArray[np.intp]) -> pa.Array:
         """Topics of some rows, as a dictionary array."""

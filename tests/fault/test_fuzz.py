@@ -57,6 +57,7 @@ def test_a_run_from_the_corpus_finds_nothing(
         f"-max_total_time={SECONDS}",
         "-max_len=4097",
         "-timeout=120",
+        "-rss_limit_mb=4096",
         f"-artifact_prefix={tmp_path}/finding-",
         str(new),
         str(CORPUS / target),

@@ -236,7 +236,8 @@ PARTS = st.lists(
 def test_properties_are_what_plain_python_says(parts: list[bytes]) -> None:
     found = scan(encoded([pending(properties=part) for part in parts])[0], 0)
     assert len(found) == len(parts)
-    rows, keys, key_lengths, values, value_lengths = split_properties(found)
+    split = split_properties(found)
+    rows, (keys, key_lengths, values, value_lengths) = split.offsets, split.columns
     tag_start, tag_length = find_property(found, b"KEYS")
     for row in range(len(parts)):
         encoded_properties = bytes(

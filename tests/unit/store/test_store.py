@@ -118,7 +118,8 @@ def test_scan_says_what_was_encoded(rows: list[tuple[bytes, dict[str, str]]]) ->
     assert found.physical_offset.tolist() == starts
     offsets, bodies = gather(found.buffer, found.body_start, found.body_length)
     assert [bodies[a:b].tobytes() for a, b in itertools.pairwise(offsets)] == [b for b, _ in rows]
-    row_offsets, key_start, key_length, value_start, value_length = split_properties(found)
+    split = split_properties(found)
+    row_offsets, (key_start, key_length, value_start, value_length) = split.offsets, split.columns
     for row, (_, properties) in enumerate(rows):
         pairs = {
             bytes(found.buffer[key_start[i] : key_start[i] + key_length[i]]).decode(): bytes(
