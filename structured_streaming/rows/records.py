@@ -89,7 +89,7 @@ class Records:
     def weight(self) -> int:
         """Bytes of memory that the rows take, about."""
         properties, words = self.all_properties.columns.shape[1], len(self.key_words[1])
-        return int(self.scan.size.sum()) + properties * _PROPERTY_BYTES + words * _KEY_BYTES
+        return int(self.scan.size.sum() + properties * _PROPERTY_BYTES + words * _KEY_BYTES)
 
     def topics(self, rows: NDArray[np.intp]) -> pa.Array:
         """Topics of some rows, as a dictionary array."""
