@@ -18,11 +18,14 @@ from functools import lru_cache
 
 from broker_gateway.config import GatewayConfig
 from broker_gateway.metadata.names import RETRY_TOPIC_MAX_LENGTH
-from store.record import encode_properties
+from store.record import CRC_BYTES, PROPERTY_CRC32, decode_properties, encode_properties
 
 BORN_TIMESTAMP = b"BORN_TIMESTAMP\x01"
 BORN_BYTES = len(BORN_TIMESTAMP) + 20 + 1
 """`BORN_TIMESTAMP` has at most so many, with the number and its separator."""
+_BORN = b"\x02" + BORN_TIMESTAMP
+_CRC = f"\x02{PROPERTY_CRC32}\x01".encode()
+_NAMES = frozenset(("MSG_REGION", "CLUSTER", "PGROUP", "RECONSUME_TIME", "TRACE_ON"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +66,20 @@ def _encoded(properties: BrokerProperties, topic: str, attempt: int) -> bytes:
             "TRACE_ON": str(properties.trace_on).lower(),
         }
     )
+
+
+def without_brokers(encoded: bytes) -> bytes:
+    """A record's properties without these and its CRC, which no consumer over gRPC is given, where they stand together
+    at the end, as here: so that they need not be decoded. Others are left as they are."""
+    start = encoded.find(_BORN) + 1
+    behind = encoded.find(b"\x02", start) + 1
+    if not start or not behind:
+        return encoded
+    crc = len(encoded) - CRC_BYTES
+    end = crc if encoded.startswith(_CRC, crc - 1) else len(encoded)
+    return encoded[:start] if _only_brokers(encoded[behind:end]) else encoded
+
+
+@lru_cache(maxsize=8192)
+def _only_brokers(encoded: bytes) -> bool:
+    return decode_properties(encoded).keys() <= _NAMES

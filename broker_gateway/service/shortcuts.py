@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from broker_gateway.metadata.names import RESERVED_PROPERTIES
+from broker_gateway.service.broker_properties import without_brokers
 from broker_gateway.service.messages import message_id_of, message_type, timestamp, to_message, to_resource
 from broker_gateway.service.status import OK
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
@@ -94,7 +95,7 @@ class StoredMessage:
     def __init__(self, data: memoryview) -> None:
         self._data = data
         view = self._view = RecordView(data)
-        self.properties = decode_properties(view.properties)
+        self.properties = decode_properties(without_brokers(view.properties))
         self.body_length = len(view.body)
         self.message_id = self.properties.get("UNIQ_KEY") or offset_msg_id(
             view.store_host_bytes, view.physical_offset

@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from broker_gateway.service.administration.shown_records import shown_record
+from broker_gateway.service.broker_properties import BrokerProperties, born_property, without_brokers
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.clock import ManualClock
 from lakebroker_testing.messages import message, send_request
-from store.record import Host, PendingRecord, decode_record, encode_properties, encode_record, offset_msg_id
+from store.record import (
+    Host,
+    PendingRecord,
+    decode_properties,
+    decode_record,
+    encode_properties,
+    encode_record,
+    offset_msg_id,
+)
 
 NOW = 1_700_000_000_123
 ADDED = {
@@ -142,3 +153,41 @@ def test_shown_records() -> None:
     assert shown_record(record(b"k\x01v", crc=False)) == record(b"k\x01v", crc=False)
     torn = record(kept, crc=True)[:-3]
     assert shown_record(torn) == torn
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    parts=st.lists(
+        st.sampled_from(
+            [
+                b"BORN_TIMESTAMP\x011",
+                b"MSG_REGION\x01r",
+                b"CLUSTER\x01c",
+                b"TRACE_ON\x01true",
+                b"TAGS\x01a",
+                b"xBORN_TIMESTAMP\x01r",
+                b"UNIQ_KEY\x01u",
+                b"k\x01MSG_REGION",
+                b"__CRC32#\x011234567890",
+                b"",
+                b"\x01v",
+            ]
+        ),
+        max_size=8,
+    ),
+    ended=st.booleans(),
+)
+def test_what_is_left_out_is_the_brokers_own(parts: list[bytes], ended: bool) -> None:
+    encoded = b"\x02".join(parts) + (b"\x02" if ended else b"")
+    whole, kept = decode_properties(encoded), decode_properties(without_brokers(encoded))
+    assert kept.items() <= whole.items()
+    assert whole.keys() - kept.keys() <= {"BORN_TIMESTAMP", "MSG_REGION", "CLUSTER", "TRACE_ON", "__CRC32#"}
+
+
+def test_what_we_store_is_left_out() -> None:
+    own = encode_properties({"a": "b", "UNIQ_KEY": "1"})
+    brokers = BrokerProperties("r", "c", trace_on=True).encoded("orders")
+    crc = encode_properties({"__CRC32#": "1234567890"})
+    for end in (b"", crc):
+        assert without_brokers(own + born_property(NOW) + brokers + end) == own
+    assert without_brokers(own + crc) == own + crc
