@@ -23,6 +23,8 @@ class Lake:
             raise StartError(
                 f"lakeLocation={location} needs the package deltalake: pip install 'lakebroker[lake]'"
             )
+        if "://" not in location and Path(location).is_file():
+            raise StartError(f"lakeLocation={location} is a file; name the lake's folder")
         self._location = location.rstrip("/")
         self._lock = threading.Lock()
 

@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from broker_gateway.line_output import LineOutput
+from broker_gateway.printable import printable
 
 _outputs: list[LineOutput] = []
 """The one in use: what it lost is told by the one that follows it."""
@@ -37,7 +38,7 @@ def configure_logs(log_format: str, level: str, broker: str = "") -> None:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         *([name_broker] if broker else []),
-        *([structlog.processors.format_exc_info] if as_json else []),
+        *([structlog.processors.format_exc_info] if as_json else [_printable]),
         structlog.processors.JSONRenderer()
         if as_json
         else structlog.dev.ConsoleRenderer(
@@ -59,6 +60,13 @@ def configure_logs(log_format: str, level: str, broker: str = "") -> None:
         logger_factory=lambda *_: output,
         cache_logger_on_first_use=False,
     )
+
+
+def _printable(
+    _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Names and addresses come from clients: what they hold is not for the terminal to obey."""
+    return {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
 
 
 def say(line: str) -> None:

@@ -25,3 +25,10 @@ class TooMuchError(LakeError):
 
 class UnreachableError(SourceError):
     """A log that does not answer now; it may later."""
+
+
+class ReadOnlyError(LakeError):
+    """A statement that may change something where only reading is allowed."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"{kind} may change data, and `lakebroker sql` only reads; give --write to allow it")

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import csv
-import json
+import logging
 import os
 import re
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING
 
 from structured_streaming.errors import LakeError
 from structured_streaming.jvm_output import jvm_output_to_file
-from structured_streaming.tables import TABLES, VIEWS, create_tables, lake_folder
+from structured_streaming.read_only import check_read_only
+from structured_streaming.tables import TABLES, VIEWS, lake_folder, open_lake
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType
 
 
 def lake_session(location: str, master: str = "local[2]") -> SparkSession:
-    """A Spark session with every table and view of the lake as a temporary view; missing tables are made.
-
-    Raises LocationError.
-    """
-    create_tables(location)
+    """A Spark session with every table and view of the lake as a temporary view. Raises LocationError."""
+    open_lake(location)
     session = delta_session(master)
     register(session, location)
     return session
@@ -32,6 +31,7 @@ def lake_session(location: str, master: str = "local[2]") -> SparkSession:
 def delta_session(master: str = "local[2]") -> SparkSession:
     """A Spark session that reads Delta. Its jars come from Maven Central once, then from Ivy's cache."""
     from delta import configure_spark_with_delta_pip
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -53,6 +53,8 @@ def delta_session(master: str = "local[2]") -> SparkSession:
     with jvm_output_to_file():
         session: SparkSession = configure_spark_with_delta_pip(builder).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)  # it prints what is raised, with its trace
     return session
 
 
@@ -65,40 +67,42 @@ def register(session: SparkSession, location: str) -> None:
         session.sql(f"CREATE OR REPLACE TEMP VIEW {view.name} AS {view.sql}")
 
 
-def run_statement(session: SparkSession, statement: str, form: str, out: TextIO) -> None:
-    """Runs one statement and prints its rows as `table`, `csv` or `json`. Raises LakeError for bad SQL."""
+def query(session: SparkSession, statement: str, *, write: bool = False) -> pa.Table:
+    """The rows of one statement, on the driver; timestamps in UTC, to the microsecond.
+
+    Types without an Arrow form (intervals, variants) come as text. Raises ReadOnlyError, LakeError for bad SQL.
+    """
     from pyspark.errors import PySparkException
+    from pyspark.sql.functions import col
 
     try:
+        if not write:
+            check_read_only(session, statement)
         frame = session.sql(statement)
-        rows = [row.asDict(recursive=True) for row in frame.collect()]
+        names = frame.columns
+        plain = frame.toDF(*(f"c{at}" for at in range(len(names))))  # names may stand twice
+        found = plain.select(
+            [
+                col(field.name).cast("string") if _as_text(field.dataType) else col(field.name)
+                for field in plain.schema
+            ]
+        ).toArrow()
     except PySparkException as error:
         raise LakeError(re.split(r"\n\s*JVM stacktrace", str(error))[0].strip()) from error
-    _print(frame, rows, form, out)
+    return found.rename_columns(names)
 
 
-def _print(frame: DataFrame, rows: list[dict[str, Any]], form: str, out: TextIO) -> None:
-    if form == "json":
-        out.write(json.dumps(rows, default=_shown) + "\n")
-        return
-    if form == "csv":
-        writer = csv.writer(out)
-        writer.writerow(frame.columns)
-        writer.writerows([["" if row[c] is None else _shown(row[c]) for c in frame.columns] for row in rows])
-        return
-    from rich.console import Console
-    from rich.table import Table
+def _as_text(kind: DataType) -> bool:
+    from pyspark.sql.types import (
+        CalendarIntervalType,
+        DayTimeIntervalType,
+        StructType,
+        VariantType,
+        YearMonthIntervalType,
+    )
 
-    table = Table(*frame.columns)
-    for row in rows:
-        table.add_row(*("" if row[c] is None else str(_shown(row[c])) for c in frame.columns))
-    Console(file=out).print(table)
-
-
-def _shown(value: Any) -> Any:
-    """A value as text where JSON has no form for it."""
-    if isinstance(value, (bytes, bytearray)):
-        return bytes(value).decode("utf-8", "backslashreplace")
-    if hasattr(value, "isoformat"):
-        return value.isoformat(sep=" ", timespec="milliseconds")
-    return value
+    inner = [getattr(kind, name) for name in ("elementType", "keyType", "valueType") if hasattr(kind, name)]
+    if isinstance(kind, StructType):
+        inner = [field.dataType for field in kind]
+    texts = (CalendarIntervalType, DayTimeIntervalType, YearMonthIntervalType, VariantType)
+    return isinstance(kind, texts) or any(map(_as_text, inner))

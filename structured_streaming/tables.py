@@ -6,14 +6,23 @@ microseconds. Readers other than Spark must manage: no deletion vectors, no colu
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
 
 from structured_streaming.errors import LocationError
 
 SCHEMA_VERSION = "1"
+SCRATCH_PREFIX = ".lakebroker-"
+"""Of folders in a lake that a crash may leave and nothing needs."""
+_MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]")
+"""delta-rs decodes the first, turns the second into `/`, and refuses the others."""
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 ORIGIN = pa.struct(
     [
@@ -237,21 +246,32 @@ VIEWS = (
     ),
     View(
         "consumer_lag",
-        "Messages not yet settled, by consumer group and queue.",
+        "Messages not yet settled, by consumer group and queue; NULL where that is not known.",
         """
-        WITH ends AS (
-          SELECT broker, log_id, topic, queue_id, max(queue_offset) + 1 AS max_offset
-          FROM consume_queue GROUP BY ALL
+        WITH logs AS (
+          SELECT broker, log_id, max(batch) AS batch FROM reput_progress GROUP BY ALL
+        ), ends AS (
+          SELECT q.broker, q.topic, q.queue_id,
+                 max_by(q.queue_offset + 1, struct(coalesce(l.batch, 9223372036854775807), q.queue_offset))
+                   AS max_offset
+          FROM consume_queue q LEFT JOIN logs l USING (broker, log_id) GROUP BY ALL
         ), committed AS (
-          SELECT broker, log_id, consumer_group, topic, queue_id,
-                 max_by(committed_offset, struct(physical_offset, ordinal)) AS committed_offset,
-                 max(commit_timestamp) AS commit_timestamp
-          FROM consumer_offsets GROUP BY ALL
+          SELECT o.consumer_group, o.topic, o.broker, o.queue_id,
+                 max_by(struct(o.committed_offset, o.commit_timestamp),
+                        struct(coalesce(l.batch, 9223372036854775807), o.physical_offset, o.ordinal)) AS last
+          FROM consumer_offsets o LEFT JOIN logs l USING (broker, log_id) GROUP BY ALL
+        ), queues AS (
+          SELECT consumer_group, topic, broker, queue_id FROM committed
+          UNION
+          SELECT consumer_group, topic, broker, queue_id FROM delivery_events
         )
-        SELECT c.consumer_group, c.topic, c.broker, c.queue_id, c.committed_offset, e.max_offset,
-               greatest(coalesce(e.max_offset, c.committed_offset) - c.committed_offset, 0) AS lag,
-               c.commit_timestamp
-        FROM committed c LEFT JOIN ends e USING (broker, log_id, topic, queue_id)
+        SELECT consumer_group, topic, broker, queue_id, c.last.committed_offset AS committed_offset, e.max_offset,
+               CASE WHEN e.max_offset >= c.last.committed_offset
+                    THEN e.max_offset - c.last.committed_offset END AS lag,
+               c.last.commit_timestamp AS commit_timestamp
+        FROM queues
+        LEFT JOIN committed c USING (consumer_group, topic, broker, queue_id)
+        LEFT JOIN ends e USING (topic, broker, queue_id)
         """,
     ),
     View(
@@ -310,37 +330,123 @@ VIEWS = (
 
 
 def lake_folder(location: str) -> Path:
-    """The folder of a lake; raises LocationError for what is not built yet."""
-    if location.startswith("file://"):
-        location = location[len("file://") :]
-    if "://" in location:
+    """The folder of a lake, whether it is there or not; raises LocationError for what no lake can be at."""
+    text = unquote(location[len("file://") :]) if location.startswith("file://") else location
+    if not text.strip():
+        raise LocationError(f"lake location {location!r} is empty; give a folder, such as ./lake")
+    if "://" in text:
         raise LocationError(f"lake location {location!r}: object stores are not built yet; use a folder")
-    if "/" not in location and location.count(".") == 1 and not Path(location).exists():
+    if "/" not in text and text.count(".") == 1 and not Path(text).exists():
         raise LocationError(
             f"lake location {location!r}: catalogs are not built yet; use a folder, such as ./lake"
         )
-    return Path(location).resolve()
+    folder = Path(text).resolve()
+    if found := _MISREAD.search(str(folder)):
+        raise LocationError(
+            f"lake location {str(folder)!r}: {found.group()!r} in a path is read otherwise by Delta's libraries; rename it"
+        )
+    return folder
 
 
-def create_tables(location: str) -> None:
-    """Makes what is missing of the lake's tables. Raises LocationError, OSError."""
-    from deltalake import DeltaTable
+def open_lake(location: str) -> Path:
+    """The folder of a lake that is there, with every table. Raises LocationError."""
+    folder = lake_folder(location)
+    _check_folder(folder)
+    missing = [name for name in TABLES if not _is_table(folder / name)]
+    if len(missing) == len(TABLES):
+        what = "is empty" if folder.is_dir() else "does not exist"
+        if folder.is_dir() and any(folder.iterdir()):
+            what = "holds none of its tables"
+        raise LocationError(
+            f"{folder} is no lake: it {what}; give the lake's folder, or make one with `lakebroker init`"
+        )
+    if missing:
+        raise LocationError(
+            f"the lake {folder} lacks the table {missing[0]}; `lakebroker init --lake` makes what is missing"
+        )
+    return folder
+
+
+def create_tables(location: str, *, beside_others: bool = False) -> Path:
+    """Makes what is missing of the lake's tables, durably; a table is there as a whole or not at all.
+
+    Raises LocationError, also for a folder with other things in it and no table, unless `beside_others`.
+    """
+    from store.segment import sync_folder
 
     folder = lake_folder(location)
-    folder.mkdir(parents=True, exist_ok=True)
-    for table in TABLES.values():
-        path = folder / table.name
-        if not DeltaTable.is_deltatable(str(path)):
-            DeltaTable.create(
-                str(path),
-                schema=table.schema,
-                mode="ignore",
-                name=table.name,
-                description=table.comment,
-                configuration={
-                    "lakebroker.schema_version": SCHEMA_VERSION,
-                    "delta.checkpointInterval": "10",
-                    "delta.dataSkippingNumIndexedCols": "-1",
-                },
-                raise_if_key_not_exists=False,
-            )
+    _check_folder(folder)
+    missing = [table for table in TABLES.values() if not _is_table(folder / table.name)]
+    try:
+        if len(missing) == len(TABLES) and not beside_others and folder.is_dir():
+            others = [each.name for each in folder.iterdir() if not each.name.startswith(".")]
+            if others and others != ["lost+found"]:
+                raise LocationError(
+                    f"{folder} is no lake, and not empty: it holds {others[0]!r}; give the lake's folder, or an empty one"
+                )
+        made = [each for each in (folder, *folder.parents) if not each.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in made:
+            sync_folder(each.parent)
+        for table in missing:
+            _create_table(folder, table)
+        sync_folder(folder)
+    except OSError as error:
+        raise LocationError(
+            f"lake location {folder}: {error.strerror or error}; give a folder to write to"
+        ) from error
+    return folder
+
+
+def _create_table(folder: Path, table: Table) -> None:
+    """Made under another name, fsynced, renamed: a crash leaves no half table."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    from store.segment import sync_folder
+
+    scratch = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=folder))
+    try:
+        path = scratch / table.name
+        DeltaTable.create(
+            str(path),
+            schema=table.schema,
+            name=table.name,
+            description=table.comment,
+            configuration={
+                "lakebroker.schema_version": SCHEMA_VERSION,
+                "delta.checkpointInterval": "100",
+                "delta.logRetentionDuration": "interval 1 days",
+                "delta.dataSkippingNumIndexedCols": "-1",
+            },
+            raise_if_key_not_exists=False,
+        )
+        for file in (path / "_delta_log").iterdir():
+            with file.open("rb") as opened:
+                os.fsync(opened.fileno())
+        sync_folder(path / "_delta_log")
+        sync_folder(path)
+        try:
+            path.rename(folder / table.name)
+        except OSError:
+            if not _is_table(folder / table.name):  # else another process was faster
+                raise
+    except DeltaError as error:
+        raise LocationError(f"lake location {folder}: {error}") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _check_folder(folder: Path) -> None:
+    """Raises LocationError for a file, or what cannot be looked into."""
+    try:
+        if folder.is_dir():
+            next(folder.iterdir(), None)
+        elif folder.exists():
+            raise LocationError(f"{folder} is no lake but a file; give the lake's folder")
+    except OSError as error:
+        raise LocationError(f"lake location {folder} cannot be read: {error.strerror or error}") from error
+
+
+def _is_table(path: Path) -> bool:
+    return (path / "_delta_log").is_dir()

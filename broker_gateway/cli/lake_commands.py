@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from broker_gateway.cli.output import fail
+from broker_gateway.cli.output import fail, warn
+
+if TYPE_CHECKING:
+    from structured_streaming.reput import ReputOptions
 
 Lake = Annotated[str, typer.Option(help="Where the tables are: a folder")]
 
@@ -22,6 +26,8 @@ Examples:
   lakebroker reput --store /var/lib/lakebroker --lake ./lake --once
 """
 _SQL = """Answers SQL over the lake's tables and views; interactive without a statement.
+
+Times are UTC. csv and json lose nothing: binary values are base64, maps, arrays and structs are JSON; in csv NULL is an empty field, an empty text is "".
 
 Example: lakebroker sql --lake ./lake "SELECT topic, count(*) FROM messages GROUP BY topic"
 """
@@ -58,6 +64,7 @@ def reput(
     from structured_streaming.errors import LakeError
     from structured_streaming.progress import BatchReport
     from structured_streaming.reput import ReputOptions, run_reput
+    from structured_streaming.tables import create_tables
 
     def on_batch(report: BatchReport) -> None:
         if as_json:
@@ -94,6 +101,8 @@ def reput(
     if not store and not brokers:
         fail("nothing to read: give --brokers HOST:PORT,… or --store FOLDER", 2)
     try:
+        _check_source(options)
+        create_tables(lake)
         run_reput(options, on_batch, master)
     except LakeError as error:
         fail(str(error))
@@ -105,10 +114,10 @@ def init(lake: Lake) -> None:
     from structured_streaming.tables import TABLES, create_tables
 
     try:
-        create_tables(lake)
+        folder = create_tables(lake, beside_others=True)
     except LakeError as error:
         fail(str(error))
-    typer.echo(f"{len(TABLES)} tables are in {lake}")
+    typer.echo(f"{len(TABLES)} tables are in {folder}")
 
 
 def sql(
@@ -116,32 +125,56 @@ def sql(
     statement: Annotated[str | None, typer.Argument(help="The statement; none: interactive")] = None,
     form: Annotated[str, typer.Option("--format", help="table, csv or json")] = "table",
     master: Annotated[str, typer.Option(help="Spark master")] = "local[2]",
+    write: Annotated[
+        bool,
+        typer.Option("--write", help="Allow statements that change data, as DELETE does; else only reads"),
+    ] = False,
+    escape: Annotated[
+        bool,
+        typer.Option(
+            "--escape/--no-escape", help="csv: put ' before texts that a spreadsheet would run as a formula"
+        ),
+    ] = True,
 ) -> None:
     if form not in ("table", "csv", "json"):
         fail(f"--format {form}: give table, csv or json", 2)
     _need_spark()
+    from broker_gateway.cli.sql_results import print_rows
     from structured_streaming.errors import LakeError
-    from structured_streaming.sql import lake_session, run_statement
+    from structured_streaming.sql import lake_session, query
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8" if form != "table" else None, errors="backslashreplace")
     try:
         session = lake_session(lake, master)
         if statement is not None:
-            run_statement(session, statement, form, sys.stdout)
+            print_rows(query(session, statement, write=write), form, sys.stdout, escape=escape)
             return
     except LakeError as error:
         fail(str(error))
     while True:
         try:
-            statement = input("lakebroker> ").strip().rstrip(";")
+            statement = input("lakebroker> ").strip()
         except (EOFError, KeyboardInterrupt):
             return
-        if statement in ("exit", "quit"):
+        if statement.rstrip("; ") in ("exit", "quit"):
             return
         if statement:
             try:
-                run_statement(session, statement, form, sys.stdout)
+                print_rows(query(session, statement, write=write), form, sys.stdout, escape=escape)
             except LakeError as error:
-                typer.echo(str(error), err=True)
+                warn([str(error)])
+
+
+def _check_source(options: ReputOptions) -> None:
+    """What would fail whenever it is tried fails now: a folder that is no store, a token that cannot be read."""
+    from structured_streaming.source.logs import open_log, targets, token_of
+
+    named = options.source()
+    token = token_of({"tokenfile": named.get("tokenFile", "")})
+    for target in targets(named):
+        if target.startswith("store:"):
+            open_log(target, token).close()
 
 
 def _trigger(text: str) -> str:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
-from broker_gateway.cli.output import fail
+from broker_gateway.cli.output import fail, show_table, warn
+from broker_gateway.printable import printable
 
 if TYPE_CHECKING:
     from store.log_reader import LogReader
@@ -118,7 +118,7 @@ def verify(folder: Folder, as_json: AsJson = False) -> None:
             f"physical offsets {result.min_offset:,} to {result.max_offset:,}"
         )
         for problem in result.bad:
-            typer.echo(f"{problem.offset}: {problem.reason}", err=True)
+            typer.echo(f"{problem.offset}: {printable(problem.reason)}", err=True)
         typer.echo("all of it checks out" if not result.bad else f"{len(result.bad)} places are damaged")
     if result.bad:
         raise typer.Exit(1)
@@ -217,8 +217,7 @@ def import_(
         taken = take_over(folder, broker_name, cluster, skip_damaged=skip_damaged)
     except (StoreError, ConfigFileError, OSError) as error:
         fail(str(error))
-    for problem in taken.problems:
-        typer.echo(f"lakebroker: {problem}", err=True)
+    warn(taken.problems)
     counts = {
         "topics": taken.topics,
         "groups": taken.groups,
@@ -299,12 +298,10 @@ def _show_summary(reader: LogReader, as_json: bool) -> None:
         }
         typer.echo(json.dumps(whole))
         return
-    console = Console()
-    console.print(f"broker {reader.broker}, log {reader.log_id}", highlight=False)
-    console.print(
+    typer.echo(f"broker {printable(reader.broker)}, log {printable(reader.log_id)}")
+    typer.echo(
         f"physical offsets {found.min_offset:,} to {found.max_offset:,} in {len(segments)} segments, "
-        f"{found.records:,} records of {found.bytes:,} bytes",
-        highlight=False,
+        f"{found.records:,} records of {found.bytes:,} bytes"
     )
     if found.unflushed_records:
         console.print(
@@ -313,14 +310,16 @@ def _show_summary(reader: LogReader, as_json: bool) -> None:
             highlight=False,
         )
     if found.first_ms is not None and found.last_ms is not None:
-        console.print(
-            f"stored {_time(found.first_ms)} to {_time(found.last_ms)}, {found.records_per_s:,.1f} a second",
-            highlight=False,
+        typer.echo(
+            f"stored {_time(found.first_ms)} to {_time(found.last_ms)}, {found.records_per_s:,.1f} a second"
         )
-    table = Table("topic", "records", "queues", "bytes")
-    for name, row in topics.items():
-        table.add_row(name, f"{row['records']:,}", str(row["queues"]), f"{row['bytes']:,}")
-    console.print(table)
+    show_table(
+        ["topic", "records", "queues", "bytes"],
+        (
+            (printable(name), f"{row['records']:,}", row["queues"], f"{row['bytes']:,}")
+            for name, row in topics.items()
+        ),
+    )
 
 
 def _described(record: Record) -> dict[str, Any]:
@@ -354,18 +353,18 @@ def _described(record: Record) -> dict[str, Any]:
 
 
 def _show_record(row: dict[str, Any]) -> None:
-    table = Table(show_header=False)
+    shown = []
     for name, value in row.items():
         if name == "properties":
-            value = "\n".join(f"{key} = {each}" for key, each in value.items())
+            value = "\n".join(f"{printable(key)} = {printable(each)}" for key, each in value.items())
         elif name in ("body", "body_hex"):
             if value is None:
                 continue
             value = value if len(value) <= _BODY_SHOWN else value[:_BODY_SHOWN] + "…"
         elif name.endswith("_timestamp"):
             value = f"{value} ({_time(value)})"
-        table.add_row(name, str(value))
-    Console().print(table, highlight=False, markup=False)
+        shown.append((name, value))
+    show_table(None, shown)
 
 
 def _time(ms: int) -> str:

@@ -1,0 +1,84 @@
+"""Which statements only read: judged by Spark's own parse of them, not by their words.
+
+Allowed are queries (every node of the plan is known to read), `SHOW`, `DESCRIBE`, `EXPLAIN` of what is allowed,
+and temporary views over queries, which end with the session. What is not known is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from structured_streaming.errors import ReadOnlyError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_QUERY = re.compile(
+    "Aggregate|AsOfJoin|CTERelationDef|Deduplicate|Distinct|Except|Filter|Generate|GlobalLimit|Intersect|Join"
+    "|LateralJoin|LocalLimit|LocalRelation|Offset|OneRowRelation|PipeOperator|Pivot|Project|Range"
+    "|RebalancePartitions|RelationTimeTravel|Repartition|RepartitionByExpression|Sample|Sort|SubqueryAlias|Tail"
+    "|TimeTravel|Union|Unpivot|UnresolvedHaving|UnresolvedHint|UnresolvedInlineTable|UnresolvedQualify"
+    "|UnresolvedRelation|UnresolvedSubqueryColumnAliases|UnresolvedTVFAliases|UnresolvedTableValuedFunction"
+    "|UnresolvedWith|Window|WithCTE|WithWindowDefinition"
+)
+_INFORMATION = re.compile(
+    "Describe(Column|DeltaDetailCommand|DeltaHistory|Function|Namespace|QueryCommand|Relation)"
+    "|Show(Columns|CreateTable|CurrentNamespace|CurrentNamespaceCommand|Functions|Namespaces|Partitions"
+    "|TableExtended|TableProperties|Tables|Views)"
+)
+_CALLS = frozenset({"reflect", "try_reflect", "java_method"})
+"""Functions that call any Java method."""
+
+
+def check_read_only(session: SparkSession, statement: str) -> None:
+    """Raises ReadOnlyError when the statement may change something, pyspark's ParseException for bad SQL."""
+    parser = session._jsparkSession.sessionState().sqlParser()
+    plan = parser.parsePlan(statement)
+    if _kind(plan) == "ExplainCommand":
+        plan = plan.logicalPlan()
+    if _INFORMATION.fullmatch(_kind(plan)):
+        return
+    if _kind(plan) == "CreateViewCommand" and plan.viewType().toString() == "LocalTempView":
+        plan = plan.plan()
+    for node in _tree(plan):
+        if not _QUERY.fullmatch(_kind(node)):
+            raise ReadOnlyError(_words(_kind(node)))
+        for call in _functions(node):
+            if call in _CALLS:
+                raise ReadOnlyError(f"{call}(), which calls any Java method,")
+
+
+def _tree(plan: Any) -> Iterator[Any]:
+    """The plan and all plans in it: children, common table expressions, subqueries."""
+    yield plan
+    for below in (plan.children(), plan.innerChildren(), plan.subqueries()):
+        for each in _each(below):
+            yield from _tree(each)
+
+
+def _functions(plan: Any) -> Iterator[str]:
+    """Names of the functions that a node calls, without their namespaces."""
+    waiting = list(_each(plan.expressions()))
+    while waiting:
+        expression = waiting.pop()
+        if _kind(expression) == "UnresolvedFunction":
+            yield str(expression.nameParts().last()).lower()
+        waiting.extend(_each(expression.children()))
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    found = sequence.iterator()
+    while found.hasNext():
+        yield found.next()
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName()).rstrip("$")
+
+
+def _words(kind: str) -> str:
+    """`InsertIntoStatement` as INSERT INTO."""
+    name = re.sub(r"(Statement|Command)$", "", kind).removeprefix("Unresolved")
+    return " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z0-9]*", name)).upper()

@@ -1,0 +1,280 @@
+"""`lakebroker sql` over real Spark and Delta: it only reads, in UTC, and loses nothing; the lag is right or NULL."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from chispa import assert_df_equality
+from click.testing import Result
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from broker_gateway.cli.main import app
+from structured_streaming.sql import register
+from structured_streaming.tables import TABLES, create_tables
+
+AT_US = 1_700_000_000_123_456
+AT = "2023-11-14T22:13:20.123456Z"
+HOSTILE = "[/x]\x1b[2J"
+
+
+def add(lake: Path, table: str, *rows: dict[str, Any]) -> None:
+    """Rows with NULL in the columns that are not given."""
+    write_deltalake(str(lake / table), pa.Table.from_pylist(list(rows), TABLES[table].schema), mode="append")
+
+
+def invoke(lake: Path, statement: str, *options: str) -> Result:
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["sql", "--lake", str(lake), *options, statement])
+
+
+@pytest.fixture
+def far_away() -> Iterator[None]:
+    """A process whose local time is not UTC."""
+    before = os.environ.get("TZ")
+    os.environ["TZ"] = "Asia/Kathmandu"
+    time.tzset()
+    yield
+    os.environ.pop("TZ")
+    if before is not None:
+        os.environ["TZ"] = before
+    time.tzset()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    lake = tmp_path / "a 'lake' ü*[x]{y,z}#"
+    create_tables(str(lake))
+    add(
+        lake,
+        "messages",
+        {
+            "broker": "b",
+            "log_id": "l",
+            "physical_offset": 0,
+            "topic": "t",
+            "message_id": HOSTILE,
+            "tag": "=1+1",
+            "keys": ["a", ""],
+            "message_group": "",
+            "properties": [("k", "v")],
+            "body": b"\x00\xff",
+            "store_timestamp": AT_US,
+            "is_system": False,
+            "origin": {"topic": "o", "queue_id": 1, "queue_offset": 2, "consumer_group": "g", "attempt": 3},
+        },
+    )
+    return lake
+
+
+WRITES = {
+    "DELETE FROM messages": "DELETE FROM TABLE",
+    "DELETE FROM delta.`{lake}/messages`": "DELETE FROM TABLE",
+    "UPDATE messages SET topic = 'x'": "UPDATE TABLE",
+    "MERGE INTO messages m USING messages n ON m.topic = n.topic WHEN MATCHED THEN DELETE": "MERGE INTO TABLE",
+    "INSERT INTO messages SELECT * FROM messages": "INSERT INTO",
+    "WITH a AS (SELECT * FROM messages) INSERT INTO messages SELECT * FROM a": "INSERT INTO",
+    "FROM messages INSERT INTO messages SELECT * INSERT INTO messages SELECT *": "INSERT INTO",
+    "INSERT OVERWRITE DIRECTORY '{lake}/out' USING parquet SELECT 1": "INSERT INTO DIR",
+    "CREATE TABLE t USING delta LOCATION '{lake}/t' AS SELECT 1": "CREATE TABLE AS SELECT",
+    "CREATE VIEW v AS SELECT 1": "CREATE VIEW",
+    "CREATE GLOBAL TEMP VIEW v AS SELECT 1": "CREATE VIEW",
+    "DROP VIEW messages": "DROP VIEW",
+    "TRUNCATE TABLE messages": "TRUNCATE TABLE",
+    "VACUUM delta.`{lake}/messages` RETAIN 0 HOURS": "VACUUM TABLE",
+    "OPTIMIZE delta.`{lake}/messages`": "OPTIMIZE TABLE",
+    "RESTORE TABLE delta.`{lake}/messages` TO VERSION AS OF 0": "RESTORE TABLE",
+    "ALTER TABLE delta.`{lake}/messages` SET TBLPROPERTIES ('a' = 'b')": "SET TABLE PROPERTIES",
+    "EXPLAIN DELETE FROM messages": "DELETE FROM TABLE",
+    "SET spark.sql.session.timeZone = Asia/Tokyo": "SET",
+    "ADD JAR '/tmp/x.jar'": "ADD JARS",
+    "BEGIN DELETE FROM messages; END": "COMPOUND BODY",
+    "EXECUTE IMMEDIATE 'DELETE FROM messages'": "EXECUTE IMMEDIATE",
+    "SELECT TRANSFORM(a) USING 'touch {lake}/out' AS (b) FROM (SELECT 1 a)": "SCRIPT TRANSFORMATION",
+    "SELECT (SELECT max(b) FROM (SELECT TRANSFORM(a) USING 'cat' AS (b) FROM (SELECT 1 a)))": "SCRIPT TRANSFORMATION",
+    "SELECT reflect('java.lang.System', 'setProperty', 'a', 'b')": "reflect()",
+    "CREATE TEMP VIEW v AS SELECT java_method('java.lang.System', 'setProperty', 'a', 'b')": "java_method()",
+}
+READS = (
+    "SELECT count(*) FROM messages;",
+    "SELECT * FROM delta.`{lake}/messages`",
+    "WITH a AS (SELECT * FROM messages) SELECT count(*) FROM a",
+    "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT * FROM r",
+    "FROM messages |> WHERE NOT is_system |> AGGREGATE count(*)",
+    "SELECT m.topic, k, rank() OVER w FROM messages m LATERAL VIEW explode(keys) t AS k WINDOW w AS (PARTITION BY m.topic)",
+    "SELECT DISTINCT topic FROM messages WHERE topic IN (SELECT topic FROM messages) AND EXISTS (SELECT 1) ORDER BY 1 LIMIT 3",
+    "SELECT topic, count(*) FROM messages GROUP BY ALL HAVING count(*) > 0 UNION SELECT 'x', 1 EXCEPT VALUES ('x', 1)",
+    "SELECT * FROM messages VERSION AS OF 1 TABLESAMPLE (100 PERCENT) m JOIN messages n USING (topic)",
+    "SELECT * FROM range(3) t, LATERAL (SELECT t.id + 1)",
+    "SELECT * FROM messages PIVOT (count(*) FOR topic IN ('t'))",
+    "SHOW TABLES",
+    "SHOW VIEWS",
+    "SHOW COLUMNS IN messages",
+    "DESCRIBE messages",
+    "DESCRIBE HISTORY delta.`{lake}/messages`",
+    "DESCRIBE DETAIL delta.`{lake}/messages`",
+    "EXPLAIN SELECT * FROM messages",
+    "CREATE OR REPLACE TEMP VIEW mine AS SELECT * FROM messages",
+    "TABLE messages",
+)
+
+
+def test_it_only_reads(spark: SparkSession, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    create_tables(str(lake))
+    add(lake, "messages", {"topic": "t", "is_system": False})
+    before = sorted(lake.rglob("*"))
+    refused = {}
+    for statement in WRITES:
+        done = invoke(lake, statement.format(lake=lake))
+        assert (done.exit_code, done.stdout) == (1, ""), f"{statement}: {done.stdout}{done.exception!r}"
+        refused[statement] = done.stderr
+        assert sorted(lake.rglob("*")) == before, statement
+    assert [(s, refused[s]) for s, kind in WRITES.items() if f" {kind}" not in refused[s]] == []
+    assert [(s, text) for s, text in refused.items() if "--write" not in text] == []
+    for statement in READS:
+        done = invoke(lake, statement.format(lake=lake))
+        assert (done.exit_code, done.stderr) == (0, ""), f"{statement}: {done.stderr}"
+    assert "mine" in invoke(lake, "SHOW VIEWS").stdout, "a view for the session"
+    assert sorted(lake.rglob("*")) == before
+    done = invoke(lake, "SELECT 1; DELETE FROM messages", "--write")
+    assert done.exit_code == 1
+    assert "extra input 'DELETE'" in done.stderr
+    done = invoke(lake, "DELETE FROM messages", "--write")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert DeltaTable(str(lake / "messages")).to_pyarrow_table().num_rows == 0
+
+
+def test_results_are_in_utc_and_lose_nothing(spark: SparkSession, lake: Path, far_away: None) -> None:
+    statement = """SELECT store_timestamp, message_id, tag, message_group, keys, properties, body, origin, flag,
+                   INTERVAL 1 YEAR AS years, INTERVAL 1 SECOND AS seconds, DATE '2024-02-29' AS day,
+                   timestamp_micros(-1) AS early, 1.10BD AS decimal FROM messages"""
+    done = invoke(lake, statement, "--format", "json")
+    assert (done.exit_code, done.stderr) == (0, ""), done.exception
+    origin = {"topic": "o", "queue_id": 1, "queue_offset": 2, "consumer_group": "g", "attempt": 3}
+    expected = {
+        "store_timestamp": AT,
+        "message_id": HOSTILE,
+        "tag": "=1+1",
+        "message_group": "",
+        "keys": ["a", ""],
+        "properties": {"k": "v"},
+        "body": base64.b64encode(b"\x00\xff").decode(),
+        "origin": origin,
+        "flag": None,
+        "years": "INTERVAL '1' YEAR",
+        "seconds": "INTERVAL '01' SECOND",
+        "day": "2024-02-29",
+        "early": "1969-12-31T23:59:59.999999Z",
+        "decimal": "1.10",
+    }
+    assert json.loads(done.stdout) == [expected]
+
+    done = invoke(lake, statement, "--format", "csv")
+    (row,) = csv.DictReader(io.StringIO(done.stdout))
+    assert row["store_timestamp"] == AT
+    assert (row["tag"], row["message_id"], row["flag"]) == ("'=1+1", HOSTILE, "")
+    assert json.loads(row["properties"]) == {"k": "v"}
+    assert json.loads(row["origin"]) == origin
+    assert base64.b64decode(row["body"]) == b"\x00\xff"
+    done = invoke(lake, "SELECT tag FROM messages", "--format", "csv", "--no-escape")
+    assert done.stdout == "tag\r\n=1+1\r\n"
+
+    done = invoke(lake, "SELECT message_id AS `[/head]`, store_timestamp, 1 AS a, 2 AS a FROM messages")
+    assert done.exit_code == 0, done.exception
+    assert "[/head]" in done.stdout
+    assert "[/x]\\x1b[2J" in done.stdout
+    assert AT in done.stdout
+    assert "\x1b" not in done.output
+
+
+def test_bad_sql_is_one_error_without_a_trace(spark: SparkSession, lake: Path) -> None:
+    for statement, why in (("SELEC 1", "PARSE_SYNTAX_ERROR"), ("SELECT nothing FROM messages", "`nothing`")):
+        done = invoke(lake, statement)
+        assert done.exit_code == 1
+        assert isinstance(done.exception, SystemExit)
+        assert why in done.stderr
+        assert "stack" not in done.stderr.lower()
+
+
+def row(log: str, offset: int, **columns: Any) -> dict[str, Any]:
+    return {"broker": "b", "log_id": log, "physical_offset": offset, "topic": "t", "queue_id": 0, **columns}
+
+
+def commit(log: str, offset: int, committed: int, group: str = "g", **columns: Any) -> dict[str, Any]:
+    columns = {"ordinal": 0, "commit_timestamp": AT_US, **columns}
+    return row(log, offset, consumer_group=group, committed_offset=committed, **columns)
+
+
+def progress(log: str, batch: int, broker: str = "b") -> dict[str, Any]:
+    return {"broker": broker, "log_id": log, "batch": batch, "end_offset": batch * 1000}
+
+
+LAG = "consumer_group string, topic string, broker string, queue_id int, committed_offset long, max_offset long, lag long, commit_timestamp timestamp"
+
+
+def assert_lag(spark: SparkSession, lake: Path, *expected: tuple[Any, ...]) -> None:
+    register(spark, str(lake))
+    wanted = spark.createDataFrame([(*each, None) for each in expected], LAG).drop("commit_timestamp")
+    assert_df_equality(
+        spark.table("consumer_lag").drop("commit_timestamp"),
+        wanted,
+        ignore_row_order=True,
+        ignore_nullable=True,
+    )
+
+
+def test_lag_is_one_row_over_several_logs(spark: SparkSession, tmp_path: Path) -> None:
+    create_tables(str(tmp_path))
+    # the names of logs say nothing about their order: z is the first, a the second
+    add(tmp_path, "consume_queue", *(row("z", 100 * n, queue_offset=n) for n in range(100)))
+    add(
+        tmp_path,
+        "consumer_offsets",
+        commit("z", 9000, 40),
+        commit("z", 9100, 60),
+        commit("z", 8000, 7, group="old"),
+    )
+    add(tmp_path, "reput_progress", progress("z", 1), progress("z", 2))
+    assert_lag(spark, tmp_path, ("g", "t", "b", 0, 60, 100, 40), ("old", "t", "b", 0, 7, 100, 93))
+
+    add(tmp_path, "consume_queue", *(row("a", 100 * n, queue_offset=100 + n) for n in range(10)))
+    add(tmp_path, "consumer_offsets", commit("a", 500, 103), commit("a", 500, 104, ordinal=1))
+    # rows of a table are there before the progress that names them
+    assert_lag(spark, tmp_path, ("g", "t", "b", 0, 104, 110, 6), ("old", "t", "b", 0, 7, 110, 103))
+    add(tmp_path, "reput_progress", progress("a", 3))
+    assert_lag(spark, tmp_path, ("g", "t", "b", 0, 104, 110, 6), ("old", "t", "b", 0, 7, 110, 103))
+
+
+def test_lag_is_null_where_it_is_not_known(spark: SparkSession, tmp_path: Path) -> None:
+    create_tables(str(tmp_path))
+    add(tmp_path, "consume_queue", row("l", 0, queue_offset=9), row("l", 1, queue_offset=3, queue_id=2))
+    add(
+        tmp_path,
+        "consumer_offsets",
+        commit("l", 10, 10),
+        commit("l", 11, 5, queue_id=1),  # no row of this queue: its end is not known
+        commit("l", 12, 50, queue_id=2),  # the end that is known is an older one
+        commit("l", 13, 7, broker="other"),
+    )
+    add(tmp_path, "delivery_events", row("l", 20, ordinal=0, consumer_group="never", event="delivered"))
+    add(tmp_path, "reput_progress", progress("l", 1))
+    assert_lag(
+        spark,
+        tmp_path,
+        ("g", "t", "b", 0, 10, 10, 0),
+        ("g", "t", "b", 1, 5, None, None),
+        ("g", "t", "b", 2, 50, 4, None),
+        ("g", "t", "other", 0, 7, None, None),
+        ("never", "t", "b", 0, None, 10, None),
+    )

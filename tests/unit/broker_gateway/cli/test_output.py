@@ -1,0 +1,60 @@
+"""What comes from the wire is shown as it is, and moves no terminal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from broker_gateway.cli.main import app
+from broker_gateway.cli.output import fail, show
+from store.message_store import MessageStore
+from store.record import Host, PendingRecord, encode_properties
+
+HOST = Host("127.0.0.1", 10911)
+HOSTILE = "[/x][red]\x1b[2J\x1b]0;owned\x07\x9b31m\u202egnp.exe\x7f"
+SHOWN = "[/x][red]\\x1b[2J\\x1b]0;owned\\x07\\x9b31m\\u202egnp.exe\\x7f"
+
+
+def controls(text: str) -> set[str]:
+    """Characters that a terminal obeys."""
+    return {each for each in text if not each.isprintable() and each != "\n"}
+
+
+def test_a_table_shows_markup_and_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    show([{"name": HOSTILE, "queues": 8}], ["name", "queues"], as_json=False)
+    out = capsys.readouterr().out
+    assert SHOWN in out
+    assert controls(out) == set()
+    show([{"name": HOSTILE}], ["name"], as_json=True)
+    out = capsys.readouterr().out
+    assert json.loads(out) == [{"name": HOSTILE}]
+    assert controls(out) <= {"\x7f"}
+
+
+def test_emoji_and_words_of_joined_letters_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    show([{"name": "👩\u200d💻 می\u200cخواهم ü漢"}], ["name"], as_json=False)
+    assert "👩\u200d💻 می\u200cخواهم ü漢" in capsys.readouterr().out
+
+
+def test_an_error_shows_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        fail(f"the gateway answered: {HOSTILE}")
+    assert capsys.readouterr().err == f"lakebroker: the gateway answered: {SHOWN}\n"
+
+
+def test_records_of_a_store_are_shown_as_they_are(tmp_path: Path) -> None:
+    store = MessageStore.open(tmp_path, broker="b", cluster="c", store_host=HOST, segment_size=1 << 18)
+    properties = encode_properties({"UNIQ_KEY": "ID", "KEYS": "k", "colour": HOSTILE})
+    store.append([PendingRecord("t[/x]\x1b[31m", 0, b"\x1b[2J[/y]", properties, 1, HOST.packed)])
+    store.close()
+    for arguments in ([], ["--key", "k"]):
+        done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["store", "inspect", str(tmp_path), *arguments])
+        assert done.exit_code == 0, done.exception
+        assert "t[/x]\\x1b[31m" in done.stdout
+        assert controls(done.output) == set()
+    assert "\\x1b[2J[/y]" in done.stdout
+    assert f"colour = {SHOWN}" in done.stdout
