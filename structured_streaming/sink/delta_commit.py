@@ -9,26 +9,29 @@ the lake's knowledge of the log begins), and a table without rows in a batch may
 | none, or <= start | committed |
 | >= end | there already: passed over |
 | between | another writer's: refused |
+
+Every commit is on disk before the next one is made (`table_log.py`), so whoever sees a progress row that is on disk
+can rely on what it names.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake import DeltaTable
 
 from structured_streaming.errors import ForeignWriterError, LakeError
 from structured_streaming.progress import BatchReport
 from structured_streaming.sink.table_file import write_file
+from structured_streaming.sink.table_log import TableLog, VersionTakenError
 from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS, Table, lake_folder
 
-_RETRIES = 15
+BATCH_APPLICATION = "lakebroker-batch"
+"""Application transaction of `reput_progress` whose version is the lake's batch counter."""
 
 
 class LogSpan(NamedTuple):
@@ -48,36 +51,27 @@ class LogSpan(NamedTuple):
 
 
 class LakeProgress:
-    """What the lake in `location` holds, as it was when this was made."""
+    """What the lake in `location` holds, as it was when this was made. Raises LakeError."""
 
     def __init__(self, location: str) -> None:
         folder = lake_folder(location)
-        path = folder / REPUT_PROGRESS.name
-        self._progress: DeltaTable | None = None
-        self._tables: list[DeltaTable] = []
+        self._progress: TableLog | None = None
+        self._tables: list[TableLog] = []
         self.offsets: dict[tuple[str, str], int] = {}
-        if not DeltaTable.is_deltatable(str(path)):
+        if not (folder / REPUT_PROGRESS.name).exists():
             return
-        rows = (
-            DeltaTable(str(path))
-            .to_pyarrow_table(columns=["broker", "log_id", "end_offset"])
-            .group_by(["broker", "log_id"])
-            .aggregate([("end_offset", "max")])
-            .to_pylist()
-        )
-        self.offsets = {(row["broker"], row["log_id"]): row["end_offset_max"] for row in rows}
-        self._progress = DeltaTable(str(path))
-        self._tables = [DeltaTable(str(folder / table.name)) for table in DATA_TABLES]
+        self._progress = TableLog(folder / REPUT_PROGRESS.name)
+        self.offsets = _ends(self._progress)
+        self._tables = [TableLog(folder / table.name) for table in DATA_TABLES]
 
     def position(self, broker: str, log_id: str) -> int | None:
         """Up to where the lake holds a log, at the last `refresh`; None when it knows nothing of it."""
-        version = self._progress.transaction_version(f"{broker}/{log_id}") if self._progress else None
-        return self.offsets.get((broker, log_id)) if version is None else version
+        return self._progress.transaction_version(f"{broker}/{log_id}") if self._progress else None
 
     def refresh(self) -> None:
         """Makes `position` tell what was committed until now."""
         if self._progress is not None:
-            self._progress.update_incremental()
+            self._progress.follow()
 
     def stops(self, broker: str, log_id: str) -> list[int]:
         """Where tables stand beyond the progress of a log, ascending: a crash between commits left them ahead."""
@@ -93,7 +87,7 @@ class DeltaCommitSink:
         self._folder = lake_folder(location)
         self._after_table = after_table
         self._tables = {
-            table.name: DeltaTable(str(self._folder / table.name)) for table in (*DATA_TABLES, REPUT_PROGRESS)
+            table.name: TableLog(self._folder / table.name) for table in (*DATA_TABLES, REPUT_PROGRESS)
         }
         self._batch = self._last_batch()
 
@@ -111,11 +105,13 @@ class DeltaCommitSink:
         versions = {}
         for table in DATA_TABLES:
             if table.name in files and self._wanted(table, spans):
-                self._add(table, files[table.name], spans)
+                self._add(table, files[table.name], spans, {})
                 self._after_table(table.name)
-            versions[table.name] = self._tables[table.name].version()
+            versions[table.name] = self._tables[table.name].version
         self._batch += 1
         self._commit_progress(spans, versions)
+        for log in self._tables.values():
+            log.checkpoint_if_due()
         return BatchReport(
             self._batch,
             sum(span.records for span in spans),
@@ -127,7 +123,7 @@ class DeltaCommitSink:
 
     def _check_progress(self, spans: list[LogSpan]) -> None:
         table = self._tables[REPUT_PROGRESS.name]
-        table.update_incremental()
+        table.follow()
         for span in spans:
             version = table.transaction_version(span.application)
             if version is not None and version != span.start:
@@ -138,7 +134,7 @@ class DeltaCommitSink:
 
     def _wanted(self, table: Table, spans: list[LogSpan]) -> bool:
         opened = self._tables[table.name]
-        opened.update_incremental()
+        opened.follow()
         there = []
         for span in spans:
             version = opened.transaction_version(span.application)
@@ -154,32 +150,34 @@ class DeltaCommitSink:
             )
         return not any(there)
 
-    def _add(self, table: Table, files: list[dict[str, Any]], spans: list[LogSpan]) -> None:
-        now = time.time_ns() // 1_000_000
-        actions: list[AddAction | RemoveAction] = []
+    def _add(
+        self,
+        table: Table,
+        files: list[dict[str, Any]],
+        spans: list[LogSpan],
+        further: Mapping[str, int],
+    ) -> None:
+        """Commits files with the ends of the spans, and `further` application transactions."""
         for file in files:
             path = self._folder / table.name / file["path"]
             if not path.exists():
                 raise LakeError(f"the staged file {path} is gone before its commit; start the reput again")
-            actions.append(AddAction(file["path"], file["size"], {}, now, True, file["stats"]))
-        opened = self._tables[table.name]
-        try:
-            opened.create_write_transaction(
-                actions,
-                "append",
-                opened.schema(),
-                commit_properties=CommitProperties(
-                    app_transactions=[Transaction(span.application, span.end, now) for span in spans],
-                    max_commit_retries=_RETRIES,
-                ),
-            )
-        except CommitFailedError as error:
-            raise ForeignWriterError(
-                f"table {table.name}: {error}; another reput writes the same lake, stop one of them"
-            ) from error
-        except DeltaError as error:
-            raise LakeError(f"table {table.name} could not be written: {error}") from error
-        opened.update_incremental()
+        log = self._tables[table.name]
+        transactions = {span.application: span.end for span in spans} | dict(further)
+        known = {application: log.transaction_version(application) for application in transactions}
+        while True:
+            try:
+                log.append(files, transactions)
+            except VersionTakenError:
+                log.follow()
+            else:
+                return
+            for application, version in known.items():
+                if log.transaction_version(application) != version:
+                    raise ForeignWriterError(
+                        f"table {table.name} got rows of {application} meanwhile: another reput writes the same "
+                        "lake; stop one of them and start the other again"
+                    )
 
     def _commit_progress(self, spans: list[LogSpan], versions: dict[str, int]) -> None:
         now = time.time_ns() // 1000
@@ -201,11 +199,25 @@ class DeltaCommitSink:
             ],
             REPUT_PROGRESS.schema,
         )
-        self._add(REPUT_PROGRESS, [write_file(self._folder, REPUT_PROGRESS, rows)._asdict()], spans)
+        file = write_file(self._folder, REPUT_PROGRESS, rows)
+        self._add(REPUT_PROGRESS, [file._asdict()], spans, {BATCH_APPLICATION: self._batch})
 
     def _last_batch(self) -> int:
-        batches = self._tables[REPUT_PROGRESS.name].to_pyarrow_table(columns=["batch"])["batch"]
-        return max(batches.to_pylist(), default=0)
+        known = self._tables[REPUT_PROGRESS.name].transaction_version(BATCH_APPLICATION)
+        if known is not None:
+            return known
+        path = self._folder / REPUT_PROGRESS.name  # written before batches were counted there
+        return max(DeltaTable(str(path)).to_pyarrow_table(columns=["batch"])["batch"].to_pylist(), default=0)
+
+
+def _ends(progress: TableLog) -> dict[tuple[str, str], int]:
+    """Up to where the lake holds each log."""
+    found = {}
+    for application, version in progress.transactions.items():
+        broker, separator, log_id = application.rpartition("/")
+        if separator:
+            found[broker, log_id] = version
+    return found
 
 
 def _spans(manifest: list[dict[str, Any]]) -> list[LogSpan]:

@@ -57,11 +57,11 @@ class Disk:
         self._folders.setdefault(_key(root.stat()), {})
 
     def install(self) -> None:
-        for name in ("fsync", "fdatasync", "unlink", "rename", "replace", "mkdir"):
+        for name in ("fsync", "fdatasync", "unlink", "rename", "replace", "mkdir", "link"):
             self._real[name] = getattr(os, name)
         for name in ("fsync", "fdatasync"):
             setattr(os, name, self._syncing(self._real[name]))
-        for name in ("unlink", "rename", "replace", "mkdir"):
+        for name in ("unlink", "rename", "replace", "mkdir", "link"):
             setattr(os, name, self._naming(self._real[name]))
 
     def remove(self) -> None:

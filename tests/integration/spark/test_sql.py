@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from chispa import assert_df_equality
-from click.testing import Result
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
@@ -34,7 +33,7 @@ def add(lake: Path, table: str, *rows: dict[str, Any]) -> None:
     write_deltalake(str(lake / table), pa.Table.from_pylist(list(rows), TABLES[table].schema), mode="append")
 
 
-def invoke(lake: Path, statement: str, *options: str) -> Result:
+def invoke(lake: Path, statement: str, *options: str) -> Any:
     return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["sql", "--lake", str(lake), *options, statement])
 
 

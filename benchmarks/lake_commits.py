@@ -1,0 +1,95 @@
+"""What a reput's commit costs as the lake grows, without Spark; a line of JSON for each point and one for the ratios.
+
+`python -m benchmarks.lake_commits [--batches 900] [--around 100]`. Each batch adds one small file to every table.
+Counted is the process's CPU in `commit`, checkpoints included, as the mean of the `--around` batches up to the point;
+and that of opening a lake: its progress and the sink, as each start does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from structured_streaming.sink.delta_commit import DeltaCommitSink, LakeProgress
+from structured_streaming.sink.table_file import write_file
+from structured_streaming.tables import DATA_TABLES, create_tables
+
+BATCH_BYTES = 1000
+
+
+def manifest(lake: Path, number: int) -> list[dict[str, Any]]:
+    """A batch of one row in every table, staged."""
+    start = number * BATCH_BYTES
+    place = {
+        "target": "store:x",
+        "broker": "b",
+        "log_id": "l",
+        "start": start,
+        "end": start + BATCH_BYTES,
+        "log_end": start + BATCH_BYTES,
+    }
+    found: list[dict[str, Any]] = [{"table": "", "path": "", "size": 0, "rows": 1, "stats": "", **place}]
+    for table in DATA_TABLES:
+        row = {"broker": "b", "log_id": "l", "physical_offset": start, "topic": f"topic-{number % 7}"}
+        rows = pa.Table.from_pylist([row], table.schema)
+        path, size, count, stats = write_file(lake, table, rows)
+        found.append(
+            {"table": table.name, "path": path, "size": size, "rows": count, "stats": stats, **place}
+        )
+    return found
+
+
+def measure(batches: int, around: int) -> dict[str, Any]:
+    """CPU of a commit at the first `around` batches, a third of the way, and the end; in ms."""
+    with tempfile.TemporaryDirectory(prefix="lakebroker-bench-") as name:
+        lake = Path(name, "lake")
+        create_tables(str(lake))
+        sink = DeltaCommitSink(str(lake))
+        opened_first_s = opened(lake)
+        spent_s: list[float] = []
+        for number in range(batches):
+            staged = manifest(lake, number)
+            began_s = time.process_time()
+            sink.commit(staged)
+            spent_s.append(time.process_time() - began_s)
+        points = {}
+        for at in (around, batches // 3, batches):
+            points[at] = round(sum(spent_s[at - around : at]) / around * 1000, 2)
+            print(json.dumps({"batch": at, "cpu_ms_per_commit": points[at]}), flush=True)
+        first, last = points[around], points[batches]
+        return {
+            "benchmark": "lake_commits",
+            "batches": batches,
+            "ratio_last_to_first": round(last / first, 2),
+            "open_cpu_ms_empty": round(opened_first_s * 1000, 1),
+            "open_cpu_ms_full": round(opened(lake) * 1000, 1),
+        }
+
+
+def opened(lake: Path) -> float:
+    """CPU seconds of a start's look into the lake, the least of three."""
+    spent_s = []
+    for _ in range(3):
+        began_s = time.process_time()
+        LakeProgress(str(lake))
+        DeltaCommitSink(str(lake))
+        spent_s.append(time.process_time() - began_s)
+    return min(spent_s)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--batches", type=int, default=900)
+    parser.add_argument("--around", type=int, default=100)
+    chosen = parser.parse_args()
+    print(json.dumps(measure(chosen.batches, chosen.around)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

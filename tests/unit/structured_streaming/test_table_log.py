@@ -1,0 +1,141 @@
+"""A table's log: exact for every Delta reader, other writers are seen, and a commit costs the same at any length."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from structured_streaming.errors import LakeError
+from structured_streaming.sink.table_file import write_file
+from structured_streaming.sink.table_log import CHECKPOINT_COMMITS, TableLog, VersionTakenError
+from structured_streaming.tables import QUARANTINE, create_tables
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    create_tables(str(tmp_path))
+    return tmp_path / QUARANTINE.name
+
+
+def rows(*offsets: int) -> pa.Table:
+    return pa.Table.from_pylist([{"broker": "b", "physical_offset": at} for at in offsets], QUARANTINE.schema)
+
+
+def staged(table: Path, *offsets: int) -> list[dict[str, Any]]:
+    return [write_file(table.parent, QUARANTINE, rows(*offsets))._asdict()]
+
+
+def offsets(table: Path) -> list[int]:
+    return sorted(DeltaTable(str(table)).to_pyarrow_table()["physical_offset"].to_pylist())
+
+
+def test_readers_see_rows_statistics_and_transactions(table: Path) -> None:
+    log = TableLog(table)
+    log.append(staged(table, 1, 2), {"b/l": 7})
+    log.append(staged(table, 3), {"b/l": 8, "c/m": 1})
+    opened = DeltaTable(str(table))
+    assert (opened.version(), log.version) == (2, 2)
+    assert offsets(table) == [1, 2, 3]
+    assert opened.transaction_version("b/l") == 8
+    actions = pa.table(opened.get_add_actions(flatten=True)).to_pylist()
+    assert sorted((each["num_records"], each["max.physical_offset"]) for each in actions) == [(1, 3), (2, 2)]
+    assert [each["operation"] for each in opened.history()] == ["WRITE", "WRITE", "CREATE TABLE"]
+    assert TableLog(table).transactions == {"b/l": 8, "c/m": 1}
+
+
+def test_a_checkpoint_comes_in_time_and_everyone_goes_on_from_it(table: Path) -> None:
+    log = TableLog(table)
+    (file,) = staged(table, 1)
+    for number in range(3 * CHECKPOINT_COMMITS):
+        name = f"{number}.parquet"
+        os.link(table / file["path"], table / name)
+        log.append([{**file, "path": name}], {"b/l": number})
+        log.checkpoint_if_due()
+    checkpoints = sorted(path.name[:20] for path in (table / "_delta_log").glob("*.checkpoint.parquet"))
+    assert [int(each) for each in checkpoints] == [100, 200, 300]
+    assert json.loads((table / "_delta_log" / "_last_checkpoint").read_text())["version"] == 300
+    for path in (table / "_delta_log").glob("*.json"):
+        if int(path.stem) < 300:
+            path.unlink()
+    assert len(offsets(table)) == 300
+    again = TableLog(table)
+    assert (again.version, again.transactions) == (300, {"b/l": 299})
+    again.append(staged(table, 9), {"b/l": 300})
+    assert DeltaTable(str(table)).transaction_version("b/l") == 300
+    assert sorted(path.name for path in table.parent.iterdir() if path.name.startswith(".")) == []
+    (table / "_delta_log" / "_last_checkpoint").unlink()  # a hint only
+    assert TableLog(table).version == 301
+
+
+def test_other_writers_are_seen(table: Path) -> None:
+    log = TableLog(table)
+    write_deltalake(
+        str(table),
+        rows(5),
+        mode="append",
+        commit_properties=CommitProperties(app_transactions=[Transaction("b/l", 4)]),
+    )
+    with pytest.raises(VersionTakenError):
+        log.append(staged(table, 1), {"b/l": 9})
+    log.follow()
+    assert (log.version, log.transaction_version("b/l")) == (1, 4)
+    log.append(staged(table, 1), {"b/l": 9})
+    assert offsets(table) == [1, 5]
+
+
+def test_a_writer_that_slept_does_not_write_below_the_checkpoint(table: Path) -> None:
+    sleeper = TableLog(table)
+    other = TableLog(table)
+    for number in range(CHECKPOINT_COMMITS + 5):
+        other.append([], {"b/l": number})
+        other.checkpoint_if_due()
+    for path in (table / "_delta_log").glob("*.json"):
+        if int(path.stem) < CHECKPOINT_COMMITS:
+            path.unlink()
+    sleeper.follow()
+    assert (sleeper.version, sleeper.transaction_version("b/l")) == (other.version, CHECKPOINT_COMMITS + 4)
+
+
+def test_a_feature_that_an_append_would_break_is_refused(table: Path) -> None:
+    action = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}}
+    (table / "_delta_log" / f"{1:020}.json").write_text(json.dumps(action) + "\n")
+    with pytest.raises(LakeError, match="writer version 7"):
+        TableLog(table)
+
+
+@pytest.mark.parametrize("damage", ["{", '"text"', "[]"])
+def test_a_torn_log_is_named(table: Path, damage: str) -> None:
+    (table / "_delta_log" / f"{1:020}.json").write_text(damage)
+    with pytest.raises(LakeError, match=QUARANTINE.name):
+        TableLog(table)
+    shutil.rmtree(table / "_delta_log")
+    with pytest.raises(LakeError, match="no Delta table"):
+        TableLog(table)
+
+
+def test_every_commit_is_on_disk_before_it_has_its_name(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[tuple[str, str]] = []
+
+    def watched(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            what = arguments[-1]
+            path = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else str(what)
+            result = real(*arguments)
+            done.append((name, "scratch" if ".lakebroker-" in path else Path(path).name))
+            return result
+
+        return call
+
+    log = TableLog(table)
+    for name in ("fsync", "link"):
+        monkeypatch.setattr(os, name, watched(name, getattr(os, name)))
+    log.append([], {"b/l": 1})
+    assert done == [("fsync", "scratch"), ("link", f"{1:020}.json"), ("fsync", "_delta_log")]
