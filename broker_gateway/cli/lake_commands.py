@@ -86,8 +86,10 @@ def reput(
     if token_file is not None:
         try:
             check_secret(token_file, "--token-file")
-        except (SecretError, OSError) as error:
+        except SecretError as error:
             fail(str(error))
+        except OSError as error:
+            fail(f"--token-file {token_file} cannot be read: {error.strerror}")
     options = ReputOptions(
         lake=lake,
         store=store,

@@ -52,7 +52,7 @@ def far_away() -> Iterator[None]:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    lake = tmp_path / "a 'lake' ü*[x]{y,z}#"
+    lake = tmp_path / "lake"
     create_tables(str(lake))
     add(
         lake,
@@ -73,7 +73,9 @@ def lake(tmp_path: Path) -> Path:
             "origin": {"topic": "o", "queue_id": 1, "queue_offset": 2, "consumer_group": "g", "attempt": 3},
         },
     )
-    return lake
+    return lake.rename(
+        tmp_path / "a 'lake' ü*[x]{y,z}#"
+    )  # delta-rs, which wrote the row, panics at such a name
 
 
 WRITES = {
@@ -110,7 +112,7 @@ READS = (
     "WITH a AS (SELECT * FROM messages) SELECT count(*) FROM a",
     "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT * FROM r",
     "FROM messages |> WHERE NOT is_system |> AGGREGATE count(*)",
-    "SELECT m.topic, k, rank() OVER w FROM messages m LATERAL VIEW explode(keys) t AS k WINDOW w AS (PARTITION BY m.topic)",
+    "SELECT m.topic, k, count(*) OVER w FROM messages m LATERAL VIEW explode(keys) t AS k WINDOW w AS (PARTITION BY m.topic)",
     "SELECT DISTINCT topic FROM messages WHERE topic IN (SELECT topic FROM messages) AND EXISTS (SELECT 1) ORDER BY 1 LIMIT 3",
     "SELECT topic, count(*) FROM messages GROUP BY ALL HAVING count(*) > 0 UNION SELECT 'x', 1 EXCEPT VALUES ('x', 1)",
     "SELECT * FROM messages VERSION AS OF 1 TABLESAMPLE (100 PERCENT) m JOIN messages n USING (topic)",
@@ -230,6 +232,7 @@ def assert_lag(spark: SparkSession, lake: Path, *expected: tuple[Any, ...]) -> N
         wanted,
         ignore_row_order=True,
         ignore_nullable=True,
+        ignore_metadata=True,
     )
 
 

@@ -67,7 +67,7 @@ def test_a_wrong_store_ends_the_reput_at_once_and_makes_no_lake(tmp_path: Path) 
     line = ended("reput", "--store", str(tmp_path / "typo"), "--lake", str(lake))
     assert str(tmp_path / "typo") in line
     line = ended("reput", "--brokers", "h:1", "--token-file", str(tmp_path / "token"), "--lake", str(lake))
-    assert f"tokenFile {tmp_path / 'token'} cannot be read" in line
+    assert f"--token-file {tmp_path / 'token'} cannot be read" in line
     assert not lake.exists()
 
 
