@@ -47,6 +47,7 @@ bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the repu
 	$(BIN)/python -m benchmarks.start
 	$(BIN)/python -m benchmarks.data_plane
 	$(BIN)/python -m benchmarks.reput
+	$(BIN)/python -m benchmarks.lake_commits
 
 evidence: $(JARS) ## The long versions of the crash tests, and of registration with the real name server
 	LAKEBROKER_EVIDENCE=1 $(BIN)/python -m pytest tests/fault tests/interop/test_registration.py --timeout 7200

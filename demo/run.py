@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -35,6 +37,8 @@ class DemoError(Exception):
 def main() -> int:
     """Returns the exit status: 0 when every answer agrees with what the client counted."""
     started = time.monotonic()
+    os.environ["TZ"] = "UTC"  # pyspark gives times in the local zone
+    time.tzset()
     shutil.rmtree(OUTPUT, ignore_errors=True)
     OUTPUT.mkdir()
     lake = OUTPUT / "lake"
@@ -49,12 +53,12 @@ def main() -> int:
             counted = traffic(lake, progress)
         wrong = ask(lake, counted)
     except Exception as error:
-        console.print(f"[bold red]The demo failed:[/] {error}")
+        console.print(f"[bold red]The demo failed:[/] {escape(str(error))}")
         for log in sorted(OUTPUT.rglob("*.log")):
             console.print(f"--- end of {log.relative_to(ROOT)}\n{log.read_text()[-1500:]}", markup=False)
         return 1
     for sentence in wrong:
-        console.print(f"[bold red]Wrong answer:[/] {sentence}")
+        console.print(f"[bold red]Wrong answer:[/] {escape(sentence)}")
     explore(lake, time.monotonic() - started)
     return 1 if wrong else 0
 

@@ -304,10 +304,9 @@ def _show_summary(reader: LogReader, as_json: bool) -> None:
         f"{found.records:,} records of {found.bytes:,} bytes"
     )
     if found.unflushed_records:
-        console.print(
+        typer.echo(
             f"behind {found.max_offset:,}, the end that is known to be on disk: {found.unflushed_records:,} records of "
-            f"{found.unflushed_bytes:,} bytes up to {found.written_offset:,}; the broker's next start takes them",
-            highlight=False,
+            f"{found.unflushed_bytes:,} bytes up to {found.written_offset:,}; the broker's next start takes them"
         )
     if found.first_ms is not None and found.last_ms is not None:
         typer.echo(

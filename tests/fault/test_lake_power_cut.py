@@ -27,7 +27,7 @@ from structured_streaming.tables import create_tables
 from tests.fault.power_cut import Disk
 from tests.lake_checks import assert_exact
 
-ROUNDS = 60 if os.environ.get("LAKEBROKER_EVIDENCE") else 4
+ROUNDS = 60 if os.environ.get("LAKEBROKER_EVIDENCE") else 2
 CUTS_A_ROUND = 8
 BATCH_BYTES = 15_000
 
@@ -110,6 +110,7 @@ def reader(tmp_path: Path) -> LogReader:
     return LogReader(tmp_path / "store")
 
 
+@pytest.mark.timeout(7200 if os.environ.get("LAKEBROKER_EVIDENCE") else 900)
 def test_what_progress_names_survives(
     tmp_path: Path,
     reader: LogReader,

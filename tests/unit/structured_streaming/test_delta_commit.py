@@ -1,0 +1,130 @@
+"""Batches become table versions exactly once, whoever else writes the lake."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from structured_streaming.errors import ForeignWriterError, LakeError
+from structured_streaming.progress import BatchReport
+from structured_streaming.sink.delta_commit import DeltaCommitSink, LakeProgress
+from structured_streaming.sink.table_file import write_file
+from structured_streaming.tables import MESSAGES, REPUT_PROGRESS, create_tables
+
+
+def staged(lake: Path, start: int, end: int, broker: str = "b") -> list[dict[str, Any]]:
+    """A batch of one message."""
+    place = {"target": "store:x", "broker": broker, "log_id": "l", "start": start, "end": end, "log_end": end}
+    row = {"broker": broker, "log_id": "l", "physical_offset": start, "topic": "t"}
+    file = write_file(lake, MESSAGES, pa.Table.from_pylist([row], MESSAGES.schema))
+    span = {"table": "", "path": "", "size": 0, "rows": 1, "stats": "", **place}
+    return [span, {"table": MESSAGES.name, **file._asdict(), **place}]
+
+
+def offsets(lake: Path) -> list[int]:
+    return sorted(DeltaTable(str(lake / MESSAGES.name)).to_pyarrow_table()["physical_offset"].to_pylist())
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return create_tables(str(tmp_path / "lake"))
+
+
+def test_one_of_two_writers_of_a_batch_wins(lake: Path) -> None:
+    for number in range(5):
+        sinks = [DeltaCommitSink(str(lake)) for _ in range(4)]
+        batches = [staged(lake, number, number + 1) for _ in sinks]
+        ends: list[BatchReport | ForeignWriterError] = []
+        together = threading.Barrier(len(sinks))
+
+        def commit(sink: DeltaCommitSink, batch: list[dict[str, Any]]) -> None:
+            together.wait(60)  # noqa: B023
+            try:
+                report = sink.commit(batch)
+                assert report is not None
+                ends.append(report)  # noqa: B023
+            except ForeignWriterError as error:
+                ends.append(error)  # noqa: B023
+
+        threads = [threading.Thread(target=commit, args=each) for each in zip(sinks, batches, strict=True)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+        assert len(ends) == len(sinks)
+        assert sum(isinstance(each, BatchReport) for each in ends) == 1
+        assert offsets(lake) == list(range(number + 1))
+        assert LakeProgress(str(lake)).offsets == {("b", "l"): number + 1}
+
+
+def test_compaction_in_between_is_no_foreign_writer(lake: Path) -> None:
+    sink = DeltaCommitSink(str(lake))
+    for number in range(4):
+        sink.commit(staged(lake, number, number + 1))
+    DeltaTable(str(lake / MESSAGES.name)).optimize.compact()
+    report = sink.commit(staged(lake, 4, 5))
+    assert report is not None
+    assert report.batch == 5
+    assert offsets(lake) == [0, 1, 2, 3, 4]
+    (newest,) = (
+        row
+        for row in DeltaTable(str(lake / REPUT_PROGRESS.name)).to_pyarrow_table().to_pylist()
+        if row["batch"] == 5
+    )
+    assert dict(newest["table_versions"])[MESSAGES.name] == DeltaTable(str(lake / MESSAGES.name)).version()
+
+
+def test_a_lake_from_before_batches_were_counted_goes_on(lake: Path) -> None:
+    row = {"broker": "b/with/slashes", "log_id": "l", "end_offset": 70, "batch": 41}
+    write_deltalake(
+        str(lake / REPUT_PROGRESS.name),
+        pa.Table.from_pylist([row], REPUT_PROGRESS.schema),
+        mode="append",
+        commit_properties=CommitProperties(app_transactions=[Transaction("b/with/slashes/l", 70)]),
+    )
+    assert LakeProgress(str(lake)).offsets == {("b/with/slashes", "l"): 70}
+    for number in (42, 43):
+        report = DeltaCommitSink(str(lake)).commit(staged(lake, 28 + number, 29 + number, "b/with/slashes"))
+        assert report is not None
+        assert report.batch == number
+
+
+def test_tables_ahead_of_progress_are_left_alone(lake: Path) -> None:
+    def die(table: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        DeltaCommitSink(str(lake), die).commit(staged(lake, 0, 10))
+    assert LakeProgress(str(lake)).offsets == {}
+    assert LakeProgress(str(lake)).stops("b", "l") == [10]
+    DeltaCommitSink(str(lake)).commit(staged(lake, 0, 10))
+    assert offsets(lake) == [0]
+    with pytest.raises(ForeignWriterError, match="up to 10"):
+        DeltaCommitSink(str(lake)).commit(staged(lake, 0, 20))
+
+
+def test_a_staged_file_that_is_gone_is_named(lake: Path) -> None:
+    batch = staged(lake, 0, 10)
+    path = lake / MESSAGES.name / batch[1]["path"]
+    path.unlink()
+    with pytest.raises(LakeError, match=path.name):
+        DeltaCommitSink(str(lake)).commit(batch)
+
+
+@pytest.mark.parametrize("name", ["a b", "100%", "a*b?[c]{d,e}", "a#b:c", "ü漢'\""])
+def test_odd_names_hold_a_lake_that_grows(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("structured_streaming.sink.table_log.CHECKPOINT_COMMITS", 2)
+    lake = create_tables(str(tmp_path / name))
+    sink = DeltaCommitSink(str(lake))
+    for number in range(5):
+        sink.commit(staged(lake, number, number + 1))
+    assert len(list((lake / MESSAGES.name / "_delta_log").glob("*.checkpoint.parquet"))) == 2
+    assert offsets(lake) == [0, 1, 2, 3, 4]
+    assert capsys.readouterr().err == ""
