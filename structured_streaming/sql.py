@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from structured_streaming.errors import LakeError
 from structured_streaming.jvm_output import jvm_output_to_file
 from structured_streaming.read_only import check_read_only
-from structured_streaming.tables import TABLES, VIEWS, lake_folder, open_lake
+from structured_streaming.tables import TABLES, lake_folder, open_lake
+from structured_streaming.views import VIEWS
 
 if TYPE_CHECKING:
     import pyarrow as pa
