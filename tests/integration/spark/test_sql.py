@@ -115,12 +115,11 @@ READS = (
     "SELECT m.topic, k, count(*) OVER w FROM messages m LATERAL VIEW explode(keys) t AS k WINDOW w AS (PARTITION BY m.topic)",
     "SELECT DISTINCT topic FROM messages WHERE topic IN (SELECT topic FROM messages) AND EXISTS (SELECT 1) ORDER BY 1 LIMIT 3",
     "SELECT topic, count(*) FROM messages GROUP BY ALL HAVING count(*) > 0 UNION SELECT 'x', 1 EXCEPT VALUES ('x', 1)",
-    "SELECT * FROM messages VERSION AS OF 1 TABLESAMPLE (100 PERCENT) m JOIN messages n USING (topic)",
+    "SELECT * FROM delta.`{lake}/messages` VERSION AS OF 1 TABLESAMPLE (100 PERCENT) m JOIN messages n USING (topic)",
     "SELECT * FROM range(3) t, LATERAL (SELECT t.id + 1)",
-    "SELECT * FROM messages PIVOT (count(*) FOR topic IN ('t'))",
+    "SELECT * FROM (SELECT topic, tag FROM messages) PIVOT (count(*) FOR topic IN ('t'))",
     "SHOW TABLES",
     "SHOW VIEWS",
-    "SHOW COLUMNS IN messages",
     "DESCRIBE messages",
     "DESCRIBE HISTORY delta.`{lake}/messages`",
     "DESCRIBE DETAIL delta.`{lake}/messages`",
@@ -189,7 +188,7 @@ def test_results_are_in_utc_and_lose_nothing(spark: SparkSession, lake: Path, fa
     assert json.loads(row["origin"]) == origin
     assert base64.b64decode(row["body"]) == b"\x00\xff"
     done = invoke(lake, "SELECT tag FROM messages", "--format", "csv", "--no-escape")
-    assert done.stdout == "tag\r\n=1+1\r\n"
+    assert done.stdout_bytes == b"tag\r\n=1+1\r\n"
 
     done = invoke(lake, "SELECT message_id AS `[/head]`, store_timestamp, 1 AS a, 2 AS a FROM messages")
     assert done.exit_code == 0, done.exception
