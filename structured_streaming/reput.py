@@ -28,6 +28,7 @@ from structured_streaming.batch_commits import BatchCommits
 from structured_streaming.errors import ForeignWriterError, LakeError, SourceError
 from structured_streaming.jvm_output import jvm_output_to_file
 from structured_streaming.progress import BatchReport
+from structured_streaming.scratch import scratch_folder
 from structured_streaming.sink.base import Sink
 from structured_streaming.sink.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.source.log_watch import LogWatch
@@ -115,13 +116,13 @@ class _Goal:
 def reput_session(master: str = "local[2]", scratch: str = "") -> SparkSession:
     """A Spark session for the job: no UI, one Python for driver and workers. Delta's jars are not needed.
 
-    What Spark leaves on disk is in `scratch`, which the caller removes; without it, in a new temporary folder.
+    What Spark leaves on disk is in `scratch`, which the caller removes; without it, in a folder that goes with the process.
     """
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    scratch = scratch or tempfile.mkdtemp(prefix="lakebroker-spark-")
+    scratch = scratch or scratch_folder()
     builder = (
         SparkSession.builder.appName("lakebroker-reput")
         .master(master)

@@ -6,12 +6,12 @@ import logging
 import os
 import re
 import sys
-import tempfile
 from typing import TYPE_CHECKING
 
 from structured_streaming.errors import LakeError
 from structured_streaming.jvm_output import jvm_output_to_file
 from structured_streaming.read_only import check_read_only
+from structured_streaming.scratch import scratch_folder
 from structured_streaming.tables import TABLES, lake_folder, open_lake
 from structured_streaming.views import VIEWS
 
@@ -49,7 +49,7 @@ def delta_session(master: str = "local[2]") -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.databricks.delta.snapshotPartitions", "1")
-        .config("spark.sql.warehouse.dir", tempfile.mkdtemp(prefix="lakebroker-warehouse-"))
+        .config("spark.sql.warehouse.dir", scratch_folder())
     )
     with jvm_output_to_file():
         session: SparkSession = configure_spark_with_delta_pip(builder).getOrCreate()
