@@ -10,8 +10,8 @@ DeliveryError.
 | settled | below `cursor`, not in flight | never | `reset`; `commit_offset` below it |
 
 So every message in flight is due at a known time. `committed` is the first offset in flight, or the cursor. An offset
-that a client committed (`commit_offset`: consumers that pull) stands beside that until a receive takes it up; where
-something is in flight it takes the group forward only, as the original's pop reads it.
+that a client commits (`commit_offset`: consumers that pull) moves the cursor where nothing is in flight. Else it stands
+beside it, and takes the group forward only, until a receive or `committed` is past it: as the original's pop reads it.
 A receive plans first (`plan`), reads what it planned, has the journal note it, and only then changes state (`commit`);
 what fails before that has changed nothing. Only the delivery id handed out last settles or changes a message.
 No IO, no clock: the caller gives the time.
@@ -170,7 +170,7 @@ class QueueDelivery:
 
     @property
     def client_offset(self) -> int | None:
-        """What a client committed and no receive has taken up yet."""
+        """What a client committed while messages were in flight, until the group is past it."""
         return self._client_offset
 
     @property
@@ -182,9 +182,7 @@ class QueueDelivery:
     def position(self) -> int:
         """Where new messages are taken from."""
         client = self._client_offset
-        if client is None:
-            return self._cursor
-        return max(client, self._cursor) if self._in_flight else client
+        return self._cursor if client is None else max(client, self._cursor)
 
     def find(self, queue_offset: int, delivery_id: int) -> InFlight | None:
         """The message in flight under that delivery id, if it still is."""
@@ -223,18 +221,19 @@ class QueueDelivery:
 
     def commit(self, plan: Plan) -> None:
         """Does what was planned. Raises DeliveryError when the state is not that of the plan any more."""
-        in_flight = self._in_flight
-        again = len(plan.replaced)
+        in_flight, new = self._in_flight, plan.delivered
         if plan.start != self.position:
             raise DeliveryError(f"{self.key}: planned at {plan.start}, the group is at {self.position}")
         for message in plan.skipped:
             if message.queue_offset in in_flight:
                 self.settle(message)
-        for old, new in zip(plan.replaced, plan.delivered, strict=False):
-            if old.status == Status.INVISIBLE:
-                raise DeliveryError(f"{self.key}: {old} is not due")
-            self.replace(old, new)
-        for message in itertools.islice(plan.delivered, again, None) if again else plan.delivered:
+        if plan.replaced:
+            for old, message in zip(plan.replaced, plan.delivered, strict=False):
+                if old.status == Status.INVISIBLE:
+                    raise DeliveryError(f"{self.key}: {old} is not due")
+                self.replace(old, message)
+            new = plan.delivered[len(plan.replaced) :]
+        for message in new:
             offset = message.queue_offset
             if offset in in_flight or not plan.start <= offset < plan.cursor:
                 raise DeliveryError(f"{self.key}: {message} is not new")
@@ -249,6 +248,8 @@ class QueueDelivery:
         """Ends a delivery."""
         self._leave(message)
         del self._in_flight[message.queue_offset]
+        if self._client_offset is not None and self.committed > self._client_offset:
+            self._client_offset = None
 
     def replace(self, message: InFlight, changed: InFlight) -> None:
         """The same message as it is from now on: with another end of its invisible time, delivery id or attempt."""
@@ -307,9 +308,12 @@ class QueueDelivery:
 
     # ----- offsets -----
 
-    def commit_offset(self, offset: int | None) -> None:
-        """A client says how far the group is; None takes that back. What is in flight stays in flight."""
-        self._client_offset = offset
+    def commit_offset(self, offset: int) -> None:
+        """A client says how far the group is. What is in flight stays in flight, and the group goes on behind it."""
+        if self._in_flight:
+            self._client_offset = offset
+        else:
+            self._cursor, self._client_offset = offset, None
 
     def reset(self, cursor: int) -> None:
         """Forgets every message in flight and goes on at `cursor`."""
@@ -319,11 +323,11 @@ class QueueDelivery:
         self._returned.clear()
         self._cursor, self._client_offset = cursor, None
 
-    # ----- replay -----
-
     def restore_offsets(self, cursor: int, client_offset: int | None) -> None:
-        """What the journal says."""
+        """What the journal says, or what was before a change that it did not take."""
         self._cursor, self._client_offset = cursor, client_offset
+
+    # ----- replay -----
 
     def restore(self, message: InFlight) -> None:
         """Puts a message in flight while replaying; offsets may come in any order (see `sort`)."""

@@ -94,13 +94,19 @@ class DeliveryTable:
     def offered(self, group: str, topic: str, queues: int) -> set[int]:
         """The ids of the topic's queues where `group` may find something, of `queues` at the first use.
 
-        Who has looked and found nothing, nor anything due, takes the id out.
+        Who has looked and found nothing says so (`nothing_left`).
         """
         groups = self._offers.setdefault(topic, {})
         offered = groups.get(group)
         if offered is None:
             offered = groups[group] = set(range(queues))
         return offered
+
+    def nothing_left(self, key: QueueKey) -> None:
+        """A group has looked at a queue and found nothing more, nor anything due."""
+        offered = self._offers.get(key.topic, _NOBODY).get(key.group)
+        if offered is not None:
+            offered.discard(key.queue_id)
 
     def queues_changed(self, topic: str) -> None:
         """A topic has another number of queues: every group looks at all of them."""

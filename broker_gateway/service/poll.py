@@ -21,6 +21,8 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 
 Response = rpc.ReceiveMessageResponse | bytes
 MAX_BATCH = 32
+REPLY_BYTES = 16 << 20
+"""A receive stops taking messages once their bodies pass this."""
 _SLACK_S = 0.2
 """Part of a call's deadline left for the reply to travel."""
 _REQUEST_TIMEOUT_MS = 3000
@@ -30,9 +32,9 @@ _REQUEST_TIMEOUT_MS = 3000
 class Poll:
     """One ReceiveMessage call, and what it took (`messages` are responses' bytes).
 
-    `left`: queues that a look under way has yet to look at, the next one last, each with its offers; `seen`: what the
-    topic had been offered when it began; `failed`: the first queue's error of that look. `put_off_s`: since when its
-    first look has been put off, by `clock.monotonic_s`; 0: it has not.
+    `left`: queues that a look under way has yet to look at (ids of the topic's, keys of others), the next one last;
+    `seen`: what had been offered when it began; `failed`: the first queue's error of that look. `put_off_s`:
+    since when its first look has been put off, by `clock.monotonic_s`; 0: it has not.
     """
 
     group: Group
@@ -50,10 +52,15 @@ class Poll:
     seen: int = 0
     put_off_s: float = 0.0
     failed: Exception | None = None
-    left: list[tuple[QueueKey, set[int]]] = field(default_factory=list)
+    left: list[int | QueueKey] = field(default_factory=list)
     reply: Reply[list[Response]] = field(default_factory=Reply)
     messages: list[bytes] = field(default_factory=list)
     taken: list[tuple[QueueDelivery, InFlight]] = field(default_factory=list)
+
+    @property
+    def full(self) -> bool:
+        """Whether the reply takes no more."""
+        return len(self.messages) >= self.batch_size or self.body_bytes >= REPLY_BYTES
 
 
 class PollReader:

@@ -27,7 +27,7 @@ from broker_gateway.delivery.tag_filter import EVERYTHING
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metrics import Metrics
-from broker_gateway.service.poll import Poll
+from broker_gateway.service.poll import REPLY_BYTES, Poll
 from broker_gateway.service.redelivery import Redelivery
 from broker_gateway.service.shortcuts import StoredMessage
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
@@ -36,8 +36,6 @@ from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
 
-REPLY_BYTES = 16 << 20
-"""A receive stops taking messages once their bodies pass this."""
 _SCAN_ENTRIES = 4096
 _LOOK = 8 * _SCAN_ENTRIES
 """Queue entries that a look goes through. What else it does counts as so many entries:"""
@@ -94,14 +92,16 @@ class Taker:
 
     def missed(self, poll: Poll) -> bool:
         """Whether something was offered since the look began that ended with nothing."""
-        return poll.seen != self._offers(poll)
+        return poll.seen != self._offers(poll, self._retries(poll))
 
-    def _offers(self, poll: Poll) -> int:
-        topic = poll.topic.name
+    def _offers(self, poll: Poll, retries: Sequence[QueueKey]) -> int:
+        offers, topic = self._deliveries.offers_of, poll.topic.name
+        return offers(topic) + sum(map(offers, {key.topic for key in retries})) if retries else offers(topic)
+
+    def _retries(self, poll: Poll) -> Sequence[QueueKey]:
         if self._retry_queues is None:  # the journal is replayed by now
             self._retry_queues = RetryQueues(self._store.index.queues())
-        retries = {key.topic for key in self._retry_queues.of(poll.group.name, topic)}
-        return self._deliveries.offers_of(topic) + sum(map(self._deliveries.offers_of, retries))
+        return self._retry_queues.of(poll.group.name, poll.topic.name)
 
     def _look(self, poll: Poll) -> None:
         now = now_ms()
@@ -109,15 +109,16 @@ class Taker:
         if due is not None and due <= now:
             self._redelivery.sweep_due()
         if not poll.left:
-            poll.seen, poll.failed = self._offers(poll), None
+            poll.failed = None
             poll.left = self._queues(poll)
             poll.delivery_id = int.from_bytes(os.urandom(8), "big")
         look = _Look(poll, now)
-        while poll.left and look.work > 0 and not look.full:
-            key, offered = poll.left[-1]
+        while poll.left and look.work > 0 and not poll.full:
+            each = poll.left[-1]
+            key = each if isinstance(each, QueueKey) else QueueKey(poll.group.name, poll.topic.name, each)
             done = True
             try:
-                done = self._take_from(look, key, offered)
+                done = self._take_from(look, key)
                 self._failing.discard(key)
             except Exception as error:
                 if key not in self._failing:
@@ -127,23 +128,26 @@ class Taker:
             if done:
                 poll.left.pop()
 
-    def _queues(self, poll: Poll) -> list[tuple[QueueKey, set[int]]]:
+    def _queues(self, poll: Poll) -> list[int | QueueKey]:
         """Where there may be something, what comes first last; it begins with another queue each time."""
-        group, topic, queues = poll.group.name, poll.topic.name, poll.topic.read_queues
-        offered = self._deliveries.offered(group, topic, queues)
-        order = [queue_id for queue_id in offered if queue_id < queues]
-        if len(order) > 1:
-            first = next(self._turn) % len(order)
-            order = [*order[first:], *order[:first]]
-        found = [(QueueKey(group, topic, queue_id), offered) for queue_id in order]
-        assert self._retry_queues is not None
-        for key in self._retry_queues.of(group, topic):
-            offered = self._deliveries.offered(group, key.topic, self._retry_queues.count(key.topic))
-            if key.queue_id in offered:
-                found.append((key, offered))
+        queues = poll.topic.read_queues
+        offered = self._deliveries.offered(poll.group.name, poll.topic.name, queues)
+        found: list[int | QueueKey] = [queue_id for queue_id in offered if queue_id < queues]
+        if len(found) > 1:
+            first = next(self._turn) % len(found)
+            found = found[first:] + found[:first]
+        retries = self._retries(poll)
+        if retries:
+            found += [key for key in retries if key.queue_id in self._offered(key)]
+        poll.seen = self._offers(poll, retries)
         return found
 
-    def _take_from(self, look: _Look, key: QueueKey, offered: set[int]) -> bool:
+    def _offered(self, key: QueueKey) -> set[int]:
+        """The ids of the queues of a retry topic where the group may find something."""
+        assert self._retry_queues is not None
+        return self._deliveries.offered(key.group, key.topic, self._retry_queues.count(key.topic))
+
+    def _take_from(self, look: _Look, key: QueueKey) -> bool:
         """Takes what the rest of the batch holds from one queue; False when the look ends before the queue does."""
         poll, now, index = look.poll, look.now, self._store.index
         state = self._deliveries.queue(key)
@@ -156,19 +160,19 @@ class Taker:
         if plan.delivered or plan.skipped or plan.moved or state.journaled_committed < 0:
             self._note(poll, state, plan, now)
             state.commit(plan)
-            poll.messages += look.messages
-            poll.body_bytes += look.body_bytes
-            for message in plan.delivered:
-                poll.taken.append((state, message))
+            if plan.delivered:
+                poll.messages += look.messages
+                poll.body_bytes += look.body_bytes
+                poll.taken += [(state, message) for message in plan.delivered]
         if done and state.position >= index.max_offset(key.topic, key.queue_id) and state.quiet(now):
-            offered.discard(key.queue_id)
+            self._deliveries.nothing_left(key)
         return done
 
     def _read_again(self, look: _Look, plan: Plan) -> None:
         """Reads what may be delivered again."""
         _, topic, queue_id = look.key
         for message in plan.again:
-            if look.full:
+            if look.body_bytes >= look.most_bytes:
                 return
             offset = message.queue_offset
             physical, sizes, _ = self._store.index.entries(topic, queue_id, offset, 1)
@@ -182,44 +186,50 @@ class Taker:
     def _read_new(self, look: _Look, plan: Plan) -> bool:
         """Reads new messages; False when the look ends before the queue does."""
         _, topic, queue_id = look.key
-        tags = look.poll.tags if topic == look.poll.topic.name else EVERYTHING
-        while (room := look.room(plan)) > 0:
-            if look.work <= 0 or len(plan.skipped) >= _SKIPS_A_PLAN:
+        tags = EVERYTHING if look.retry else look.poll.tags
+        room = look.room(plan)
+        while room > 0:
+            if look.work <= 0:
                 return False
             start = plan.cursor
             count = room if tags.everything else _SCAN_ENTRIES
             offsets, sizes, codes = self._store.index.entries(topic, queue_id, start, count)
-            if not len(offsets):
-                return True
-            look.work -= len(offsets)
-            positions: Sequence[int] = range(len(offsets))
-            end = start + len(offsets)
+            found = len(offsets)
+            look.work -= found
+            positions: Sequence[int] = range(found)
             if not tags.everything:
                 wanted = np.flatnonzero(tags.mask(codes) | (sizes == 0))
                 offsets, sizes, codes = offsets[wanted], sizes[wanted], codes[wanted]
                 positions = wanted.tolist()
-            columns = (offsets.tolist(), sizes.tolist(), codes.tolist())
-            for position, physical, size, code in zip(positions, *columns, strict=True):
-                self._read_one(look, plan, start + position, physical, size, code)
+            for position, physical, size, code in zip(
+                positions, offsets.tolist(), sizes.tolist(), codes.tolist(), strict=True
+            ):
                 plan.cursor = start + position + 1
-                if look.room(plan) <= 0 or len(plan.skipped) >= _SKIPS_A_PLAN:
-                    break
-            else:
-                plan.cursor = end
+                if self._read_one(look, plan, start + position, physical, size, code):
+                    room -= 1
+                    if room == 0 or look.body_bytes >= look.most_bytes:
+                        return True
+                elif len(plan.skipped) >= _SKIPS_A_PLAN:
+                    return False
+            plan.cursor = start + found
+            if found < count:
+                return True
         return True
 
-    def _read_one(self, look: _Look, plan: Plan, offset: int, physical: int, size: int, code: int) -> None:
-        """A new message: delivered, skipped, or passed over by the filter."""
+    def _read_one(self, look: _Look, plan: Plan, offset: int, physical: int, size: int, code: int) -> bool:
+        """Whether a new message is delivered: it may be skipped, or passed over by the filter."""
         poll, attempt = look.poll, 1
         stored = self._read(physical, size)
         if stored is None:
             look.work -= _A_SKIP
             plan.skipped.append(InFlight(offset, 1, look.now, poll.delivery_id, "", poll.client_id))
-            return
-        if look.key.topic != poll.topic.name:  # a retry that a real broker made
+            return False
+        if look.retry:  # that a real broker made
             attempt += self._store.record(physical, size).reconsume_times
-        if attempt > 1 or poll.tags.matches(stored.properties.get("TAGS")):
-            plan.delivered.append(look.deliver(stored, offset, attempt, code))
+        if attempt == 1 and not poll.tags.matches(stored.properties.get("TAGS")):
+            return False
+        plan.delivered.append(look.deliver(stored, offset, attempt, code))
+        return True
 
     def _read(self, physical: int, size: int) -> StoredMessage | None:
         """A message of the log; None when there is none to be read."""
@@ -233,11 +243,11 @@ class Taker:
     def _note(self, poll: Poll, state: QueueDelivery, plan: Plan, now: int) -> None:
         """Has the journal note what the plan does, in one record. Raises StoreError, OSError."""
         journal = self._journal
-        expired = [each for each in plan.replaced if not each.given_back]
-        with contextlib.suppress(
-            StoreReadOnlyError
-        ):  # what is there can still be had: a start delivers it again
+        expired = [each for each in plan.replaced if not each.given_back] if plan.replaced else []
+        try:  # noqa: SIM105 - a context manager would cost as much as all of this
             journal.make_room(len(expired) + len(plan.skipped) + len(plan.delivered) + 1)
+        except StoreReadOnlyError:  # what is there can still be had: a start delivers it again
+            pass
         if expired:
             journal.events(state, events.EXPIRED, expired, timestamp_ms=now)
         if plan.skipped:
@@ -340,8 +350,20 @@ def _returned(message: InFlight, until_ms: int, status: Status) -> InFlight:
 class _Look:
     """A look of a poll: how much more it may do, and what it found in the queue `begin` named."""
 
-    __slots__ = ("_bytes", "_handle_queue", "body_bytes", "key", "messages", "now", "poll", "work")
+    __slots__ = (
+        "body_bytes",
+        "handle_queue",
+        "key",
+        "messages",
+        "most_bytes",
+        "now",
+        "poll",
+        "retry",
+        "work",
+    )
     key: QueueKey
+    handle_queue: int
+    retry: bool
 
     def __init__(self, poll: Poll, now: int) -> None:
         self.poll = poll
@@ -349,37 +371,28 @@ class _Look:
         self.work = _LOOK
         self.messages: list[bytes] = []
         self.body_bytes = 0
-        self._bytes = 0
-        self._handle_queue = 0
+        self.most_bytes = REPLY_BYTES
 
     def begin(self, key: QueueKey) -> None:
         self.work -= _A_QUEUE
         self.key = key
-        self._handle_queue = handle_queue(key)
-        self._bytes = self.poll.body_bytes
+        self.handle_queue = handle_queue(key)
+        self.retry = self.handle_queue != key.queue_id
+        self.most_bytes = REPLY_BYTES - self.poll.body_bytes
         self.messages = []
         self.body_bytes = 0
 
-    @property
-    def full(self) -> bool:
-        """Whether the reply takes no more."""
-        poll = self.poll
-        return (
-            len(poll.messages) + len(self.messages) >= poll.batch_size
-            or self._bytes + self.body_bytes >= REPLY_BYTES
-        )
-
     def room(self, plan: Plan) -> int:
         """How many new messages may be taken from the queue."""
-        if self._bytes + self.body_bytes >= REPLY_BYTES:
+        if self.body_bytes >= self.most_bytes:
             return 0
         left = self.poll.batch_size - len(self.poll.messages) - len(self.messages)
-        return min(left, plan.room - len(plan.delivered) + len(plan.replaced))
+        return min(left, plan.room)
 
     def deliver(self, stored: StoredMessage, offset: int, attempt: int, tags_code: int) -> InFlight:
         """Puts a message into what the reply will have."""
         poll, delivery_id = self.poll, self.poll.delivery_id
-        handle = encode_handle(self._handle_queue, offset, delivery_id)
+        handle = encode_handle(self.handle_queue, offset, delivery_id)
         self.messages.append(stored.received(poll.topic.name, handle, attempt, poll.invisible_ms))
         self.body_bytes += stored.body_length
         return InFlight(

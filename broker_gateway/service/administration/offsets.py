@@ -216,12 +216,12 @@ class OffsetAdministration:
 
     def _commit(self, offsets: Mapping[QueueKey, int]) -> None:
         """All of them or, when the log does not take it, none."""
-        before: dict[QueueKey, int | None] = {}
+        before: dict[QueueKey, tuple[int, int | None]] = {}
         made: list[QueueKey] = []
 
         def take_back() -> None:
-            for key, offset in before.items():
-                self._deliveries.queue(key).commit_offset(offset)
+            for key, (cursor, client_offset) in before.items():
+                self._deliveries.queue(key).restore_offsets(cursor, client_offset)
             for key in made:
                 self._deliveries.forget(key)
 
@@ -231,7 +231,7 @@ class OffsetAdministration:
                     made.append(key)
                 state = self._deliveries.queue(key)
                 self._journal.moved(state)
-                before[key] = state.client_offset
+                before[key] = (state.cursor, state.client_offset)
                 state.commit_offset(min(offset, self._store.index.max_offset(key.topic, key.queue_id)))
         for key in offsets:
             self._deliveries.offer_to(key)

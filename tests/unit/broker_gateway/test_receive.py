@@ -307,3 +307,49 @@ def longest_look(broker: InProcessBroker, act: Callable[[], None]) -> int:
         index.entries = entries
         del loop._run_once
     return max(turns)
+
+
+def test_many_messages_that_are_due_at_once_leave_the_loop_to_others(broker: InProcessBroker) -> None:
+    """Each becomes a dead letter, which is read and appended."""
+    count = 600
+    broker.create_group("billing", retry_max_times=0)
+    for start in range(0, count, 100):
+        broker.send("orders", *[b"%d" % number for number in range(start, start + 100)])
+    while broker.receive("orders", "billing")[1]:
+        pass
+    copies = most_in_a_turn(broker, lambda: broker.advance(10.5))
+    assert broker.store.index.max_offset("%DLQ%billing", 0) == count
+    assert broker.committed("orders", "billing") == count
+    assert copies <= 64, "dead letters between two turns of the loop"
+
+
+def most_in_a_turn(broker: InProcessBroker, act: Callable[[], None]) -> int:
+    """The most appends between two iterations of the event loop."""
+    loop, store, turns, seen = broker._loop, broker.store, [0], [broker.store.calls["append"]]
+    once = loop._run_once
+
+    def run_once() -> None:
+        turns.append(store.calls["append"] - seen[0])
+        seen[0] = store.calls["append"]
+        once()
+
+    loop._run_once = run_once
+    try:
+        act()
+    finally:
+        del loop._run_once
+    return max(turns)
+
+
+def test_a_reset_reaches_all_who_wait(broker: InProcessBroker) -> None:
+    """One looks through the queue; what it leaves is for those behind it."""
+    for number in range(4):
+        broker.send("orders", b"%d" % number, tag="often" if number < 2 else "rare")
+    held = broker.receive("orders", "billing")[1]
+    broker.ack("orders", "billing", *held)
+    calls = [
+        broker.begin_receive("orders", "billing", wait_ms=60_000, filter="rare", batch=1) for _ in range(3)
+    ]
+    broker.reset("orders", "billing", 0, 0)
+    assert sorted(each.body for call in calls if call.done for each in call.messages) == [b"2", b"3"]
+    assert sum(call.done for call in calls) == 2

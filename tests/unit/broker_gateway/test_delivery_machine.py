@@ -1,0 +1,75 @@
+"""Delivery under errors, hang-ups, restarts and crashes: the machine in short; `tests/fault` has it for ten minutes."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.unit.broker_gateway.delivery_machine import DeliveryMachine
+
+CALLS = ("append", "read", "record", "entries")
+TestDelivery = DeliveryMachine.TestCase
+TestDelivery.settings = settings(
+    max_examples=15,
+    stateful_step_count=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def everything(machine: DeliveryMachine) -> None:
+    """Each way in and out of flight, by both groups; `seldom` delivers twice."""
+    machine.send(["a", "b", "a", "b", "a", "b"])
+    machine.wait("often", "two", "b", 20_000)
+    machine.receive("often", "one", "a", 2, 10_000)
+    machine.receive("often", "one", "a", 2, 1000, "x", gone=True)
+    machine.receive("often", "one", "b", 5, 1000)
+    if machine.handles:
+        machine.ack([0])
+        machine.nack(1, 300)
+    machine.receive("seldom", "one", "*", 5, 100)
+    machine.commit("often", 0, 5)
+    machine.advance(0.6)
+    machine.receive("seldom", "two", "*", 5, 100, "y")
+    machine.receive("seldom", "two", "*", 5, 100, "y")
+    if machine.handles:
+        machine.give_up(-1)
+    machine.advance(3.0)
+    machine.send(["a", "b"])
+    machine.receive("often", "two", "*", 5, 1000)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_an_error_at_every_call(call: str) -> None:
+    """One at a time, then a crash."""
+    number, calls = 0, 1
+    while number < calls:
+        machine = DeliveryMachine()
+        machine.start()
+        before = machine.broker.store.calls[call]
+        machine.break_one(call, number, OSError(errno.EIO, "Input/output error"))
+        try:
+            everything(machine)
+            calls = machine.broker.store.calls[call] - before
+            machine.restart(crash=True)
+        except BaseException as error:
+            error.add_note(f"the {number}th call of {call} failed")
+            raise
+        finally:
+            machine.teardown()
+        number += 1
+    assert number > 3
+
+
+def test_found_a_committed_offset_that_went_back_when_nothing_was_in_flight_any_more() -> None:
+    machine = DeliveryMachine()
+    machine.start()
+    machine.send(["a"] * 6)
+    machine.receive("often", "one", "*", 5, 10_000)
+    queue_id = machine.handles[0].place[0]
+    machine.commit("often", queue_id, 1)
+    machine.ack(range(len(machine.handles)))
+    machine.teardown()
