@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -24,6 +26,7 @@ from store.record import (
     offset_msg_id,
 )
 
+ARCHIVE = Path(__file__).parents[2] / "data" / "rocketmq-5.5.0-store.tar.gz"
 NOW = 1_700_000_000_123
 ADDED = {
     "MSG_REGION": "DefaultRegion",
@@ -191,3 +194,31 @@ def test_what_we_store_is_left_out() -> None:
     for end in (b"", crc):
         assert without_brokers(own + born_property(NOW) + brokers + end) == own
     assert without_brokers(own + crc) == own + crc
+
+
+def test_the_same_as_the_real_broker_stored(broker: InProcessBroker, tmp_path: Path) -> None:
+    """A message that the real proxy took over gRPC, sent again here, is stored with the same properties."""
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (segment,) = (tmp_path / "store-cap" / "commitlog").glob("0*")
+    data, position = segment.read_bytes(), 0
+    compared = 0
+    while size := int.from_bytes(data[position : position + 4], "big"):
+        record = decode_record(data, position)
+        position += size
+        real = record.properties_map()
+        if record.topic != "normal":
+            continue
+        if not compared:
+            broker.create_topic("normal")
+        one = message(
+            "normal", b"one", {"p1": real["p1"]} if "p1" in real else {}, message_id=real["UNIQ_KEY"]
+        )
+        one.system_properties.tag = real["TAGS"]
+        one.system_properties.keys.extend(real.get("KEYS", "").split())
+        one.system_properties.born_host = real["__BORNHOST"]
+        one.system_properties.born_timestamp.FromMilliseconds(int(real["BORN_TIMESTAMP"]))
+        assert broker.call("SendMessage", send_request(one)).status.code == pb.OK
+        assert pulled(broker, "normal")[compared] == real
+        compared += 1
+    assert compared > 3
