@@ -5,16 +5,16 @@ What it finds is kept as a sequence in `tests/unit/broker_gateway/test_delivery_
 
 from __future__ import annotations
 
-import os
 import time
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.unit.broker_gateway.delivery_machine import DeliveryMachine
+from tests.delivery_machine import DeliveryMachine
+from tests.fault.conftest import EVIDENCE
 
-SEARCH_S = 600.0 if os.environ.get("LAKEBROKER_EVIDENCE") == "1" else 0.0
+SEARCH_S = 600.0 if EVIDENCE else 0.0
 
 
 @pytest.mark.timeout(7200)

@@ -7,7 +7,7 @@ import errno
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.unit.broker_gateway.delivery_machine import DeliveryMachine
+from tests.delivery_machine import DeliveryMachine
 
 CALLS = ("append", "read", "record", "entries")
 TestDelivery = DeliveryMachine.TestCase
