@@ -237,10 +237,10 @@ def resets(hostile: Hostile) -> None:
                 return
 
 
-def receive(group: str = "hostile") -> bytes:
+def receive(group: str = "hostile", topic: str = "nothing") -> bytes:
     request = rpc.ReceiveMessageRequest(
         group=pb.Resource(name=group),
-        message_queue=pb.MessageQueue(topic=pb.Resource(name="nothing"), id=-1),
+        message_queue=pb.MessageQueue(topic=pb.Resource(name=topic), id=-1),
         filter_expression=pb.FilterExpression(type=pb.TAG, expression="*"),
         batch_size=32,
     )
@@ -288,13 +288,15 @@ def untaken_replies(hostile: Hostile) -> None:
         for n in range(20):
             message_id = f"HOSTILE{uuid.uuid4().hex}"
             hostile.note(message_id, "unknown")
-            request = message(os.urandom(1 << 19), message_id, "nothing").SerializeToString()
+            request = message(os.urandom(1 << 19), message_id, "large").SerializeToString()
             peer.send(peer.request(2 * n + 1, SERVICE + "SendMessage", None, client_id()))
             peer.send(data_frames(2 * n + 1, framed(request), last=True))
             peer.answer(2 * n + 1, 30)
     with hostile.peer(setting(4, 0)) as peer:
         for n in range(200):
-            peer.send(peer.request(2 * n + 1, SERVICE + "ReceiveMessage", receive(f"r{n}"), client_id()))
+            peer.send(
+                peer.request(2 * n + 1, SERVICE + "ReceiveMessage", receive(f"r{n}", "large"), client_id())
+            )
         _until_closed(hostile, peer, 5)
 
 

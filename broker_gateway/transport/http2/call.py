@@ -365,6 +365,13 @@ class Call:
         self._outgoing, self._offset, self._unsent = data, sent, len(data) - sent
         self._active.add(self)
         self._connection.hold(self._unsent)
+        if self._connection.full:  # those that still wait would make more replies for it
+            for each in [call for call in self._active if call._waits_on(self._connection)]:
+                each._refuse_reply()
+
+    def _waits_on(self, connection: engine.Connection) -> bool:
+        """Whether it is a call of this connection whose reply is not there yet."""
+        return self._connection is connection and self._reply is not None and not self._reply.done
 
     def _refuse_reply(self) -> None:
         self.fail("RESOURCE_EXHAUSTED", "too many bytes of replies wait to be read; read them and try again")
