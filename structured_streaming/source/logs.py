@@ -73,11 +73,11 @@ class FolderLog:
         from store.scan import warm
 
         self.address = folder
-        warm()  # here, so that no later call takes the time
         try:
-            self._reader = LogReader(Path(folder))
+            self._reader = LogReader(Path(folder))  # which says where compiled code is
         except (StoreError, OSError) as error:
             raise SourceError(f"store {folder}: {error}") from error
+        warm()  # here, so that no later call takes the time
 
     def describe(self, wait_ms: int = 0, after: int = -1) -> LogState:
         reader, until = self._reader, time.monotonic() + wait_ms / 1000
