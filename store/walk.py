@@ -476,22 +476,31 @@ def named_properties(
     """As `find_properties`, in what `split_properties` returned."""
     starts = np.full((len(ends), len(rows) - 1), -1, dtype=np.int64)
     lengths = np.zeros((len(ends), len(rows) - 1), dtype=np.int64)
+    begins = np.zeros(len(ends), dtype=np.int64)
+    begins[1:] = ends[:-1]
+    heads = np.full(
+        256, -1, dtype=np.int64
+    )  # the last name that begins with a byte, and for each the one before it
+    others = np.empty(len(ends), dtype=np.int64)
+    for k in range(len(ends)):
+        others[k] = heads[names[begins[k]]]
+        heads[names[begins[k]]] = k
     for i in range(len(rows) - 1):
         for entry in range(rows[i], rows[i + 1]):
             at, size = found[0, entry], found[1, entry]
-            first = np.int64(0)
-            for k in range(len(ends)):
-                if ends[k] - first == size and data[at] == names[first]:
+            k = heads[data[at]]
+            while k >= 0:
+                if ends[k] - begins[k] == size:
                     same = True
                     for j in range(1, size):
-                        if data[at + j] != names[first + j]:
+                        if data[at + j] != names[begins[k] + j]:
                             same = False
                             break
                     if same:
                         starts[k, i] = found[2, entry]
                         lengths[k, i] = found[3, entry]
                         break
-                first = ends[k]
+                k = others[k]
     return starts, lengths
 
 

@@ -48,13 +48,12 @@ def representable(ms: Longs) -> NDArray[np.bool_]:
     return (ms >= LEAST_MS) & (ms <= GREATEST_MS)
 
 
-def timestamps(ms: Longs, absent: NDArray[np.bool_] | None = None) -> pa.TimestampArray:
-    """Milliseconds since the epoch as timestamps; null where `absent` and outside of the years 1 to 9999."""
-    null = ~representable(ms)
-    if absent is not None:
-        null |= absent
-    if not null.any():
+def timestamps(ms: Longs) -> pa.TimestampArray:
+    """Milliseconds since the epoch as timestamps; null outside of the years 1 to 9999."""
+    ms = np.ascontiguousarray(ms)
+    if not len(ms) or (ms.min() >= LEAST_MS and ms.max() <= GREATEST_MS):
         return pa.array(ms * 1000, pa.int64()).cast(TIMESTAMP)
+    null = ~representable(ms)
     return pa.array(np.where(null, 0, ms) * 1000, pa.int64(), mask=null).cast(TIMESTAMP)
 
 

@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from store.scan import Bytes, Longs
 from structured_streaming.rows.arrays import GREATEST_MS, binary
 
-FOUND = (b"DELAY", b"TIMER_OUT_MS", b"TIMER_DELIVER_MS")
-"""Properties that say when a message is due."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 UNKNOWN = np.int64(-(1 << 63))
 """Instead of a time that the record does not say, or that nobody knows."""

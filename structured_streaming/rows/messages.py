@@ -148,9 +148,8 @@ def _deliver_timestamps(records: Records, rows: NDArray[np.intp]) -> pa.Array:
 
 
 def _origins(records: Records, some: Scan, rows: NDArray[np.intp]) -> pa.Array:
-    starts = [records.properties[name][0][rows] for name in (b"LB_ORIGIN", b"REAL_TOPIC")]
-    copies = records.rows_of(lambda topic: topic.startswith((origins.DEAD_LETTERS, origins.RETRIES)))[rows]
-    moved = np.flatnonzero(copies | (starts[0] >= 0) | (starts[1] >= 0))
+    copies = records.rows_of(origins.may_be_copies)[rows]
+    moved = np.flatnonzero(copies | (records.properties[b"LB_ORIGIN"][0][rows] >= 0))
     if not len(moved):
         return pa.nulls(len(rows), tables.ORIGIN)
     found: list[origins.Value | None] = [None] * len(rows)

@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping
 
 DEAD_LETTERS, RETRIES = "%DLQ%", "%RETRY%"
+_WAITING = ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer")
+"""Where messages wait for the time to go to REAL_TOPIC."""
 FOUND = (
     b"LB_ORIGIN",
     b"RETRY_TOPIC",
@@ -30,9 +32,8 @@ def origin(topic: str, properties: Mapping[bytes, str | None], reconsume_times: 
     moved = properties[b"LB_ORIGIN"]
     if moved is not None:
         return _moved(moved)
-    waiting_for = properties[b"REAL_TOPIC"]
-    copy = waiting_for if waiting_for and not _is_copy(topic) else topic
-    if not _is_copy(copy):
+    copy = properties[b"REAL_TOPIC"] or "" if topic in _WAITING else topic
+    if not copy.startswith((DEAD_LETTERS, RETRIES)):
         return None
     group, source = _names(copy, properties)
     if source is None and (group is None or reconsume_times <= 0):
@@ -64,8 +65,9 @@ def _moved(value: str) -> Value | None:
     }
 
 
-def _is_copy(topic: str) -> bool:
-    return topic.startswith((DEAD_LETTERS, RETRIES))
+def may_be_copies(topic: str) -> bool:
+    """Whether records of the topic may have an origin without LB_ORIGIN."""
+    return topic in _WAITING or topic.startswith((DEAD_LETTERS, RETRIES))
 
 
 def _names(copy: str, properties: Mapping[bytes, str | None]) -> tuple[str | None, str | None]:

@@ -29,7 +29,7 @@ from store.scan import (
     split_words,
     topic_codes,
 )
-from structured_streaming.rows import due, origins
+from structured_streaming.rows import due
 from structured_streaming.rows.arrays import (
     constant,
     representable,
@@ -40,8 +40,8 @@ from structured_streaming.rows.journal import JournalRows
 JOURNAL_TOPIC = "rmq_sys_lakebroker_journal"
 LARGEST_RECORD = 64 << 20
 """Bytes of a record that has rows."""
-_FOUND = (b"UNIQ_KEY", b"KEYS", b"TAGS", b"__SHARDINGKEY", *due.FOUND, *origins.FOUND)
-"""Properties that columns are made of."""
+_FOUND = (b"UNIQ_KEY", b"KEYS", b"TAGS", b"__SHARDINGKEY", b"TIMER_OUT_MS", b"TIMER_DELIVER_MS", b"LB_ORIGIN")
+"""Properties that columns of any record are made of."""
 _PROPERTY_BYTES, _KEY_BYTES = 64, 160
 """Of memory for each property and key of a record, about."""
 
@@ -102,14 +102,19 @@ class Records:
         return self._ranks[self.codes[rows]]
 
     def value(self, name: bytes, rows: NDArray[np.intp]) -> pa.StringArray:
-        """A property's value (null: absent) in some rows; `name` is one of those found once for all tables."""
-        starts, lengths = self.properties[name]
-        return text(self.scan.buffer, starts[rows], lengths[rows])
+        """A property's value (null: absent) in some rows."""
+        return text(self.scan.buffer, *self._slices(name, rows))
 
     def number(self, name: bytes, rows: NDArray[np.intp]) -> Longs:
         """A property's value as a number (`due.UNKNOWN`: absent or none) in some rows."""
+        return due.numbers(self.scan.buffer, *self._slices(name, rows))
+
+    def _slices(self, name: bytes, rows: NDArray[np.intp]) -> tuple[Longs, Longs]:
+        """Start (-1: absent) and length of a property's value in some rows: few, unless it is one of `_FOUND`."""
+        if name not in self.properties:
+            return self.all_properties.take(rows).find([name])[0]
         starts, lengths = self.properties[name]
-        return due.numbers(self.scan.buffer, starts[rows], lengths[rows])
+        return starts[rows], lengths[rows]
 
     def rows_of(self, wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
         """Which records have a topic that is wanted."""
@@ -135,7 +140,8 @@ class Records:
         waiting = self.rows_of(lambda topic: topic == due.SCHEDULE_TOPIC)[rows]
         if not waiting.any():
             return waiting, np.full(len(rows), due.UNKNOWN, dtype=np.int64)
-        levels = self.number(b"DELAY", rows)
+        levels = np.full(len(rows), due.UNKNOWN, dtype=np.int64)
+        levels[waiting] = self.number(b"DELAY", rows[waiting])
         return waiting & (levels > 0), due.level_times(
             self.scan.store_timestamp[rows], levels, self.delay_levels
         )

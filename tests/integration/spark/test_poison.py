@@ -19,7 +19,7 @@ from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.sql import register
 from tests.integration.spark.test_reput import reput_once
 from tests.lake_checks import assert_exact, rows
-from tests.raw_log import Raw, message, poison, properties
+from tests.raw_log import Raw, log_of, message, poison, properties
 
 TAG = "a" * 32 + "\U0010ffff" + "b"
 BOMBS, LARGE = 34, 12
@@ -36,10 +36,9 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     folder = tmp_path_factory.mktemp("poison") / "store"
     with LogWriter(folder, segment_size=1 << 26) as writer:
         for number, record in enumerate(records):
-            for each in (message(number), record):
-                writer.raw(each.encoded(writer.store.max_offset))
+            writer.raw(log_of(message(number), record, base=writer.store.max_offset))
         writer.raw(b"no record at all".ljust(9000, b"?"))
-        writer.raw(message(len(records)).encoded(writer.store.max_offset))
+        writer.raw(log_of(message(len(records)), base=writer.store.max_offset))
     return folder, len(records) + 1
 
 
