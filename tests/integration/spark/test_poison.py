@@ -22,7 +22,7 @@ from tests.lake_checks import assert_exact, rows
 from tests.raw_log import Raw, log_of, message, poison, properties
 
 TAG = "a" * 32 + "\U0010ffff" + "b"
-BOMBS, LARGE = 34, 12
+BOMBS, LARGE = 34, 6
 MOST_BYTES = 1 << 30
 
 
