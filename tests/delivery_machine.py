@@ -55,6 +55,7 @@ class Held:
     place: Place
     attempt: int
     until_ms: int
+    suspended: bool = False
 
 
 @dataclass
@@ -216,7 +217,9 @@ class DeliveryMachine(RuleBasedStateMachine):
                 message = pb.Message()
                 message.CopyFrom(held.message)
                 message.system_properties.receipt_handle = answer.receipt_handle
-                changed = replace(held, message=message, until_ms=self.broker.clock.now_ms + ms)
+                changed = replace(
+                    held, message=message, until_ms=self.broker.clock.now_ms + ms, suspended=suspend
+                )
                 if ms:
                     before.held[held.place] = changed
                     self.handles.append(changed)
@@ -292,6 +295,8 @@ class DeliveryMachine(RuleBasedStateMachine):
         before = {state.key: self._seen(state) for state in self.broker.broker.deliveries.queues()}
         self._collect()
         self.polls.clear()
+        for known in self.known.values():  # that a delivery does not count is not kept for a later nack
+            known.maybe.update(place for place, held in known.held.items() if held.suspended)
         (self.broker.crash if crash else self.broker.restart)()
         self._prepare()
         for key, (offset, position, flying) in before.items():
@@ -516,7 +521,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             assert held.attempt == counted + 1, (
                 f"{poll.group} {place}: attempt {held.attempt} behind {counted}"
             )
-        if not self.faulty and not self.gone and held.attempt == 1 and counted == 0:
+        if not self.faulty and not self.gone and place not in known.attempts:
             assert poll.tags == "*" or self.tags[place] in poll.tags, f"{place} is not for {poll.tags}"
         known.attempts[place] = held.attempt
         known.held[place] = held
