@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,20 +19,27 @@ from tests.fault.conftest import EVIDENCE
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "tests" / "fuzz" / "corpus"
 SECONDS = 600 if EVIDENCE else 6
+IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 LEAST_INPUTS = {"scan": 50, "rows": 20}
 
 
 def run_target(
     target: str, *arguments: str, compiled: bool, folder: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", f"tests.fuzz.{target}_target", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_DISABLE_JIT": "0" if compiled else "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with tempfile.TemporaryDirectory(prefix="lakebroker-fuzz-", dir=IN_MEMORY) as scratch:
+        return subprocess.run(
+            [sys.executable, "-m", f"tests.fuzz.{target}_target", *arguments],
+            cwd=folder,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "NUMBA_DISABLE_JIT": "0" if compiled else "1",
+                "TMPDIR": scratch,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
 
 @pytest.mark.timeout(600)
