@@ -46,6 +46,7 @@ class Poll:
     client_id: str
     attempt_id: str
     wait_s: float
+    peer: str = ""
     delivery_id: int = 0
     timer: asyncio.TimerHandle | None = None
     body_bytes: int = 0
@@ -117,6 +118,7 @@ class PollReader:
             client_id,
             request.attempt_id[:128],
             min(self._polling_s(request, context, request_timeout_ms), self._longest_wait_s),
+            context.peer,
         )
 
     def _polling_s(

@@ -11,7 +11,6 @@ were read meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from functools import partial
 
 import structlog
@@ -24,8 +23,9 @@ from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.metrics import Metrics
 from broker_gateway.service import shortcuts
-from broker_gateway.service.admission import Lane
+from broker_gateway.service.admission import Lane, host_of
 from broker_gateway.service.context import CallContext
+from broker_gateway.service.line import Line
 from broker_gateway.service.poll import Poll, PollReader, Response
 from broker_gateway.service.redelivery import Redelivery
 from broker_gateway.service.reply import Reply
@@ -84,7 +84,7 @@ class ReceiveService:
         self._reader = PollReader(config, resources)
         self._taker = Taker(store, deliveries, redelivery, journal, wakeups, metrics)
         self._ends = turn
-        self._looking: deque[Poll] = deque()
+        self._looking: Line[Poll] = Line()
         self._spent = 0
         self._scheduled = False
         self._closing = False
@@ -132,7 +132,7 @@ class ReceiveService:
 
     def _look_on(self, poll: Poll) -> None:
         """Others are served before it looks, or goes on with a long stretch."""
-        self._looking.append(poll)
+        self._looking.append(host_of(poll.peer), poll)
         self._schedule()
 
     def _schedule(self) -> None:
@@ -145,7 +145,7 @@ class ReceiveService:
         self._scheduled = False
         try:
             while self._looking and self._spent < _TURN_WORK:
-                poll = self._looking.popleft()
+                poll = self._looking.pop()
                 if not poll.reply.done:
                     self._in_turn(poll)
         finally:
@@ -177,7 +177,7 @@ class ReceiveService:
                 self._journal.after(partial(self._finish, poll))
                 self._wakeups.due(poll.topic.name, poll.group.name)  # there may be more for those who wait
             elif poll.left or self._taker.missed(poll):
-                self._looking.append(poll)
+                self._looking.append(host_of(poll.peer), poll)
             else:
                 self._wait(poll)
         except Exception as error:

@@ -12,6 +12,7 @@ from broker_gateway.clients import ALIVE_MS, ClientRegistry
 from broker_gateway.config import GatewayConfig, load_config
 from broker_gateway.service.admission import Admission, Lane
 from broker_gateway.service.context import CallContext
+from broker_gateway.service.line import Line
 from broker_gateway.service.reply import Reply
 from broker_gateway.service.status import ServiceError
 from broker_gateway.turn import Turn
@@ -68,6 +69,41 @@ def test_waiting_receives_are_shared_out() -> None:
         honest = broker.begin("ReceiveMessage", request, peer=OWN)
         assert not honest.done, "it waits"
         assert {each.response[0].status.code for each in hostile if each.done} == {pb.TOO_MANY_REQUESTS}
+
+
+def test_addresses_take_turns_in_a_line() -> None:
+    line: Line[int] = Line()
+    for number in range(5):
+        line.append("hostile", number)
+    line.append("honest", 10)
+    assert (len(line), list(line)) == (6, [0, 1, 2, 3, 4, 10])
+    assert [line.pop(), line.pop()] == [0, 10]
+    line.append("honest", 11)
+    assert [line.pop() for _ in range(len(line))] == [1, 11, 2, 3, 4]
+    with pytest.raises(KeyError):
+        line.pop()
+
+
+def test_a_drain_of_one_address_does_not_keep_others_waiting() -> None:
+    """Receives that a turn has no room for look in turns of their addresses."""
+    with InProcessBroker() as broker:
+        broker.create_topic("t")
+        for group in ("hostile", "honest"):
+            broker.create_group(group)
+        for _ in range(64):
+            broker.send("t", b"x" * 60_000)
+        order: list[str] = []
+
+        async def together() -> None:
+            service = broker.broker.messaging
+            for peer, group in [(STRANGER, "hostile")] * 20 + [(OWN, "honest")]:
+                reply = service.ReceiveMessage(receive_request("t", group, batch=1, wait_ms=0), context(peer))
+                reply.when_set(lambda _, group=group: order.append(group))
+
+        broker.run(together())
+        broker.settle()
+        assert len(order) == 21
+        assert order.index("honest") <= 3
 
 
 @pytest.fixture
