@@ -91,7 +91,7 @@ class Senders:
                 if answer.status.code == pb.OK:
                     self.sent[answer.entries[0].message_id] = body
                 else:
-                    self.refused.append(answer.status)
+                    self.refused.append(answer.entries[0].status if answer.entries else answer.status)
         except grpc.RpcError as error:
             if not self._stopping:
                 raise AssertionError("a send failed") from error
