@@ -47,6 +47,8 @@ class Disk:
         """The thread that makes what is left; its own calls are no instants."""
         self._files: dict[Key, _File] = {}
         self._folders: dict[Key, dict[str, Key]] = {}
+        self._folder_syncs: dict[Key, int] = {}
+        """Number of the sync that a folder's names are of: of two at a time the one that began first may end last."""
         self._real: dict[str, Any] = {}
         for folder, _, names in os.walk(root):  # all that is there counts as durable
             self._sync_folder(folder)
@@ -96,7 +98,9 @@ class Disk:
             real(fd)
             with self._lock:
                 if held is None:
-                    self._keep(fd, names)
+                    if self._folder_syncs.get(_key(os.fstat(fd)), 0) < number:
+                        self._folder_syncs[_key(os.fstat(fd))] = number
+                        self._keep(fd, names)
                 elif held.synced < number:
                     held.synced, held.durable = number, data
             self.on_instant()
