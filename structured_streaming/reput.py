@@ -219,6 +219,7 @@ def run_reput(
         try:
             session = reput_session(master, scratch)
             _stop_at_signals(stopping)  # Spark has its own handler
+            _expect_end_of_jvm(session, stopping)
             _run(session, options, on_batch, sink, stopping)
         except Exception:
             if not stopping.wait(SIGNAL_S):
@@ -231,6 +232,20 @@ def run_reput(
             if session is not None:
                 with contextlib.suppress(Exception):
                     session.stop()
+
+
+def _expect_end_of_jvm(session: SparkSession, stopping: threading.Event) -> None:
+    """A signal to the process group ends the JVM too: its accumulators' connection breaks then, which is no error."""
+    server = getattr(session.sparkContext, "_accumulatorServer", None)
+    if server is None:
+        return
+    tell = server.handle_error
+
+    def handle_error(request: object, address: object) -> None:
+        if not stopping.wait(SIGNAL_S):
+            tell(request, address)
+
+    server.handle_error = handle_error
 
 
 def _stop_at_signals(stopping: threading.Event) -> None:
