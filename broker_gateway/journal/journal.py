@@ -41,7 +41,7 @@ SNAPSHOT_TAG = "snapshot"
 _TAGS = {tag: (tags_code(tag), encode_properties({"TAGS": tag})) for tag in (EVENTS_TAG, SNAPSHOT_TAG)}
 """Tags code and properties of the journal's records."""
 _EVENTS_A_RECORD = 1024
-_SNAPSHOT_AGAIN_S = 10.0
+_SNAPSHOT_AGAIN_S, _SNAPSHOT_LONGEST_WAIT_S = 10.0, 600.0
 _LOST_AGAIN_S = 0.5
 _LONGEST_WAIT_S = 5.0
 """Between attempts to append when one failed, each longer than the one before: they make snapshots."""
@@ -73,6 +73,7 @@ class Journal:
         self._snapshot_size = 0
         """Of the newest complete one of this run: where it begins, and its bytes."""
         self._snapshot_not_before = 0.0
+        self._snapshot_wait_s = _SNAPSHOT_AGAIN_S
         self._unflushed: list[tuple[int, int]] = []
         self._needed_from = 0
         self._batch = pb.Batch(version=VERSION)
@@ -265,12 +266,19 @@ class Journal:
         self._schedule(self._write_part)
 
     def _write_part(self) -> None:
-        """A failure is no error of anybody's call: it is tried again after a while."""
+        """A failure is no error of anybody's call: it is tried again after a while, each time a longer one, since all of
+        the parts are written anew."""
         try:
             self._append_part()
-        except (StoreError, OSError) as error:
-            self._snapshot_not_before = monotonic_s() + _SNAPSHOT_AGAIN_S
-            log.error("a snapshot could not be written; it is tried again", error=str(error))
+        except Exception as error:
+            self._snapshot_not_before = monotonic_s() + self._snapshot_wait_s
+            self._snapshot_wait_s = min(self._snapshot_wait_s * 2, _SNAPSHOT_LONGEST_WAIT_S)
+            known = isinstance(error, (StoreError, OSError))
+            log.error(
+                "a snapshot could not be written; it is tried again",
+                error=str(error),
+                exc_info=None if known else error,
+            )
         else:
             if self._snapshot is not None:
                 self._next_turn(self._at_the_end)
@@ -287,7 +295,7 @@ class Journal:
             self._snapshot = None
             raise
         if snapshot.complete:
-            self._snapshot = None
+            self._snapshot, self._snapshot_wait_s = None, _SNAPSHOT_AGAIN_S
             self._snapshot_at, self._snapshot_size = snapshot.log_offset, snapshot.size
             self._unflushed.append((snapshot.log_offset, self._store.max_offset))
 

@@ -4,6 +4,7 @@
 |-----------------------------------------------------------------|---------|
 | register a name with an id, or an address, that nobody alive has | anybody |
 | register one that somebody alive has, as a new address or again | the host that registered it, a trusted one |
+| register another id of a name that somebody alive has            | anybody; its zone, and whether slaves act as master, stay |
 | unregister, give signs of life, change single topics of a broker | the host that registered it, a trusted one |
 
 Trusted are this machine and the hosts in `lakeBrokerAddresses`. A registration is *tied* to its address when it came from

@@ -164,7 +164,7 @@ class RouteTable:
             raise RequestError("register broker failed")
         broker = known or Broker(given.cluster_name, given.broker_name)
         addrs[given.broker_id] = given.broker_addr
-        self._take_broker(given, broker, addrs)
+        self._take_broker(given, broker, addrs, peer)
         self._take_topics(given, broker, key, first=first, delete_missing=delete_missing_topics)
         self._take_live(given, key, connection, peer)
         change = None
@@ -208,7 +208,7 @@ class RouteTable:
         if mapped > 0 and self._mapped_queues + mapped > MAX_MAPPED_QUEUES:
             raise RequestError(f"queues of static topics: {MAX_MAPPED_QUEUES} are allowed; no more are taken")
 
-    def _take_broker(self, given: Registration, broker: Broker, addrs: dict[int, str]) -> None:
+    def _take_broker(self, given: Registration, broker: Broker, addrs: dict[int, str], peer: Peer) -> None:
         """Its name, id, address and cluster."""
         key = (given.cluster_name, given.broker_addr)
         names = self._names.setdefault(key, set())
@@ -216,8 +216,10 @@ class RouteTable:
         names.add(given.broker_name)
         clusters = {number: each for number, each in broker.clusters.items() if number in addrs}
         clusters[given.broker_id] = given.cluster_name
-        acting = bool(given.enable_acting_master)
-        told = (addrs, clusters, acting, given.zone_name)
+        acting, zone = bool(given.enable_acting_master), given.zone_name
+        if not self._speaks_for_all(broker, given.broker_id, peer):
+            acting, zone = broker.enable_acting_master, broker.zone_name
+        told = (addrs, clusters, acting, zone)
         if given.broker_name in self.brokers and told == (
             broker.broker_addrs,
             broker.clusters,
@@ -349,6 +351,14 @@ class RouteTable:
                     f"{live.registered_from}, is alive, and {peer.host} may not speak for it; try again when it is "
                     "gone, or list this host in the name server's lakeBrokerAddresses"
                 )
+
+    def _speaks_for_all(self, broker: Broker, broker_id: int, peer: Peer) -> bool:
+        """Whether what this registration says of all brokers of the name counts: the one with the least id says it."""
+        least = min(broker.broker_addrs, default=broker_id)
+        if broker_id <= least:
+            return True
+        live = self.live.get((broker.clusters[least], broker.broker_addrs[least]))
+        return live is None or peer.may_speak_for(live.registered_from)
 
     def is_tied(self, broker: Broker, broker_id: int) -> bool:
         """Whether the address of that id may be connected to (see `claims`)."""

@@ -256,6 +256,31 @@ def test_an_unfinished_snapshot_does_not_count(tmp_path: Path) -> None:
         assert journaled.replayed() == journaled.told()
 
 
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("a defect")])
+def test_a_snapshot_that_fails_is_tried_again_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(journal_module, "monotonic_s", lambda: now)
+
+    def fails(self: object, units: int = 0) -> pb.Batch:
+        raise error
+
+    with opened(tmp_path) as journaled:
+        with monkeypatch.context() as patched:
+            patched.setattr(snapshot_module.Snapshot, "next_part", fails)
+            for wait in (10, 20, 40):
+                journaled.journal.begin_snapshot()
+                journaled.turn()
+                assert journaled.journal._snapshot is None
+                journaled.journal.begin_snapshot()
+                assert journaled.journal._snapshot is None, "not at once"
+                now += wait
+        journaled.journal.begin_snapshot()
+        journaled.turn()
+        assert [part.snapshot.parts for part in parts(journaled.store)] == [1]
+
+
 def test_records_stay_small_whatever_ids_are(tmp_path: Path) -> None:
     with opened(tmp_path) as journaled:
         journaled.fly(QueueKey("g", "t", 0), 900, message="\U0001f600" * 255, client="\U0001f600" * 255)

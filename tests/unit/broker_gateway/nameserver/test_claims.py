@@ -61,6 +61,19 @@ def test_what_somebody_alive_has_is_not_taken(table: RouteTable, changes: dict[s
     unchanged(table)
 
 
+def test_what_holds_for_all_brokers_of_a_name_is_said_by_the_first(table: RouteTable) -> None:
+    table.register(registration(0, ADDRESS, "orders", "other", zone="z1", acting=False), "owner", peer=OWNER)
+    slave = registration(7, "10.0.0.66:1", "orders", "other", zone="evil", acting=True)
+    table.register(slave, "stranger", peer=STRANGER)
+    assert (table.brokers["b"].zone_name, table.brokers["b"].enable_acting_master) == ("z1", False)
+    unchanged(table)
+    listed = Peer("10.0.0.66", trusted_hosts("10.0.0.0/24"))
+    table.register(
+        registration(7, "10.0.0.66:1", "orders", "other", zone="z1", acting=True), "slave", peer=listed
+    )
+    assert table.brokers["b"].enable_acting_master
+
+
 def test_unregistering_is_the_owners(table: RouteTable) -> None:
     for cluster in ("c", "evil"):
         for broker_id in (0, 1, -1):
