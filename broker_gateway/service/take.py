@@ -175,12 +175,14 @@ class Taker:
             if look.body_bytes >= look.most_bytes:
                 return
             offset = message.queue_offset
-            physical, sizes, _ = self._store.index.entries(topic, queue_id, offset, 1)
+            physical, sizes, codes = self._store.index.entries(topic, queue_id, offset, 1)
             stored = self._read(int(physical[0]), int(sizes[0])) if len(physical) else None
             if stored is None:
                 plan.skipped.append(message)
             elif message.status == Status.READY or look.poll.tags.matches(stored.properties.get("TAGS")):
-                made = look.deliver(stored, offset, message.attempt + 1, message.tags_code)
+                made = look.deliver(
+                    stored, offset, message.attempt + 1, int(codes[0])
+                )  # a restart lost its own
                 plan.redeliver(message, made)
 
     def _read_new(self, look: _Look, plan: Plan) -> bool:

@@ -353,3 +353,13 @@ def test_a_reset_reaches_all_who_wait(broker: InProcessBroker) -> None:
     broker.reset("orders", "billing", 0, 0)
     assert sorted(each.body for call in calls if call.done for each in call.messages) == [b"2", b"3"]
     assert sum(call.done for call in calls) == 2
+
+
+def test_what_no_client_saw_goes_to_its_filter_after_a_restart_too(broker: InProcessBroker) -> None:
+    """The journal does not say what tag a message in flight has."""
+    broker.send("orders", b"1", tag="a")
+    hung_up(broker, filter="a")
+    broker.crash()
+    broker.advance(10.5)
+    hung_up(broker, filter="a")
+    assert bodies(broker.receive("orders", "billing", filter="a")[1]) == [b"1"]
