@@ -154,10 +154,14 @@ class RequestStream(AsyncIterator[Any]):
         return bool(self._buffer)
 
     def feed(self, payload: bytes) -> None:
-        """Takes the next bytes. Raises FramingError."""
+        """Takes the next bytes; none once the call has ended, which this may do. Raises FramingError."""
+        if self._ended:
+            return
         buffer = self._buffer
         buffer += payload
         self._requests.wait(self._call, len(payload))
+        if self._ended:
+            return
         while len(buffer) >= (self._end_at or PREFIX_BYTES):
             if not self._end_at:
                 self._end_at = PREFIX_BYTES + length_at(buffer, 0, self._limit)
@@ -169,6 +173,8 @@ class RequestStream(AsyncIterator[Any]):
             del buffer[:end]
             self._end_at = self._early = 0
             self._requests.wait(self._call, _ENTRY_BYTES)
+            if self._ended:
+                return
         if self._end_at > engine.STREAM_WINDOW // 2:  # else the window could not hold the message
             self._connection.release(self._stream_id, len(buffer) - self._early)
             self._early = len(buffer)
@@ -184,6 +190,7 @@ class RequestStream(AsyncIterator[Any]):
         """The call has ended: nothing is kept."""
         self._ready.clear()
         self._buffer.clear()
+        self._end_at = self._early = 0
         self.end()
 
     async def __anext__(self) -> Any:

@@ -18,19 +18,24 @@ class Call:
     def __init__(self, requests: Requests) -> None:
         self.requests = requests
         self.failed = ""
+        self.stream: RequestStream | None = None
 
     def fail(self, code: str, message: str) -> None:
         self.failed = code
         self.requests.finished(self)
+        if self.stream is not None:
+            self.stream.drop()
 
 
 class Connection:
-    """Counts what is released to the peer."""
+    """Counts what is released to the peer; as the engine's, it takes no count below 0."""
 
     def __init__(self) -> None:
         self.released = 0
 
     def release(self, stream_id: int, count: int) -> None:
+        if count < 0:
+            raise OverflowError(f"a release of {count} bytes")
         self.released += count
 
 
@@ -39,7 +44,8 @@ def stream(requests: Requests, call: Call, connection: Connection, limit: int = 
         return payload
 
     loop: Any = asyncio.get_running_loop()
-    return RequestStream(call, connection, 1, requests, limit, parse, loop)  # type: ignore[arg-type]
+    call.stream = RequestStream(call, connection, 1, requests, limit, parse, loop)  # type: ignore[arg-type]
+    return call.stream
 
 
 def test_the_longest_held_gives_way() -> None:
@@ -112,6 +118,31 @@ def test_a_message_larger_than_the_window_is_let_in() -> None:
         assert requests.held == 0
 
     asyncio.run(run())
+
+
+def test_a_call_that_gives_way_to_its_own_bytes_ends_alone() -> None:
+    """Within a message that the window cannot hold, and at the end of a message that another follows."""
+
+    async def fails(limit: int, pieces: list[bytes]) -> None:
+        requests, connection = Requests(limit), Connection()
+        call = Call(requests)
+        found = stream(requests, call, connection)
+        for piece in pieces[:-1]:
+            found.feed(piece)
+        assert not call.failed
+        released = connection.released
+        found.feed(pieces[-1])
+        assert call.failed == "RESOURCE_EXHAUSTED"
+        assert connection.released == released, "nothing is released for a call that has ended"
+        found.feed(b"what was on its way")
+        assert not found.within_a_message
+        assert requests.held == 0
+        assert [each async for each in found] == []
+
+    part = bytes(MIB)
+    head = b"\0" + struct.pack(">I", 8 * MIB)
+    asyncio.run(fails(3 * MIB, [head + part, part, part]))
+    asyncio.run(fails(MIB + 64, [frame(part[:-5]) + head]))
 
 
 def test_a_byte_costs_the_same_behind_a_large_part() -> None:
