@@ -55,6 +55,8 @@ class TableLog:
         self._path = path
         self._log = path / "_delta_log"
         self._tries = 0
+        self.version = -1
+        self.transactions: dict[str, int] = {}
         self._open()
 
     def transaction_version(self, application: str) -> int | None:
@@ -62,12 +64,12 @@ class TableLog:
         return self.transactions.get(application)
 
     def follow(self) -> None:
-        """Reads, and makes durable, what other writers committed."""
+        """Reads, and makes durable, what other writers committed. What fails leaves all as it was known."""
         try:
             if self._newest_checkpoint()[0] > self.version:
                 self._open()  # the commits between may be gone
             else:
-                self._follow()
+                self.version, self.transactions = self._follow(self.version, self.transactions)
         except (OSError, ValueError) as error:
             raise self._error(error) from error
 
@@ -129,45 +131,43 @@ class TableLog:
             sys.stderr.write(f"lakebroker: no checkpoint of {self._path} could be made: {error}\n")
 
     def _open(self) -> None:
-        self.version = -1
-        self.transactions: dict[str, int] = {}
         if not self._log.is_dir():
             raise LakeError(f"{self._path} is no Delta table; make the lake's tables with `lakebroker init`")
         try:
             base, _ = self._newest_checkpoint()
-            if base >= 0:
-                self._read_checkpoint(base)
-            self._follow()
+            version, transactions = self._follow(base, self._read_checkpoint(base) if base >= 0 else {})
             sync_folder(self._log)
             self._remove_scratch()
         except (OSError, ValueError) as error:
             raise self._error(error) from error
-        if self.version < 0:
+        if version < 0:
             raise LakeError(f"{self._log} holds neither a checkpoint nor version 0; restore them")
+        self.version, self.transactions = version, transactions
 
-    def _follow(self) -> None:
-        followed = False
+    def _follow(self, version: int, known: Mapping[str, int]) -> tuple[int, dict[str, int]]:
+        """The newest version and its application transactions, where `version` has those that are `known`."""
+        transactions, first = dict(known), version
         while True:
-            path = self._log / f"{self.version + 1:0{_DIGITS}}.json"
+            path = self._log / f"{version + 1:0{_DIGITS}}.json"
             try:
                 with path.open("rb") as file:
                     for line in file:
-                        self._take(json.loads(line))
+                        self._take(json.loads(line), version + 1, transactions)
                     os.fsync(file.fileno())
             except FileNotFoundError:
                 break
-            self.version += 1
-            followed = True
-        if followed:
+            version += 1
+        if version > first:
             sync_folder(self._log)
             sync_folder(self._path)
+        return version, transactions
 
-    def _take(self, action: Any) -> None:
+    def _take(self, action: Any, version: int, transactions: dict[str, int]) -> None:
         """An action of a commit: what an append has to know of it."""
         if not isinstance(action, dict):
-            raise ValueError(f"version {self.version + 1} holds {action!r:.100}, which is no action")
+            raise ValueError(f"version {version} holds {action!r:.100}, which is no action")
         if "txn" in action:
-            self.transactions[action["txn"]["appId"]] = action["txn"]["version"]
+            transactions[action["txn"]["appId"]] = action["txn"]["version"]
         elif "protocol" in action:
             self._check_protocol(action["protocol"])
         elif "add" in action and "://" not in action["add"]["path"]:
@@ -194,17 +194,19 @@ class TableLog:
             versions = [int(path.name[:_DIGITS]) for path in self._log.glob("*.checkpoint*.parquet")]
             return max(versions, default=-1), 0
 
-    def _read_checkpoint(self, version: int) -> None:
+    def _read_checkpoint(self, version: int) -> dict[str, int]:
+        """Its application transactions."""
         parts = sorted(self._log.glob(f"{version:0{_DIGITS}}.checkpoint*.parquet"))
         if not parts:
             raise FileNotFoundError(f"checkpoint {version} of {self._path} is not there")
+        transactions = {}
         for part in parts:
             found = pq.read_table(part, columns=["txn", "protocol"])
             for txn in found["txn"].drop_null().to_pylist():
-                self.transactions[txn["appId"]] = txn["version"]
+                transactions[txn["appId"]] = txn["version"]
             for protocol in found["protocol"].drop_null().to_pylist():
                 self._check_protocol(protocol)
-        self.version = version
+        return transactions
 
     def _put(self, version: int, content: str) -> None:
         """Raises FileExistsError when the version is there."""
@@ -229,8 +231,9 @@ class TableLog:
                 version = entry.name[:_DIGITS]
                 if version.isdigit() and last <= int(version) <= self.version:
                     os.link(entry.path, log / entry.name)
-            if last >= 0:
-                shutil.copyfile(self._log / _LAST_CHECKPOINT, log / _LAST_CHECKPOINT)
+            if last >= 0:  # a crash between the renames below leaves a checkpoint without the hint
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.copyfile(self._log / _LAST_CHECKPOINT, log / _LAST_CHECKPOINT)
             DeltaTable(str(beside)).create_checkpoint()
             for name in (f"{self.version:0{_DIGITS}}.checkpoint.parquet", _LAST_CHECKPOINT):
                 with (log / name).open("rb") as file:

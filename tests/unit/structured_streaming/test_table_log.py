@@ -139,3 +139,61 @@ def test_every_commit_is_on_disk_before_it_has_its_name(table: Path, monkeypatch
         monkeypatch.setattr(os, name, watched(name, getattr(os, name)))
     log.append([], {"b/l": 1})
     assert done == [("fsync", "scratch"), ("link", f"{1:020}.json"), ("fsync", "_delta_log")]
+
+
+def test_a_crash_within_the_first_checkpoint_ends_no_later_one(
+    table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("structured_streaming.sink.table_log.CHECKPOINT_COMMITS", 3)
+    hint = table / "_delta_log" / "_last_checkpoint"
+    real = os.replace
+
+    def crash_before_the_hint(source: Path, target: Path) -> None:
+        if Path(target) == hint:
+            raise KeyboardInterrupt
+        real(source, target)
+
+    log = TableLog(table)
+    with monkeypatch.context() as crash, pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        crash.setattr(os, "replace", crash_before_the_hint)
+        for number in range(4):
+            log.append(staged(table, number), {"b/l": number})
+            log.checkpoint_if_due()
+    assert not hint.exists()
+    log = TableLog(table)
+    for number in range(3, 9):
+        log.append(staged(table, number), {"b/l": number})
+        log.checkpoint_if_due()
+    assert capsys.readouterr().err == ""
+    assert json.loads(hint.read_text())["version"] == 9
+    for path in (table / "_delta_log").glob("*.json"):
+        if int(path.stem) < 9:
+            path.unlink()
+    assert offsets(table) == list(range(9))
+    assert TableLog(table).transactions == {"b/l": 8}
+
+
+def test_a_log_that_cannot_be_read_now_leaves_what_was_known(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("structured_streaming.sink.table_log.CHECKPOINT_COMMITS", 3)
+    sleeper, other = TableLog(table), TableLog(table)
+    sleeper.append([], {"b/l": 1})
+    other.follow()
+    for number in range(2, 5):
+        other.append([], {"b/l": number})
+        other.checkpoint_if_due()
+
+    def fail(*arguments: Any, **named: Any) -> Any:
+        raise OSError("the disk says no")
+
+    with monkeypatch.context() as broken, pytest.raises(LakeError, match="the disk says no"):  # noqa: PT012
+        broken.setattr("structured_streaming.sink.table_log.pq.read_table", fail)
+        sleeper.follow()
+    assert (sleeper.version, sleeper.transactions) == (1, {"b/l": 1})
+    with monkeypatch.context() as broken, pytest.raises(LakeError, match="the disk says no"):  # noqa: PT012
+        broken.setattr("structured_streaming.sink.table_log.sync_folder", fail)
+        sleeper.follow()
+    assert (sleeper.version, sleeper.transactions) == (1, {"b/l": 1})
+    sleeper.follow()
+    assert (sleeper.version, sleeper.transactions) == (other.version, {"b/l": 4})
