@@ -180,9 +180,8 @@ class Taker:
             if stored is None:
                 plan.skipped.append(message)
             elif message.status == Status.READY or look.poll.tags.matches(stored.properties.get("TAGS")):
-                made = look.deliver(
-                    stored, offset, message.attempt + 1, int(codes[0])
-                )  # a restart lost its own
+                code = int(codes[0])  # the message has none after a restart
+                made = look.deliver(stored, offset, message.attempt + 1, code)
                 plan.redeliver(message, made)
 
     def _read_new(self, look: _Look, plan: Plan) -> bool:
