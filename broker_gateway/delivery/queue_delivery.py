@@ -330,10 +330,14 @@ class QueueDelivery:
     # ----- replay -----
 
     def restore(self, message: InFlight) -> None:
-        """Puts a message in flight while replaying; offsets may come in any order (see `sort`)."""
+        """Puts a message in flight while replaying; offsets may come in any order (see `sort`).
+
+        A snapshot's later piece may stand behind a redelivery of what it tells: the earliest delivery counts.
+        """
         before = self._in_flight.get(message.queue_offset)
         if before is not None:
-            message.earlier_ms = before.first_delivered_ms
+            known = (before.first_delivered_ms, message.earlier_ms)
+            message.earlier_ms = min((each for each in known if each), default=0)
         self._in_flight[message.queue_offset] = message
         self._push(message)
 

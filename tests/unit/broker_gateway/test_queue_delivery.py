@@ -357,3 +357,14 @@ def test_who_was_turned_away_is_told_once_of_room() -> None:
     assert made.room(2) == made.room(1) == 0
     assert made.freed()
     assert not made.freed()
+
+
+@pytest.mark.parametrize("told_ms", [0, 100])
+def test_a_message_was_delivered_first_when_the_earliest_of_what_is_replayed_says(told_ms: int) -> None:
+    """A snapshot's piece that tells of the first delivery stands behind the second one, as the log has it."""
+    made = QueueDelivery(KEY, 1)
+    made.restore(flying(0, attempt=2, delivered_ms=200))
+    made.restore(flying(0, attempt=2, earlier_ms=told_ms))
+    assert made.in_flight[0].first_delivered_ms == (told_ms or 200)
+    made.restore(flying(0, attempt=3, delivered_ms=300))
+    assert made.in_flight[0].first_delivered_ms == (told_ms or 200)
