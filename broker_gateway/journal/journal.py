@@ -117,10 +117,30 @@ class Journal:
     ) -> None:
         """Adds one event for each message, all by one client. To be called before they happen; see `make_room`."""
         self.make_room(len(messages))
-        change = self._change(state)
-        change.events.add(
+        at_ms = now_ms() if timestamp_ms is None else timestamp_ms
+        self._note(state, kind, messages, client_id, delivery_id, invisible_until_ms, at_ms)
+
+    def acked(self, settled: Iterable[tuple[QueueDelivery, Sequence[InFlight]]], client_id: str) -> None:
+        """Adds that a client acknowledged messages of several queues, in one record: all of them or, raising what the
+        append raised, none. To be called before they are settled."""
+        settled = list(settled)
+        self.make_room(sum(len(messages) for _, messages in settled))
+        for state, messages in settled:
+            self._note(state, pb.ACKED, messages, client_id, 0, 0, now_ms())
+
+    def _note(
+        self,
+        state: QueueDelivery,
+        kind: pb.EventKind,
+        messages: Sequence[InFlight],
+        client_id: str,
+        delivery_id: int,
+        invisible_until_ms: int,
+        timestamp_ms: int,
+    ) -> None:
+        self._change(state).events.add(
             kind=kind,
-            timestamp_ms=now_ms() if timestamp_ms is None else timestamp_ms,
+            timestamp_ms=timestamp_ms,
             client_id=client_id,
             delivery_id=delivery_id,
             invisible_until_ms=invisible_until_ms,
@@ -138,11 +158,12 @@ class Journal:
         if self._pending and self._pending + count > _EVENTS_A_RECORD:
             self.write()
 
-    def moved(self, state: QueueDelivery) -> None:
-        """Notes that offsets of `state` moved without an event."""
-        self.make_room(1)
-        self._change(state)
-        self._touched(1)
+    def moved(self, *states: QueueDelivery) -> None:
+        """Notes that offsets of `states` moved without an event: they are appended together, all or none."""
+        self.make_room(len(states))
+        for state in states:
+            self._change(state)
+        self._touched(len(states))
 
     def reset(self, cursors: Mapping[QueueKey, int]) -> None:
         """Appends that groups go on elsewhere, with nothing in flight, behind all that was noted; raises what the append
@@ -187,10 +208,7 @@ class Journal:
     def _append_ahead(self, whole: pb.Batch) -> None:
         """What is not done yet, all or nothing; in several records when it is much."""
         self.write(at_once=True)
-        parts = [
-            pb.Batch(queues=whole.queues[start : start + _EVENTS_A_RECORD])
-            for start in range(0, len(whole.queues), _EVENTS_A_RECORD)
-        ]
+        parts = _parts(whole.queues)
         if whole.topics or whole.groups:
             parts.append(pb.Batch(topics=whole.topics, groups=whole.groups))
         self._append([(self._finished(part), EVENTS_TAG) for part in parts])
@@ -323,7 +341,7 @@ class Journal:
         """What is pending and, behind it, how everything is that the log was not told of."""
         changes = self._changes
         try:
-            records = [(self._taken(), EVENTS_TAG)]
+            records = [(part, EVENTS_TAG) for part in self._taken()]
             if self._lost is not None:
                 records += [(self._finished(part), SNAPSHOT_TAG) for part in self._told_again()]
             self._append(records)
@@ -355,8 +373,8 @@ class Journal:
         waiting, self._waiting = self._waiting, []
         _tell(waiting, error)
 
-    def _taken(self) -> pb.Batch:
-        """What is pending, as a record."""
+    def _taken(self) -> list[pb.Batch]:
+        """What is pending, as a record; several for more queues than one holds."""
         batch = self._finished(self._batch)
         for state, change in self._changes.values():
             change.cursor = state.cursor
@@ -367,7 +385,9 @@ class Journal:
                 change.has_committed = True
                 change.committed = committed
             batch.queues.append(change)
-        return batch
+        rest = _parts(batch.queues[_EVENTS_A_RECORD:])
+        del batch.queues[_EVENTS_A_RECORD:]
+        return [batch, *map(self._finished, rest)]
 
     def _finished(self, batch: pb.Batch) -> pb.Batch:
         """With version, time, and the data versions of what it changes."""
@@ -429,6 +449,12 @@ class Journal:
                 for batch, tag in batches
             ]
         )
+
+
+def _parts(queues: Sequence[pb.QueueChange]) -> list[pb.Batch]:
+    """Changes of queues, as many as a record holds in each."""
+    starts = range(0, len(queues), _EVENTS_A_RECORD)
+    return [pb.Batch(queues=queues[start : start + _EVENTS_A_RECORD]) for start in starts]
 
 
 def _tell(waiting: Iterable[Callable[[Exception | None], None]], error: Exception | None) -> None:

@@ -75,14 +75,13 @@ class DeadLetterMover:
         """
         try:
             record = self._record(state, message)
-            self._journal.make_room(
-                1
-            )  # what was noted of the message stands before the copy, or with its end
             if record is not None:
-                self._append_copy(state, message, record, reason)
-        except (
-            Exception
-        ) as error:  # whatever it is, the message must neither be lost nor block those behind it
+                target = self._resources.dead_letters(dead_letter_topic(state.key.group))
+            # Behind what notes a new topic: what was noted of the message stands before the copy, or with its end.
+            self._journal.make_room(1)
+            if record is not None:
+                self._append_copy(state, message, record, target.name, reason)
+        except Exception as error:  # the message must neither be lost nor block those behind it
             log.error(
                 "dead letter not stored; tried again later",
                 topic=state.key.topic,
@@ -113,15 +112,14 @@ class DeadLetterMover:
         except (RecordError, OffsetOutOfRangeError):
             return None
 
-    def _append_copy(self, state: QueueDelivery, message: InFlight, record: Record, reason: str) -> None:
+    def _append_copy(
+        self, state: QueueDelivery, message: InFlight, record: Record, target: str, reason: str
+    ) -> None:
         group, topic, queue_id = state.key
-        target = self._resources.dead_letters(dead_letter_topic(group))
         properties = dict(record.properties_map())
         properties.update(_origin_of(state, message, record, properties))
         origin = Origin(queue_id, message.queue_offset, message.attempt, group, topic)
-        self._store.append(
-            [moved_copy(record, properties, origin, target.name, _QUEUE, message.attempt, reason)]
-        )
+        self._store.append([moved_copy(record, properties, origin, target, _QUEUE, message.attempt, reason)])
 
     def _settle(
         self, state: QueueDelivery, message: InFlight, kind: events.EventKind, client_id: str

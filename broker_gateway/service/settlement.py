@@ -78,9 +78,9 @@ class SettlementService:
                 some[message.queue_offset] = message
             except ServiceError as error:
                 refused[number] = error.status
-        for state, some in acked.values():
-            if some:
-                self._settle(state, list(some.values()), client_id, topic)
+        self._settle(
+            [(state, list(some.values())) for state, some in acked.values() if some], client_id, topic
+        )
         if not refused:
             return shortcuts.acked(request.entries)
         return ack_response(request.entries, refused)
@@ -146,14 +146,18 @@ class SettlementService:
             )
         return rpc.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
-    def _settle(self, state: QueueDelivery, messages: Sequence[InFlight], client_id: str, topic: str) -> None:
-        group = state.key.group
-        self._journal.events(state, events.ACKED, messages, client_id=client_id)
-        for message in messages:
-            state.settle(message)
-        self._metrics.acked(topic, group, len(messages))
-        if state.freed():
-            self._wakeups.due(topic, group)
+    def _settle(
+        self, acked: Sequence[tuple[QueueDelivery, Sequence[InFlight]]], client_id: str, topic: str
+    ) -> None:
+        """All of a call or, when the journal does not take it, none."""
+        self._journal.acked(acked, client_id)
+        for state, messages in acked:
+            group = state.key.group
+            for message in messages:
+                state.settle(message)
+            self._metrics.acked(topic, group, len(messages))
+            if state.freed():
+                self._wakeups.due(topic, group)
 
     def _find(self, group: str, topic: str, text: str) -> tuple[QueueDelivery, InFlight]:
         handle = decode_handle(text)

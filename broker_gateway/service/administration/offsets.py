@@ -226,11 +226,10 @@ class OffsetAdministration:
                 self._deliveries.forget(key)
 
         with refused_by_log(), self._journal.kept(take_back):
+            made += [key for key in offsets if self._deliveries.known(key) is None]
+            self._journal.moved(*map(self._deliveries.queue, offsets))
             for key, offset in offsets.items():
-                if self._deliveries.known(key) is None:
-                    made.append(key)
                 state = self._deliveries.queue(key)
-                self._journal.moved(state)
                 before[key] = (state.cursor, state.client_offset)
                 state.commit_offset(min(offset, self._store.index.max_offset(key.topic, key.queue_id)))
         for key in offsets:

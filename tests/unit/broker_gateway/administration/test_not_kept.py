@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -179,3 +180,34 @@ def test_the_admin_service_leaves_what_it_does_not_name(tmp_path: Path) -> None:
         assert group is not None
         assert (topic.permission, topic.order, topic.read_queues) == (4, True, 3)
         assert (group.consume_enabled, group.retry_max_times) == (False, 5)
+
+
+def test_offsets_of_many_queues_are_cloned_whole_or_not_at_all() -> None:
+    """More than a record of the journal holds; the second append fails."""
+    topics = ("t", "u")
+    with InProcessBroker() as process:
+        for topic in topics:
+            process.create_topic(topic, 1000)
+            process.create_group("g")
+            process.run(process.broker.administration.offsets.reset("g", topic, -1, -1, None))
+
+        def cloned() -> set[QueueKey]:
+            return {each.key for each in process.broker.deliveries.queues() if each.key.group == "h"}
+
+        def clone() -> None:
+            process.run(process.broker.administration.offsets.clone("g", "h", topics))
+
+        process.store.inject("append", OSError(28, "No space left on device"), after=1)
+        with contextlib.suppress(RequestError):
+            clone()
+        before = cloned()
+        process.crash()
+        assert cloned() == before
+        process.store.inject("append", OSError(28, "No space left on device"))
+        with pytest.raises(RequestError, match="is not done"):
+            clone()
+        process.crash()
+        assert cloned() == before
+        clone()
+        process.crash()
+        assert len(cloned()) == 2000
