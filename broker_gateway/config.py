@@ -35,7 +35,9 @@ from store.flush import FlushMode
 _PREFIX = "LAKEBROKER_"
 _OWN_VARIABLES = re.compile(r"NAMESRV_.*|GATEWAY|TOKEN_FILE|LAKE|EVIDENCE|FUZZ_KEEP")
 """Behind the prefix, what is no option: the name server's options, and variables of commands and tests."""
-_NAME = r"^[%|a-zA-Z0-9_-]{1,120}$"
+NAME_MAX_LENGTH = 120
+"""Characters of the broker's name, its cluster's and its region's."""
+_NAME = rf"^[%|a-zA-Z0-9_-]{{1,{NAME_MAX_LENGTH}}}$"
 _DAY_MS = 86_400_000
 _MANY = 10_000_000
 FAST_PORT_BELOW = 2

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from broker_gateway.config import GatewayConfig
+from broker_gateway.config import NAME_MAX_LENGTH, GatewayConfig
 from broker_gateway.metadata.names import RETRY_TOPIC_MAX_LENGTH
 from store.record import CRC_BYTES, PROPERTY_CRC32, decode_properties, encode_properties
 
@@ -77,9 +77,15 @@ def without_brokers(encoded: bytes) -> bytes:
         return encoded
     crc = len(encoded) - CRC_BYTES
     end = crc if encoded.startswith(_CRC, crc - 1) else len(encoded)
+    if end - behind > _MOST_BYTES:  # another broker's, not the same for many messages: not worth remembering
+        return encoded
     return encoded[:start] if _only_brokers(encoded[behind:end]) else encoded
 
 
 @lru_cache(maxsize=8192)
 def _only_brokers(encoded: bytes) -> bool:
     return decode_properties(encoded).keys() <= _NAMES
+
+
+_MOST_BYTES = BrokerProperties("x" * NAME_MAX_LENGTH, "x" * NAME_MAX_LENGTH, trace_on=False).most_bytes
+"""All but BORN_TIMESTAMP have at most so many, whatever the options and the topic."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker_gateway.config import NAME_MAX_LENGTH
+from broker_gateway.metadata.names import RETRY_TOPIC_MAX_LENGTH
 from broker_gateway.service.administration.shown_records import shown_record
 from broker_gateway.service.broker_properties import BrokerProperties, born_property, without_brokers
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
@@ -194,6 +197,28 @@ def test_what_we_store_is_left_out() -> None:
     for end in (b"", crc):
         assert without_brokers(own + born_property(NOW) + brokers + end) == own
     assert without_brokers(own + crc) == own + crc
+
+
+def test_what_other_brokers_stored_is_not_remembered() -> None:
+    """Behind BORN_TIMESTAMP they may have stored other properties, up to 32 KB, different in each message."""
+    born = born_property(NOW)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for n in range(500):
+            other = born + encode_properties({"CLUSTER": "c", "trace": f"{n:030000}"})
+            assert without_brokers(other) == other
+        kept = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert kept < 1 << 20, f"{kept} bytes are kept of 500 messages"
+
+
+def test_the_longest_that_we_store_is_left_out() -> None:
+    longest = BrokerProperties("r" * NAME_MAX_LENGTH, "c" * NAME_MAX_LENGTH, trace_on=False)
+    tail = longest.encoded("x" * RETRY_TOPIC_MAX_LENGTH, -(1 << 31))
+    own = encode_properties({"a": "b"})
+    assert without_brokers(own + born_property(NOW) + tail) == own
 
 
 def test_the_same_as_the_real_broker_stored(broker: InProcessBroker, tmp_path: Path) -> None:
