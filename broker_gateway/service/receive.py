@@ -182,6 +182,7 @@ class ReceiveService:
                 self._wait(poll)
         except Exception as error:
             self._finish(poll, error)
+            self._wakeups.due(poll.topic.name, poll.group.name)  # who waits behind it looks on
 
     def _finish(self, poll: Poll, error: Exception | None = None) -> None:
         """Gives the reply; when what should go into it fails, one that says so."""
@@ -224,7 +225,11 @@ class ReceiveService:
             poll.timer.cancel()
         self._wakeups.leave(poll.topic.name, poll.group.name, poll)
         self._taker.give_back(poll)
-        if poll.left:  # who waits behind it looks on
+        self._leave_look(poll)
+
+    def _leave_look(self, poll: Poll) -> None:
+        """It looks no further: who waits behind it looks on."""
+        if poll.left:
             self._wakeups.due(poll.topic.name, poll.group.name)
 
     def close(self) -> None:
@@ -249,6 +254,7 @@ class ReceiveService:
     def _expired(self, poll: Poll) -> None:
         """Nothing came while it waited."""
         self._wakeups.leave(poll.topic.name, poll.group.name, poll)
+        self._leave_look(poll)
         self._journal.after(partial(self._finish, poll))
 
     def _serve(self, poll: Poll) -> bool:

@@ -363,3 +363,31 @@ def test_what_no_client_saw_goes_to_its_filter_after_a_restart_too(broker: InPro
     broker.advance(10.5)
     hung_up(broker, filter="a")
     assert bodies(broker.receive("orders", "billing", filter="a")[1]) == [b"1"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_waits_behind_a_long_look_that_ends_early_goes_on(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """The first in line expires, or fails, while it looks through a queue; what the second waits for is at the end."""
+    fill(broker, 200_000)
+    broker.send("orders", b"last", tag="often")
+    first = broker.begin_receive("orders", "billing", wait_ms=5_000, filter="rare")
+    second = broker.begin_receive("orders", "billing", wait_ms=60_000, filter="often")
+    index = type(broker.store.index)
+    entries, calls = index.entries, 0
+
+    def ends(self: object, topic: str, queue_id: int, start: int, count: int) -> object:
+        nonlocal calls
+        calls += topic == "orders"
+        if calls == 12:  # in its second look
+            broker.clock.move(5_000_000_000)
+            if fails:
+                raise StoreDamagedError("a flipped byte")
+        return entries(self, topic, queue_id, start, count)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(index, "entries", ends)
+    broker.reset("orders", "billing", 0, 0)
+    assert first.done
+    assert second.done
+    assert bodies(second.messages) == [b"last"]
