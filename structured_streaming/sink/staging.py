@@ -2,13 +2,14 @@
 key as long as its rows fit in memory together.
 
 What goes back to the driver is a manifest row for each file, and one (with an empty table name) for the
-range itself. Files are fsynced before they are named; one that is never committed is an orphan that
-`maintain` will remove. Memory is bounded whatever the log holds: bytes are taken `GROUP_BYTES` at a time,
+range itself. Files are fsynced before they are named. Those of a range that cannot be read to its end are removed;
+one that a crash leaves uncommitted is in no table, and Delta's VACUUM removes it. Memory is bounded whatever the log holds: bytes are taken `GROUP_BYTES` at a time,
 records as `rows/pieces.py` says, bodies as `rows/bodies.py` does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -60,14 +61,15 @@ Files = list[tuple[str, StagedFile]]
 def stage(
     lake: str, part: LogRange, chunks: Iterable[tuple[int, bytes | memoryview]]
 ) -> Iterator[pa.RecordBatch]:
-    """Writes the files of a range and yields its manifest."""
+    """Writes the files of a range and yields its manifest; of a failure, also one of `chunks`, nothing is left."""
     folder = lake_folder(lake)
     files: Files = []
     records = 0
-    for offset, data in _joined(chunks):
-        found = scan(data, offset)
-        records += len(found)
-        files += _stage(folder, Piece(part.broker, part.log_id, part.delay_levels, found))
+    with _removed_on_failure(folder, files):
+        for offset, data in _joined(chunks):
+            found = scan(data, offset)
+            records += len(found)
+            _stage(folder, Piece(part.broker, part.log_id, part.delay_levels, found), files)
     place = {
         "target": part.target,
         "broker": part.broker,
@@ -94,13 +96,12 @@ def rows_of(records: Records) -> Iterator[tuple[Table, Iterator[pa.Table]]]:
         yield table, iter((_ordered(table, rows),))
 
 
-def _stage(folder: Path, piece: Piece) -> Files:
-    """The files of one scan."""
+def _stage(folder: Path, piece: Piece, files: Files) -> None:
+    """Adds the files of one scan, each group of them as soon as it is written."""
 
     def write(records: Records) -> tuple[Files, list[Rejected]]:
         return _written(folder, records), records.rejected
 
-    files: Files = []
     rejected: list[Rejected] = []
     for result in taken(piece, write, _try):
         if isinstance(result, Rejected):
@@ -109,20 +110,27 @@ def _stage(folder: Path, piece: Piece) -> Files:
             files += result[0]
             rejected += result[1]
     bad = quarantine(piece.broker, piece.log_id, piece.found, rejected)
-    return files + _written_as(folder, QUARANTINE, iter((bad,)))
+    files += _written_as(folder, QUARANTINE, iter((bad,)))
 
 
 def _written(folder: Path, records: Records) -> Files:
     """Files of some records; of a failure nothing is left."""
     files: Files = []
-    try:
+    with _removed_on_failure(folder, files):
         for table, parts in rows_of(records):
             files += _written_as(folder, table, parts)
+    return files
+
+
+@contextlib.contextmanager
+def _removed_on_failure(folder: Path, files: Files) -> Iterator[None]:
+    """Removes what `files` holds by then when the block raises."""
+    try:
+        yield
     except BaseException:
         for name, file in files:
             (folder / name / file.path).unlink(missing_ok=True)
         raise
-    return files
 
 
 def _written_as(folder: Path, table: Table, parts: Iterator[pa.Table]) -> Files:

@@ -1,0 +1,35 @@
+"""Staged files of a range are named in its manifest, or gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lakebroker_testing.logs import encoded, pending
+from structured_streaming.errors import UnreachableError
+from structured_streaming.sink import staging
+from structured_streaming.source.data_source import LogRange
+from structured_streaming.tables import create_tables
+
+
+def test_of_a_range_that_cannot_be_read_to_its_end_no_file_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "GROUP_BYTES", 1)
+    lake = create_tables(str(tmp_path / "lake"))
+    data, starts = encoded(pending(KEYS=f"k{n}") for n in range(20))
+    written: list[int] = []
+
+    def chunks() -> Iterator[tuple[int, bytes]]:
+        yield 0, data[: starts[10]]
+        yield starts[10], data[starts[10] :]
+        written.append(len(list(lake.rglob("*.parquet"))))
+        raise UnreachableError("the broker does not answer")
+
+    part = LogRange("store:-", "b", "l", 0, 2 * len(data), 2 * len(data))
+    with pytest.raises(UnreachableError):
+        list(staging.stage(str(lake), part, chunks()))
+    assert written[0] > 0
+    assert [path.name for path in lake.rglob("*.parquet")] == []
