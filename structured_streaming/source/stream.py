@@ -60,7 +60,7 @@ class _StreamReading(Reading):
     """The reader, whatever Spark's version.
 
     With `lake`, the lake's progress says where each batch begins. Tables ahead of it (a crash between two of
-    their commits) are caught up with by first batches that end exactly where one of them stands.
+    their commits) are caught up with by first batches of one log each, which end exactly where one of them stands.
     """
 
     def __init__(self, options: SourceOptions) -> None:
@@ -157,23 +157,23 @@ class _StreamReading(Reading):
     def _plan(
         self, states: dict[str, tuple[str, LogState]], firsts: dict[str, int], room: int
     ) -> dict[tuple[str, str], _Plan]:
-        """Fair shares of the next batch, cut into ranges by all logs at once."""
-        fences = {broker: self._fence(state, firsts[broker]) for broker, (_, state) in states.items()}
-        fenced = {broker: fence for broker, fence in fences.items() if fence > firsts[broker]}
-        backlogs = {
-            broker: backlog
-            for broker, (_, state) in states.items()
-            if (backlog := self._end(state) - firsts[broker]) > 0
-        }
-        shares = fair_shares(backlogs, room)
+        """Fair shares of the next batch, cut into ranges by all logs at once; or one log that catches up."""
         calls: dict[str, Callable[[Log], list[int]]] = {}
-        for broker in (
-            fenced or shares
-        ):  # others catch up first: a batch ends exactly where their tables stand
-            target, state = states[broker]
-            end = fenced.get(broker, self._end(state))
-            limit = 0 if fenced else shares[broker]
-            calls[target] = self._cutting(state.log_id, firsts[broker], end, limit)
+        fences = {broker: self._fence(state, firsts[broker]) for broker, (_, state) in states.items()}
+        behind = next((broker for broker, fence in fences.items() if fence > firsts[broker]), None)
+        if behind is not None:
+            # alone: of several logs a crash may leave a table with some and not the others, which no batch fits
+            target, state = states[behind]
+            calls[target] = self._cutting(state.log_id, firsts[behind], fences[behind], 0)
+        else:
+            backlogs = {
+                broker: backlog
+                for broker, (_, state) in states.items()
+                if (backlog := self._end(state) - firsts[broker]) > 0
+            }
+            for broker, share in fair_shares(backlogs, room).items():
+                target, state = states[broker]
+                calls[target] = self._cutting(state.log_id, firsts[broker], self._end(state), share)
         cuts = self._watch.each(calls)
         return {
             (state.broker, state.log_id): _Plan(target, state, cuts[target])

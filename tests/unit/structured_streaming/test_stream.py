@@ -13,7 +13,10 @@ import pytest
 
 from store.log_reader import LogReader
 from structured_streaming.errors import SourceError
+from structured_streaming.sink.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.source.data_source import LakebrokerDataSource, LogRange
+from structured_streaming.tables import create_tables
+from tests.lake_checks import assert_exact
 from tests.written_log import written
 
 BATCH = 256 << 10
@@ -129,3 +132,40 @@ def test_a_log_that_cannot_be_opened_is_left_out_of_a_stream_and_fails_a_batch(t
 def test_a_wrong_option_is_named(tmp_path: Path, wrong: dict[str, str]) -> None:
     with pytest.raises(SourceError, match=next(iter(wrong))):
         reader(tmp_path, **wrong)
+
+
+def reput(lake: Path, *stores: Path, crash_after: int = 1 << 30) -> list[set[str]]:
+    """A run over the stores that answer, which dies after so many commits of tables; brokers of each batch."""
+    commits: list[str] = []
+
+    def count(table: str) -> None:
+        commits.append(table)
+        if len(commits) == crash_after:
+            raise KeyboardInterrupt
+
+    stream, sink = reader(*stores, lake=str(lake)), DeltaCommitSink(str(lake), count)
+    read = []
+    for parts in batches(stream):
+        read.append({part.broker for part in parts})
+        sink.commit([row for part in parts for batch in stream.read(part) for row in batch.to_pylist()])
+    return read
+
+
+def test_logs_that_come_and_go_between_crashes_catch_up(tmp_path: Path) -> None:
+    a, b, c = (written(tmp_path / name, f"broker-{name}", 20) for name in "abc")
+    lake = create_tables(str(tmp_path / "lake"))
+    with pytest.raises(KeyboardInterrupt):
+        reput(lake, a, b, c, crash_after=1)
+    for stores in ((a,), (a, c)):  # b is silent; each run dies while it catches up
+        with pytest.raises(KeyboardInterrupt):
+            reput(lake, *stores, crash_after=1)
+    assert any(len(LakeProgress(str(lake)).stops(broker, log_id)) for broker, log_id in logs(a, b, c))
+    caught_up = reput(lake, a, b, c)
+    assert caught_up
+    assert all(len(batch) == 1 for batch in caught_up), "a batch that catches up holds one log"
+    assert_exact(lake, a, b, c)
+    assert reput(lake, a, b, c) == []
+
+
+def logs(*stores: Path) -> list[tuple[str, str]]:
+    return [(log.broker, log.log_id) for log in map(LogReader, stores)]
