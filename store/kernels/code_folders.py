@@ -7,8 +7,10 @@
 | `lakebroker/compiled` in the user's cache folder (`XDG_CACHE_HOME`, else `.cache` at home) | then |
 
 Code is looked for in each of them and put into each. A reader by path makes no folder in a store. A folder that cannot
-be written to is left out: without any, code is compiled in every process. Kept code is run, so a folder counts only when it belongs to this user (or to root)
-and nobody else may write to it; one of ours that others could write to is emptied first.
+be written to is left out: without any, code is compiled in every process. Kept code is run, so a folder counts only
+when it and those above it belong to this user (or to root) and nobody else may write to them, but for those above with
+the sticky bit, as `/tmp`; one of ours that others could write to is emptied first. Of its files those count that belong
+to this user (or to root).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import logging
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -84,15 +87,31 @@ class CodeFolders:
         return known
 
 
+def read_own(path: Path) -> bytes:
+    """The bytes of a file of this user's or root's. Raises OSError, for a symbolic link too."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+        owner = os.fstat(file.fileno()).st_uid
+        if not _trusted(owner):
+            raise PermissionError(f"the file belongs to user {owner}")
+        return file.read()
+
+
+def _trusted(owner: int) -> bool:
+    return owner in (os.geteuid(), 0)
+
+
 def _claim(folder: Path) -> bool:
-    """True once only this user (or root) can have put anything there; empties one of ours that others could write to.
+    """True once only this user (or root) can have put anything there, or can put another folder in its place; empties
+    one of ours that others could write to.
 
     Raises OSError, PermissionError among them, for a folder that does not count.
     """
+    for step in _way_to(folder):
+        _check_above(step)
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         found = os.fstat(fd)
-        if found.st_uid not in (os.geteuid(), 0):
+        if not _trusted(found.st_uid):
             raise PermissionError(f"the folder belongs to user {found.st_uid}")
         if not found.st_mode & _WRITABLE_BY_OTHERS:
             return True
@@ -107,6 +126,41 @@ def _claim(folder: Path) -> bool:
         return True
     finally:
         os.close(fd)
+
+
+def _way_to(folder: Path) -> Iterator[Path]:
+    """The folders above a folder and the symbolic links on the way, from the root on, each before it is gone through."""
+    at = Path("/")
+    left = list(reversed(folder.absolute().parts[1:]))
+    yield at
+    while left:
+        part = left.pop()
+        step = at / part
+        if part == "..":
+            at = at.parent
+        elif step.is_symlink():
+            yield step
+            target = step.readlink()
+            if target.is_absolute():
+                at = Path("/")
+            left.extend(reversed([each for each in target.parts if each != "/"]))
+        elif left:
+            at = step
+            yield at
+
+
+def _check_above(step: Path) -> None:
+    """Raises PermissionError when others may rename what is in a folder, or change where a link leads."""
+    found = step.lstat()
+    if not _trusted(found.st_uid):
+        raise PermissionError(f"{step} above it belongs to user {found.st_uid}")
+    if stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX:
+        return
+    if found.st_mode & _WRITABLE_BY_OTHERS:
+        raise PermissionError(
+            f"others may write to {step} above it (mode {stat.S_IMODE(found.st_mode):o}); "
+            "take that from them, or name another folder in lakeCompiledCodePath"
+        )
 
 
 def _path_in(value: str | None) -> Path | None:

@@ -27,7 +27,7 @@ from numba import njit
 from numba.core import serialize
 from numba.core.compiler import CompileResult
 
-from store.kernels.code_folders import CODE_FOLDERS, CodeFolders
+from store.kernels.code_folders import CODE_FOLDERS, CodeFolders, read_own
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 log = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ def _add_value(digest: Any, name: str, value: Any, seen: set[int]) -> None:
 def _read(path: Path) -> bytes | None:
     """What a file of code holds; None when it is not there or not whole."""
     try:
-        whole = path.read_bytes()
+        whole = read_own(path)
     except FileNotFoundError:
         return None
     except OSError as error:

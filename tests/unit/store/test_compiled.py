@@ -141,6 +141,41 @@ def test_what_others_could_write_is_removed(
     assert kept.stat().st_mode & 0o777 == 0o700
 
 
+def test_code_below_what_others_may_write_to_is_not_run(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They could put a folder of their own in place of one that was checked."""
+    caplog.set_level(logging.INFO)
+    parent = kept.parent / "parent"
+    folder, link = parent / "between" / "code", kept.parent / "link"
+    folder.mkdir(parents=True, mode=0o700)
+    link.symlink_to(parent / "between")
+    for mode, expected in ((0o755, True), (0o777, False), (0o775, False), (0o1777, True)):
+        parent.chmod(mode)
+        for each in (folder, link / "code"):
+            folders = CodeFolders()
+            folders.use(kept.parent / "store", each)
+            assert folders.writable() == folders.readable() == ([each] if expected else []), oct(mode)
+    assert f"others may write to {parent} above it (mode 777)" in caplog.text
+
+
+def test_only_files_of_this_user_or_root_are_run(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert picked() == 10
+    (path,) = kept.iterdir()
+    before = COMPILING.loaded
+    path.rename(kept.parent / "elsewhere")
+    path.symlink_to(kept.parent / "elsewhere")
+    assert picked() == 10
+    assert COMPILING.loaded == before, "a link was followed"
+    assert not path.is_symlink(), "compiled again"
+    if os.geteuid() == 0:
+        os.chown(path, 4242, 4242)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    assert picked() == 10
+    assert COMPILING.loaded == before, "a file of another user"
+
+
 def test_which_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LAKEBROKER_lakeCompiledCodePath", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
