@@ -120,6 +120,7 @@ class Broker:
             config,
             store,
             resources,
+            self.clients,
             self.deliveries,
             self._redelivery,
             self.journal,
@@ -366,7 +367,7 @@ class Broker:
 
     def _housekeep(self) -> None:
         for session in self.clients.expire():
-            if session.group and not self.clients.alive(session.client_id):
+            if session.group:
                 self._redelivery.release(session.client_id, session.group)
         self.journal.stats(self.minutes.roll(now_ms()))
         self.administration.statistics.sample(monotonic_ms())

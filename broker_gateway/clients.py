@@ -113,8 +113,11 @@ class ClientRegistry:
         """The client that calls from there."""
         return self._sessions.get((client_id, host_of(peer)))
 
-    def alive(self, client_id: str) -> bool:
-        """Whether a client of that id is."""
+    def alive(self, client_id: str, host: str = "") -> bool:
+        """Whether the client of that id at `host` is; without a host, whether any of that id is."""
+        if host:
+            session = self._sessions.get((client_id, host))
+            return session is not None and session.alive
         return any(session.alive for session in self._by_id.get(client_id, {}).values())
 
     def forget(self, session: ClientSession) -> None:

@@ -78,6 +78,8 @@ class InFlight:
     status: Status = Status.INVISIBLE
     earlier_ms: int = 0
     """When it was delivered for the first time, if that was an earlier delivery; 0: it was not, or nobody knows."""
+    host: str = ""
+    """From where its client, known there, has it renewed; empty: the client's id alone counts. In memory only."""
 
     @property
     def first_delivered_ms(self) -> int:

@@ -85,7 +85,7 @@ class ClientService:
         if request.HasField("group") and resource_name(request.group):
             group_of(request.group)
         self._clients.forget(session)
-        if session.group and not self._clients.alive(session.client_id):
+        if session.group:
             self._redelivery.release(session.client_id, session.group)
         return rpc.NotifyClientTerminationResponse(status=OK)
 

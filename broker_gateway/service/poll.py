@@ -6,10 +6,12 @@ import asyncio
 import math
 from dataclasses import dataclass, field
 
+from broker_gateway.clients import ClientRegistry
 from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
 from broker_gateway.delivery.tag_filter import FilterExpressionError, TagFilter, parse_tag_filter
 from broker_gateway.metadata.catalog import READ, Group, Topic
+from broker_gateway.service.admission import host_of
 from broker_gateway.service.context import CallContext
 from broker_gateway.service.redelivery import RENEWED_MS
 from broker_gateway.service.reply import Reply
@@ -34,7 +36,7 @@ class Poll:
 
     `left`: queues that a look under way has yet to look at (ids of the topic's, keys of others), the next one last;
     `seen`: what had been offered when it began; `failed`: the first queue's error of that look. `put_off_s`:
-    since when its first look has been put off, by `clock.monotonic_s`; 0: it has not.
+    since when its first look has been put off, by `clock.monotonic_s`; 0: it has not. `renewed_at`: see `InFlight.host`.
     """
 
     group: Group
@@ -47,6 +49,7 @@ class Poll:
     attempt_id: str
     wait_s: float
     peer: str = ""
+    renewed_at: str = ""
     delivery_id: int = 0
     timer: asyncio.TimerHandle | None = None
     body_bytes: int = 0
@@ -67,8 +70,9 @@ class Poll:
 class PollReader:
     """Makes polls of requests."""
 
-    def __init__(self, config: GatewayConfig, resources: Resources) -> None:
+    def __init__(self, config: GatewayConfig, resources: Resources, clients: ClientRegistry) -> None:
         self._resources = resources
+        self._clients = clients
         self.configure(config)
 
     def configure(self, config: GatewayConfig) -> None:
@@ -108,6 +112,7 @@ class PollReader:
                 self._proxy.min_invisible_time_mills_for_recv,
                 self._proxy.max_invisible_time_mills,
             )
+        known = request.auto_renew and self._clients.own(client_id, context.peer) is not None
         return Poll(
             group,
             topic,
@@ -119,6 +124,7 @@ class PollReader:
             request.attempt_id[:128],
             min(self._polling_s(request, context, request_timeout_ms), self._longest_wait_s),
             context.peer,
+            host_of(context.peer) if known else "",
         )
 
     def _polling_s(

@@ -15,6 +15,7 @@ from functools import partial
 
 import structlog
 
+from broker_gateway.clients import ClientRegistry
 from broker_gateway.clock import monotonic_s, now_ms
 from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.table import DeliveryTable
@@ -65,6 +66,7 @@ class ReceiveService:
         config: GatewayConfig,
         store: MessageStore,
         resources: Resources,
+        clients: ClientRegistry,
         deliveries: DeliveryTable,
         redelivery: Redelivery,
         journal: Journal,
@@ -81,7 +83,7 @@ class ReceiveService:
         self._minutes = minutes
         self._lane = lane
         self._max_waiting = config.lake.lake_max_waiting_receives
-        self._reader = PollReader(config, resources)
+        self._reader = PollReader(config, resources, clients)
         self._taker = Taker(store, deliveries, redelivery, journal, wakeups, metrics)
         self._ends = turn
         self._looking: Line[Poll] = Line()

@@ -82,7 +82,7 @@ class Redelivery:
         if (
             message.auto_renew
             and now - message.delivered_ms < RENEW_AT_MOST_MS
-            and self._clients.alive(message.client_id)
+            and self._clients.alive(message.client_id, message.host)
         ):
             state.postpone(message, now + RENEWED_MS)
         elif message.attempt >= group.max_attempts:
@@ -93,7 +93,7 @@ class Redelivery:
         return 1
 
     def release(self, client_id: str, group: str) -> None:
-        """Ends the renewal of a client that left: its messages are due now."""
+        """Ends the renewal of a client that left: its messages are due now. Those of its id that live keep theirs."""
         self._release(client_id, self._deliveries.keys_of_group(group))
 
     def _release(self, client_id: str, keys: list[QueueKey]) -> None:
@@ -104,7 +104,11 @@ class Redelivery:
                 continue
             left -= 1 + len(state.in_flight)
             for message in list(state.in_flight.values()):
-                if message.auto_renew and message.client_id == client_id:
+                if (
+                    message.auto_renew
+                    and message.client_id == client_id
+                    and not self._clients.alive(client_id, message.host)
+                ):
                     message.auto_renew = False
                     if message.status == Status.INVISIBLE:
                         state.postpone(message, now)

@@ -175,7 +175,7 @@ class SettlementService:
         if message is None:
             raise _void(text)
         if message.invisible_until_ms <= now_ms() and not (
-            message.auto_renew and self._clients.alive(message.client_id)
+            message.auto_renew and self._clients.alive(message.client_id, message.host)
         ):
             raise ServiceError(
                 pb.INVALID_RECEIPT_HANDLE,

@@ -407,4 +407,5 @@ class _Look:
             False,
             self.now,
             tags_code,
+            host=poll.renewed_at,
         )

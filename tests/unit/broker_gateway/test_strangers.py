@@ -221,3 +221,29 @@ def test_a_stranger_with_anothers_id_ends_nothing_of_it() -> None:
             assert [command async for command in stream] == []
 
         broker.run(leave())
+
+
+def test_a_stranger_with_the_id_of_one_that_crashed_keeps_nothing_from_others() -> None:
+    """What a consumer held is due when that consumer, at its address, shows no sign of life any more."""
+    with InProcessBroker() as broker:
+        broker.create_topic("t")
+        broker.create_group("g")
+        broker.send("t", b"one")
+
+        async def connect(peer: str) -> tuple[AsyncIterator[rpc.TelemetryCommand], asyncio.Event]:
+            ended = asyncio.Event()
+            return await connected(broker, peer, ended), ended
+
+        own, own_ended = broker.run(connect(OWN))
+        request = receive_request("t", "g", auto_renew=True)
+        assert len(broker.begin("ReceiveMessage", request, client_id="victim", peer=OWN).messages) == 1
+
+        async def leave(stream: AsyncIterator[rpc.TelemetryCommand], ended: asyncio.Event) -> None:
+            ended.set()
+            assert [command async for command in stream] == []
+
+        stranger, stranger_ended = broker.run(connect(STRANGER))
+        broker.run(leave(own, own_ended))
+        broker.advance(200)
+        assert [each.body for each in broker.receive("t", "g")[1]] == [b"one"]
+        broker.run(leave(stranger, stranger_ended))
