@@ -5,7 +5,8 @@
 | that answered its last call | present |
 | whose call is under way no longer than `patience_s` | what it was |
 | whose call is under way longer, or failed | away: nobody waits for it; its call goes on, or is made again in the background |
-| that was put to rest | away, and not asked for 5 s, then twice as long each time until a batch of it was read |
+| that was put to rest | away, and not asked for 5 s; after failures twice as long each time, until some of it was read |
+| whose answer came too late for a batch | put to rest for 5 s, and not asked before that answer |
 
 Going away and coming back are noted once each.
 """
@@ -44,6 +45,9 @@ class _Peer:
         self.overdue_at = 0.0
         self.not_before = 0.0
         self.rests = 0
+        """How often it failed since some of it was read."""
+        self.late: Future[object] | None = None
+        """A call that a batch did not wait for any longer."""
         self._token = token
         self._log: Log | None = None
         self._opening = threading.Lock()
@@ -89,7 +93,7 @@ class LogWatch:
         """
         known, now = after or {}, time.monotonic()
         for peer in self._peers.values():
-            if peer.asking is None and now >= peer.not_before:
+            if peer.asking is None and not _still_late(peer) and now >= peer.not_before:
                 end = known.get(peer.target, -1)
                 peer.asking = peer.begin(lambda log, end=end: log.describe(wait_ms, end))  # type: ignore[misc]
                 peer.overdue_at = now + self._patience_s + wait_ms / 1000
@@ -123,11 +127,12 @@ class LogWatch:
         """Makes a call on several logs; answers by target. A log that does not answer in time, or fails, rests."""
         begun = {target: self._peers[target].begin(call) for target, call in calls.items()}
         done, _ = wait(begun.values(), self._patience_s)
-        answers = {}
+        answers: dict[str, T] = {}
         for target, future in begun.items():
             error = future.exception() if future in done else None
             if future not in done:
-                self.rest(target, f"{_named(target)} does not answer")
+                self._peers[target].late = future  # type: ignore[assignment]  # only its error counts
+                self._leave(self._peers[target], f"{_named(target)} does not answer", SHORTEST_REST_S)
             elif isinstance(error, SourceError):
                 self.rest(target, str(error))
             else:
@@ -135,17 +140,16 @@ class LogWatch:
         return answers
 
     def rest(self, target: str, reason: str, told: bool = False) -> None:
-        """Leaves a log alone for a while; `told` when somebody else says so."""
+        """Leaves a log that failed alone, longer each time; `told` when somebody else says so."""
         peer = self._peers[target]
         rest_s = min(SHORTEST_REST_S * 2.0 ** min(peer.rests, 10), LONGEST_REST_S)
         peer.rests += 1
-        peer.not_before = time.monotonic() + rest_s
         if told:
             peer.reason = peer.reason or reason
-        self._gone(peer, f"{reason} (left alone for {rest_s:g} s)")
+        self._leave(peer, reason, rest_s)
 
     def read(self, target: str) -> None:
-        """A batch of it was read: a later rest begins short again."""
+        """Some of it was read: a later rest begins short again."""
         self._peers[target].rests = 0
 
     def _wait(self, known: Mapping[str, int] | None) -> None:
@@ -190,10 +194,22 @@ class LogWatch:
         peer.not_before = max(peer.not_before, now + AGAIN_S)
         self._gone(peer, str(error))
 
+    def _leave(self, peer: _Peer, reason: str, rest_s: float) -> None:
+        peer.not_before = time.monotonic() + rest_s
+        self._gone(peer, f"{reason} (left alone for {rest_s:g} s)")
+
     def _gone(self, peer: _Peer, reason: str) -> None:
         if not peer.reason:
             self._note(f"{reason}; the other logs are read on, this one is asked again")
         peer.away, peer.reason = True, reason
+
+
+def _still_late(peer: _Peer) -> bool:
+    """Whether its late call is under way yet; one that failed in the end counts as a failure."""
+    if peer.late is not None and peer.late.done():
+        peer.rests += peer.late.exception() is not None
+        peer.late = None
+    return peer.late is not None
 
 
 def _news(peer: _Peer, known: Mapping[str, int]) -> bool:

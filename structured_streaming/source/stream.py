@@ -144,9 +144,9 @@ class _StreamReading(Reading):
             self._progress.refresh()
         for (broker, log_id), plan in self._begun.items():
             reached = self._position(broker, log_id)
-            if self._progress is None or (reached is not None and reached >= plan.cuts[-1]):
+            if self._progress is None or (reached is not None and reached > plan.cuts[0]):
                 self._watch.read(plan.target)
-            else:
+            if self._progress is not None and (reached is None or reached < plan.cuts[-1]):
                 self._watch.rest(plan.target, f"{plan.target} could not be read", told=True)
         self._begun = {}
         for broker, known in self._last.items():

@@ -169,3 +169,23 @@ def test_logs_that_come_and_go_between_crashes_catch_up(tmp_path: Path) -> None:
 
 def logs(*stores: Path) -> list[tuple[str, str]]:
     return [(log.broker, log.log_id) for log in map(LogReader, stores)]
+
+
+def test_a_log_of_which_a_batch_read_a_part_is_not_left_alone_longer_each_time(tmp_path: Path) -> None:
+    store = written(tmp_path / "store", "broker-a", 40, body=1000)
+    lake = create_tables(str(tmp_path / "lake"))
+    stream, sink = reader(store, lake=str(lake), partitionBytes="2000"), DeltaCommitSink(str(lake))
+    watch, offset = stream._watch, stream.initialOffset()
+    for _ in range(3):
+        while not (parts := list(stream.partitions(offset, latest := next_offset(stream, offset)))):
+            offset = latest
+        sink.commit([row for batch in stream.read(parts[0]) for row in batch.to_pylist()])
+        offset = next_offset(stream, latest)
+        (reason,) = watch.missing().values()
+        assert "left alone for 5 s" in reason
+        watch._peers[f"store:{store}"].not_before = 0.0  # as if that time was over
+
+
+def next_offset(stream: Any, offset: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = stream.latestOffset(offset, stream.getDefaultReadLimit())
+    return found
