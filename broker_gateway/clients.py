@@ -21,17 +21,22 @@ IDLE_MS = 120_000
 ALIVE_MS = 35_000
 """A client heard of within this time counts as alive (heartbeats come every 10 s)."""
 COMMANDS_A_CLIENT = 64
+SETTINGS_BYTES = 64 << 20
+"""Of all clients together."""
 _LOOKED_AT = 64
 """Of the longest silent clients, for one that gives way to a new one."""
 
 
 @dataclass(slots=True, eq=False)
 class ClientSession:
-    """One client; `settings` are what it sent, `commands` what its telemetry stream is to carry."""
+    """One client; `settings` are what is needed of those it sent, `commands` what its telemetry stream is to carry."""
 
     client_id: str
     host: str = ""
-    settings: definition_pb2.Settings | None = None
+    kept: bytes | None = None
+    """The settings, encoded: parsed they take eight times as much."""
+    group: str = ""
+    request_timeout_ms: int | None = None
     commands: asyncio.Queue[service_pb2.TelemetryCommand | None] | None = None
     seen_ms: int = field(default_factory=now_ms)
     peer: str = ""
@@ -39,8 +44,9 @@ class ClientSession:
     language: str = "OTHER"
 
     @property
-    def group(self) -> str:
-        return self.settings.subscription.group.name if self.settings is not None else ""
+    def settings(self) -> definition_pb2.Settings | None:
+        """Parsed anew at each use. None before it sent any."""
+        return None if self.kept is None else definition_pb2.Settings.FromString(self.kept)
 
     @property
     def alive(self) -> bool:
@@ -60,6 +66,9 @@ class ClientRegistry:
         self._by_id: dict[str, dict[str, ClientSession]] = {}
         """Sessions of an id by their hosts."""
         self._by_host: dict[str, int] = {}
+        self._percent = percent
+        self._settings_bytes = 0
+        self._settings_by_host: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -102,6 +111,36 @@ class ClientRegistry:
             f"{self._limit} clients are known and alive (lakeMaxClients); try again later",
         )
 
+    def keep(self, session: ClientSession, settings: definition_pb2.Settings) -> None:
+        """Keeps what is needed of a client's settings. TOO_MANY_REQUESTS when those of all, or of its address, are too
+        many bytes."""
+        kept = _needed(settings).SerializeToString()
+        before, host = len(session.kept or b""), session.host
+        total = self._settings_bytes - before + len(kept)
+        own = self._settings_by_host.get(host, 0) - before + len(kept)
+        crowded = total > SETTINGS_BYTES // 2 and own > SETTINGS_BYTES * self._percent // 100
+        if total > SETTINGS_BYTES or crowded:
+            raise ServiceError(
+                definition_pb2.TOO_MANY_REQUESTS,
+                f"settings of all clients have {total} bytes, of {host} {own}; {SETTINGS_BYTES} are kept, and of an "
+                "address its share (lakeMaxSharePerAddress); subscribe to fewer topics or try again later",
+            )
+        if self._sessions.get((session.client_id, host)) is not session:
+            return  # it is forgotten already
+        self._count_settings(session, kept)
+        session.group = settings.subscription.group.name
+        session.request_timeout_ms = _timeout_ms(settings)
+
+    def _count_settings(self, session: ClientSession, kept: bytes | None) -> None:
+        change, host = len(kept or b"") - len(session.kept or b""), session.host
+        session.kept = kept
+        self._settings_bytes += change
+        own = self._settings_by_host.get(host, 0) + change
+        if own:
+            self._settings_by_host[host] = own
+        else:
+            self._settings_by_host.pop(host, None)
+
     def known(self, client_id: str, peer: str) -> ClientSession | None:
         """The client that calls from there, else the one of that id that was heard of last."""
         own = self._sessions.get((client_id, host_of(peer)))
@@ -128,6 +167,7 @@ class ClientRegistry:
         del of_id[session.host]
         if not of_id:
             del self._by_id[session.client_id]
+        self._count_settings(session, None)
         self._by_host[session.host] -= 1
         if not self._by_host[session.host]:
             del self._by_host[session.host]
@@ -157,3 +197,22 @@ class ClientRegistry:
         if commands.full():
             commands.get_nowait()
         commands.put_nowait(None)
+
+
+def _needed(settings: definition_pb2.Settings) -> definition_pb2.Settings:
+    """What answers and lists of clients are made of."""
+    needed = definition_pb2.Settings(client_type=settings.client_type)
+    if settings.HasField("request_timeout"):
+        needed.request_timeout.CopyFrom(settings.request_timeout)
+    if settings.HasField("publishing"):
+        needed.publishing.topics.extend(settings.publishing.topics)
+    if settings.HasField("subscription"):
+        needed.subscription.CopyFrom(settings.subscription)
+    return needed
+
+
+def _timeout_ms(settings: definition_pb2.Settings) -> int | None:
+    if not settings.HasField("request_timeout"):
+        return None
+    timeout = settings.request_timeout
+    return max(0, min(timeout.seconds, 3600)) * 1000 + max(0, timeout.nanos) // 1_000_000

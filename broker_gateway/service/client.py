@@ -61,14 +61,16 @@ class ClientService:
 
     def heartbeat(self, request: rpc.HeartbeatRequest, context: CallContext) -> rpc.HeartbeatResponse:
         """UNRECOGNIZED_CLIENT_TYPE until the client has sent its settings."""
-        session = self._recognised(context)
-        assert session.settings is not None
-        if session.settings.client_type in _CONSUMERS:
+        session = self._clients.known(client_id_of(context), context.peer)
+        settings = session.settings if session is not None else None
+        if session is None or settings is None:
+            raise _unrecognised()
+        if settings.client_type in _CONSUMERS:
             group_of(request.group)
-        elif session.settings.client_type != pb.PRODUCER:
+        elif settings.client_type != pb.PRODUCER:
             raise ServiceError(
                 pb.UNRECOGNIZED_CLIENT_TYPE,
-                f"client type {session.settings.client_type} is not served yet; "
+                f"client type {settings.client_type} is not served yet; "
                 "use a producer, push or simple consumer",
             )
         if session is self._clients.own(session.client_id, context.peer):
@@ -80,7 +82,7 @@ class ClientService:
     ) -> rpc.NotifyClientTerminationResponse:
         """Forgets the client; what it renewed is due again. One of the same id elsewhere goes on."""
         session = self._clients.own(client_id_of(context), context.peer)
-        if session is None or session.settings is None:
+        if session is None or session.kept is None:
             raise _unrecognised()
         if request.HasField("group") and resource_name(request.group):
             group_of(request.group)
@@ -111,18 +113,15 @@ class ClientService:
     def group_changed(self, group: Group) -> None:
         """Sends new settings to the connected consumers of a group whose configuration changed."""
         for session in self._clients.sessions():
-            if session.group == group.name and session.commands is not None and session.settings is not None:
-                command = rpc.TelemetryCommand(status=OK, settings=self._merged(session.settings))
-                if not session.commands.full():
-                    session.commands.put_nowait(command)
+            if session.group != group.name or session.commands is None or session.commands.full():
+                continue
+            if (settings := session.settings) is not None:
+                session.commands.put_nowait(rpc.TelemetryCommand(status=OK, settings=self._merged(settings)))
 
     def request_timeout_ms(self, context: CallContext) -> int | None:
         """The request timeout in the client's settings."""
         session = self._clients.known(client_id_of(context), context.peer)
-        if session is None or session.settings is None or not session.settings.HasField("request_timeout"):
-            return None
-        timeout = session.settings.request_timeout
-        return max(0, min(timeout.seconds, 3600)) * 1000 + max(0, timeout.nanos) // 1_000_000
+        return None if session is None else session.request_timeout_ms
 
     async def _read(
         self,
@@ -171,8 +170,7 @@ class ClientService:
             raise ServiceError(
                 pb.BAD_REQUEST, "the settings hold neither publishing nor subscription; send one of them"
             )
-        session.settings = pb.Settings()
-        session.settings.CopyFrom(settings)
+        self._clients.keep(session, settings)
         return self._merged(settings)
 
     def _merged(self, settings: pb.Settings) -> pb.Settings:
@@ -202,12 +200,6 @@ class ClientService:
         subscription.lite_subscription_quota = LITE_SUBSCRIPTION_QUOTA
         subscription.max_lite_topic_size = MAX_LITE_TOPIC_SIZE
         return merged
-
-    def _recognised(self, context: CallContext) -> ClientSession:
-        session = self._clients.known(client_id_of(context), context.peer)
-        if session is None or session.settings is None:
-            raise _unrecognised()
-        return session
 
 
 def _unrecognised() -> ServiceError:

@@ -196,7 +196,7 @@ class Connection(asyncio.Protocol):
     def _serve_unread(self, now: float) -> None:
         until, unread = self._pace.until(now), self._unread
         done = self._serve(b"", until)
-        while done and unread and not self._closing:
+        while done and unread and not self._closing and time.monotonic() <= until:
             done = self._serve(unread.popleft(), until)
         if self._closing:
             unread.clear()

@@ -71,8 +71,11 @@ def test_updates_for_what_was_read_are_no_flood(http2: Served) -> None:
             peer.send(frame(WINDOW_UPDATE, 0, 1, one) + frame(WINDOW_UPDATE, 0, 0, one))
 
 
-def test_calls_of_one_read_are_served_in_several_turns() -> None:
-    """Each takes a while here: others come to their turn between them, and all are served in the end."""
+@pytest.mark.parametrize("beside", [0, 15_000])
+def test_calls_of_one_read_are_served_in_several_turns(beside: int) -> None:
+    """Each takes a while here: others come to their turn between them, and all are served in the end. `beside`: bytes that
+    stand between two calls, so that only few are in a piece that is decoded at once."""
+    extension = frame(0xFA, 0, 0, bytes(beside)) if beside else b""
 
     async def run() -> tuple[int, int, int]:
         calls: list[Call] = []
@@ -113,7 +116,7 @@ def test_calls_of_one_read_are_served_in_several_turns() -> None:
         peer = RawPeer.__new__(RawPeer)
         peer.encoder = _encoder()
         connection.data_received(
-            b"".join(peer.request(2 * n + 1, SERVICE + "Unary", b"") for n in range(1000))
+            b"".join(peer.request(2 * n + 1, SERVICE + "Unary", b"") + extension for n in range(1000))
         )
         first = len(calls)
         turns = 0

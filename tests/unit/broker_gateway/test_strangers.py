@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from broker_gateway import clients as clients_module
 from broker_gateway.clients import ALIVE_MS, ClientRegistry
 from broker_gateway.config import GatewayConfig, load_config
 from broker_gateway.service.admission import Admission, Lane
@@ -155,6 +156,43 @@ def test_a_client_of_the_same_id_elsewhere_is_another_one(clock: ManualClock) ->
     assert not clients.alive("c")
     assert len(clients) == 0
     assert not clients._by_host
+
+
+def settings(topics: int) -> pb.Settings:
+    subscription = pb.Subscription(group=pb.Resource(name="g"))
+    subscription.subscriptions.extend(
+        [pb.SubscriptionEntry(topic=pb.Resource(name=f"t{number:09}")) for number in range(topics)]
+    )
+    found = pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=subscription)
+    found.user_agent.hostname = "x" * 100_000
+    found.request_timeout.FromSeconds(3)
+    return found
+
+
+def test_settings_are_bounded_by_their_bytes_and_shared_out(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients_module, "SETTINGS_BYTES", 100_000)
+    clients = ClientRegistry(1000, 25)
+    first = clients.seen("c", OWN)
+    clients.keep(first, settings(100))
+    assert (first.group, first.request_timeout_ms) == ("g", 3000)
+    assert first.settings is not None
+    assert len(first.settings.subscription.subscriptions) == 100
+    assert not first.settings.HasField("user_agent"), "what nobody needs is not kept"
+    hostile = [clients.seen(f"hostile-{number}", STRANGER) for number in range(100)]
+    with contextlib.suppress(ServiceError):
+        for session in hostile:
+            clients.keep(session, settings(200))
+    assert 10 < sum(session.kept is not None for session in hostile) < 30
+    with pytest.raises(ServiceError, match="settings of all clients have"):
+        clients.keep(hostile[-1], settings(200))
+    for _ in range(3):
+        clients.keep(first, settings(200))  # again: in place of what there was
+    clients.keep(clients.seen("d", THIRD), settings(200))
+    for session in list(clients.sessions()):
+        clients.forget(session)
+    assert (clients._settings_bytes, clients._settings_by_host) == (0, {})
 
 
 def context(peer: str) -> CallContext:
