@@ -69,7 +69,9 @@ def parse_tag_filter(expression: str) -> TagFilter:
         return EVERYTHING
     tags = frozenset(part.strip() for part in expression.split("||") if part.strip())
     if not tags:
-        raise FilterExpressionError(f"filter expression {expression!r} names no tag; write `a || b` or `*`")
+        raise FilterExpressionError(
+            f"filter expression {expression[:80]!r} names no tag; write `a || b` or `*`"
+        )
     if "*" in tags:
         return EVERYTHING
     if len(tags) > MAX_TAGS:

@@ -226,10 +226,11 @@ class Journal:
         self._touched(1)
 
     def stats(self, minutes: Iterable[pb.MinuteStats]) -> None:
-        before = len(self._batch.stats)
-        self._batch.stats.extend(minutes)
-        if added := len(self._batch.stats) - before:
-            self._touched(added)
+        """Notes rows of statistics, in as many records as they need."""
+        for minute in minutes:
+            self.make_room(1)
+            self._batch.stats.append(minute)
+            self._touched(1)
 
     def after(self, callback: Callable[[Exception | None], None]) -> None:
         """Calls `callback` when everything noted so far is in the log, or with what the append raised."""

@@ -281,6 +281,18 @@ def test_a_snapshot_that_fails_is_tried_again_after_a_while(
         assert [part.snapshot.parts for part in parts(journaled.store)] == [1]
 
 
+def test_statistics_of_many_topics_fill_several_records(tmp_path: Path) -> None:
+    with opened(tmp_path) as journaled:
+        journaled.journal.stats(
+            pb.MinuteStats(topic=f"t{n}" + "x" * 200, minute_ms=60_000) for n in range(5000)
+        )
+        journaled.turn()
+        records = [record for _, record in records_from(journaled.store, JOURNAL_TOPIC, 0, 0)]
+        batches = [pb.Batch.FromString(bytes(record.body)) for record in records]
+        assert sum(len(batch.stats) for batch in batches) == 5000
+        assert max(len(record.body) for record in records) < 1 << 19
+
+
 def test_records_stay_small_whatever_ids_are(tmp_path: Path) -> None:
     with opened(tmp_path) as journaled:
         journaled.fly(QueueKey("g", "t", 0), 900, message="\U0001f600" * 255, client="\U0001f600" * 255)
