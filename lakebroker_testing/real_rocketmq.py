@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -57,19 +58,26 @@ def jars() -> Path:
     return folder
 
 
+_PORTS = (12_000, 32_000)
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nothing listens on, each with the one two below it free too."""
+    """Ports that nobody has, with those that a broker derives from each (its fast port is 2 below).
+
+    They are below those that the system gives to outgoing connections, which may take any of these at any time.
+    """
     found: list[int] = []
     while len(found) < count:
-        with socket.socket() as high, socket.socket() as low:
-            high.bind(("127.0.0.1", 0))
-            port = high.getsockname()[1]
+        port = random.randrange(*_PORTS, 4)
+        if port in found:
+            continue
+        with socket.socket() as low, socket.socket() as high:
             try:
-                low.bind(("127.0.0.1", port - 2))  # the broker's fast port
+                low.bind(("127.0.0.1", port - 2))
+                high.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        if not {port - 2, port - 1, port, port + 2} & set(found):
-            found.append(port)
+        found.append(port)
     return found
 
 
