@@ -235,7 +235,13 @@ def run_reput(
 
 
 def _expect_end_of_jvm(session: SparkSession, stopping: threading.Event) -> None:
-    """A signal to the process group ends the JVM too: its accumulators' connection breaks then, which is no error."""
+    """A signal to the process group ends the JVM too: its connections break then, which is no error."""
+
+    def is_told(record: logging.LogRecord) -> bool:
+        return "py4j" not in record.pathname or not stopping.wait(SIGNAL_S)
+
+    for name in ("", "py4j", "py4j.java_gateway", "py4j.clientserver"):  # it logs to the root logger too
+        logging.getLogger(name).addFilter(is_told)
     server = getattr(session.sparkContext, "_accumulatorServer", None)
     if server is None:
         return
