@@ -250,7 +250,7 @@ class Connections:
         found = [
             session.client_id
             for session in self._clients.sessions()
-            if session.settings is not None and session.group == group
+            if session.kept is not None and session.group == group
         ]
         return list(dict.fromkeys(found)) + [
             self._heartbeats[each][1].client_id for each in self._of_group.get(group, ())
@@ -260,8 +260,8 @@ class Connections:
         """CONSUMER_NOT_ONLINE when nobody of the group is connected."""
         found = ConsumerGroup()
         for session in self._clients.sessions():
-            settings = session.settings
-            if settings is None or session.group != group:
+            settings = session.settings if session.group == group else None
+            if settings is None:
                 continue
             found.clients.append(_client(session))
             if settings.client_type == pb.SIMPLE_CONSUMER:
@@ -294,8 +294,9 @@ class Connections:
     def subscribers(self, topic: str) -> Iterable[str]:
         """Groups of connected consumers that subscribe to a topic."""
         for session in self._clients.sessions():
-            if session.settings is not None and any(
-                entry.topic.name == topic for entry in session.settings.subscription.subscriptions
+            settings = session.settings
+            if settings is not None and any(
+                entry.topic.name == topic for entry in settings.subscription.subscriptions
             ):
                 yield session.group
         for heartbeat, _ in self._heartbeats.values():
@@ -323,8 +324,9 @@ class Connections:
     def _publishers(self) -> Iterable[tuple[str, Client]]:
         """Topics that gRPC producers said they send to."""
         for session in self._clients.sessions():
-            if session.settings is not None:
-                for topic in session.settings.publishing.topics:
+            settings = session.settings
+            if settings is not None:
+                for topic in settings.publishing.topics:
                     yield topic.name, _client(session)
 
 
