@@ -105,7 +105,9 @@ class Broker:
         self.minutes = MinuteStatistics()
         self.peers = Peers(config.lake.lake_peers_file, config.broker.broker_name)
         self.registration = Registration(config, self.catalog, self.tasks)
-        self.wakeups: Wakeups[Poll] = Wakeups(partial(self.turn.add, Stage.WAKE), self.deliveries.offer)
+        self.wakeups: Wakeups[Poll] = Wakeups(
+            partial(self.turn.add, Stage.WAKE), self.deliveries.offers.appended
+        )
         resources = Resources(config, self.catalog)
         mover = DeadLetterMover(store, resources, self.journal, self.wakeups, metrics)
         self._redelivery = Redelivery(
@@ -344,7 +346,7 @@ class Broker:
         return index.max_offset(topic, queue_id)
 
     def _topic_changed(self, topic: Topic) -> None:
-        self.deliveries.queues_changed(topic.name)
+        self.deliveries.offers.queues_changed(topic.name)
         self.journal.topic(topic)
         self.registration.topic_changed(topic.name)
 

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from broker_gateway.delivery.moves import ORIGIN_PROPERTY, decode_origin
+from broker_gateway.delivery.offers import Offers
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey, Status
 from broker_gateway.journal.replay import records_from
 from broker_gateway.journal.snapshot import SnapshotPace
@@ -568,6 +569,16 @@ class DeliveryMachine(RuleBasedStateMachine):
                     )
                     assert state.scheduled_ms <= message.invisible_until_ms
                     assert (state.scheduled_ms, state.key) in deliveries._due
-            if state._ready or state._returned:
-                offered = deliveries._offers.get(state.key.topic, {}).get(state.key.group)
-                assert offered is None or state.key.queue_id in offered, f"nobody looks at {state.key}"
+            new = self.broker.store.index.max_offset(*state.key[1:]) > state.position
+            assert not (new or state._ready or state._returned) or _looked_at(deliveries.offers, state.key), (
+                f"nobody looks at {state.key}"
+            )
+
+
+def _looked_at(offers: Offers, key: QueueKey) -> bool:
+    """Whether the next look of a group is at a queue, too."""
+    topic = offers._topics.get(key.topic)
+    looked = None if topic is None else topic.groups.get(key.group)
+    if topic is None or looked is None:  # its first look is at all
+        return True
+    return key.queue_id in looked.queues or topic.appended.get(key.queue_id, 0) > looked.compared

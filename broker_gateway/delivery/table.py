@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Set
 
+from broker_gateway.delivery.offers import Offers
 from broker_gateway.delivery.queue_delivery import NEVER, QueueDelivery, QueueKey
 
 
@@ -14,8 +15,7 @@ class DeliveryTable:
     def __init__(self, first_offset: Callable[[str, int], int]) -> None:
         self._queues: dict[QueueKey, QueueDelivery] = {}
         self._index = _Index()
-        self._offers: dict[str, dict[str, set[int]]] = {}
-        self._offered: dict[str, int] = {}
+        self.offers = Offers()
         self.first_offset = first_offset
         self._due: list[tuple[int, QueueKey]] = []
 
@@ -76,49 +76,7 @@ class DeliveryTable:
         if state is not None:
             self._index.remove(key)
             state.reset(state.cursor)  # who holds it still must not give anything of it back
-        self._offers.get(key.topic, _NOBODY).pop(key.group, None)
-
-    def offer(self, topic: str, queue_id: int) -> None:
-        """A message was appended to a queue: every group may find something there."""
-        groups = self._offers.get(topic)
-        if groups is None:  # nobody has looked yet
-            return
-        for offered in groups.values():
-            offered.add(queue_id)
-        self._offered[topic] = self._offered.get(topic, 0) + 1
-
-    def offers_of(self, topic: str) -> int:
-        """A number that changes whenever something of a topic is offered."""
-        return self._offered.get(topic, 0)
-
-    def offered(self, group: str, topic: str, queues: int) -> set[int]:
-        """The ids of the topic's queues where `group` may find something, of `queues` at the first use.
-
-        Who has looked and found nothing says so (`nothing_left`).
-        """
-        groups = self._offers.setdefault(topic, {})
-        offered = groups.get(group)
-        if offered is None:
-            offered = groups[group] = set(range(queues))
-        return offered
-
-    def nothing_left(self, key: QueueKey) -> None:
-        """A group has looked at a queue and found nothing more, nor anything due."""
-        offered = self._offers.get(key.topic, _NOBODY).get(key.group)
-        if offered is not None:
-            offered.discard(key.queue_id)
-
-    def queues_changed(self, topic: str) -> None:
-        """A topic has another number of queues: every group looks at all of them."""
-        self._offers.pop(topic, None)
-        self._offered[topic] = self._offered.get(topic, 0) + 1
-
-    def offer_to(self, key: QueueKey) -> None:
-        """Something of a queue can be had again by one group."""
-        offered = self._offers.get(key.topic, _NOBODY).get(key.group)
-        if offered is not None:  # else the first look is at all of them
-            offered.add(key.queue_id)
-        self._offered[key.topic] = self._offered.get(key.topic, 0) + 1
+        self.offers.forget(key.group, key.topic)
 
     def schedule(self, state: QueueDelivery) -> None:
         """Remembers when `state` has something due; a state tells of what is due earlier by itself."""
@@ -145,7 +103,7 @@ class DeliveryTable:
             return None
         state = self._queues[heapq.heappop(self._due)[1]]
         state.scheduled_ms = NEVER
-        self.offer_to(state.key)
+        self.offers.came_back(state.key)
         return state
 
 

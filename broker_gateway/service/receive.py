@@ -99,7 +99,7 @@ class ReceiveService:
         self._taker.max_in_flight = max_in_flight(config)
         for state in self._deliveries.queues():
             if state.freed():  # there may be room now for who was turned away
-                self._deliveries.offer_to(state.key)
+                self._deliveries.offers.came_back(state.key)
                 self._wakeups.due(state.key.topic, state.key.group)
 
     def receive(

@@ -123,7 +123,7 @@ class SettlementService:
         )
         state.replace(message, changed)
         if invisible_ms == 0:
-            self._deliveries.offer_to(state.key)
+            self._deliveries.offers.came_back(state.key)
             self._wakeups.due(topic, group)
         return rpc.ChangeInvisibleDurationResponse(
             status=OK,

@@ -95,7 +95,7 @@ class Taker:
         return poll.seen != self._offers(poll, self._retries(poll))
 
     def _offers(self, poll: Poll, retries: Sequence[QueueKey]) -> int:
-        offers, topic = self._deliveries.offers_of, poll.topic.name
+        offers, topic = self._deliveries.offers.last, poll.topic.name
         return offers(topic) + sum(map(offers, {key.topic for key in retries})) if retries else offers(topic)
 
     def _retries(self, poll: Poll) -> Sequence[QueueKey]:
@@ -131,7 +131,7 @@ class Taker:
     def _queues(self, poll: Poll) -> list[int | QueueKey]:
         """Where there may be something, what comes first last; it begins with another queue each time."""
         queues = poll.topic.read_queues
-        offered = self._deliveries.offered(poll.group.name, poll.topic.name, queues)
+        offered = self._deliveries.offers.to(poll.group.name, poll.topic.name, queues)
         found: list[int | QueueKey] = [queue_id for queue_id in offered if queue_id < queues]
         if len(found) > 1:
             first = next(self._turn) % len(found)
@@ -145,7 +145,7 @@ class Taker:
     def _offered(self, key: QueueKey) -> set[int]:
         """The ids of the queues of a retry topic where the group may find something."""
         assert self._retry_queues is not None
-        return self._deliveries.offered(key.group, key.topic, self._retry_queues.count(key.topic))
+        return self._deliveries.offers.to(key.group, key.topic, self._retry_queues.count(key.topic))
 
     def _take_from(self, look: _Look, key: QueueKey) -> bool:
         """Takes what the rest of the batch holds from one queue; False when the look ends before the queue does."""
@@ -165,7 +165,7 @@ class Taker:
                 poll.body_bytes += look.body_bytes
                 poll.taken += [(state, message) for message in plan.delivered]
         if done and state.position >= index.max_offset(key.topic, key.queue_id) and state.quiet(now):
-            self._deliveries.nothing_left(key)
+            self._deliveries.offers.nothing_left(key)
         return done
 
     def _read_again(self, look: _Look, plan: Plan) -> None:
@@ -308,7 +308,7 @@ class Taker:
                 by_state.setdefault(state.key, (state, []))[1].append(message)
         for state, messages in by_state.values():
             self._return(state, messages, poll.client_id)
-            self._deliveries.offer_to(state.key)
+            self._deliveries.offers.came_back(state.key)
         if by_state:
             self._wakeups.due(poll.topic.name, poll.group.name)
 

@@ -233,7 +233,7 @@ class OffsetAdministration:
                 before[key] = (state.cursor, state.client_offset)
                 state.commit_offset(min(offset, self._store.index.max_offset(key.topic, key.queue_id)))
         for key in offsets:
-            self._deliveries.offer_to(key)
+            self._deliveries.offers.came_back(key)
             self._wakeups.due(subscribed_topic(key), key.group)
 
     def _set(self, offsets: Mapping[QueueKey, int]) -> None:
@@ -246,5 +246,5 @@ class OffsetAdministration:
             state = self._deliveries.queue(key)
             state.reset(cursor)
             state.journaled_committed = cursor
-            self._deliveries.offer(key.topic, key.queue_id)
+            self._deliveries.offers.came_back(key)
             self._wakeups.due(subscribed_topic(key), key.group)

@@ -98,10 +98,3 @@ def test_who_holds_a_forgotten_state_disturbs_no_other() -> None:
     gone.restore(InFlight(1, 1, 1000, 2, "n", "me"))
     assert table.pop_due(2000) is stays
     assert table.pop_due(2000) is None
-
-
-def test_queues_that_a_topic_gets_are_looked_at() -> None:
-    table = DeliveryTable(lambda topic, queue_id: 0)
-    table.offered("g", "t", 2).clear()
-    table.queues_changed("t")
-    assert table.offered("g", "t", 4) == {0, 1, 2, 3}
