@@ -369,10 +369,16 @@ class LakeOptions(_Group):
         25,
         ge=1,
         le=100,
-        description="percent of the calls of a kind, waiting receives or clients that one address may have beyond the"
-        " first half; 100: no shares",
+        description="percent of the calls of a kind, waiting receives, clients or groups made on first use that one"
+        " address may have beyond the first half; 100: no shares",
     )
     lake_max_clients: int = Field(50_000, ge=1, description="clients known at a time")
+    lake_max_auto_created_groups: int = Field(
+        20_000,
+        ge=1,
+        description="consumer groups made on first use (autoCreateSubscriptionGroup), without those that an administrator"
+        " changed since",
+    )
     lake_max_connections_per_address: int = Field(
         0,
         ge=0,

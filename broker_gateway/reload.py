@@ -50,6 +50,7 @@ RELOADABLE = frozenset(
         "initPopOffsetByCheckMsgInMem",
         "lakeAutoCreateTopics",
         "lakeLogLevel",
+        "lakeMaxAutoCreatedGroups",
         "lakeMaxInFlightPerQueue",
         "loadBalanceThreadPoolQueueCapacity",
         "longPollingEnable",

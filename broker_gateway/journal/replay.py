@@ -167,7 +167,12 @@ def _apply_catalog(batch: pb.Batch, catalog: Catalog, store: MessageStore) -> No
             None
             if group.deleted
             else Group(
-                group.group, group.retry_max_times, group.fifo, group.consume_enabled, group.created_ms
+                group.group,
+                group.retry_max_times,
+                group.fifo,
+                group.consume_enabled,
+                group.created_ms,
+                "" if group.auto_created else None,
             ),
             group.group,
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from broker_gateway.clock import now_ms
+from broker_gateway.metadata.auto_created_groups import AutoCreatedGroups
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.names import RETRY_PREFIX
 
@@ -55,13 +56,18 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A consumer group; `retry_max_times` deliveries follow the first before the dead-letter topic; below 0: as 0."""
+    """A consumer group; `retry_max_times` deliveries follow the first before the dead-letter topic; below 0: as 0.
+
+    `first_used_by`: the address that made it by using it; empty: which one is not known any more; None: it is an
+    administrator's.
+    """
 
     name: str
     retry_max_times: int = 16
     fifo: bool = False
     consume_enabled: bool = True
     created_ms: int = 0
+    first_used_by: str | None = None
 
     @property
     def max_attempts(self) -> int:
@@ -74,6 +80,7 @@ class Catalog:
     def __init__(self) -> None:
         self._topics: dict[str, Topic] = {}
         self._groups: dict[str, Group] = {}
+        self.auto_created = AutoCreatedGroups()
         self.versions: dict[str, DataVersion] = {}
         self.on_topic: Callable[[Topic], None] = lambda topic: None
         self.on_topic_deleted: Callable[[Topic], None] = lambda topic: None
@@ -130,14 +137,19 @@ class Catalog:
         return topic, known is None
 
     def put_group(self, group: Group) -> tuple[Group, bool]:
-        """Creates or changes a group. Returns it and whether it is new; CatalogFullError at `MAX_GROUPS`."""
+        """Creates or changes a group. Returns it and whether it is new; CatalogFullError at `MAX_GROUPS`, or when too many
+        were made on first use and it would be another."""
         known = self._groups.get(group.name)
         if known is None and len(self._groups) >= MAX_GROUPS:
             raise CatalogFullError(f"{MAX_GROUPS} groups exist; delete some before creating {group.name!r}")
         if known is not None:
             group = replace(group, created_ms=known.created_ms)
+        elif group.first_used_by is not None:
+            refusal = self.auto_created.refusal(group.name, group.first_used_by)
+            if refusal is not None:
+                raise CatalogFullError(refusal)
         if group != known:
-            self._groups[group.name] = group
+            self._set_group(group, group.name)
             self._count_groups_version()
             if known is None:
                 self.count_topics_version()  # its retry topic is new
@@ -160,7 +172,7 @@ class Catalog:
             self.count_topics_version()
             self._count_groups_version()
             journal(group)
-            del self._groups[name]
+            self._set_group(None, name)
         return group
 
     def take_back_topic(self, before: Topic | None, name: str) -> None:
@@ -184,7 +196,12 @@ class Catalog:
 
     def restore_group(self, group: Group | None, name: str) -> None:
         """Sets (None: removes) a group from the journal."""
-        if group is None:
-            self._groups.pop(name, None)
-        else:
+        self._set_group(group, name)
+
+    def _set_group(self, group: Group | None, name: str) -> None:
+        before = self._groups.pop(name, None) if group is None else self._groups.get(name)
+        if group is not None:
             self._groups[name] = group
+        self.auto_created.changed(
+            None if before is None else before.first_used_by, None if group is None else group.first_used_by
+        )

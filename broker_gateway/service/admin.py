@@ -115,7 +115,12 @@ class AdminService:
             )
         known = self._catalog.group(name)
         take_back = partial(self._catalog.take_back_group, known, name)
-        group = replace(known or Group(name, created_ms=now_ms()), retry_max_times=retries, fifo=asked.fifo)
+        group = replace(
+            known or Group(name, created_ms=now_ms()),
+            retry_max_times=retries,
+            fifo=asked.fifo,
+            first_used_by=None,
+        )
         try:
             with _refused_by_log(), self._journal.kept(take_back):
                 group, created = self._catalog.put_group(group)

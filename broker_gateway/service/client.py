@@ -163,7 +163,7 @@ class ClientService:
                     pb.BAD_REQUEST,
                     f"{len(settings.subscription.subscriptions)} subscriptions, at most {MAX_SUBSCRIPTIONS}",
                 )
-            self._resources.group(settings.subscription.group)
+            self._resources.group(settings.subscription.group, session.peer)
             for entry in settings.subscription.subscriptions:
                 self._resources.check_topic(entry.topic)
         else:

@@ -95,7 +95,7 @@ class PollReader:
                 f"the broker gives no messages now (brokerPermission={self._permission}); receive from another",
             )
         topic = self._resources.topic(request.message_queue.topic)
-        group = self._resources.group(request.group)
+        group = self._resources.group(request.group, context.peer)
         if not topic.readable or not topic.read_queues:
             raise ServiceError(pb.FORBIDDEN, f"topic {shown(topic.name)} must not be read")
         if not group.consume_enabled:

@@ -6,6 +6,7 @@ from broker_gateway.clock import now_ms
 from broker_gateway.config import GatewayConfig
 from broker_gateway.metadata.catalog import Catalog, CatalogFullError, Group, Topic
 from broker_gateway.metadata.names import DLQ_PREFIX, RETRY_PREFIX
+from broker_gateway.service.admission import host_of
 from broker_gateway.service.status import ServiceError
 from broker_gateway.service.validation import group_of, shown, topic_of
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
@@ -26,6 +27,9 @@ class Resources:
         self._auto_topic = config.lake.lake_auto_create_topics
         self._auto_group = config.broker.auto_create_subscription_group
         self._retry_max = config.broker.retry_max_times
+        self._catalog.auto_created.configure(
+            config.lake.lake_max_auto_created_groups, config.lake.lake_max_share_per_address
+        )
 
     def topic(self, resource: pb.Resource) -> Topic:
         """The topic; created if it may be. ILLEGAL_TOPIC, TOPIC_NOT_FOUND, TOO_MANY_REQUESTS."""
@@ -57,21 +61,30 @@ class Resources:
         """ILLEGAL_TOPIC for a name that no topic may have."""
         topic_of(resource, self._cluster, self._broker)
 
-    def group(self, resource: pb.Resource) -> Group:
-        """The group; created if it may be. ILLEGAL_CONSUMER_GROUP, CONSUMER_GROUP_NOT_FOUND."""
-        name = group_of(resource)
-        group = self._catalog.group(name)
+    def group(self, resource: pb.Resource, peer: str) -> Group:
+        """The group; created for `peer` (`host:port`) if it may be.
+
+        ILLEGAL_CONSUMER_GROUP, CONSUMER_GROUP_NOT_FOUND, TOO_MANY_REQUESTS.
+        """
+        group = self._catalog.group(self.group_name(resource))
         if group is not None:
             return group
-        if not self._auto_group:
-            raise ServiceError(
-                pb.CONSUMER_GROUP_NOT_FOUND,
-                f"consumer group {shown(name)} does not exist; create it with `lakebroker group create {name}`",
-            )
+        made = Group(group_of(resource), self._retry_max, created_ms=now_ms(), first_used_by=host_of(peer))
         try:
-            return self._catalog.put_group(Group(name, self._retry_max, created_ms=now_ms()))[0]
+            return self._catalog.put_group(made)[0]
         except CatalogFullError as error:
             raise ServiceError(pb.TOO_MANY_REQUESTS, str(error)) from error
+
+    def group_name(self, resource: pb.Resource) -> str:
+        """The name of a group that exists or that a receive would create. ILLEGAL_CONSUMER_GROUP,
+        CONSUMER_GROUP_NOT_FOUND."""
+        name = group_of(resource)
+        if self._auto_group or self._catalog.group(name) is not None:
+            return name
+        raise ServiceError(
+            pb.CONSUMER_GROUP_NOT_FOUND,
+            f"consumer group {shown(name)} does not exist; create it with `lakebroker group create {name}`",
+        )
 
     def dead_letters(self, name: str) -> Topic:
         """The dead-letter topic `name`, made when it is new: one queue."""

@@ -88,7 +88,7 @@ class RouteService:
     ) -> rpc.QueryAssignmentResponse:
         """Of each broker, one queue with id -1 (any) for an ordinary group, every queue for a FIFO group."""
         _, found = self._queues(request.topic, request.endpoints, context)
-        group = self._resources.group(request.group)
+        group = self._resources.group(request.group, context.peer)
         assignments = [
             pb.Assignment(
                 message_queue=pb.MessageQueue(

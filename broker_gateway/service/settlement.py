@@ -57,7 +57,7 @@ class SettlementService:
         """Answers every entry with a status of its own."""
         client_id = client_id_of(context)
         topic = self._resources.topic(request.topic).name
-        group = self._resources.group(request.group).name
+        group = self._resources.group_name(request.group)
         if not request.entries:
             raise ServiceError(
                 pb.BAD_REQUEST, "no message to acknowledge; put at least one entry in the request"
@@ -94,7 +94,7 @@ class SettlementService:
         """
         client_id = client_id_of(context)
         topic = self._resources.topic(request.topic).name
-        group = self._resources.group(request.group).name
+        group = self._resources.group_name(request.group)
         invisible_ms = check_invisible_ms(
             duration_ms(request.invisible_duration, "the invisible duration", pb.ILLEGAL_INVISIBLE_TIME),
             0,
@@ -136,7 +136,7 @@ class SettlementService:
         """Moves the message to `%DLQ%<group>` at once."""
         client_id = client_id_of(context)
         topic = self._resources.topic(request.topic).name
-        group = self._resources.group(request.group).name
+        group = self._resources.group_name(request.group)
         state, message = self._find(group, topic, request.receipt_handle)
         reason = f"given up by the consumer after {message.attempt} delivery attempts"
         if not self._mover.move(state, message, reason, client_id):
