@@ -4,9 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JARS := $(VENV)/.jars
+TEST_WORKERS ?= 3
+ROUNDS ?= 10
+BUSY ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check interop bench evidence clean
+.PHONY: help setup java demo test check interop bench evidence rounds clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,7 +35,7 @@ demo: $(JARS) ## Run the whole system on this machine and ask it questions in SQ
 	$(BIN)/python -m demo.run
 
 test: $(JARS) ## Run the tests: unit, integration with Spark and the official client, crashes
-	$(BIN)/python -m pytest tests/unit tests/integration tests/fault
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder tests/fault tests/integration tests/unit  # the longest files first
 
 check: $(READY) ## Lint, format check, types
 	$(BIN)/ruff check .
@@ -50,7 +53,10 @@ bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the repu
 	$(BIN)/python -m benchmarks.lake_commits
 
 evidence: $(JARS) ## The long versions of the crash tests, and of registration with the real name server
-	LAKEBROKER_EVIDENCE=1 $(BIN)/python -m pytest tests/fault tests/interop/test_registration.py --timeout 7200
+	LAKEBROKER_EVIDENCE=1 $(BIN)/python -m pytest -p tests.outcomes --outcomes docs/evidence/faults.json tests/fault tests/interop/test_registration.py --timeout 7200
+
+rounds: $(JARS) ## Run tests again and again beside busy processes (ROUNDS=10 BUSY=8)
+	$(BIN)/python -m tests.rounds --rounds $(ROUNDS) --busy $(BUSY) --workers $(TEST_WORKERS) -- tests/unit tests/fault
 
 clean: ## Remove what was built
 	rm -rf $(VENV) .cache lakebroker_pb demo-output build dist *.egg-info

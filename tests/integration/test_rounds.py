@@ -1,0 +1,109 @@
+"""`python -m tests.rounds` as a process: its rounds, its record, and nothing left behind however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.rounds import ROOT, busy_processes
+
+PASSES, FAILS, WAITS = (
+    "def test_passes() -> None:\n    pass\n",
+    "def test_fails() -> None:\n    raise AssertionError\n",
+    "import time\n\ndef test_waits() -> None:\n    time.sleep(600)\n",
+)
+
+
+def rounds(folder: Path, tests: str, *options: str) -> subprocess.Popen[str]:
+    file = folder / "test_given.py"
+    file.write_text(tests)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.rounds",
+        "--allow-dirty",
+        "--record",
+        str(folder / "rounds.jsonl"),
+    ]
+    return subprocess.Popen(
+        [*command, *options, "--", str(file), "-p", "no:cacheprovider"],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    """A child that nobody waited for is a zombie until the system's first process does."""
+    deadline = time.monotonic() + 120
+    for pid in pids:
+        stat = Path(f"/proc/{pid}/stat")
+        while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
+            assert time.monotonic() < deadline, f"process {pid} still runs"
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_rounds_that_pass(tmp_path: Path, workers: str) -> None:
+    process = rounds(tmp_path, PASSES, "--rounds", "2", "--busy", "1", "--workers", workers)
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    assert [line.split() for line in out.splitlines()][1:] == [
+        ["1", *out.splitlines()[1].split()[1:2], "1", "0", "0"],
+        ["2", *out.splitlines()[2].split()[1:2], "1", "0", "0"],
+    ]
+    lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert [(each["passed"], each["failures"], each["status"]) for each in lines] == [(1, [], 0)] * 2
+    assert [(each["busy"], each["workers"]) for each in lines] == [(1, int(workers))] * 2
+    assert {each["paths"][0] for each in lines} == {str(tmp_path / "test_given.py")}
+    assert not list(tmp_path.glob("lakebroker-rounds-*"))
+
+
+def test_a_round_that_fails_names_the_test_and_keeps_what_was_printed(tmp_path: Path) -> None:
+    process = rounds(tmp_path, PASSES + FAILS, "--rounds", "1", "--busy", "0", "--json")
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 1
+    (found,) = [json.loads(line) for line in out.splitlines()]
+    assert (found["passed"], found["failed"], found["status"]) == (1, 1, 1)
+    assert [each.rpartition("::")[2] for each in found["failures"]] == ["test_fails"]
+    (kept,) = tmp_path.glob("lakebroker-rounds-*")
+    assert str(kept) in err
+    assert "AssertionError" in (kept / "round-1.txt").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_no_busy_process_is_left(tmp_path: Path, number: signal.Signals) -> None:
+    process = rounds(tmp_path, WAITS, "--rounds", "1", "--busy", "3")
+    deadline = time.monotonic() + 120
+    while len(found := children(process.pid)) < 4:  # pytest is the fourth
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    busy, tests = found[:3], found[3]
+    process.send_signal(number)
+    process.communicate(timeout=240)
+    assert process.returncode != 0
+    wait_until_gone(busy)
+    if number == signal.SIGKILL:
+        os.kill(tests, signal.SIGKILL)
+    wait_until_gone([tests])
+
+
+def test_each_busy_process_is_of_this_session() -> None:
+    with busy_processes(2) as pids:
+        assert len(set(pids)) == 2
+        assert {os.getsid(pid) for pid in pids} == {os.getsid(0)}
+    wait_until_gone(pids)
