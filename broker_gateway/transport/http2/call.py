@@ -276,6 +276,7 @@ class Call:
             elif self._outgoing:
                 self._finish = engine.headers(fields)  # behind what is still on its way
                 self._cancel()
+                self._drop_requests()
                 return
             else:
                 self._connection.trailers(self.stream_id, engine.headers(fields))
@@ -361,7 +362,9 @@ class Call:
         self._end()
 
     def _keep(self, data: bytes, sent: int) -> None:
-        """The rest of `data` leaves when the peer makes room."""
+        """The rest of `data` leaves when the peer makes room; behind the last response no request is needed any more."""
+        if self._finish is not None:
+            self._drop_requests()
         self._outgoing, self._offset, self._unsent = data, sent, len(data) - sent
         self._active.add(self)
         self._connection.hold(self._unsent)
@@ -514,9 +517,6 @@ class Call:
         if self._done:
             return
         self._done = True
-        self._requests.finished(self)
-        self._requests.used(self._using)
-        self._buffer = b""
         if self._unsent:
             self._connection.hold(-self._unsent)
             self._unsent = 0
@@ -525,5 +525,14 @@ class Call:
             self._timer.cancel()
         self._cancel()
         self._outgoing = None
+        self._drop_requests()
+
+    def _drop_requests(self) -> None:
+        """The call is answered or has failed: nothing of its requests is kept, though its response may be on its way."""
+        self._requests.finished(self)
+        if self._using:
+            self._requests.used(self._using)
+            self._using = 0
+        self._buffer = b""
         if self._queue is not None:
             self._queue.drop()

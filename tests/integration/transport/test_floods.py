@@ -6,6 +6,7 @@ import asyncio
 import struct
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -150,6 +151,49 @@ def test_a_request_that_never_comes_ends(monkeypatch: pytest.MonkeyPatch) -> Non
         http2.stop()
 
 
+def test_a_failed_call_keeps_no_requests_while_its_response_waits_to_be_read() -> None:
+    http2 = Served("http2")
+    held = http2.server._requests  # type: ignore[union-attr]
+    try:
+        with RawPeer(http2.address, setting(4, 100)) as peer:
+            for stream in range(1, 24, 2):  # together more than the connection's window
+                peer.send(
+                    peer.request(stream, SERVICE + "Both", None) + _data(stream, _value(1000), last=False)
+                )
+                peer.until(lambda each, stream=stream: each.kind == DATA and each.stream == stream)
+                peer.send(_data(stream, _value(900_000), last=False))
+                _wait(lambda: held.held > 900_000)
+                peer.send(frame(DATA, 0, stream, b"\0" + struct.pack(">I", 1 << 30)))
+                _wait(lambda: held.held == 0)
+                peer.send(frame(DATA, 0, stream, bytes(16_000)))  # more, which nobody takes
+                peer.send(frame(WINDOW_UPDATE, 0, stream, struct.pack(">I", 5000)))
+                assert peer.answer(stream)[0]["grpc-status"] == "8"
+            assert held.held == 0
+    finally:
+        http2.stop()
+
+
+def test_an_answered_call_keeps_no_requests_while_its_response_waits_to_be_read() -> None:
+    http2 = Served("http2")
+    held = http2.server._requests  # type: ignore[union-attr]
+    try:
+        with RawPeer(http2.address, setting(4, 100)) as peer:
+            for stream, method in enumerate(("Unary", "Later", "Coroutine", "AllAtOnce")):
+                stream = 2 * stream + 1
+                peer.send(peer.request(stream, SERVICE + method, None) + _data(stream, _value(500_000)))
+                peer.until(lambda each, stream=stream: each.kind == DATA and each.stream == stream)
+                _wait(lambda: held.held == 0)
+    finally:
+        http2.stop()
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "requests are still held"
+        time.sleep(0.01)
+
+
 class Transport(asyncio.Transport):
     """Takes what is written."""
 
@@ -189,11 +233,18 @@ def _varint(value: int) -> bytes:
     return found + bytes((value,))
 
 
-def _data(stream: int, message: bytes) -> bytes:
+def _value(size: int) -> bytes:
+    """A message with so many bytes."""
+    return b"\x0a" + _varint(size) + b"w" * size
+
+
+def _data(stream: int, message: bytes, *, last: bool = True) -> bytes:
     framed = b"\0" + struct.pack(">I", len(message)) + message
     starts = range(0, len(framed), 16_384)
     return b"".join(
-        frame(DATA, END_STREAM if at + 16_384 >= len(framed) else 0, stream, framed[at : at + 16_384])
+        frame(
+            DATA, END_STREAM if last and at + 16_384 >= len(framed) else 0, stream, framed[at : at + 16_384]
+        )
         for at in starts
     )
 
