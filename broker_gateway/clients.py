@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from broker_gateway.clock import now_ms
-from broker_gateway.service.admission import LEAST_SHARED, host_of
+from broker_gateway.service.admission import host_of
 from broker_gateway.service.status import ServiceError
+from broker_gateway.shares import Shares
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 
 IDLE_MS = 120_000
@@ -59,16 +60,12 @@ class ClientRegistry:
 
     def __init__(self, limit: int, percent: int = 100) -> None:
         self._limit = limit
-        shared = limit >= LEAST_SHARED and percent < 100
-        self._crowded = limit // 2 if shared else limit
-        self._share = max(limit * percent // 100, 1)
+        self._shares = Shares(limit, percent)
         self._sessions: dict[tuple[str, str], ClientSession] = {}
         self._by_id: dict[str, dict[str, ClientSession]] = {}
         """Sessions of an id by their hosts."""
-        self._by_host: dict[str, int] = {}
-        self._percent = percent
         self._settings_bytes = 0
-        self._settings_by_host: dict[str, int] = {}
+        self._settings_shares = Shares(SETTINGS_BYTES, percent)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -81,7 +78,7 @@ class ClientRegistry:
             self._make_room(host)
             session = self._sessions[client_id, host] = ClientSession(client_id, host)
             self._by_id.setdefault(client_id, {})[host] = session
-            self._by_host[host] = self._by_host.get(host, 0) + 1
+            self._shares.count(host)
         self.touch(session)
         return session
 
@@ -94,10 +91,10 @@ class ClientRegistry:
 
     def _make_room(self, host: str) -> None:
         """One that is not alive gives way. TOO_MANY_REQUESTS when there is none, or the address has its share."""
-        if len(self._sessions) >= self._crowded and self._by_host.get(host, 0) >= self._share:
+        if self._shares.refuse(host, len(self._sessions)):
             raise ServiceError(
                 definition_pb2.TOO_MANY_REQUESTS,
-                f"{self._by_host[host]} clients of {host} are known, its share of lakeMaxClients={self._limit} "
+                f"{self._shares.of(host)} clients of {host} are known, its share of lakeMaxClients={self._limit} "
                 "(lakeMaxSharePerAddress); try again later",
             )
         if len(self._sessions) < self._limit:
@@ -115,11 +112,10 @@ class ClientRegistry:
         """Keeps what is needed of a client's settings. TOO_MANY_REQUESTS when those of all, or of its address, are too
         many bytes."""
         kept = _needed(settings).SerializeToString()
-        before, host = len(session.kept or b""), session.host
-        total = self._settings_bytes - before + len(kept)
-        own = self._settings_by_host.get(host, 0) - before + len(kept)
-        crowded = total > SETTINGS_BYTES // 2 and own > SETTINGS_BYTES * self._percent // 100
-        if total > SETTINGS_BYTES or crowded:
+        more, host = len(kept) - len(session.kept or b""), session.host
+        total = self._settings_bytes + more
+        if total > SETTINGS_BYTES or self._settings_shares.refuse(host, self._settings_bytes, more):
+            own = self._settings_shares.of(host) + more
             raise ServiceError(
                 definition_pb2.TOO_MANY_REQUESTS,
                 f"settings of all clients have {total} bytes, of {host} {own}; {SETTINGS_BYTES} are kept, and of an "
@@ -132,14 +128,10 @@ class ClientRegistry:
         session.request_timeout_ms = _timeout_ms(settings)
 
     def _count_settings(self, session: ClientSession, kept: bytes | None) -> None:
-        change, host = len(kept or b"") - len(session.kept or b""), session.host
+        change = len(kept or b"") - len(session.kept or b"")
         session.kept = kept
         self._settings_bytes += change
-        own = self._settings_by_host.get(host, 0) + change
-        if own:
-            self._settings_by_host[host] = own
-        else:
-            self._settings_by_host.pop(host, None)
+        self._settings_shares.count(session.host, change)
 
     def known(self, client_id: str, peer: str) -> ClientSession | None:
         """The client that calls from there, else the one of that id that was heard of last."""
@@ -168,9 +160,7 @@ class ClientRegistry:
         if not of_id:
             del self._by_id[session.client_id]
         self._count_settings(session, None)
-        self._by_host[session.host] -= 1
-        if not self._by_host[session.host]:
-            del self._by_host[session.host]
+        self._shares.count(session.host, -1)
         self.end_stream(session)
 
     def expire(self) -> list[ClientSession]:

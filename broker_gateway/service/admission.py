@@ -33,21 +33,18 @@ from broker_gateway.config import GatewayConfig
 from broker_gateway.options import camel
 from broker_gateway.service.context import CallContext, RpcError
 from broker_gateway.service.status import ServiceError
+from broker_gateway.shares import Shares
 from broker_gateway.turn import Turn
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-
-LEAST_SHARED = 16
-"""A smaller lane is not shared out."""
 
 
 class Lane:
     """Calls of one kind: `check` first, then `enter` and `leave`, or `place` around the work."""
 
     __slots__ = (
-        "_by_host",
         "_capacity_option",
-        "_crowded",
-        "_share",
+        "_free",
+        "_shares",
         "_turn",
         "_wait_option",
         "capacity",
@@ -67,19 +64,18 @@ class Lane:
         """0: calls may wait for any time."""
         self.under_way = 0
         self.refused = 0
-        self._by_host: dict[str, int] = {}
-        """Of those that entered while it was crowded."""
-        self._crowded = self._share = 0
+        self._shares = Shares()
+        """Of calls that entered when more than `free` were under way."""
+        self._free = 0
+        """The shares', at hand for every call."""
 
     def configure(self, config: GatewayConfig, check_waiting: bool, shared: int | None = None) -> None:
         """`shared`: how many places addresses share, where it is less than the capacity."""
         broker = config.broker
         self.capacity = getattr(broker, self._capacity_option)
         places = self.capacity if shared is None else min(shared, self.capacity)
-        percent = config.lake.lake_max_share_per_address
-        is_shared = places >= LEAST_SHARED and percent < 100
-        self._crowded = places // 2 if is_shared else self.capacity
-        self._share = max(places * percent // 100, 1)
+        self._shares.share_out(places, config.lake.lake_max_share_per_address)
+        self._free = self._shares.free
         limited = check_waiting and bool(self._wait_option) and broker.broker_fast_failure_enable
         self.wait_s = getattr(broker, self._wait_option) / 1000 if limited else 0.0
 
@@ -100,7 +96,7 @@ class Lane:
                 f"the broker is busy: {self.under_way} {self.name} calls are under way "
                 f"({camel(self._capacity_option)}={self.capacity}); try again later",
             )
-        if self.under_way >= self._crowded and self._by_host.get(host_of(peer), 0) >= self._share:
+        if self.under_way >= self._free and self._shares.refuse(host_of(peer), self.under_way):
             self.refused += 1
             raise ServiceError(
                 pb.TOO_MANY_REQUESTS,
@@ -123,21 +119,17 @@ class Lane:
     def enter(self, peer: str) -> str:
         """Counts a call of `peer` (`host:port`) that is under way; what it returns is to be given to `leave`."""
         self.under_way += 1
-        if self.under_way <= self._crowded:
+        if self.under_way <= self._free:
             return ""
         host = host_of(peer)
-        self._by_host[host] = self._by_host.get(host, 0) + 1
+        self._shares.count(host)
         return host
 
     def leave(self, entered: str) -> None:
         """The call is under way no more."""
         self.under_way -= 1
         if entered:
-            left = self._by_host[entered] - 1
-            if left:
-                self._by_host[entered] = left
-            else:
-                del self._by_host[entered]
+            self._shares.count(entered, -1)
 
     @contextlib.contextmanager
     def place(self, peer: str) -> Iterator[None]:

@@ -51,7 +51,7 @@ def test_one_address_does_not_take_a_lane_alone() -> None:
     for reply in [*taken, *others]:
         reply.set(1)
     assert lane.under_way == 0
-    assert not lane._by_host
+    assert not lane._shares
     assert len(fill(lane, OWN)) == 75
 
 
@@ -155,7 +155,7 @@ def test_a_client_of_the_same_id_elsewhere_is_another_one(clock: ManualClock) ->
     clients.forget(own)
     assert not clients.alive("c")
     assert len(clients) == 0
-    assert not clients._by_host
+    assert not clients._shares
 
 
 def settings(topics: int) -> pb.Settings:
@@ -192,7 +192,8 @@ def test_settings_are_bounded_by_their_bytes_and_shared_out(
     clients.keep(clients.seen("d", THIRD), settings(200))
     for session in list(clients.sessions()):
         clients.forget(session)
-    assert (clients._settings_bytes, clients._settings_by_host) == (0, {})
+    assert clients._settings_bytes == 0
+    assert not clients._settings_shares
 
 
 def context(peer: str) -> CallContext:
