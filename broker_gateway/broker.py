@@ -88,7 +88,7 @@ class Broker:
         self._sinks = 0
         self._watchdog: asyncio.Task[None] | None = None
         self.catalog = Catalog()
-        self.deliveries = DeliveryTable(self._first_offset)
+        self.deliveries = DeliveryTable(self._first_offset, self.catalog.auto_created.count_queues)
         self.clients = ClientRegistry(config.lake.lake_max_clients, config.lake.lake_max_share_per_address)
         self.turn = Turn()
         self.admission = Admission(config, self.turn)

@@ -379,6 +379,11 @@ class LakeOptions(_Group):
         description="consumer groups made on first use (autoCreateSubscriptionGroup), without those that an administrator"
         " changed since",
     )
+    lake_max_auto_created_group_queues: int = Field(
+        500_000,
+        ge=1,
+        description="queues that those groups receive from; one that two groups receive from counts twice",
+    )
     lake_max_connections_per_address: int = Field(
         0,
         ge=0,

@@ -50,6 +50,7 @@ RELOADABLE = frozenset(
         "initPopOffsetByCheckMsgInMem",
         "lakeAutoCreateTopics",
         "lakeLogLevel",
+        "lakeMaxAutoCreatedGroupQueues",
         "lakeMaxAutoCreatedGroups",
         "lakeMaxInFlightPerQueue",
         "loadBalanceThreadPoolQueueCapacity",

@@ -10,13 +10,21 @@ from broker_gateway.delivery.queue_delivery import NEVER, QueueDelivery, QueueKe
 
 
 class DeliveryTable:
-    """`QueueDelivery` by key; `first_offset` says where a group new to a queue begins."""
+    """`QueueDelivery` by key; `first_offset` says where a group new to a queue begins.
 
-    def __init__(self, first_offset: Callable[[str, int], int]) -> None:
+    `counted(group, change)` is told of every state that is made (1) or forgotten (-1).
+    """
+
+    def __init__(
+        self,
+        first_offset: Callable[[str, int], int],
+        counted: Callable[[str, int], None] = lambda group, change: None,
+    ) -> None:
         self._queues: dict[QueueKey, QueueDelivery] = {}
         self._index = _Index()
         self.offers = Offers()
         self.first_offset = first_offset
+        self._counted = counted
         self._due: list[tuple[int, QueueKey]] = []
 
     def queue(self, key: QueueKey) -> QueueDelivery:
@@ -39,6 +47,7 @@ class DeliveryTable:
     def _made(self, key: QueueKey, cursor: int) -> QueueDelivery:
         state = self._queues[key] = QueueDelivery(key, cursor, self.schedule)
         self._index.add(key)
+        self._counted(key.group, 1)
         return state
 
     def queues(self) -> Iterable[QueueDelivery]:
@@ -47,6 +56,10 @@ class DeliveryTable:
     def groups_of(self, topic: str) -> Set[str]:
         """Groups with a state on a topic."""
         return self._index.by_topic.get(topic, _NOBODY).keys()
+
+    def queues_of(self, group: str, topic: str) -> int:
+        """How many queues of a topic a group has a state on."""
+        return len(self._index.by_topic.get(topic, _NOBODY).get(group, ()))
 
     def topics_of(self, group: str) -> Set[str]:
         """Topics where a group has a state."""
@@ -75,6 +88,7 @@ class DeliveryTable:
         state = self._queues.pop(key, None)
         if state is not None:
             self._index.remove(key)
+            self._counted(key.group, -1)
             state.reset(state.cursor)  # who holds it still must not give anything of it back
         self.offers.forget(key.group, key.topic)
 

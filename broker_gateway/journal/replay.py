@@ -172,7 +172,7 @@ def _apply_catalog(batch: pb.Batch, catalog: Catalog, store: MessageStore) -> No
                 group.fifo,
                 group.consume_enabled,
                 group.created_ms,
-                "" if group.auto_created else None,
+                group.first_used_by,
             ),
             group.group,
         )

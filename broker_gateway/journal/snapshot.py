@@ -262,5 +262,5 @@ def group_change(group: Group, *, deleted: bool = False) -> pb.GroupChange:
         fifo=group.fifo,
         consume_enabled=group.consume_enabled,
         created_ms=group.created_ms,
-        auto_created=group.first_used_by is not None,
+        first_used_by=group.first_used_by,
     )

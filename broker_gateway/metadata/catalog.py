@@ -58,8 +58,7 @@ class Topic:
 class Group:
     """A consumer group; `retry_max_times` deliveries follow the first before the dead-letter topic; below 0: as 0.
 
-    `first_used_by`: the address that made it by using it; empty: which one is not known any more; None: it is an
-    administrator's.
+    `first_used_by`: the address that made it by using it; empty: it is an administrator's.
     """
 
     name: str
@@ -67,7 +66,7 @@ class Group:
     fifo: bool = False
     consume_enabled: bool = True
     created_ms: int = 0
-    first_used_by: str | None = None
+    first_used_by: str = ""
 
     @property
     def max_attempts(self) -> int:
@@ -144,7 +143,7 @@ class Catalog:
             raise CatalogFullError(f"{MAX_GROUPS} groups exist; delete some before creating {group.name!r}")
         if known is not None:
             group = replace(group, created_ms=known.created_ms)
-        elif group.first_used_by is not None:
+        elif group.first_used_by:
             refusal = self.auto_created.refusal(group.name, group.first_used_by)
             if refusal is not None:
                 raise CatalogFullError(refusal)
@@ -199,9 +198,8 @@ class Catalog:
         self._set_group(group, name)
 
     def _set_group(self, group: Group | None, name: str) -> None:
-        before = self._groups.pop(name, None) if group is None else self._groups.get(name)
-        if group is not None:
+        if group is None:
+            self._groups.pop(name, None)
+        else:
             self._groups[name] = group
-        self.auto_created.changed(
-            None if before is None else before.first_used_by, None if group is None else group.first_used_by
-        )
+        self.auto_created.set_group(name, "" if group is None else group.first_used_by)

@@ -119,7 +119,7 @@ class AdminService:
             known or Group(name, created_ms=now_ms()),
             retry_max_times=retries,
             fifo=asked.fifo,
-            first_used_by=None,
+            first_used_by="",
         )
         try:
             with _refused_by_log(), self._journal.kept(take_back):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from broker_gateway.clients import ClientRegistry
 from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
+from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.tag_filter import FilterExpressionError, TagFilter, parse_tag_filter
 from broker_gateway.metadata.catalog import READ, Group, Topic
 from broker_gateway.service.admission import host_of
@@ -70,9 +71,16 @@ class Poll:
 class PollReader:
     """Makes polls of requests."""
 
-    def __init__(self, config: GatewayConfig, resources: Resources, clients: ClientRegistry) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        resources: Resources,
+        clients: ClientRegistry,
+        deliveries: DeliveryTable,
+    ) -> None:
         self._resources = resources
         self._clients = clients
+        self._deliveries = deliveries
         self.configure(config)
 
     def configure(self, config: GatewayConfig) -> None:
@@ -112,6 +120,10 @@ class PollReader:
                 self._proxy.min_invisible_time_mills_for_recv,
                 self._proxy.max_invisible_time_mills,
             )
+        if group.first_used_by:
+            more = topic.read_queues - self._deliveries.queues_of(group.name, topic.name)
+            if more > 0:
+                self._resources.check_queues(group, more)
         known = request.auto_renew and self._clients.own(client_id, context.peer) is not None
         return Poll(
             group,

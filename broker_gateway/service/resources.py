@@ -28,7 +28,9 @@ class Resources:
         self._auto_group = config.broker.auto_create_subscription_group
         self._retry_max = config.broker.retry_max_times
         self._catalog.auto_created.configure(
-            config.lake.lake_max_auto_created_groups, config.lake.lake_max_share_per_address
+            config.lake.lake_max_auto_created_groups,
+            config.lake.lake_max_auto_created_group_queues,
+            config.lake.lake_max_share_per_address,
         )
 
     def topic(self, resource: pb.Resource) -> Topic:
@@ -69,7 +71,9 @@ class Resources:
         group = self._catalog.group(self.group_name(resource))
         if group is not None:
             return group
-        made = Group(group_of(resource), self._retry_max, created_ms=now_ms(), first_used_by=host_of(peer))
+        made = Group(
+            group_of(resource), self._retry_max, created_ms=now_ms(), first_used_by=host_of(peer) or "?"
+        )
         try:
             return self._catalog.put_group(made)[0]
         except CatalogFullError as error:
@@ -85,6 +89,12 @@ class Resources:
             pb.CONSUMER_GROUP_NOT_FOUND,
             f"consumer group {shown(name)} does not exist; create it with `lakebroker group create {name}`",
         )
+
+    def check_queues(self, group: Group, more: int) -> None:
+        """TOO_MANY_REQUESTS when a group may not begin to receive from so many more queues."""
+        refusal = self._catalog.auto_created.refusal_of_queues(group.name, more)
+        if refusal is not None:
+            raise ServiceError(pb.TOO_MANY_REQUESTS, refusal)
 
     def dead_letters(self, name: str) -> Topic:
         """The dead-letter topic `name`, made when it is new: one queue."""

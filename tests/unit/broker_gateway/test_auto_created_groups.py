@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
+from broker_gateway.metadata.auto_created_groups import AutoCreatedGroups
 from broker_gateway.service.context import CallContext
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
@@ -28,9 +30,9 @@ def broker() -> Iterator[InProcessBroker]:
         yield broker
 
 
-def receive(broker: InProcessBroker, group: str, peer: str) -> pb.Status:
+def receive(broker: InProcessBroker, group: str, peer: str, topic: str = "t") -> pb.Status:
     """What a receive that uses a group is answered."""
-    response = broker.begin("ReceiveMessage", receive_request("t", group, wait_ms=0), peer=peer).response
+    response = broker.begin("ReceiveMessage", receive_request(topic, group, wait_ms=0), peer=peer).response
     return next(each.status for each in response if each.HasField("status"))
 
 
@@ -42,6 +44,12 @@ def made(broker: InProcessBroker, prefix: str, peer: str) -> int:
     return 60
 
 
+def counted(broker: InProcessBroker) -> tuple[int, int]:
+    """Groups made on first use, and their queues."""
+    counts = broker.broker.catalog.auto_created
+    return counts.groups.count, counts.queues.count
+
+
 def groups(broker: InProcessBroker) -> set[str]:
     return {group.name for group in broker.broker.catalog.groups()}
 
@@ -51,7 +59,7 @@ def test_one_address_does_not_make_groups_without_end(broker: InProcessBroker) -
     assert made(broker, "s", STRANGER) == 20
     refused = receive(broker, "s20", STRANGER)
     for part in (
-        "20 consumer groups were made on first use by 10.0.0.66",
+        "of 10.0.0.66 there are 20 consumer groups made on first use",
         "lakeMaxAutoCreatedGroups=40",
         "lakeMaxSharePerAddress=25",
         "lakebroker group create s20",
@@ -61,7 +69,7 @@ def test_one_address_does_not_make_groups_without_end(broker: InProcessBroker) -
     assert (made(broker, "o", OWN), made(broker, "u", THIRD)) == (10, 10), "others find places"
     refused = receive(broker, "late", "10.0.0.4:4")
     assert refused.code == pb.TOO_MANY_REQUESTS
-    assert "40 consumer groups were made on first use (lakeMaxAutoCreatedGroups=40)" in refused.message
+    assert "there are 40 consumer groups made on first use (lakeMaxAutoCreatedGroups=40)" in refused.message
     for group, peer in (("billing", STRANGER), ("s7", THIRD), ("o1", OWN)):
         assert receive(broker, group, peer).code == pb.MESSAGE_NOT_FOUND, "groups that are there go on"
     broker.create_group("late")
@@ -114,18 +122,19 @@ def test_who_settles_makes_no_group(broker: InProcessBroker) -> None:
 
 
 @pytest.mark.parametrize("end", [InProcessBroker.restart, InProcessBroker.crash])
-def test_groups_of_before_a_start_count_and_others_find_places_still(
+def test_groups_of_before_a_start_count_for_the_address_that_made_them(
     broker: InProcessBroker, end: Callable[[InProcessBroker], None]
 ) -> None:
     broker.create_group("billing")
     assert made(broker, "s", STRANGER) == 20
     broker.create_group("s0")
     end(broker)
-    assert broker.broker.catalog.auto_created.count == 19
-    assert made(broker, "again", STRANGER) == 10, "half of 21 places"
-    assert made(broker, "o", OWN) == 5, "a quarter of them"
+    assert counted(broker) == (19, 19)
+    assert made(broker, "again", STRANGER) == 1
+    assert made(broker, "o", OWN) == 10
     broker.run(broker.broker.administration.groups.delete("s1", clean_offsets=True))
-    assert broker.broker.catalog.auto_created.count == 33
+    assert counted(broker) == (29, 29)
+    assert made(broker, "third", THIRD) == 10
 
 
 def test_shares_can_be_left_out_and_the_limit_raised_while_the_broker_runs() -> None:
@@ -140,9 +149,81 @@ def test_a_group_that_the_log_does_not_take_is_counted_as_it_is(broker: InProces
     catalog = broker.broker.catalog
     assert receive(broker, "s", STRANGER).code == pb.MESSAGE_NOT_FOUND
     before = catalog.group("s")
-    assert catalog.auto_created.count == 1
+    assert counted(broker) == (1, 1)
     catalog.take_back_group(None, "s")
-    assert catalog.auto_created.count == 0
+    assert counted(broker) == (0, 0)
     catalog.take_back_group(before, "s")
     catalog.take_back_group(before, "s")
-    assert catalog.auto_created.count == 1
+    assert counted(broker) == (1, 1)
+
+
+@pytest.fixture
+def wide() -> Iterator[InProcessBroker]:
+    """Groups on 200 queues, of which an address has 50 once half of them are taken."""
+    with InProcessBroker(lakeMaxAutoCreatedGroupQueues="200") as broker:
+        for number in range(60):
+            broker.create_topic(f"t{number}", queues=5)
+        yield broker
+
+
+def topics(broker: InProcessBroker, group: str, peer: str) -> int:
+    """From how many topics, of 60, a group receives until it is refused."""
+    for number in range(60):
+        if receive(broker, group, peer, f"t{number}").code == pb.TOO_MANY_REQUESTS:
+            return number
+    return 60
+
+
+def test_one_address_does_not_receive_from_queues_without_end(wide: InProcessBroker) -> None:
+    wide.create_group("billing")
+    assert topics(wide, "s", STRANGER) == 20
+    refused = receive(wide, "s", STRANGER, "t20")
+    for part in (
+        "of 10.0.0.66 there are 100 queues received from by consumer groups made on first use",
+        "lakeMaxAutoCreatedGroupQueues=200",
+        "lakeMaxSharePerAddress=25",
+        "'s' wants 5 more",
+    ):
+        assert part in refused.message
+    assert topics(wide, "s", STRANGER) == 20, "those that it has go on"
+    assert topics(wide, "o", OWN) == 10, "others find places"
+    assert topics(wide, "billing", STRANGER) == 60, "an administrator's is not counted"
+    assert counted(wide) == (2, 150)
+    wide.crash()
+    assert counted(wide) == (2, 150)
+    assert topics(wide, "u", THIRD) == 10
+    wide.create_group("s")
+    assert counted(wide) == (2, 100), "it is an administrator's from now on"
+    assert topics(wide, "s", STRANGER) == 60
+    wide.run(wide.broker.administration.groups.delete("o", clean_offsets=False))
+    assert counted(wide) == (1, 50), "what nobody's group left is nobody's"
+    assert topics(wide, "o", STRANGER) == 10, "with what is there the stranger has his share"
+    assert counted(wide) == (2, 100)
+
+
+def test_a_topic_that_is_deleted_leaves_its_queues(wide: InProcessBroker) -> None:
+    assert topics(wide, "s", STRANGER) == 20
+    wide.run(wide.broker.administration.topics.delete("t0"))
+    assert counted(wide) == (1, 95)
+
+
+def test_counts_are_those_of_what_there_is() -> None:
+    """Whatever comes first: groups change hands while they have queues, and queues come and go without a group."""
+    chance = random.Random(3)
+    counts, hosts, queues = AutoCreatedGroups(), dict[str, str](), dict[str, int]()
+    for _ in range(5000):
+        group = chance.choice("abcd")
+        if chance.random() < 0.5:
+            hosts[group] = chance.choice(["", "h", "i"])
+            counts.set_group(group, hosts[group])
+        else:
+            change = 1 if chance.random() < 0.5 or not queues.get(group) else -1
+            queues[group] = queues.get(group, 0) + change
+            counts.count_queues(group, change)
+        auto = [group for group, host in hosts.items() if host]
+        assert counts.groups.count == len(auto)
+        assert counts.queues.count == sum(queues.get(group, 0) for group in auto)
+        for host in "hi":
+            own = [group for group in auto if hosts[group] == host]
+            assert counts.groups.of(host) == len(own)
+            assert counts.queues.of(host) == sum(queues.get(group, 0) for group in own)
