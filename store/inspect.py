@@ -112,7 +112,7 @@ def find_records(
 
 def _scans(reader: LogReader) -> Iterator[tuple[Scan, int]]:
     for begin, data, stop in reader.read_chunks(reader.min_offset, reader.flushed_offset, CHUNK_BYTES):
-        yield scan(data, begin, verify_crc=False), stop
+        yield scan(data, begin, verify_crc=False, segment_size=reader.segment_size), stop
 
 
 def _count_topics(found: Scan, topics: dict[str, TopicSummary]) -> None:

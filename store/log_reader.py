@@ -35,6 +35,7 @@ class LogReader:
         self.cluster = identity.cluster if identity else "DefaultCluster"
         self._folders = commit_log_folders(root, identity)
         self._published = identity is not None
+        self._segment_size = identity.segment_size if identity else 0
         if identity is not None:
             CODE_FOLDERS.read(root)
 
@@ -45,6 +46,13 @@ class LogReader:
         return found[0][0] if found else 0
 
     @property
+    def segment_size(self) -> int:
+        """In bytes; 0 without segments. A real broker's are all of one size, too."""
+        if not self._segment_size:
+            self._segment_size = next((size for _, size, _ in self.segments()), 0)
+        return self._segment_size
+
+    @property
     def flushed_offset(self) -> int:
         """The end for readers."""
         self._unmap_deleted()
@@ -52,9 +60,11 @@ class LogReader:
             return read_flushed(self._root / FLUSHED_FILE) or 0
         for start, _ in reversed(self._found()):  # a real broker makes segments ahead: those hold nothing
             segment = self._segment(start)
-            end = scan(segment.view, segment.start, verify_crc=False, mode="tail").next_offset
-            if end > start:
-                return end
+            found = scan(
+                segment.view, segment.start, verify_crc=False, mode="tail", segment_size=segment.size
+            )
+            if found.next_offset > start:
+                return found.next_offset
         return self.min_offset
 
     def unflushed(self) -> Iterator[Scan]:
@@ -66,7 +76,8 @@ class LogReader:
             if start + path.stat().st_size <= at:
                 continue
             segment = self._segment(max(at, start))
-            found = scan(segment.view[max(at - start, 0) :], max(at, start), mode="tail")
+            begin = max(at, start)
+            found = scan(segment.view[begin - start :], begin, mode="tail", segment_size=segment.size)
             yield found
             if found.ended != "end":
                 return
@@ -86,7 +97,7 @@ class LogReader:
             stop = min(end, segment.end)
             data = as_bytes(segment.view[begin - segment.start : stop - segment.start])
             room = min(start + limit_bytes - begin, len(data))
-            cuts.extend((walk.split(data, begin, 0, max_bytes, room) + begin).tolist())
+            cuts.extend((walk.split(data, begin, 0, max_bytes, room, segment.size) + begin).tolist())
             if cuts[-1] < stop and start + limit_bytes < stop:
                 break
         return cuts

@@ -445,7 +445,7 @@ class MessageStore:
         self._flusher.request()
 
     def read_chunks(self, start: int, end: int, chunk_bytes: int) -> Iterator[tuple[int, memoryview, int]]:
-        """Whole records of [start, end) as (offset, bytes, offset of the next chunk); blanks are left out.
+        """Whole records of [start, end) as (offset, bytes, offset of the next chunk); each of one segment.
 
         `start` and `end` are where records begin or the log ends. Raises OffsetOutOfRangeError.
         """
@@ -463,7 +463,7 @@ class MessageStore:
     def scan_from(self, offset: int) -> Iterator[Scan]:
         """Scans of the records from a physical offset on, at most 64 MiB at a time."""
         for start, data, _ in self.read_chunks(offset, self.max_offset, 64 << 20):
-            yield scan(data, start)
+            yield scan(data, start, segment_size=self.segment_size)
 
     def close(self) -> None:
         """Flushes, closes and removes `abort`. Raises StoreReadOnlyError when the last flush failed."""

@@ -47,7 +47,10 @@ def _end_of(log: CommitLog, start: int) -> int:
         if end + _SIZE_AND_MAGIC.size > segment.size:
             break
         size, magic = _SIZE_AND_MAGIC.unpack_from(segment.view, end)
-        if magic not in kinds or not _SIZE_AND_MAGIC.size <= size <= segment.size - end:
+        room = segment.size - end
+        if magic not in kinds or not _SIZE_AND_MAGIC.size <= size <= room:
+            break
+        if magic == BLANK_MAGIC and size != room:  # damaged
             break
         end += size
     return segment.start + end

@@ -94,7 +94,7 @@ def rebuild(
     )
     index = _Index(_fresh(root / "index.new"), slots, entries)
     for begin, data, stop in reader.read_chunks(start, end, CHUNK_BYTES):
-        found = scan(data, begin)
+        found = scan(data, begin, segment_size=reader.segment_size)
         if len(found):
             queues.add(found)
             index.add(found)

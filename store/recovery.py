@@ -257,11 +257,14 @@ def _scan_flushed(
     while position < sure:
         stop = min(position + _SCAN_BYTES, sure)
         found = scan(
-            segment.view[position:stop], segment.start + position, mode="range" if stop == sure else "tail"
+            segment.view[position:stop],
+            segment.start + position,
+            mode="range" if stop == sure else "tail",
+            segment_size=segment.size,
         )
         if stop < sure:
             if found.ended != "torn" or found.next_offset == segment.start + position:
-                found = scan(segment.view[position:sure], segment.start + position)
+                found = scan(segment.view[position:sure], segment.start + position, segment_size=segment.size)
                 stop = sure
             else:
                 stop = found.next_offset - segment.start
@@ -286,7 +289,7 @@ def _scan_last(
     _scan_flushed(segment, begin, sure, index, report, scanned)
     if sure == segment.end:
         return segment.end
-    found = scan(segment.view[sure - segment.start :], sure, mode="tail")
+    found = scan(segment.view[sure - segment.start :], sure, mode="tail", segment_size=segment.size)
     index.add(found)
     scanned(segment.end - sure)
     if found.ended in ("torn", "bad"):

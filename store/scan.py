@@ -149,8 +149,11 @@ def scan(
     *,
     verify_crc: bool = True,
     mode: Mode = "range",
+    segment_size: int | None = None,
 ) -> Scan:
     """Columns of the records in `buffer`, whose first byte has physical offset `base_offset`.
+
+    `segment_size`, in bytes, says where a blank ends; None: the buffer ends where its segment does.
 
     Mode "range": every byte should belong to a record; whatever does not becomes a quarantine row, up to the
     end. Mode "tail": the first thing that does not check out ends the walk.
@@ -158,14 +161,15 @@ def scan(
     from store import walk  # compiled: loaded by who scans
 
     data = as_bytes(buffer)
+    segment_size = segment_size or base_offset + len(data)
     blocks: list[Longs] = []
     bad: list[tuple[int, int, str]] = []
     position, ended = 0, "end"
     while position < len(data):
-        rows, count, stopped, why = walk.walk(data, base_offset, position, _CHUNK)
+        rows, count, stopped, why = walk.walk(data, base_offset, position, _CHUNK, segment_size)
         rows = rows[:count]
         if verify_crc and count:
-            rows, stopped, why = _verified(data, base_offset, rows, stopped, why, mode, bad)
+            rows, stopped, why = _verified(data, base_offset, segment_size, rows, stopped, why, mode, bad)
         blocks.append(rows)
         position = stopped
         if why == row.FULL:
@@ -175,7 +179,7 @@ def scan(
         if mode == "tail" or why == _STOP:
             ended = {row.ZERO: "zero", row.TORN: "torn"}.get(why, "bad")
             break
-        found = walk.resynchronise(data, base_offset, position + 1)
+        found = walk.resynchronise(data, base_offset, position + 1, len(data), segment_size)
         end = found if found >= 0 else len(data)
         bad.append((position, end - position, REASONS.get(why, BAD_CRC)))
         position = end
@@ -198,6 +202,7 @@ _STOP = -1
 def _verified(
     data: Bytes,
     base_offset: int,
+    segment_size: int,
     rows: Longs,
     stopped: int,
     why: int,
@@ -224,7 +229,7 @@ def _verified(
         position, size = int(rows[index, row.POSITION]), int(rows[index, row.SIZE])
         if mode == "tail":
             return rows[:index][~wrong[:index]], position, _STOP
-        inner = walk.resynchronise(data[: position + size], base_offset, position + 1)
+        inner = walk.resynchronise(data, base_offset, position + 1, position + size, segment_size)
         if inner >= 0:
             bad.append((position, inner - position, BAD_CRC))
             return rows[:index][~wrong[:index]], inner, row.FULL

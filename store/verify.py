@@ -43,7 +43,7 @@ def verify(
     total = result.max_offset - result.min_offset
     last: dict[tuple[str, int], int] = {}
     for begin, data, stop in reader.read_chunks(result.min_offset, result.max_offset, CHUNK_BYTES):
-        found = scan(data, begin)
+        found = scan(data, begin, segment_size=reader.segment_size)
         result.records += len(found)
         result.bytes += int(found.size.sum())
         result.bad += [

@@ -79,8 +79,11 @@ def _i64(data: Array, at: int) -> int:
 
 
 @compiled
-def _header(data: Array, base: int, at: int, row: Array) -> int:
-    """Checks the record at `at` and fills `row` up to PROPERTIES_LENGTH; returns what stands there."""
+def _header(data: Array, base: int, at: int, row: Array, segment_size: int) -> int:
+    """Checks what stands at `at` and says what it is; of a record fills `row` up to PROPERTIES_LENGTH, of a blank SIZE.
+
+    A blank reaches exactly to the end of its segment. Segments begin at multiples of their size.
+    """
     end = len(data)
     if at + 8 > end:
         for i in range(at, end):
@@ -90,7 +93,7 @@ def _header(data: Array, base: int, at: int, row: Array) -> int:
     size = _i32(data, at)
     magic = _u32(data, at + 4)
     if magic == _BLANK_MAGIC:
-        if size < 8:
+        if size < 8 or size != segment_size - (base + at) % segment_size:
             return BAD_HEADER
         row[SIZE] = size
         return BLANK
@@ -293,13 +296,13 @@ def _derive(data: Array, row: Array) -> None:
 
 
 @compiled
-def walk(data: Array, base: int, start: int, most: int) -> tuple[Array, int, int, int]:
+def walk(data: Array, base: int, start: int, most: int, segment_size: int) -> tuple[Array, int, int, int]:
     """Rows of up to `most` records from `start` on, their number, where the walk stopped, and why."""
     rows = np.empty((most, COLUMNS), dtype=np.int64)
     at, count = np.int64(start), 0
     scratch = np.empty(COLUMNS, dtype=np.int64)
     while count < most:
-        kind = _header(data, base, at, scratch)
+        kind = _header(data, base, at, scratch, segment_size)
         if kind == BLANK:
             size = scratch[SIZE]
             if at + size >= len(data):
@@ -316,21 +319,18 @@ def walk(data: Array, base: int, start: int, most: int) -> tuple[Array, int, int
 
 
 @compiled
-def resynchronise(data: Array, base: int, start: int) -> int:
-    """The first position from `start` on where a record's header checks out; -1 without one."""
-    return _resynchronise(data, base, start, np.int64(len(data)))
+def resynchronise(data: Array, base: int, start: int, stop: int, segment_size: int) -> int:
+    """The first position of [start, stop) where a record's header checks out; -1 without one.
 
-
-@compiled
-def _resynchronise(data: Array, base: int, start: int, stop: int) -> int:
-    """`resynchronise` that looks no further than before `stop`; what it finds may end behind it."""
+    The record may end behind `stop`.
+    """
     row = np.empty(COLUMNS, dtype=np.int64)
     for at in range(start, min(stop, len(data) - _LEAST + 1)):
         if (
             data[at + 4] == 0xDA
             and data[at + 5] == 0xA3
             and data[at + 6] == 0x20
-            and _header(data, base, at, row) == GOOD
+            and _header(data, base, at, row, segment_size) == GOOD
         ):
             return at
     return -1
@@ -583,7 +583,7 @@ def dictionary(data: Array, start: Array, length: Array) -> tuple[Array, Array]:
 
 
 @compiled
-def split(data: Array, base: int, start: int, most: int, limit: int) -> Array:
+def split(data: Array, base: int, start: int, most: int, limit: int, segment_size: int) -> Array:
     """Positions that end pieces of at most `most` bytes, from `start` on; the last is where the walk ended.
 
     It ends before the record with which it would pass `limit` bytes, but takes one. A record or blank larger
@@ -596,7 +596,7 @@ def split(data: Array, base: int, start: int, most: int, limit: int) -> Array:
     row = np.empty(COLUMNS, dtype=np.int64)
     at, begin = np.int64(start), np.int64(start)
     while at < end and count < len(cuts) - 2:
-        kind = _header(data, base, at, row)
+        kind = _header(data, base, at, row, segment_size)
         if kind in (GOOD, BLANK):
             size = min(row[SIZE], end - at)
             if at > start and at + size - start > limit:
@@ -614,7 +614,7 @@ def split(data: Array, base: int, start: int, most: int, limit: int) -> Array:
             count += 1
             begin = at
         stop = min(end, start + limit, begin + most)
-        found = _resynchronise(data, base, at + 1, stop)
+        found = resynchronise(data, base, at + 1, stop, segment_size)
         at = found if found >= 0 else stop
         if at - begin >= most:
             cuts[count] = at

@@ -49,6 +49,7 @@ class StagedLake:
             end=base + len(data),
             log_end=base + len(data),
             delay_levels=delay_levels,
+            segment_size=None,
         )
         batches = stage(str(self.folder), part, iter([(base, data)]))  # type: ignore[arg-type]
         manifest = [row for batch in batches for row in batch.to_pylist()]

@@ -67,7 +67,7 @@ def stage(
     records = 0
     with _removed_on_failure(folder, files):
         for offset, data in _joined(chunks):
-            found = scan(data, offset)
+            found = scan(data, offset, segment_size=part.segment_size)
             records += len(found)
             _stage(folder, Piece(part.broker, part.log_id, part.delay_levels, found), files)
     place = {

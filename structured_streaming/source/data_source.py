@@ -47,7 +47,7 @@ START_S = 60.0
 
 @dataclass
 class LogRange(InputPartition):
-    """Bytes [start, end) of a log; they begin and end at records or within damage. `delay_levels` as in `LogState`."""
+    """Bytes [start, end) of a log; they begin and end at records or within damage. The last two as in `LogState`."""
 
     target: str
     broker: str
@@ -56,6 +56,7 @@ class LogRange(InputPartition):
     end: int
     log_end: int
     delay_levels: tuple[int, ...] | None = None
+    segment_size: int | None = None
 
     def __post_init__(self) -> None:
         super().__init__(None)
@@ -98,7 +99,7 @@ class Reading:
         """Partitions between boundaries."""
         levels = state.delay_levels or self.options.delay_levels
         return [
-            LogRange(target, state.broker, state.log_id, begin, end, state.end, levels)
+            LogRange(target, state.broker, state.log_id, begin, end, state.end, levels, state.segment_size)
             for begin, end in itertools.pairwise(cuts)
         ]
 
@@ -127,7 +128,7 @@ def _rows(partition: LogRange, chunks: Iterator[tuple[int, bytes | memoryview]])
     from structured_streaming.rows.pieces import Piece
 
     for offset, data in chunks:
-        found = scan(data, offset)
+        found = scan(data, offset, segment_size=partition.segment_size)
         yield from message_batches(Piece(partition.broker, partition.log_id, partition.delay_levels, found))
 
 

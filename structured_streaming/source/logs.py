@@ -28,7 +28,7 @@ _REPORT_S = 2.0
 class LogState:
     """What can be read of a log; offsets in bytes. `end` is the flushed end.
 
-    `delay_levels` are the broker's durations, ms, level 1 first; None where they are not known.
+    `delay_levels` are the broker's durations, ms, level 1 first; None where they are not known, as `segment_size`.
     """
 
     broker: str
@@ -36,6 +36,7 @@ class LogState:
     start: int
     end: int
     delay_levels: tuple[int, ...] | None = None
+    segment_size: int | None = None
 
 
 class Log(Protocol):
@@ -84,7 +85,8 @@ class FolderLog:
         try:
             while reader.flushed_offset <= after and time.monotonic() < until:
                 time.sleep(_LOOK_S)
-            return LogState(reader.broker, reader.log_id, reader.min_offset, reader.flushed_offset)
+            start, end, size = reader.min_offset, reader.flushed_offset, reader.segment_size
+            return LogState(reader.broker, reader.log_id, start, end, segment_size=size or None)
         except (StoreError, OSError) as error:
             raise SourceError(f"store {self.address}: {error}") from error
 
@@ -142,7 +144,8 @@ class BrokerLog:
         request = pb.DescribeLogRequest(wait_ms=wait_ms, after_offset=after)
         answer = self._call("DescribeLog", request, pb.DescribeLogResponse, wait_ms)
         levels = tuple(answer.delay_level_ms) or None
-        return LogState(answer.broker, answer.log_id, answer.min_offset, answer.flushed_offset, levels)
+        start, end, size = answer.min_offset, answer.flushed_offset, answer.segment_size
+        return LogState(answer.broker, answer.log_id, start, end, levels, size or None)
 
     def split(self, log_id: str, start: int, end: int, max_bytes: int, limit_bytes: int = 0) -> list[int]:
         from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb

@@ -17,6 +17,8 @@ from pathlib import Path
 MODE_TAIL, NO_CRC, FAR, OFFSETS_RIGHT = 1, 2, 4, 8
 """Bits of the options byte: mode "tail"; CRCs unchecked; the log begins at `FAR_BASE`; see `_put_right`."""
 FAR_BASE = (1 << 40) + 7
+SEGMENT = 512
+"""Bytes; at its multiples blanks end."""
 _INPUT_BYTES = 4096
 
 
@@ -30,7 +32,13 @@ def check(data: bytes) -> None:
     base = FAR_BASE if options & FAR else 0
     if options & OFFSETS_RIGHT:
         _put_right(log, base)
-    found = scan(log, base, verify_crc=not options & NO_CRC, mode="tail" if options & MODE_TAIL else "range")
+    found = scan(
+        log,
+        base,
+        verify_crc=not options & NO_CRC,
+        mode="tail" if options & MODE_TAIL else "range",
+        segment_size=SEGMENT,
+    )
     records = list(zip(found.physical_offset.tolist(), found.size.tolist(), strict=True))
     damage = list(zip(found.bad_offset.tolist(), found.bad_length.tolist(), strict=True))
     at = base
@@ -64,6 +72,7 @@ def _blanks(log: bytearray, base: int, begin: int, end: int) -> None:
     while begin < end:
         size, magic = struct.unpack_from(">iI", log, begin - base)
         assert magic == 0xCBD43194, f"bytes at {begin} are accounted for by nothing"
+        assert size == SEGMENT - begin % SEGMENT, f"a blank at {begin} ends within a segment"
         assert size >= 8
         begin += size
     assert begin == end or (begin > end == base + len(log)), "something stands twice"
@@ -123,8 +132,9 @@ def seeds() -> dict[str, bytes]:
         return PendingRecord(topic, 1, body, encode_properties(properties), 5, host)
 
     plain = log(record(TAGS="a"), record(UNIQ_KEY="u", KEYS="k l"))
-    blank = struct.pack(">iI", 40, 0xCBD43194) + bytes(32)
-    behind_blank = log(record(), base=len(plain) + 40)
+    rest = SEGMENT - len(plain) % SEGMENT
+    blank = struct.pack(">iI", rest, 0xCBD43194) + bytes(rest - 8)
+    behind_blank = log(record(), base=len(plain) + rest)
     swallowing = bytearray(log(record(body=b"x" * 20), record(), record()))
     for position in (0, 84):
         (value,) = struct.unpack_from(">i", swallowing, position)
@@ -137,6 +147,7 @@ def seeds() -> dict[str, bytes]:
         "far": log(record(TAGS="far"), base=FAR_BASE),
         "blank": plain + blank + behind_blank,
         "blank-last": plain + blank[:20],
+        "blank-amid": plain + blank[:40] + log(record(), base=len(plain) + 40),
         "torn": plain[:-30],
         "zeros": plain + bytes(60),
         "damaged": plain[:95] + b"\xff" + plain[96:],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
+import struct
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -15,9 +17,12 @@ from lakebroker_testing import logs
 from store import recovery
 from store.errors import RecoveryStoppedError
 from store.flush import encode_flushed
+from store.log_reader import LogReader
 from store.message_store import MessageStore
 from store.queue_index import LARGEST_GAP, QueueIndex
-from store.record import SYS_COMMIT, SYS_PREPARED, SYS_ROLLBACK, Host, PendingRecord
+from store.record import BLANK_MAGIC, SYS_COMMIT, SYS_PREPARED, SYS_ROLLBACK, Host, PendingRecord
+from store.scan import scan
+from store.verify import verify
 
 SEGMENT = 1 << 16
 HOST = Host("127.0.0.1", 10911)
@@ -110,6 +115,39 @@ def test_damage_anywhere_keeps_every_other_flushed_record(
         store = open_store(folder)
         assert set(store.index.record_starts().tolist()) == found | {again.physical_offset}
         store.close()
+
+
+@pytest.mark.parametrize("size", [8, 200, 20_000, 1 << 20, 0x7FFFFFFF])
+@pytest.mark.parametrize("number", [0, 7, -1])
+def test_a_blank_in_mid_segment_costs_no_other_record(tmp_path: Path, size: int, number: int) -> None:
+    """`number` is the record of the first segment in whose place it stands; -1: the blank that fills the segment."""
+    store = open_store(tmp_path)
+    fill(store, [[("a", 0, 900, 0)] for _ in range(150)])
+    starts, end = store.index.record_starts().tolist(), store.max_offset
+    store.close()
+    shutil.rmtree(tmp_path / "lakeindex")  # what it covers is not scanned again
+    last = max(start for start in starts if start < SEGMENT)
+    at = starts[number] if number >= 0 else last + starts[1]
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(at)
+        file.write(struct.pack(">iI", size, BLANK_MAGIC))
+    store = open_store(tmp_path)
+    expected = [start for start in starts if start != at]
+    assert store.index.record_starts().tolist() == expected
+    assert [offset for offset, _, _ in store.recovered.bad] == [at]
+    cuts = store.split(0, end, 5000)
+    store.close()
+    reader = LogReader(tmp_path)
+    found = verify(reader, queue_offsets=True)
+    assert (found.records, [each.offset for each in found.bad]) == (len(expected), [at])
+    for some in (cuts, reader.split(0, end, 5000)):
+        assert max(stop - start for start, stop in itertools.pairwise(some)) <= 5000
+        inside = {start for start in expected if start + starts[1] <= end}
+        for start, stop in itertools.pairwise(some):
+            for offset, data, _ in reader.read_chunks(start, stop, 1 << 20):
+                inside -= set(scan(data, offset, segment_size=SEGMENT).physical_offset.tolist())
+        assert not inside
+    reader.close()
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -25,7 +25,17 @@ from store.record import (
     encode_properties,
     java_hash,
 )
-from store.scan import BAD_CRC, Scan, find_property, gather, scan, split_properties, split_words, topic_codes
+from store.scan import (
+    BAD_CRC,
+    Scan,
+    as_bytes,
+    find_property,
+    gather,
+    scan,
+    split_properties,
+    split_words,
+    topic_codes,
+)
 
 HOST = Host("127.0.0.1", 10911).packed
 V6 = Host("2001:db8::1", 1).packed
@@ -135,14 +145,76 @@ def test_a_tail_scan_stops_at_the_first_bad_record() -> None:
 def test_blanks_are_passed_over() -> None:
     first, _ = encoded([pending()])
     second, _ = encoded([pending()], len(first) + 30)
-    found = scan(first + blank(30) + second + blank(8), 0)
-    assert found.physical_offset.tolist() == [0, len(first) + 30]
-    assert (found.next_offset, found.ended) == (len(first) + len(second) + 38, "end")
+    segment = len(first) + 30
+    found = scan(first + blank(30) + second + blank(30), 0, segment_size=segment)
+    assert found.physical_offset.tolist() == [0, segment]
+    assert (found.next_offset, found.ended) == (2 * segment, "end")
     assert not found.bad_reason
-    for size in (7, 0, -1):
-        wrong = scan(first + struct.pack(">iI", size, BLANK_MAGIC) + bytes(22) + second, 0)
-        assert wrong.physical_offset.tolist() == [0, len(first) + 30]
+    for size in (7, 0, -1, 29, 31, 8, 30 + segment):
+        data = first + struct.pack(">iI", size, BLANK_MAGIC) + bytes(22) + second
+        wrong = scan(data, 0, segment_size=segment)
+        assert wrong.physical_offset.tolist() == [0, segment]
         assert (wrong.bad_offset.tolist(), wrong.bad_length.tolist()) == ([len(first)], [30])
+
+
+def segments_of_three(base: int) -> tuple[bytes, list[int], int]:
+    """Two segments of three records and a blank each, where the records begin, and a segment's size."""
+    properties = encode_properties({"TAGS": "a"})
+    parts, starts = [], []
+    for at in (base, base + 1024):
+        data, some = encoded([pending(b"x" * (60 + n), properties) for n in range(3)], at)
+        parts.append(data + blank(1024 - len(data)))
+        starts += [at - base + each for each in some]
+    return b"".join(parts), starts, 1024
+
+
+def test_a_flipped_bit_of_any_header_or_blank_costs_no_other_record() -> None:
+    base = 1 << 33
+    data, starts, segment = segments_of_three(base)
+    blanks = [starts[2] + starts[2] - starts[1] + 1, starts[5] + starts[2] - starts[1] + 1]
+    for begin in (*starts, *blanks):
+        for bit in range(8 * (8 if begin in blanks else 95)):
+            damaged = bytearray(data)
+            damaged[begin + bit // 8] ^= 1 << bit % 8
+            found = scan(damaged, base, segment_size=segment)
+            assert (found.physical_offset - base).tolist() == [each for each in starts if each != begin], (
+                begin,
+                bit,
+            )
+            assert (found.bad_offset - base).tolist() == [begin], (begin, bit)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_blank_in_mid_segment_is_damage(cut: bool) -> None:
+    base = 1 << 33
+    data, starts, segment = segments_of_three(base)
+    for begin in starts:
+        for bit in range(-1, 32):
+            damaged = bytearray(data)
+            struct.pack_into(">I", damaged, begin + 4, BLANK_MAGIC)
+            if bit >= 0:
+                damaged[begin + bit // 8] ^= 1 << bit % 8
+            pieces = (
+                walk.split(as_bytes(damaged), base, 0, 200, 1 << 20, segment).tolist() if cut else [len(data)]
+            )
+            found = [
+                scan(damaged[start:end], base + start, segment_size=segment)
+                for start, end in itertools.pairwise([0, *pieces])
+            ]
+            offsets = [int(each) - base for piece in found for each in piece.physical_offset]
+            bad = [int(each) - base for piece in found for each in piece.bad_offset]
+            assert offsets == [each for each in starts if each != begin], (begin, bit)
+            assert bad[:1] == [begin], (begin, bit)
+
+
+def test_a_record_that_lies_ends_within_the_next_one_which_is_found() -> None:
+    data, starts = encoded([pending(b"\x01t\0\0" + b"a" * 20) for _ in range(3)])
+    damaged = bytearray(data)
+    body = 88
+    struct.pack_into(">i", damaged, 0, starts[1] + body + 4)  # up to what looks like topic and properties
+    struct.pack_into(">i", damaged, body - 4, starts[1])
+    found = scan(damaged, 0)
+    assert found.physical_offset.tolist() == starts[1:]
 
 
 def test_garbage_in_front_between_and_behind_is_quarantined() -> None:
@@ -303,7 +375,7 @@ def test_codes_of_scheduled_messages_are_their_delivery_times(level: str, delay_
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=30), st.integers(1, 1500), st.integers(1, 12_000))
 def test_pieces_hold_whole_records_and_what_was_asked(sizes: list[int], most: int, limit: int) -> None:
     data, starts = encoded([pending(b"x" * size) for size in sizes])
-    bounds = [0, *walk.split(np.frombuffer(data, dtype=np.uint8), 0, 0, most, limit).tolist()]
+    bounds = [0, *walk.split(np.frombuffer(data, dtype=np.uint8), 0, 0, most, limit, len(data) + 1).tolist()]
     end = bounds[-1]
     ends = [*starts[1:], len(data)]
     assert end == max((each for each in ends if each <= limit), default=ends[0])

@@ -7,11 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from lakebroker_testing.logs import encoded, pending
+from lakebroker_testing.logs import blank, encoded, pending
 from structured_streaming.errors import UnreachableError
 from structured_streaming.sink import staging
 from structured_streaming.source.data_source import LogRange
 from structured_streaming.tables import create_tables
+
+
+@pytest.mark.parametrize("bit", range(32))
+def test_behind_a_blank_whose_size_is_damaged_the_next_segment_is_read(tmp_path: Path, bit: int) -> None:
+    lake = create_tables(str(tmp_path / "lake"))
+    segment = 4096
+    first, starts = encoded(pending(KEYS=f"k{n}") for n in range(10))
+    second, _ = encoded((pending(KEYS=f"k{n}") for n in range(10)), segment)
+    data = bytearray(first + blank(segment - len(first)) + second)
+    data[len(first) + bit // 8] ^= 1 << bit % 8
+    part = LogRange("store:-", "b", "l", 0, len(data), len(data), segment_size=segment)
+    chunks = [(0, bytes(data[:segment])), (segment, bytes(data[segment:]))]
+    (manifest,) = list(staging.stage(str(lake), part, iter(chunks)))
+    rows = {each["table"]: each["rows"] for each in manifest.to_pylist()}
+    assert (rows[""], rows["quarantine"]) == (2 * len(starts), 1)
 
 
 def test_of_a_range_that_cannot_be_read_to_its_end_no_file_is_left(
