@@ -39,6 +39,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_testing.calls import Call
 from lakebroker_testing.clock import EscapedError, ManualClock, ManualLoop
+from lakebroker_testing.crash_image import copy_at_rest
 from lakebroker_testing.faults import FaultyStore, flip_byte
 from lakebroker_testing.messages import MessagingCalls, receive_request
 from store.errors import StoreError
@@ -248,7 +249,7 @@ class InProcessBroker(InProcessClient):
         What is in the page cache stays, as after `kill -9`: this is no power cut.
         """
         kept = self.root.with_name(self.root.name + ".kept")
-        shutil.copytree(self.root, kept)
+        copy_at_rest(self.root, kept)
         self._drop()
         shutil.rmtree(self.root)
         kept.rename(self.root)

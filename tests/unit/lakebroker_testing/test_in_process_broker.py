@@ -206,6 +206,36 @@ def test_nothing_is_left_behind() -> None:
     assert threading.enumerate() == before
 
 
+@pytest.mark.parametrize("last_first", [False, True])
+def test_a_crash_leaves_what_stood_there_at_one_instant(broker: InProcessBroker, last_first: bool) -> None:
+    """A thread of the broker gives files their final names, in order, while they are copied."""
+    written = broker.root / "written"
+    written.mkdir()
+    order = sorted(range(1500), reverse=last_first)
+    for n in order:
+        (written / f"{n}.tmp").touch()
+    image = broker.root.with_name(broker.root.name + ".kept") / "written"
+    begun = threading.Event()
+
+    def rename() -> None:
+        while not image.exists() and not begun.is_set():
+            time.sleep(0.0001)
+        with contextlib.suppress(FileNotFoundError):  # the broker is gone
+            for n in order:
+                (written / f"{n}.tmp").rename(written / f"{n}")
+
+    thread = threading.Thread(target=rename)
+    thread.start()
+    try:
+        broker.crash()
+    finally:
+        begun.set()
+        thread.join()
+    renamed = [(written / f"{n}").exists() for n in order]
+    assert [(written / f"{n}.tmp").exists() for n in order] == [not each for each in renamed]
+    assert renamed == sorted(renamed, reverse=True), "a later change is there and an earlier one is not"
+
+
 def test_a_start_that_fails_can_be_tested() -> None:
     with InProcessBroker() as broker:
         with pytest.raises(StoreDamagedError, match="belongs to broker"):
