@@ -360,6 +360,9 @@ def by_queue(scan: Scan) -> tuple[Longs, list[tuple[tuple[str, int], int, int]]]
 
 def warm() -> None:
     """Compiles, or loads what was compiled before."""
+    from store import walk  # compiled: loaded by who scans
+
     empty = scan(bytes(8), 0)
+    walk.split(empty.buffer, 0, 0, 1, 1, 8)
     topic_codes(empty)
     find_properties(empty, [b"KEYS"])
