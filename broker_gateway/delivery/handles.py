@@ -15,14 +15,22 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import struct
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 _LAYOUT = struct.Struct(">BIQQ")
+_BEHIND_THE_VERSION = struct.Struct(">xIQQ")
 _VERSION = 1
 _TEXT_LENGTH = (_LAYOUT.size * 4 + 2) // 3
 assert _LAYOUT.size == 21
 assert _TEXT_LENGTH == 28
+_PATTERN = "A[Q-Za-f][A-Za-z0-9_-]{26}"
+_written_by_us = re.compile(_PATTERN).fullmatch
+_all_written_by_us = re.compile(f"(?:{_PATTERN})*+").fullmatch
+"""The first 12 bits are A and one of Q to f where the first byte is 1."""
+_TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 
 
 class Handle(NamedTuple):
@@ -41,13 +49,19 @@ def encode_handle(queue_id: int, queue_offset: int, delivery_id: int) -> str:
 
 def decode_handle(text: str) -> Handle | None:
     """The handle in `text`; None when it is not one of ours."""
-    if len(text) != _TEXT_LENGTH or not text.isascii():
-        return None
-    try:
-        packed = base64.b64decode(text, altchars=b"-_", validate=True)
-    except binascii.Error:
-        return None
-    if len(packed) != _LAYOUT.size:
-        return None
-    version, queue_id, queue_offset, delivery_id = _LAYOUT.unpack(packed)
-    return Handle(queue_id, queue_offset, delivery_id) if version == _VERSION else None
+    found = decode_handles((text,))[0]
+    return None if found is None else Handle(*found)
+
+
+def decode_handles(texts: Sequence[str]) -> list[tuple[int, int, int] | None]:
+    """Of each of `texts` what a `Handle` has, or None when it is not one of ours."""
+    if set(map(len, texts)) == {_TEXT_LENGTH} and _all_written_by_us(together := "".join(texts)):
+        return list(_unpacked(together))
+    fits = list(map(_written_by_us, texts))
+    unpacked = _unpacked("".join([text for text, fit in zip(texts, fits, strict=True) if fit]))
+    return [next(unpacked) if fit else None for fit in fits]
+
+
+def _unpacked(together: str) -> Iterator[tuple[int, int, int]]:
+    """Of handles one behind the other; 28 characters are 21 whole bytes."""
+    return _BEHIND_THE_VERSION.iter_unpack(binascii.a2b_base64(together.encode().translate(_TO_STANDARD)))

@@ -18,6 +18,8 @@ from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.metadata.names import RETRY_PREFIX
 
 _SHIFT = 30
+FORM_BITS = 3 << _SHIFT
+"""Of a receipt handle's queue id."""
 _SEPARATORS = {1: "_", 2: "+"}
 
 

@@ -57,9 +57,13 @@ class DeliveryTable:
         """Groups with a state on a topic."""
         return self._index.by_topic.get(topic, _NOBODY).keys()
 
+    def queue_ids(self, group: str, topic: str) -> Set[int]:
+        """The ids of a topic's queues where a group has a state."""
+        return self._index.by_topic.get(topic, _NOBODY).get(group, _NO_IDS)
+
     def queues_of(self, group: str, topic: str) -> int:
         """How many queues of a topic a group has a state on."""
-        return len(self._index.by_topic.get(topic, _NOBODY).get(group, ()))
+        return len(self.queue_ids(group, topic))
 
     def topics_of(self, group: str) -> Set[str]:
         """Topics where a group has a state."""
@@ -149,3 +153,4 @@ class _Index:
 
 _NOBODY: dict[str, set[int]] = {}
 _NOTHING: frozenset[str] = frozenset()
+_NO_IDS: frozenset[int] = frozenset()

@@ -49,7 +49,7 @@ _LIMITS = {
     _MESSAGING + "QueryAssignment": _SMALL,
     _MESSAGING + "Heartbeat": _SMALL,
     _MESSAGING + "ReceiveMessage": RequestLimits(128 * KIB, 1024),
-    _MESSAGING + "AckMessage": RequestLimits(4 * MIB, 32_768),
+    _MESSAGING + "AckMessage": RequestLimits(2 * MIB, 32_768),  # its reply repeats it, and clients take 4 MiB
     _MESSAGING + "ChangeInvisibleDuration": _SMALL,
     _MESSAGING + "ForwardMessageToDeadLetterQueue": _SMALL,
     _MESSAGING + "NotifyClientTermination": _SMALL,

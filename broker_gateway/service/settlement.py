@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from broker_gateway.clients import ClientRegistry
 from broker_gateway.clock import now_ms
 from broker_gateway.config import GatewayConfig
-from broker_gateway.delivery.handles import decode_handle, encode_handle
-from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey, Status
-from broker_gateway.delivery.retry_topics import handle_queue, handled_queue
+from broker_gateway.delivery.handles import encode_handle
+from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, Status
+from broker_gateway.delivery.retry_topics import handle_queue
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
@@ -20,9 +20,10 @@ from broker_gateway.metrics import Metrics
 from broker_gateway.service import shortcuts
 from broker_gateway.service.context import CallContext
 from broker_gateway.service.dead_letters import DeadLetterMover
+from broker_gateway.service.receipts import Receipts
 from broker_gateway.service.resources import Resources
 from broker_gateway.service.status import OK, ServiceError, summary
-from broker_gateway.service.validation import check_invisible_ms, client_id_of, duration_ms, shown
+from broker_gateway.service.validation import check_invisible_ms, client_id_of, duration_ms
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
@@ -46,14 +47,14 @@ class SettlementService:
     ) -> None:
         self._resources = resources
         self._deliveries = deliveries
-        self._clients = clients
+        self._receipts = Receipts(deliveries, clients)
         self._journal = journal
         self._mover = mover
         self._wakeups = wakeups
         self._metrics = metrics
         self._max_invisible_ms = config.proxy.max_invisible_time_mills
 
-    def ack(self, request: rpc.AckMessageRequest, context: CallContext) -> rpc.AckMessageResponse | bytes:
+    def ack(self, request: rpc.AckMessageRequest, context: CallContext) -> bytes:
         """Answers every entry with a status of its own."""
         client_id = client_id_of(context)
         topic = self._resources.topic(request.topic).name
@@ -67,23 +68,10 @@ class SettlementService:
                 pb.PAYLOAD_TOO_LARGE,
                 f"{len(request.entries)} entries in one call, at most {MAX_ACKS_A_CALL} are taken",
             )
-        acked: dict[QueueKey, tuple[QueueDelivery, dict[int, InFlight]]] = {}
-        refused: dict[int, pb.Status] = {}
-        for number, entry in enumerate(request.entries):
-            try:
-                state, message = self._find(group, topic, entry.receipt_handle)
-                some = acked.setdefault(state.key, (state, {}))[1]
-                if message.queue_offset in some:
-                    raise _void(entry.receipt_handle)
-                some[message.queue_offset] = message
-            except ServiceError as error:
-                refused[number] = error.status
-        self._settle(
-            [(state, list(some.values())) for state, some in acked.values() if some], client_id, topic
-        )
-        if not refused:
-            return shortcuts.acked(request.entries)
-        return ack_response(request.entries, refused)
+        entries = [(entry.message_id, entry.receipt_handle) for entry in request.entries]
+        messages, statuses = self._receipts.all(group, topic, [handle for _, handle in entries])
+        self._settle(messages, client_id, topic)
+        return shortcuts.acked(entries, statuses)
 
     def change_invisible(
         self, request: rpc.ChangeInvisibleDurationRequest, context: CallContext
@@ -100,7 +88,7 @@ class SettlementService:
             0,
             self._max_invisible_ms,
         )
-        state, message = self._find(group, topic, request.receipt_handle)
+        state, message = self._receipts.one(group, topic, request.receipt_handle)
         now = now_ms()
         changed = replace(
             message,
@@ -137,7 +125,7 @@ class SettlementService:
         client_id = client_id_of(context)
         topic = self._resources.topic(request.topic).name
         group = self._resources.group_name(request.group)
-        state, message = self._find(group, topic, request.receipt_handle)
+        state, message = self._receipts.one(group, topic, request.receipt_handle)
         reason = f"given up by the consumer after {message.attempt} delivery attempts"
         if not self._mover.move(state, message, reason, client_id):
             raise ServiceError(
@@ -159,46 +147,15 @@ class SettlementService:
             if state.freed():
                 self._wakeups.due(topic, group)
 
-    def _find(self, group: str, topic: str, text: str) -> tuple[QueueDelivery, InFlight]:
-        handle = decode_handle(text)
-        state = (
-            self._deliveries.known(handled_queue(group, topic, handle.queue_id))
-            if handle is not None
-            else None
-        )
-        if handle is None or state is None:
-            raise ServiceError(
-                pb.INVALID_RECEIPT_HANDLE,
-                f"receipt handle {shown(text)} was not handed out for this topic and group",
-            )
-        message = state.find(handle.queue_offset, handle.delivery_id)
-        if message is None:
-            raise _void(text)
-        if message.invisible_until_ms <= now_ms() and not (
-            message.auto_renew and self._clients.alive(message.client_id, message.host)
-        ):
-            raise ServiceError(
-                pb.INVALID_RECEIPT_HANDLE,
-                f"receipt handle {shown(text)} is expired: the invisible duration is over",
-            )
-        return state, message
-
-
-def _void(handle: str) -> ServiceError:
-    return ServiceError(
-        pb.INVALID_RECEIPT_HANDLE,
-        f"receipt handle {shown(handle)} is void: the message was settled or delivered again",
-    )
-
 
 def ack_response(
-    entries: Sequence[rpc.AckMessageEntry], refused: Mapping[int, pb.Status]
+    entries: Sequence[rpc.AckMessageEntry], statuses: Sequence[pb.Status]
 ) -> rpc.AckMessageResponse:
-    """A reply to `entries`: OK but where `refused` has a status for the position."""
+    """The reply to `entries` by way of messages: slower, and the shortcut's oracle."""
     results = [
         rpc.AckMessageResultEntry(
-            message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=refused.get(number, OK)
+            message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
         )
-        for number, entry in enumerate(entries)
+        for entry, status in zip(entries, statuses, strict=True)
     ]
-    return rpc.AckMessageResponse(status=summary(each.status for each in results), entries=results)
+    return rpc.AckMessageResponse(status=summary(statuses), entries=results)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from broker_gateway.metadata.names import RESERVED_PROPERTIES
 from broker_gateway.service.broker_properties import without_brokers
 from broker_gateway.service.messages import message_id_of, message_type, timestamp, to_message, to_resource
-from broker_gateway.service.status import OK
+from broker_gateway.service.status import OK, summary
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from store.record import SYS_COMPRESSED, RecordView, decode_properties, decode_record, offset_msg_id
@@ -23,8 +23,8 @@ _OK_BYTES = OK.SerializeToString()
 
 def varint(value: int) -> bytes:
     """A number of 0 to 2**63 - 1 as protobuf writes it."""
-    if value < 0x80:
-        return _ONE_BYTE[value]
+    if value < len(_SHORT):
+        return _SHORT[value]
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -33,7 +33,9 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-_ONE_BYTE = [bytes((value,)) for value in range(0x80)]
+_SHORT = [bytes((value,)) for value in range(0x80)]
+_SHORT += [bytes((value & 0x7F | 0x80, value >> 7)) for value in range(0x80, 0x800)]
+"""The numbers below 2,048."""
 _OK_FIELD = b"\x0a" + varint(len(_OK_BYTES)) + _OK_BYTES
 
 
@@ -172,18 +174,22 @@ class StoredMessage:
         return rpc.ReceiveMessageResponse(message=message).SerializeToString()
 
 
-def acked(entries: Sequence[rpc.AckMessageEntry]) -> bytes:
-    """An AckMessageResponse whose entries are all OK."""
-    parts = [_OK_FIELD]
-    for each in entries:
-        message_id, handle = each.message_id, each.receipt_handle
-        entry = b"%b\x12%b\x1a%b" % (
-            b"\x0a" + _text(message_id) if message_id else b"",
-            _text(handle),
-            _OK_SIZED,
+def acked(entries: Sequence[tuple[str, str]], statuses: Sequence[pb.Status]) -> bytes:
+    """An AckMessageResponse to `entries` (message id, receipt handle), with a status for each; one that is the same object
+    is encoded once."""
+    distinct = {id(status): status for status in statuses}
+    fields = {key: b"\x1a" + _sized(status.SerializeToString()) for key, status in distinct.items()}
+    parts = [b"\x0a", _sized(summary(distinct.values()).SerializeToString())]
+    for (message_id, handle), status in zip(entries, statuses, strict=True):
+        one, other, field = message_id.encode(), handle.encode(), fields[id(status)]
+        if 0 < len(one) < 0x80 and 0 < len(other) < 0x80:
+            size = varint(len(one) + len(other) + len(field) + 4)
+            parts.append(b"\x12%b\x0a%c%b\x12%c%b%b" % (size, len(one), one, len(other), other, field))
+            continue
+        entry = b"%b%b%b" % (
+            b"\x0a" + _sized(one) if one else b"",
+            b"\x12" + _sized(other) if other else b"",
+            field,
         )
         parts += (b"\x12", varint(len(entry)), entry)
     return b"".join(parts)
-
-
-_OK_SIZED = _sized(_OK_BYTES)

@@ -52,10 +52,21 @@ def test_sent(entries: list[tuple[str, int]]) -> None:
         assert shortcuts.sent(ids, offsets) == plain.SerializeToString()
 
 
-@given(st.lists(st.tuples(TEXT, TEXT.filter(bool)), min_size=1, max_size=4))
-def test_acked(entries: list[tuple[str, str]]) -> None:
-    asked = [rpc.AckMessageEntry(message_id=one, receipt_handle=other) for one, other in entries]
-    assert shortcuts.acked(asked) == ack_response(asked, {}).SerializeToString()
+STATUSES = (OK, pb.Status(code=pb.INVALID_RECEIPT_HANDLE, message="void"), pb.Status(message="x" * 3000))
+
+
+@given(
+    st.lists(
+        st.tuples(TEXT | st.just("é" * 100), TEXT | st.just("h" * 2000), st.sampled_from(STATUSES)),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_acked(entries: list[tuple[str, str, pb.Status]]) -> None:
+    asked = [rpc.AckMessageEntry(message_id=one, receipt_handle=other) for one, other, _ in entries]
+    plain = ack_response(asked, [status for *_, status in entries])
+    found = shortcuts.acked([each[:2] for each in entries], [status for *_, status in entries])
+    assert found == plain.SerializeToString()
 
 
 @settings(max_examples=300, deadline=None)

@@ -30,7 +30,7 @@ def test_the_status_of_a_reply_is_named_by_its_code(
 
 
 def test_sentences_stand_in_the_entries() -> None:
-    acked = ack_response([rpc.AckMessageEntry(message_id="m", receipt_handle="x")], {0: VOID})
+    acked = ack_response([rpc.AckMessageEntry(message_id="m", receipt_handle="x")], [VOID])
     assert (acked.status.message, acked.entries[0].status.message) == ("INVALID_RECEIPT_HANDLE", VOID.message)
     late = pb.Status(code=pb.MASTER_PERSISTENCE_TIMEOUT, message="not on disk after 5 s")
     sent = send_response(late, [b"m"], [0])
