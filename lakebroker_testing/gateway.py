@@ -16,7 +16,19 @@ ROOT = Path(__file__).resolve().parent.parent
 """Where the packages are: a checkout, or where they are installed."""
 CACHE = ROOT / ".cache" if (ROOT / "pyproject.toml").exists() else Path.home() / ".cache" / "lakebroker"
 """Where programs fetched for tests are kept."""
-START_S = 60.0
+START_S = 240.0
+PATIENT = dict.fromkeys(
+    (
+        "waitTimeMillsInSendQueue",
+        "waitTimeMillsInPullQueue",
+        "waitTimeMillsInAckQueue",
+        "waitTimeMillsInTransactionQueue",
+        "waitTimeMillsInAdminBrokerQueue",
+        "osPageCacheBusyTimeOutMills",
+    ),
+    "60000",
+)
+"""Options with which no call is refused because the machine is busy with other work."""
 
 
 class ProcessError(Exception):
@@ -38,9 +50,10 @@ class Gateway:
         transport: str = "http2",
         wrapper: Sequence[str] = (),
         config_file: Path | None = None,
+        patient: bool = True,
         **options: str,
     ) -> None:
-        """`wrapper` goes before the command, such as one that enters a namespace."""
+        """`wrapper` goes before the command, such as one that enters a namespace; `patient` stands for `PATIENT`."""
         folder.mkdir(parents=True, exist_ok=True)
         self._wrapper = wrapper
         self._file = ["-c", str(config_file)] if config_file is not None else []
@@ -59,6 +72,7 @@ class Gateway:
             "mappedFileSizeCommitLog": str(64 << 20),
             "lakeAutoCreateTopics": "true",
             "lakePortFile": str(self._ports),
+            **(PATIENT if patient else {}),
             **options,
         }
         self.grpc_port = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import select
@@ -14,6 +13,7 @@ import venv
 from pathlib import Path
 from typing import Any
 
+from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import CACHE
 
 REQUIREMENTS = ("rocketmq-python-client==5.1.2",)
@@ -27,10 +27,8 @@ class OfficialClientError(Exception):
 def interpreter() -> Path:
     """Python of the environment that holds the client; made at first use. Raises OfficialClientError."""
     python = _CACHE / "bin" / "python"
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    with (_CACHE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (_CACHE / "complete").exists():
+    with filled_once(_CACHE) as missing:
+        if missing:
             venv.create(_CACHE, with_pip=True, clear=False)
             done = subprocess.run(
                 [str(python), "-m", "pip", "install", "--quiet", *REQUIREMENTS],
@@ -40,7 +38,6 @@ def interpreter() -> Path:
             )
             if done.returncode:
                 raise OfficialClientError(f"pip could not install {REQUIREMENTS}: {done.stderr[-2000:]}")
-            (_CACHE / "complete").touch()
     return python
 
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import CACHE, ProcessError
 
 VERSION = "5.5.0"
@@ -41,21 +42,24 @@ def jars() -> Path:
         if shutil.which(tool) is None:
             raise ProcessError(f"{tool} is not on the PATH; the real RocketMQ needs a JDK 17 and Maven")
     folder = _CACHE / "lib"
-    if not (_CACHE / "complete").exists():
-        _CACHE.mkdir(parents=True, exist_ok=True)
-        fetched = subprocess.run(
-            [
-                *("mvn", "-q", "-B", "-f", str(Path(__file__).with_name("real_rocketmq.pom.xml"))),
-                *("dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"),
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if fetched.returncode:
-            raise ProcessError(f"Maven could not fetch RocketMQ {VERSION}: {fetched.stdout[-2000:]}")
-        (_CACHE / "complete").touch()
+    with filled_once(_CACHE) as missing:
+        if missing:
+            _fetch(folder)
     return folder
+
+
+def _fetch(folder: Path) -> None:
+    fetched = subprocess.run(
+        [
+            *("mvn", "-q", "-B", "-f", str(Path(__file__).with_name("real_rocketmq.pom.xml"))),
+            *("dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if fetched.returncode:
+        raise ProcessError(f"Maven could not fetch RocketMQ {VERSION}: {fetched.stdout[-2000:]}")
 
 
 _PORTS = (12_000, 32_000)

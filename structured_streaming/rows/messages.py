@@ -105,13 +105,15 @@ def _properties(held: Properties) -> pa.MapArray:
     found = pa.MapArray.from_arrays(pa.array(held.offsets, pa.int32()), keys, values)
     if not replaced:
         return found
-    return pa.array([_unique(pairs) for pairs in found.to_pylist()], found.type)
+    places = np.split(value_start, held.offsets[1:-1])
+    unique = [_unique(pairs, of.tolist()) for pairs, of in zip(found.to_pylist(), places, strict=True)]
+    return pa.array(unique, found.type)
 
 
-def _unique(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Pairs whose keys may have become the same: as `wins` in `store/walk.py`."""
+def _unique(pairs: list[tuple[str, str]], places: list[int]) -> list[tuple[str, str]]:
+    """Pairs whose keys may have become the same: as `wins` in `store/walk.py`, in the order of their values' places."""
     unique: dict[str, str] = {}
-    for key, value in pairs:
+    for _, (key, value) in sorted(zip(places, pairs, strict=True)):
         if value or key not in unique:
             unique[key] = value
     return list(unique.items())

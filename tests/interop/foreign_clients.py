@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import ROOT, ProcessError
 
 _PROGRAMS = Path(__file__).parent / "clients"
@@ -35,10 +36,10 @@ def java(name: str, program: str) -> list[str]:
     """The command that runs a Java program."""
     _need("java", "mvn")
     jars = _CACHE / name
-    if not (jars / "complete").exists():
-        copy = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}", "-DincludeScope=runtime"]
-        _run("mvn", "-q", "-B", "-f", str(_PROGRAMS / name / "pom.xml"), *copy)
-        (jars / "complete").touch()
+    with filled_once(jars) as missing:
+        if missing:
+            copy = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}", "-DincludeScope=runtime"]
+            _run("mvn", "-q", "-B", "-f", str(_PROGRAMS / name / "pom.xml"), *copy)
     home = _CACHE / "home"
     return ["java", f"-Duser.home={home}", "-cp", f"{jars}/*", str(_PROGRAMS / name / program)]
 
@@ -47,11 +48,10 @@ def node() -> list[str]:
     """The command that runs the Node program."""
     _need("node", "npm")
     folder = _CACHE / "node"
-    if not (folder / "complete").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copy(_PROGRAMS / "node" / "package.json", folder)
-        _run("npm", "install", "--silent", "--no-audit", "--no-fund", folder=folder)
-        (folder / "complete").touch()
+    with filled_once(folder) as missing:
+        if missing:
+            shutil.copy(_PROGRAMS / "node" / "package.json", folder)
+            _run("npm", "install", "--silent", "--no-audit", "--no-fund", folder=folder)
     shutil.copy(_PROGRAMS / "node" / "client.js", folder)
     return ["node", str(folder / "client.js")]
 

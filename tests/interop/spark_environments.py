@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 
+from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import ROOT, ProcessError
 
 
@@ -15,12 +16,11 @@ def interpreter(version: str) -> str:
     folder = ROOT / ".cache" / f"spark-{version}"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["spark"], f"pyspark=={version}.*"]
-    python, ready = folder / "bin" / "python", folder / "installed.txt"
-    if not ready.exists() or ready.read_text() != "\n".join(wanted):
-        folder.parent.mkdir(exist_ok=True)
-        _run(sys.executable, "-m", "venv", "--clear", str(folder))
-        _run(str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted)
-        ready.write_text("\n".join(wanted))
+    python = folder / "bin" / "python"
+    with filled_once(folder, "\n".join(wanted)) as missing:
+        if missing:
+            _run(sys.executable, "-m", "venv", "--clear", str(folder))
+            _run(str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted)
     return str(python)
 
 

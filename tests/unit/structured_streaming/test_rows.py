@@ -134,6 +134,24 @@ def test_the_last_value_that_is_not_empty_counts_of_a_repeated_key(lake: StagedL
     assert (row["tag"], tables["consume_queue"]["tags_code"].to_pylist()) == ("b", [98])
 
 
+@pytest.mark.parametrize(
+    ("encoded", "value"),
+    [
+        (b"\xff\x01x\x02\x80\x01y\x02", "y"),
+        (b"\xff\x01x\x02\x80\x01y\x02\xff\x01z\x02", "z"),
+        (b"\xff\x01x\x02\x80\x01y\x02\xff\x01\x02", "y"),
+        (b"\xff\x01\x02\x80\x01\x02\xff\x01\x02", ""),
+    ],
+)
+def test_keys_that_are_the_same_once_they_are_replaced(lake: StagedLake, encoded: bytes, value: str) -> None:
+    """The last value counts, wherever the first of its key stood."""
+    records = [Raw(properties=encoded), Raw(properties=properties(k="v"))]
+    tables = lake.take(log_of(*records))
+    assert_accounted(log_of(*records), 0, tables)
+    rows = sorted(tables["messages"].to_pylist(), key=lambda row: row["physical_offset"])
+    assert [row["properties"] for row in rows] == [[("\ufffd", value)], [("k", "v")]]
+
+
 def test_repeated_keys_among_many(lake: StagedLake) -> None:
     pairs = [(str(n % 500), str(n)) for n in range(3000)]
     (row,) = lake.take(log_of(Raw(properties=properties(*pairs))))["messages"].to_pylist()
