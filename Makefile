@@ -53,7 +53,7 @@ bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the repu
 	$(BIN)/python -m benchmarks.lake_commits
 
 evidence: $(JARS) ## The long versions of the crash tests, and of registration with the real name server
-	LAKEBROKER_EVIDENCE=1 $(BIN)/python -m pytest -p tests.outcomes --outcomes docs/evidence/faults.json tests/fault tests/interop/test_registration.py --timeout 7200
+	LAKEBROKER_EVIDENCE=1 LAKEBROKER_FUZZ_KEEP=$(CURDIR)/tests/fuzz/corpus $(BIN)/python -m pytest -p tests.outcomes --outcomes docs/evidence/faults.json tests/fault tests/interop/test_registration.py --timeout 7200
 
 rounds: $(JARS) ## Run tests again and again beside busy processes (ROUNDS=10 BUSY=8)
 	$(BIN)/python -m tests.rounds --rounds $(ROUNDS) --busy $(BUSY) --workers $(TEST_WORKERS) -- tests/unit tests/fault
