@@ -128,9 +128,7 @@ def main() -> None:
             options = {"flushDiskType": chosen.flush, "mappedFileSizeCommitLog": SEGMENT}
             if transport == "http2":
                 options["tlsTestModeEnable"] = "true"
-            gateway = stack.enter_context(
-                Gateway(folder / transport, transport=transport, patient=False, **options)
-            )
+            gateway = stack.enter_context(Gateway(folder / transport, transport=transport, **options))
             assert gateway.process is not None
             servers.append(Server(f"lakebroker {transport}", gateway.address, gateway.process.pid))
         peer = RocketMQ(

@@ -150,7 +150,7 @@ def freshness(rate: int, seconds: int) -> dict[str, Any]:
     """A gateway and a continuous reput, a steady trickle of messages; the first seconds are not counted."""
     with (
         tempfile.TemporaryDirectory(prefix="lakebroker-bench-") as name,
-        Gateway(Path(name), patient=False) as gateway,
+        Gateway(Path(name)) as gateway,
         Reput(Path(name) / "lake", Path(name) / "reput.log", "--brokers", gateway.address) as reput,
     ):
         assert gateway.process is not None

@@ -50,7 +50,7 @@ class Gateway:
         transport: str = "http2",
         wrapper: Sequence[str] = (),
         config_file: Path | None = None,
-        patient: bool = True,
+        patient: bool = False,
         **options: str,
     ) -> None:
         """`wrapper` goes before the command, such as one that enters a namespace; `patient` stands for `PATIENT`."""

@@ -152,7 +152,7 @@ def gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gateway]
         "lakeMaxWaitingReceives": "5000",  # fewer than the hostile ones ask for
         "lakeMaxClients": "1000",
     }
-    with Gateway(tmp_path, transport=request.param, wrapper=limit, **options) as started:
+    with Gateway(tmp_path, transport=request.param, wrapper=limit, patient=True, **options) as started:
         deadline = time.monotonic() + 120
         while "compiled code loaded" not in started.log.read_text():
             assert time.monotonic() < deadline
