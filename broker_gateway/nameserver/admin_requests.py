@@ -47,7 +47,12 @@ class AdminRequests:
     def _guard(self, code: RequestCode, processor: Processor) -> Processor:
         def guarded(connection: Connection, request: Command) -> Answer:
             if not self._state.config.lake.lake_remote_admin and not is_loopback(connection.peer_host):
-                log.warning("refused from another machine", request=code.name, peer=connection.peer)
+                connection.peer_log.warning(
+                    connection.peer_host,
+                    "refused from another machine",
+                    request=code.name,
+                    peer=connection.peer,
+                )
                 raise RequestError(
                     f"{code.name} is taken from the name server's own machine only; set lakeRemoteAdmin=true there",
                     ResponseCode.NO_PERMISSION,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from broker_gateway.nameserver.claims import Peer
+from broker_gateway.nameserver.brokers import Registration
+from broker_gateway.nameserver.claims import Claim, Peer, check_claim
 from broker_gateway.nameserver.kv_config import ORDER_TOPIC_CONFIG
 from broker_gateway.nameserver.route_queries import broker_member_group
-from broker_gateway.nameserver.route_table import Registration
 from broker_gateway.nameserver.state import State
 from broker_gateway.remoting.address import parse_address
 from broker_gateway.remoting.body.registration import RegisterBrokerBody
@@ -77,22 +78,24 @@ class BrokerRequests:
         timeout_ms = fields.optional_long("heartbeatTimeoutMillis")
         if timeout_ms is not None and timeout_ms <= 0:
             raise RequestError(f"heartbeatTimeoutMillis {timeout_ms}: ms above 0 are allowed")
-        registered = self._state.routes.register(
-            Registration(
-                cluster_name=fields.name("clusterName"),
-                broker_addr=_address(fields, "brokerAddr"),
-                broker_name=fields.name("brokerName"),
-                broker_id=fields.long("brokerId"),
-                ha_server_addr=fields.optional_name("haServerAddr", 300) or "",
-                body=body,
-                zone_name=fields.optional_name(ZONE_NAME),
-                heartbeat_timeout_ms=timeout_ms,
-                enable_acting_master=fields.optional_boolean("enableActingMaster"),
-            ),
-            connection,
-            delete_missing_topics=self._state.config.namesrv.delete_topic_with_broker_registration,
-            peer=self._peer(connection),
+        given = Registration(
+            cluster_name=fields.name("clusterName"),
+            broker_addr=_address(fields, "brokerAddr"),
+            broker_name=fields.name("brokerName"),
+            broker_id=fields.long("brokerId"),
+            ha_server_addr=fields.optional_name("haServerAddr", 300) or "",
+            body=body,
+            zone_name=fields.optional_name(ZONE_NAME),
+            heartbeat_timeout_ms=timeout_ms,
+            enable_acting_master=fields.optional_boolean("enableActingMaster"),
         )
+        with _told(connection, request):
+            registered = self._state.routes.register(
+                given,
+                connection,
+                delete_missing_topics=self._state.config.namesrv.delete_topic_with_broker_registration,
+                peer=self._peer(connection),
+            )
         if registered.change is not None:
             self._state.notify([registered.change])
         told = {"haServerAddr": registered.ha_server_addr, "masterAddr": registered.master_addr}
@@ -111,7 +114,8 @@ class BrokerRequests:
         fields = Fields(request.ext_fields)
         cluster, address = fields.text("clusterName"), fields.text("brokerAddr")
         name, broker_id = fields.text("brokerName"), fields.long("brokerId")
-        self._state.routes.check_claim(cluster, address, name, broker_id, self._peer(connection))
+        with _told(connection, request):
+            check_claim(self._state.routes, Claim(cluster, address, name, broker_id), self._peer(connection))
         change = self._state.routes.unregister(cluster, address, name, broker_id)
         self._state.notify([change] if change is not None else [])
         return request.reply()
@@ -142,17 +146,39 @@ class BrokerRequests:
         return request.reply(body=broker_member_group(self._state.routes, cluster, name).encode())
 
     def register_topic(self, connection: Connection, request: Command) -> Answer:
-        topic, peer = Fields(request.ext_fields).name("topic"), self._peer(connection)
+        topic = Fields(request.ext_fields).name("topic")
         if len(request.body) > _LARGE_BODY:
-            return self._register_large_topic(topic, request, peer)
+            return self._register_large_topic(connection, request, topic)
         if request.body:
-            self._state.routes.register_topic(topic, TopicRouteData.decode(request.body).queue_datas, peer)
+            self._register_topic(connection, request, topic, TopicRouteData.decode(request.body))
         return request.reply()
 
-    async def _register_large_topic(self, topic: str, request: Command, peer: Peer) -> Command:
+    async def _register_large_topic(self, connection: Connection, request: Command, topic: str) -> Command:
         route = await self._read(lambda: TopicRouteData.decode(request.body))
-        self._state.routes.register_topic(topic, route.queue_datas, peer)
+        self._register_topic(connection, request, topic, route)
         return request.reply()
+
+    def _register_topic(
+        self, connection: Connection, request: Command, topic: str, route: TopicRouteData
+    ) -> None:
+        with _told(connection, request):
+            self._state.routes.register_topic(topic, route.queue_datas, self._peer(connection))
+
+
+@contextlib.contextmanager
+def _told(connection: Connection, request: Command) -> Iterator[None]:
+    """Logs a request that is refused within."""
+    try:
+        yield
+    except RequestError as error:
+        connection.peer_log.warning(
+            connection.peer_host,
+            "a broker's request is refused",
+            request=RequestCode(request.code).name,
+            peer=connection.peer,
+            error=str(error),
+        )
+        raise
 
 
 def _is_large(body: bytes) -> bool:

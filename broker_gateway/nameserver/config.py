@@ -126,8 +126,8 @@ class LakeNamesrvOptions(OptionGroup):
     )
     lake_broker_addresses: HostList = Field(
         "",
-        description="hosts and networks that may speak for brokers registered from elsewhere, and whose brokers"
-        " lakebrokers may connect to",
+        description="hosts and networks that may speak for brokers registered from elsewhere, whose brokers"
+        " lakebrokers may connect to, and that find room whatever other hosts registered",
     )
     lake_max_connections: int = Field(20_000, ge=1, le=1_000_000, description="connections at a time")
     lake_log_format: Literal["text", "json"] = Field("text", description="form of log lines")

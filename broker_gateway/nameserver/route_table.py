@@ -19,14 +19,23 @@ slave are read-only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Hashable, Iterable, KeysView, Mapping
+from dataclasses import replace
 from typing import Any
 
 import structlog
 
-from broker_gateway.nameserver.claims import OWN_MACHINE, Peer
-from broker_gateway.remoting.body.registration import RegisterBrokerBody
+from broker_gateway.nameserver.brokers import (
+    Broker,
+    BrokerKey,
+    LiveBroker,
+    MinBrokerIdChange,
+    Registered,
+    Registration,
+)
+from broker_gateway.nameserver.claims import OWN_MACHINE, Claim, Peer, check_claim
+from broker_gateway.nameserver.holdings import Held, Holder, Limits
+from broker_gateway.peer_log import PeerLog
 from broker_gateway.remoting.body.route import MASTER_ID, QueueData
 from broker_gateway.remoting.body.topic_config import PERM_READ, PERM_WRITE, DataVersion
 from broker_gateway.remoting.errors import RequestError
@@ -35,89 +44,14 @@ log = structlog.get_logger(__name__)
 
 DEFAULT_TIMEOUT_MS = 120_000
 MAX_TIMEOUT_MS = 86_400_000
-MAX_BROKERS = 10_000
-"""Addresses, each under every name it registered."""
-MAX_QUEUE_DATAS = 2_000_000
-"""Of all topics on all brokers."""
-MAX_MAPPED_QUEUES = 1_000_000
-"""Of all static topics on all brokers; a mapping counts as a queue itself."""
-MAX_FILTER_SERVERS = 100_000
-"""Of all brokers."""
-
-BrokerKey = tuple[str, str]
-"""Cluster and address."""
-
-
-@dataclass(slots=True)
-class Broker:
-    """The brokers of one name. `cluster` is that of the first that came, `clusters` that of each by its id."""
-
-    cluster: str
-    broker_name: str
-    broker_addrs: dict[int, str] = field(default_factory=dict)
-    clusters: dict[int, str] = field(default_factory=dict)
-    enable_acting_master: bool = False
-    zone_name: str | None = None
-
-    def min_broker_id(self) -> int:
-        return min(self.broker_addrs)
-
-
-@dataclass(slots=True)
-class LiveBroker:
-    """A broker that registered. Times in ms."""
-
-    last_update: int
-    timeout_ms: int
-    data_version: DataVersion
-    connection: Hashable
-    ha_server_addr: str
-    registered_from: str
-    """Host."""
-    tied: bool
-    """Whether the address is one that may be connected to (see `claims`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """A REGISTER_BROKER request. `enable_acting_master` is None from brokers before 5.0."""
-
-    cluster_name: str
-    broker_addr: str
-    broker_name: str
-    broker_id: int
-    ha_server_addr: str
-    body: RegisterBrokerBody
-    zone_name: str | None = None
-    heartbeat_timeout_ms: int | None = None
-    enable_acting_master: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MinBrokerIdChange:
-    """`notify` are the addresses that should hear of it."""
-
-    broker_name: str
-    min_broker_id: int
-    min_broker_addr: str
-    offline_broker_addr: str | None
-    ha_broker_addr: str | None
-    notify: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """Answer to a registration: a slave is told its master."""
-
-    ha_server_addr: str | None = None
-    master_addr: str | None = None
-    change: MinBrokerIdChange | None = None
+_LIFE_LINES = 20
+"""Of brokers that come and go, for a host and a minute."""
 
 
 class RouteTable:
-    """`clock` gives ms; only differences count."""
+    """`clock` gives ms; only differences count. What registering hosts hold is bounded by `limits`."""
 
-    def __init__(self, clock: Callable[[], int]) -> None:
+    def __init__(self, clock: Callable[[], int], limits: Limits | None = None) -> None:
         self._clock = clock
         self.topics: dict[str, dict[str, QueueData]] = {}
         self.brokers: dict[str, Broker] = {}
@@ -129,10 +63,8 @@ class RouteTable:
         self._by_connection: dict[Hashable, set[BrokerKey]] = {}
         self._names: dict[BrokerKey, set[str]] = {}
         self._by_name: dict[str, dict[str, None]] = {}
-        self._held = 0
-        self._queue_datas = 0
-        self._mapped_queues = 0
-        self._filter_servers = 0
+        self.held = Held(limits or Limits())
+        self._log = PeerLog()
 
     # registration
 
@@ -146,12 +78,11 @@ class RouteTable:
     ) -> Registered:
         """Takes a broker's registration. Raises RequestError when it is refused."""
         key = (given.cluster_name, given.broker_addr)
-        self.check_claim(*key, given.broker_name, given.broker_id, peer)
+        check_claim(self, Claim(*key, given.broker_name, given.broker_id), peer)
         known = self.brokers.get(given.broker_name)
         before = dict(known.broker_addrs) if known is not None else {}
-        if not self._is_newest(given, before):
+        if not self._is_newest(given, before, peer):
             return Registered(change=next(iter(self.unregister_address(*key)), None))
-        self._check_bounds(given, key)
         addrs = {
             number: addr
             for number, addr in before.items()
@@ -160,19 +91,27 @@ class RouteTable:
         first = given.broker_id not in addrs
         if first and len(given.body.topic_config_table) == 1:
             # one topic alone is an update by a broker that must have registered whole before
-            log.warning("a single topic of a broker that is not registered", broker=given.broker_name)
+            self._log.warning(
+                peer.host, "a single topic of a broker that is not registered", broker=given.broker_name
+            )
             raise RequestError("register broker failed")
         broker = known or Broker(given.cluster_name, given.broker_name)
         addrs[given.broker_id] = given.broker_addr
+        holder, brings = Holder.of(peer), _brings_topics(given, addrs)
+        self._check_bounds(given, key, holder, brings)
         self._take_broker(given, broker, addrs, peer)
-        self._take_topics(given, broker, key, first=first, delete_missing=delete_missing_topics)
+        if brings:
+            self._take_topics(given, broker, key, peer, first=first, delete_missing=delete_missing_topics)
+            self.held.queue_datas.hold(given.broker_name, len(self.topics_of(given.broker_name)), holder)
         self._take_live(given, key, connection, peer)
+        self.held.brokers.hold(key, self._addresses(key), holder)
+        self.held.filter_servers.hold(key, len(given.body.filter_server_list), holder)
         change = None
         if given.broker_id < min(before, default=0):
             change = self._change_of(broker, None, given.ha_server_addr)
         return self._registered(given, broker, change)
 
-    def _is_newest(self, given: Registration, before: dict[int, str]) -> bool:
+    def _is_newest(self, given: Registration, before: dict[int, str], peer: Peer) -> bool:
         """False when another address holds the broker id with a newer state (an old master that comes back)."""
         holder = before.get(given.broker_id)
         if holder is None or holder == given.broker_addr:
@@ -180,7 +119,8 @@ class RouteTable:
         live = self.live.get((given.cluster_name, holder))
         if live is None or live.data_version.state_version <= given.body.data_version.state_version:
             return True
-        log.warning(
+        self._log.warning(
+            peer.host,
             "a registration older than the one there is passed over",
             broker=given.broker_name,
             broker_id=given.broker_id,
@@ -189,30 +129,26 @@ class RouteTable:
         )
         return False
 
-    def _check_bounds(self, given: Registration, key: BrokerKey) -> None:
-        is_known = given.broker_name in self._names.get(key, ())
-        if max(len(self.live), self._held) >= MAX_BROKERS and not (is_known and key in self.live):
-            raise RequestError(f"{MAX_BROKERS} brokers are registered; no more are taken")
-        servers = len(given.body.filter_server_list) - len(self.filter_servers.get(key, ()))
-        if servers > 0 and self._filter_servers + servers > MAX_FILTER_SERVERS:
-            raise RequestError(f"filter servers of all brokers: {MAX_FILTER_SERVERS} are allowed")
-        new = sum(
-            given.broker_name not in self.topics.get(each, ()) for each in given.body.topic_config_table
-        )
-        if self._queue_datas + new > MAX_QUEUE_DATAS:
-            raise RequestError(f"topics of all brokers: {MAX_QUEUE_DATAS} are allowed; no more are taken")
+    def _check_bounds(self, given: Registration, key: BrokerKey, holder: Holder, brings: bool) -> None:
+        """Whether there is room for all of it. Raises RequestError."""
+        name, held = given.broker_name, self.held
+        is_known = name in self._names.get(key, ())
+        held.brokers.check(key, len(self._names.get(key, ())) + (not is_known), holder)
+        held.filter_servers.check(key, len(given.body.filter_server_list), holder)
+        if not brings:
+            return
+        new = sum(name not in self.topics.get(each, ()) for each in given.body.topic_config_table)
+        held.queue_datas.check(name, len(self.topics_of(name)) + new, holder)
         mapped = sum(
-            _weight(each) - _weight(self.mappings.get(topic, {}).get(given.broker_name))
+            _weight(each) - _weight(self.mappings.get(topic, {}).get(name))
             for topic, each in given.body.topic_queue_mapping_info_map.items()
         )
-        if mapped > 0 and self._mapped_queues + mapped > MAX_MAPPED_QUEUES:
-            raise RequestError(f"queues of static topics: {MAX_MAPPED_QUEUES} are allowed; no more are taken")
+        held.mapped_queues.check(name, held.mapped_queues.of(name) + mapped, holder)
 
     def _take_broker(self, given: Registration, broker: Broker, addrs: dict[int, str], peer: Peer) -> None:
         """Its name, id, address and cluster."""
         key = (given.cluster_name, given.broker_addr)
         names = self._names.setdefault(key, set())
-        self._held += given.broker_name not in names
         names.add(given.broker_name)
         clusters = {number: each for number, each in broker.clusters.items() if number in addrs}
         clusters[given.broker_id] = given.cluster_name
@@ -235,23 +171,22 @@ class RouteTable:
         self.clusters.setdefault(given.cluster_name, set()).add(given.broker_name)
 
     def _take_topics(
-        self, given: Registration, broker: Broker, key: BrokerKey, *, first: bool, delete_missing: bool
+        self,
+        given: Registration,
+        broker: Broker,
+        key: BrokerKey,
+        peer: Peer,
+        *,
+        first: bool,
+        delete_missing: bool,
     ) -> None:
-        is_master = given.broker_id == MASTER_ID
-        is_prime_slave = (
-            given.enable_acting_master is not None
-            and not is_master
-            and given.broker_id == broker.min_broker_id()
-        )
-        if not (is_master or is_prime_slave):
-            return
         body = given.body
         if delete_missing and not body.topic_queue_mapping_info_map:
             for topic in set(self.topics_of(broker.broker_name)) - set(body.topic_config_table):
                 self._drop_queue_data(topic, broker.broker_name)
         live = self.live.get(key)
         changed = first or live is None or live.data_version != body.data_version
-        read_only = is_prime_slave and broker.enable_acting_master
+        read_only = given.broker_id != MASTER_ID and broker.enable_acting_master
         alike: dict[tuple[int, ...], QueueData] = {}  # most topics of a broker have the same numbers
         for name, config in body.topic_config_table.items():
             if changed or broker.broker_name not in self.topics.get(name, ()):
@@ -262,19 +197,21 @@ class RouteTable:
                     queue_data = alike[numbers] = QueueData(broker.broker_name, *numbers)
                 self._put(name, queue_data)
         if changed:
-            self._take_mappings(broker.broker_name, body.topic_queue_mapping_info_map)
+            self._take_mappings(broker.broker_name, body.topic_queue_mapping_info_map, peer)
 
-    def _take_mappings(self, broker_name: str, given: Mapping[str, Any]) -> None:
-        others = set()
+    def _take_mappings(self, broker_name: str, given: Mapping[str, Any], peer: Peer) -> None:
+        others, held = set(), self.held.mapped_queues.of(broker_name)
         for topic, mapping in given.items():
             if mapping["bname"] != broker_name:
                 others.add(mapping["bname"])
             elif broker_name in self.topics.get(topic, ()):
                 mappings = self.mappings.setdefault(topic, {})
-                self._mapped_queues += _weight(mapping) - _weight(mappings.get(broker_name))
+                held += _weight(mapping) - _weight(mappings.get(broker_name))
                 mappings[broker_name] = mapping
+        self.held.mapped_queues.hold(broker_name, held, Holder.of(peer))
         if others:
-            log.warning(
+            self._log.warning(
+                peer.host,
                 "mappings of static topics under other brokers' names are passed over",
                 broker=broker_name,
                 named=sorted(others)[:5],
@@ -283,16 +220,20 @@ class RouteTable:
     def _take_live(self, given: Registration, key: BrokerKey, connection: Hashable, peer: Peer) -> None:
         before, tied = self.live.get(key), peer.is_tied_to(given.broker_addr)
         if before is None:
-            log.info(
+            self._log.info(
+                peer.host,
                 "new broker registered",
+                _LIFE_LINES,
                 broker=given.broker_name,
                 address=given.broker_addr,
                 registered_from=peer.host,
             )
         if before is None and not tied:
-            log.warning(
+            self._log.warning(
+                peer.host,
                 "a broker registered an address that it does not come from: no lakebroker connects to it unless "
                 "lakeBrokerAddresses lists its host",
+                _LIFE_LINES,
                 broker=given.broker_name,
                 address=given.broker_addr,
                 registered_from=peer.host,
@@ -312,7 +253,6 @@ class RouteTable:
         self._by_connection.setdefault(connection, set()).add(key)
         if given.body.filter_server_list:
             self.filter_servers[key] = list(given.body.filter_server_list)
-            self._filter_servers += len(self.filter_servers[key])
 
     def _registered(
         self, given: Registration, broker: Broker, change: MinBrokerIdChange | None
@@ -322,35 +262,6 @@ class RouteTable:
         if given.broker_id == MASTER_ID or live is None:
             return Registered(change=change)
         return Registered(live.ha_server_addr, master, change)
-
-    def check_claim(self, cluster: str, address: str, broker_name: str, broker_id: int, peer: Peer) -> None:
-        """Raises RequestError when somebody alive has this name and id, or this address, and `peer` may not speak for
-        it. An id below the master's is a claim on its place."""
-        keys = {(cluster, address)}
-        broker = self.brokers.get(broker_name)
-        if broker is not None:
-            keys |= {
-                (broker.clusters[number], addr)
-                for number, addr in broker.broker_addrs.items()
-                if addr == address or number == max(broker_id, MASTER_ID)
-            }
-        for key in keys:
-            live = self.live.get(key)
-            if live is not None and not peer.may_speak_for(live.registered_from):
-                log.warning(
-                    "a request for a broker that somebody else registered is refused; lakeBrokerAddresses allows it",
-                    broker=broker_name,
-                    broker_id=broker_id,
-                    address=address,
-                    holder=key[1],
-                    registered_from=live.registered_from,
-                    peer=peer.host,
-                )
-                raise RequestError(
-                    f"broker {broker_name} with id {broker_id} at {address}: {key[1]}, registered from "
-                    f"{live.registered_from}, is alive, and {peer.host} may not speak for it; try again when it is "
-                    "gone, or list this host in the name server's lakeBrokerAddresses"
-                )
 
     def _speaks_for_all(self, broker: Broker, broker_id: int, peer: Peer) -> bool:
         """Whether what this registration says of all brokers of the name counts: the one with the least id says it."""
@@ -371,15 +282,23 @@ class RouteTable:
         for name in {each.broker_name for each in queue_datas if each.broker_name in self.brokers}:
             broker = self.brokers[name]
             least = broker.min_broker_id()
-            self.check_claim(broker.clusters[least], broker.broker_addrs[least], name, least, peer)
+            check_claim(self, Claim(broker.clusters[least], broker.broker_addrs[least], name, least), peer)
         unknown = [each.broker_name for each in queue_datas if each.broker_name not in self.brokers]
         if unknown:
-            log.warning("a topic of an unknown broker is passed over", topic=topic, broker=unknown[0])
+            self._log.warning(
+                peer.host, "a topic of an unknown broker is passed over", topic=topic, broker=unknown[0]
+            )
             return
-        if self._queue_datas + len(queue_datas) > MAX_QUEUE_DATAS:
-            raise RequestError(f"topics of all brokers: {MAX_QUEUE_DATAS} are allowed; no more are taken")
+        held, there = self.held.queue_datas, self.topics.get(topic, {})
+        holders = {
+            name: held.holder(name) or Holder.of(peer) for name in {each.broker_name for each in queue_datas}
+        }
+        for name, holder in holders.items():
+            held.check(name, len(self.topics_of(name)) + (name not in there), holder)
         for each in queue_datas:
             self._put(topic, each)
+        for name, holder in holders.items():
+            held.hold(name, len(self.topics_of(name)), holder)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """On the brokers of the cluster, or on all."""
@@ -394,6 +313,11 @@ class RouteTable:
         live = self.live.get((cluster, address))
         if live is not None and peer.may_speak_for(live.registered_from):
             live.last_update = self._clock()
+
+    def registered_from(self, cluster: str, address: str) -> str:
+        """The host that registered it; empty when nobody did."""
+        live = self.live.get((cluster, address))
+        return "" if live is None else live.registered_from
 
     def data_version(self, cluster: str, address: str) -> DataVersion | None:
         live = self.live.get((cluster, address))
@@ -448,7 +372,15 @@ class RouteTable:
         was_least = bool(broker.broker_addrs) and broker_id == broker.min_broker_id()
         left = {number: each for number, each in broker.broker_addrs.items() if each != address}
         if len(left) < len(broker.broker_addrs):
-            log.info("broker unregistered", broker=broker.broker_name, broker_id=broker_id, address=address)
+            number = next(number for number, each in broker.broker_addrs.items() if each == address)
+            self._log.info(
+                self.registered_from(broker.clusters[number], address),
+                "broker unregistered",
+                _LIFE_LINES,
+                broker=broker.broker_name,
+                broker_id=broker_id,
+                address=address,
+            )
             self.version += 1
             replaced = broker.broker_addrs, broker.clusters
             broker.broker_addrs = left
@@ -486,7 +418,7 @@ class RouteTable:
 
     # parts
 
-    def topics_of(self, broker_name: str) -> Iterable[str]:
+    def topics_of(self, broker_name: str) -> KeysView[str]:
         """Topics of the brokers of a name."""
         return self._by_name.get(broker_name, {}).keys()
 
@@ -494,7 +426,6 @@ class RouteTable:
         queues = self.topics.setdefault(topic, {})
         before = queues.get(queue_data.broker_name)
         if before is None:
-            self._queue_datas += 1
             self._by_name.setdefault(queue_data.broker_name, {})[topic] = None
         if before is not queue_data and before != queue_data:
             queues[queue_data.broker_name] = queue_data
@@ -505,16 +436,17 @@ class RouteTable:
         if queues is None or queues.pop(broker_name, None) is None:
             return
         self.version += 1
-        self._queue_datas -= 1
         topics = self._by_name[broker_name]
         del topics[topic]
+        self.held.queue_datas.put(broker_name, len(topics))
         if not topics:
             del self._by_name[broker_name]
         if not queues:
             del self.topics[topic]
         mappings = self.mappings.get(topic)
         if mappings is not None:
-            self._mapped_queues -= _weight(mappings.pop(broker_name, None))
+            held = self.held.mapped_queues
+            held.put(broker_name, held.of(broker_name) - _weight(mappings.pop(broker_name, None)))
             if not mappings:
                 del self.mappings[topic]
 
@@ -529,9 +461,9 @@ class RouteTable:
         for key in {(clusters[number], addr) for number, addr in addrs.items()} - now:
             names = self._names[key]
             names.discard(broker.broker_name)
-            self._held -= 1
             if not names:
                 del self._names[key]
+            self.held.brokers.put(key, self._addresses(key))
         left = set(clusters.values()) - set(broker.clusters.values())
         for cluster in left:
             names = self.clusters[cluster]
@@ -541,11 +473,17 @@ class RouteTable:
         if broker.cluster in left and broker.clusters:
             broker.cluster = broker.clusters[broker.min_broker_id()]
 
+    def _addresses(self, key: BrokerKey) -> int:
+        """What an address counts for: each of its names; one whose names others have is there until it goes."""
+        return len(self._names.get(key, ())) or int(key in self.live)
+
     def _drop_live(self, key: BrokerKey) -> None:
         live = self.live.pop(key, None)
         if live is None:
             return
-        self._filter_servers -= len(self.filter_servers.pop(key, ()))
+        self.filter_servers.pop(key, None)
+        self.held.filter_servers.put(key, 0)
+        self.held.brokers.put(key, self._addresses(key))
         keys = self._by_connection[live.connection]
         keys.discard(key)
         if not keys:
@@ -561,6 +499,13 @@ class RouteTable:
             if (offline is not None or len(addrs) == 1 or number != least) and self.is_tied(broker, number)
         ]
         return MinBrokerIdChange(broker.broker_name, least, addrs[least], offline, ha, tuple(told))
+
+
+def _brings_topics(given: Registration, addrs: Mapping[int, str]) -> bool:
+    """Whether topics of the name are those that this broker has: the master, since 5.0 a slave without one too."""
+    if given.broker_id == MASTER_ID:
+        return True
+    return given.enable_acting_master is not None and given.broker_id == min(addrs)
 
 
 def _weight(mapping: dict[str, Any] | None) -> int:

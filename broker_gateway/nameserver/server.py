@@ -11,10 +11,11 @@ import structlog
 from broker_gateway.errors import StartError
 from broker_gateway.nameserver.admin_requests import AdminRequests
 from broker_gateway.nameserver.broker_requests import BrokerRequests
+from broker_gateway.nameserver.brokers import MinBrokerIdChange
 from broker_gateway.nameserver.client_requests import ClientRequests
 from broker_gateway.nameserver.config import NameServerConfig
-from broker_gateway.nameserver.route_table import MinBrokerIdChange
 from broker_gateway.nameserver.state import State
+from broker_gateway.peer_log import PeerLog
 from broker_gateway.places import Places
 from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode
@@ -29,6 +30,8 @@ _NOTIFY_TIMEOUT_S = 0.3
 _PAUSE_MS = 1000
 """A wait that takes this much too long: the process stood still, and signs of life wait in its sockets."""
 _MAX_NOTIFICATIONS = 1000
+_SILENT_LINES = 20
+"""Of brokers of one host, in a minute."""
 
 
 class NameServer:
@@ -50,6 +53,7 @@ class NameServer:
             places=places,
         )
         self._client = RemotingClient(one_way_limit=config.server.server_oneway_semaphore_value)
+        self._peer_log = PeerLog()
         self._scan: asyncio.Task[None] | None = None
         self._notifications: set[asyncio.Task[None]] = set()
 
@@ -113,7 +117,13 @@ class NameServer:
     def _unregister_silent(self) -> None:
         for (cluster, address), connection in self._state.routes.expired():
             try:
-                log.warning("a broker is silent; it is unregistered", cluster=cluster, address=address)
+                self._peer_log.warning(
+                    self._state.routes.registered_from(cluster, address),
+                    "a broker is silent; it is unregistered",
+                    _SILENT_LINES,
+                    cluster=cluster,
+                    address=address,
+                )
                 if isinstance(connection, Connection):
                     connection.close("its broker is silent", at_once=True)
                 self._state.notify(self._state.routes.unregister_address(cluster, address))

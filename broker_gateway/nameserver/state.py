@@ -10,9 +10,10 @@ import structlog
 
 from broker_gateway.errors import HostError
 from broker_gateway.files import write_whole
+from broker_gateway.nameserver.brokers import MinBrokerIdChange
 from broker_gateway.nameserver.config import NameServerConfig
 from broker_gateway.nameserver.kv_config import KVConfig
-from broker_gateway.nameserver.route_table import MinBrokerIdChange, RouteTable
+from broker_gateway.nameserver.route_table import RouteTable
 from broker_gateway.remoting.errors import BodyError, RequestError
 from broker_gateway.to_its_end import to_its_end
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import structlog
 
+from broker_gateway.peer_log import PeerLog
 from broker_gateway.remoting.address import parse_address
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
@@ -49,6 +50,7 @@ class RemotingClient:
         self._one_way = asyncio.Semaphore(one_way_limit)
         self._async = asyncio.Semaphore(async_limit)
         self._connect_timeout_s = connect_timeout_s
+        self._peer_log = PeerLog()
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
         self._connections: dict[str, Connection] = {}
         self._preferred: str | None = None
@@ -179,7 +181,11 @@ class RemotingClient:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self._processors, self._options, on_close=gone), host, port
+                    lambda: Connection(
+                        self._processors, self._options, on_close=gone, peer_log=self._peer_log
+                    ),
+                    host,
+                    port,
                 )
         except TimeoutError as error:
             raise ConnectError(f"{address}: no connection in {self._connect_timeout_s:g} s") from error

@@ -21,6 +21,7 @@ from typing import cast
 
 import structlog
 
+from broker_gateway.peer_log import PeerLog
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.command import ONE_WAY_FLAG, Command
 from broker_gateway.remoting.errors import (
@@ -41,6 +42,8 @@ _TURN_S = 0.002
 """Serving one connection before others get a turn."""
 _LARGE = 64 << 10
 """Bytes of a body."""
+_FAILED_LINES = 10
+"""Of requests that failed, with what was raised, for an address and a minute."""
 
 Answer = Command | None | Awaitable[Command | None]
 Processor = Callable[["Connection", Command], "Answer"]
@@ -68,7 +71,10 @@ class ConnectionOptions:
 
 
 class Connection(asyncio.Protocol):
-    """`on_open`, `on_close` and `on_held` are told this connection; `on_held` when `held` has changed."""
+    """`on_open`, `on_close` and `on_held` are told this connection; `on_held` when `held` has changed.
+
+    What its peer causes is logged in `peer_log`, which connections share whose peers are to be bounded together.
+    """
 
     def __init__(
         self,
@@ -78,6 +84,7 @@ class Connection(asyncio.Protocol):
         on_open: Callable[[Connection], None] | None = None,
         on_close: Callable[[Connection], None] | None = None,
         on_held: Callable[[Connection], None] | None = None,
+        peer_log: PeerLog | None = None,
     ) -> None:
         self._processors = processors
         self._options = options
@@ -102,6 +109,7 @@ class Connection(asyncio.Protocol):
         self.peer = "?"
         """`host:port` of the other end."""
         self.peer_host = ""
+        self.peer_log = peer_log or PeerLog()
         self.received = 0
         """Commands that came in."""
 
@@ -281,7 +289,12 @@ class Connection(asyncio.Protocol):
         self._read_paused = wait
 
     def _broken(self, error: ProtocolError) -> None:
-        log.warning("a peer broke the protocol; its connection is closed", peer=self.peer, error=str(error))
+        self.peer_log.warning(
+            self.peer_host,
+            "a peer broke the protocol; its connection is closed",
+            peer=self.peer,
+            error=str(error),
+        )
         self.close(str(error), at_once=True)
 
     def _answered(self, command: Command) -> None:
@@ -300,7 +313,7 @@ class Connection(asyncio.Protocol):
         try:
             answer = processor(self, command)
         except Exception as error:
-            self._respond(command, _failure(command, error, self.peer))
+            self._respond(command, self._failure(command, error))
             return
         if inspect.isawaitable(answer):
             task = self._loop.create_task(self._serve(command, answer))
@@ -314,7 +327,7 @@ class Connection(asyncio.Protocol):
         try:
             response = await answer
         except Exception as error:
-            response = _failure(command, error, self.peer)
+            response = self._failure(command, error)
         self._respond(command, response)
 
     def _served(self, size: int, task: asyncio.Task[None]) -> None:
@@ -322,6 +335,22 @@ class Connection(asyncio.Protocol):
         self._serving -= size
         if self._again is None and self.is_open:
             self._serve_buffered()
+
+    def _failure(self, command: Command, error: Exception) -> Command:
+        """The answer to a request whose processor raised."""
+        if isinstance(error, RequestError):
+            return command.reply(error.code, remark=str(error))
+        if isinstance(error, BodyError):
+            return command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        self.peer_log.error(
+            self.peer_host,
+            "a request failed",
+            _FAILED_LINES,
+            peer=self.peer,
+            code=command.code,
+            exc_info=error,
+        )
+        return command.reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
     # writing
 
@@ -331,7 +360,9 @@ class Connection(asyncio.Protocol):
         try:
             self._send(response)
         except EncodeError as error:
-            log.error("a response does not fit", peer=self.peer, code=request.code, error=str(error))
+            self.peer_log.error(
+                self.peer_host, "a response does not fit", peer=self.peer, code=request.code, error=str(error)
+            )
             self._send(request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
 
     def _send(self, command: Command) -> None:
@@ -358,13 +389,3 @@ class Connection(asyncio.Protocol):
             self.close(f"idle for {idle_s:g} s", at_once=True)
         else:
             self._idle = self._loop.call_at(oldest + idle_s, self._look_at_idle)
-
-
-def _failure(command: Command, error: Exception, peer: str) -> Command:
-    """The answer to a request whose processor raised."""
-    if isinstance(error, RequestError):
-        return command.reply(error.code, remark=str(error))
-    if isinstance(error, BodyError):
-        return command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
-    log.error("a request failed", peer=peer, code=command.code, exc_info=error)
-    return command.reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")

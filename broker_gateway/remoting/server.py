@@ -9,6 +9,7 @@ from functools import partial
 
 import structlog
 
+from broker_gateway.peer_log import PeerLog
 from broker_gateway.places import Place, Places
 from broker_gateway.remoting.address import is_loopback
 from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
@@ -52,6 +53,7 @@ class RemotingServer:
         self._held: dict[Connection, int] = {}
         self._total_held = 0
         self._refused, self._stalled = Seldom(), Seldom()
+        self._peer_log = PeerLog()
         self._servers: list[asyncio.Server] = []
         self.port = 0
         """The port that was listened on first."""
@@ -102,6 +104,7 @@ class RemotingServer:
             on_open=self._opened,
             on_close=self._closed,
             on_held=self._weigh,
+            peer_log=self._peer_log,
         )
 
     def _opened(self, connection: Connection) -> None:

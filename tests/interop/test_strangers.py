@@ -98,7 +98,8 @@ def test_a_stranger_gets_nothing_of_a_route_and_takes_nothing_away(
         far.start()
         wait_until(lambda: route(lake, host) == {"lake": 8, "far": 8})
         log = name_server.log.read_text()
-        assert "lakeBrokerAddresses allows it" in log
+        assert "a broker's request is refused" in log
+        assert "list this host in the name server's lakeBrokerAddresses" in log
 
 
 def wait_until(condition: object, limit_s: float = 60.0) -> None:

@@ -36,7 +36,12 @@ class Guard:
 
         def guarded(connection: Connection, request: Command) -> Answer:
             if not self._allowed(connection):
-                log.warning("refused from another machine", request=code.name, peer=connection.peer)
+                connection.peer_log.warning(
+                    connection.peer_host,
+                    "refused from another machine",
+                    request=code.name,
+                    peer=connection.peer,
+                )
                 raise RequestError(
                     f"{code.name} is taken from the broker's own machine only; set lakeRemoteAdmin=true there",
                     ResponseCode.NO_PERMISSION,

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker_gateway.config import default_ip
 from broker_gateway.nameserver.broker_requests import _is_large
+from broker_gateway.nameserver.brokers import MinBrokerIdChange
 from broker_gateway.nameserver.config import load_config
-from broker_gateway.nameserver.route_table import MinBrokerIdChange, RouteTable
+from broker_gateway.nameserver.route_table import RouteTable
 from broker_gateway.nameserver.server import NameServer
 from broker_gateway.remoting.body.registration import RegisterBrokerBody
 from broker_gateway.remoting.body.route import ClusterInfo, QueueData, TopicRouteData
@@ -571,3 +573,17 @@ def test_print_options(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert {"listenPort=5", "orderMessageEnable=true", f"configStorePath={path}"} <= set(lines)
     assert "scanNotActiveBrokerInterval=5000" in lines
+
+
+def test_requests_that_are_refused_are_told_once_a_minute(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with name_server(tmp_path) as broker:
+            with capture_logs() as lines:
+                for number in range(50):
+                    single = RegisterBrokerBody(DataVersion(0, 0, 1), {"t": TopicConfig("t", 1, 1)})
+                    body = single.encode(compress=False)
+                    assert (await broker.register(body, brokerName=f"b{number}")).code != 0
+            assert len(lines) <= 2, lines
+            assert "a broker's request is refused" in {each["event"] for each in lines}
+
+    run(test)

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import uvloop
@@ -543,3 +543,34 @@ def test_whoever_is_cancelled_while_it_connects_is_cancelled() -> None:
             await client.close()
 
     asyncio.run(scenario())
+
+
+def test_garbage_from_an_address_is_one_line_however_many_connections_bring_it(run: Run) -> None:
+    async def test() -> None:
+        async with served() as server:
+            host, _, port = server.address.rpartition(":")
+            with capture_logs() as lines:
+                for number in range(50):
+                    source = (f"127.0.0.{3 + number % 2}", 0)
+                    reader, writer = await asyncio.open_connection(host, int(port), local_addr=source)
+                    writer.write(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n")
+                    with suppress(ConnectionError):
+                        assert not await asyncio.wait_for(reader.read(), 20)
+                    writer.close()
+            broken = [each for each in lines if "broke the protocol" in each["event"]]
+            assert [each["peer"].rpartition(":")[0] for each in broken] == ["127.0.0.3", "127.0.0.4"]
+
+    run(test)
+
+
+def test_requests_that_fail_are_told_a_few_times_each_minute(run: Run) -> None:
+    async def test() -> None:
+        async with served() as server, client_of() as client:
+            with capture_logs() as lines:
+                for _ in range(50):
+                    assert (
+                        await client.invoke(server.address, Command(FAILS))
+                    ).code == ResponseCode.SYSTEM_ERROR
+            assert len([each for each in lines if each["event"] == "a request failed"]) == 10
+
+    run(test)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker_gateway.nameserver import route_queries
-from broker_gateway.nameserver.claims import OWN_MACHINE, Peer
+from broker_gateway.nameserver.claims import OWN_MACHINE, Claim, Peer, check_claim
 from broker_gateway.nameserver.route_table import RouteTable
 from broker_gateway.remoting.body.route import QueueData
 from broker_gateway.remoting.errors import RequestError
@@ -78,10 +78,9 @@ def test_unregistering_is_the_owners(table: RouteTable) -> None:
     for cluster in ("c", "evil"):
         for broker_id in (0, 1, -1):
             with pytest.raises(RequestError, match=REFUSED):
-                table.check_claim(cluster, ADDRESS, "b", broker_id, STRANGER)
-    table.check_claim("c", ADDRESS, "b", 0, OWNER)
-    table.check_claim("c", ADDRESS, "b", 0, OWN_MACHINE)
-    table.check_claim("c", ADDRESS, "b", 0, Peer("10.0.0.66", trusted_hosts("10.0.0.0/24")))
+                check_claim(table, Claim(cluster, ADDRESS, "b", broker_id), STRANGER)
+    for peer in (OWNER, OWN_MACHINE, Peer("10.0.0.66", trusted_hosts("10.0.0.0/24"))):
+        check_claim(table, Claim("c", ADDRESS, "b", 0), peer)
 
 
 def test_topics_of_a_broker_are_changed_by_it_alone(table: RouteTable) -> None:

@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 
-from broker_gateway.nameserver import route_queries, route_table
-from broker_gateway.nameserver.route_table import (
-    MinBrokerIdChange,
-    Registered,
-    Registration,
-    RouteTable,
-)
+from broker_gateway.nameserver import route_queries
+from broker_gateway.nameserver.brokers import MinBrokerIdChange, Registered, Registration
+from broker_gateway.nameserver.holdings import Limits
+from broker_gateway.nameserver.route_table import MAX_TIMEOUT_MS, RouteTable
 from broker_gateway.remoting.body.registration import RegisterBrokerBody
 from broker_gateway.remoting.body.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from broker_gateway.remoting.body.topic_config import DataVersion, TopicConfig
@@ -87,7 +84,8 @@ def perm(table: RouteTable, topic: str = "orders") -> int:
 def nothing_is_left(table: RouteTable) -> bool:
     left = (table.topics, table.brokers, table.clusters, table.live, table.filter_servers, table.mappings)
     kept = (table._by_connection, table._names, table._by_name)
-    counts = (table._held, table._queue_datas, table._mapped_queues, table._filter_servers)
+    held = table.held
+    counts = [len(each) for each in (held.brokers, held.queue_datas, held.mapped_queues, held.filter_servers)]
     return not any(left) and not any(kept) and not any(counts)
 
 
@@ -192,7 +190,7 @@ def test_expiry_as_the_broker_asked(table: RouteTable, clock: Clock) -> None:
     table.register(registration(0, "h:9", name="b2", timeout_ms=1 << 60), "slow")
     clock.now += 10_001
     assert [key for key, _ in table.expired()] == [("c", MASTER)]
-    clock.now += route_table.MAX_TIMEOUT_MS
+    clock.now += MAX_TIMEOUT_MS
     assert len(table.expired()) == 2, "nobody is kept for ever"
 
 
@@ -388,9 +386,8 @@ def test_zones(table: RouteTable) -> None:
 # bounds
 
 
-def test_bounds(table: RouteTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(route_table, "MAX_BROKERS", 1)
-    monkeypatch.setattr(route_table, "MAX_QUEUE_DATAS", 3)
+def test_bounds(clock: Clock) -> None:
+    table = RouteTable(clock, Limits(brokers=1, queue_datas=3))
     table.register(registration(), "conn")
     with pytest.raises(RequestError, match="1 brokers are registered"):
         table.register(registration(0, "h:9", name="b2"), "other")
@@ -404,10 +401,10 @@ def test_bounds(table: RouteTable, monkeypatch: pytest.MonkeyPatch) -> None:
     assert nothing_is_left(table)
 
 
-def test_queues_of_static_topics_are_bounded(table: RouteTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(route_table, "MAX_MAPPED_QUEUES", 3)
+def test_queues_of_static_topics_are_bounded(clock: Clock) -> None:
+    table = RouteTable(clock, Limits(mapped_queues=3))
     mapping = {"bname": "b", "currIdMap": {0: 0, 1: 1}, "topic": "orders"}
-    with pytest.raises(RequestError, match="queues of static topics: 3 are allowed"):
+    with pytest.raises(RequestError, match="queues of static topics are registered, 3 are allowed"):
         table.register(
             registration(topic_queue_mapping_info_map={"orders": mapping, "other": mapping}), "conn"
         )
@@ -415,7 +412,7 @@ def test_queues_of_static_topics_are_bounded(table: RouteTable, monkeypatch: pyt
     table.register(registration(topic_queue_mapping_info_map={"orders": mapping}), "conn")
     assert table.mappings == {"orders": {"b": mapping}}
     table.delete_topic("orders")
-    assert table._mapped_queues == 0
+    assert len(table.held.mapped_queues) == 0
 
 
 # what grows, and what a change costs
@@ -458,8 +455,8 @@ def test_a_broker_that_moves_to_another_cluster(table: RouteTable, clock: Clock)
     assert nothing_is_left(table)
 
 
-def test_an_address_under_many_names_is_bounded(table: RouteTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(route_table, "MAX_BROKERS", 3)
+def test_an_address_under_many_names_is_bounded(clock: Clock) -> None:
+    table = RouteTable(clock, Limits(brokers=3))
     for number in range(3):
         table.register(registration(name=f"b{number}"), "conn")
     with pytest.raises(RequestError, match="3 brokers are registered"):
@@ -471,10 +468,8 @@ def test_an_address_under_many_names_is_bounded(table: RouteTable, monkeypatch: 
     assert nothing_is_left(table)
 
 
-def test_addresses_that_replace_each_other_are_bounded(
-    table: RouteTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(route_table, "MAX_BROKERS", 3)
+def test_addresses_that_replace_each_other_are_bounded(clock: Clock) -> None:
+    table = RouteTable(clock, Limits(brokers=3))
     for number in range(3):
         table.register(registration(0, f"h:{number}"), "conn")
     with pytest.raises(RequestError, match="3 brokers are registered"):
@@ -493,16 +488,14 @@ def test_a_broker_that_is_refused_for_its_age_is_nowhere(table: RouteTable) -> N
     assert nothing_is_left(table)
 
 
-def test_filter_servers_are_bounded_and_go_with_their_broker(
-    table: RouteTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(route_table, "MAX_FILTER_SERVERS", 3)
+def test_filter_servers_are_bounded_and_go_with_their_broker(clock: Clock) -> None:
+    table = RouteTable(clock, Limits(filter_servers=3))
     for servers in (("f:1", "f:2"), ("f:1", "f:3", "f:4")):
         table.register(registration(filter_server_list=servers), "conn")
     with pytest.raises(RequestError, match="3 are allowed"):
         table.register(registration(0, SLAVE, name="other", filter_server_list=("f:5",)), "conn")
     table.register(registration(), "conn")
-    assert table._filter_servers == 0
+    assert len(table.held.filter_servers) == 0
     table.connection_closed("conn")
     assert nothing_is_left(table)
 
@@ -520,13 +513,11 @@ def test_mappings_are_those_of_the_broker_itself_and_go_with_it(table: RouteTabl
         assert set(table.mappings["orders"]) == {name}
         assert "other" not in table.mappings
         table.connection_closed(name)
-    assert (table.mappings, table._mapped_queues) == ({}, 0)
+    assert (table.mappings, len(table.held.mapped_queues)) == ({}, 0)
 
 
-def test_a_mapping_without_queues_counts_and_one_again_does_not(
-    table: RouteTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(route_table, "MAX_MAPPED_QUEUES", 1)
+def test_a_mapping_without_queues_counts_and_one_again_does_not(clock: Clock) -> None:
+    table = RouteTable(clock, Limits(mapped_queues=1))
     info = {"orders": mapping_of("b")}
     for version in (1, 2):
         table.register(registration(version=version, topic_queue_mapping_info_map=info), "conn")
