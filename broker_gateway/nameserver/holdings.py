@@ -101,6 +101,8 @@ class Holdings:
 
     def hold(self, key: Hashable, count: int, holder: Holder) -> None:
         """So many are under the key now, and held by `holder`, whoever held them before."""
+        if self._of.get(key, (holder, 0)) == (holder, count):
+            return
         self.put(key, 0)
         if count:
             self._of[key] = (holder, 0)

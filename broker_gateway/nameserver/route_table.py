@@ -102,10 +102,8 @@ class RouteTable:
         self._take_broker(given, broker, addrs, peer)
         if brings:
             self._take_topics(given, broker, key, peer, first=first, delete_missing=delete_missing_topics)
-            self.held.queue_datas.hold(given.broker_name, len(self.topics_of(given.broker_name)), holder)
         self._take_live(given, key, connection, peer)
-        self.held.brokers.hold(key, self._addresses(key), holder)
-        self.held.filter_servers.hold(key, len(given.body.filter_server_list), holder)
+        self._hold(given, key, holder, brings)
         change = None
         if given.broker_id < min(before, default=0):
             change = self._change_of(broker, None, given.ha_server_addr)
@@ -144,6 +142,13 @@ class RouteTable:
             for topic, each in given.body.topic_queue_mapping_info_map.items()
         )
         held.mapped_queues.check(name, held.mapped_queues.of(name) + mapped, holder)
+
+    def _hold(self, given: Registration, key: BrokerKey, holder: Holder, brings: bool) -> None:
+        """What it registered is held by `holder` from now on."""
+        self.held.brokers.hold(key, self._addresses(key), holder)
+        self.held.filter_servers.hold(key, len(given.body.filter_server_list), holder)
+        if brings:
+            self.held.queue_datas.hold(given.broker_name, len(self.topics_of(given.broker_name)), holder)
 
     def _take_broker(self, given: Registration, broker: Broker, addrs: dict[int, str], peer: Peer) -> None:
         """Its name, id, address and cluster."""

@@ -47,7 +47,7 @@ class Broker:
 
     async def ask(self, code: RequestCode, body: bytes = b"", version: int = 513, **fields: Any) -> Command:
         texts = {name: str(value) for name, value in fields.items()}
-        return await self.client.invoke(self.address, Command(code, texts, body, version=version))
+        return await self.client.invoke(self.address, Command(code, texts, body, version=version), 20)
 
     async def register(self, body: bytes, version: int = 513, **fields: Any) -> Command:
         header = {
