@@ -24,8 +24,8 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 
 Response = rpc.ReceiveMessageResponse | bytes
 MAX_BATCH = 32
-REPLY_BYTES = 16 << 20
-"""A receive stops taking messages once their bodies pass this."""
+REPLY_BYTES = 1 << 20
+"""A receive stops taking messages once their bodies pass this (RocketMQ's at 256 KiB): larger ones would hold the loop."""
 _SLACK_S = 0.2
 """Part of a call's deadline left for the reply to travel."""
 _REQUEST_TIMEOUT_MS = 3000

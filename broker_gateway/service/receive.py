@@ -22,11 +22,11 @@ from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.minute_stats import MinuteStatistics
+from broker_gateway.line import Line
 from broker_gateway.metrics import Metrics
 from broker_gateway.service import shortcuts
 from broker_gateway.service.admission import Lane, host_of
 from broker_gateway.service.context import CallContext
-from broker_gateway.service.line import Line
 from broker_gateway.service.poll import Poll, PollReader, Response
 from broker_gateway.service.redelivery import Redelivery
 from broker_gateway.service.reply import Reply

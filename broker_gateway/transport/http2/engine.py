@@ -40,7 +40,7 @@ from httpunk._httpunk import (
 )
 
 from broker_gateway.places import Place
-from broker_gateway.transport.http2.pace import Overhead, Pace
+from broker_gateway.transport.http2.pace import QUANTUM_S, Overhead, Pace
 from broker_gateway.transport.http2.replies import CONNECTION_BYTES, Replies
 from broker_gateway.turn import Stage, Turn
 
@@ -148,9 +148,11 @@ class Connection(asyncio.Protocol):
         self._unread: deque[bytes] = deque()
         self._frames: Iterator[Any] = iter(())
         self._deferred = False
+        self._ending: deque[StreamHandler] = deque()  # calls to be stopped, of a connection that is closed
+        self._lost = False
         self._waiting = 0  # bytes of replies
         self._unwritten = 0  # of them, those that the peer's socket does not take
-        self.peer = ""
+        self.peer = self.host = ""
         self.opened_at = self.last_heard = self.called_at = time.monotonic()
         self._overhead = Overhead(self.opened_at)
         self.pinged_at = 0.0
@@ -162,6 +164,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         address = self._transport.get_extra_info("peername") or ("", 0)
+        self.host = address[0]
         self.peer = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
         self._transport.set_write_buffer_limits(high=1 << 20)
         self._state.begin()
@@ -175,26 +178,31 @@ class Connection(asyncio.Protocol):
             self._first = data[:1]
         if self._deferred:
             self._unread.append(data)
-        elif len(data) <= _DECODED_BYTES:
-            if not self._serve(data, self._pace.until(now)):
-                self._defer()
-        else:
+            return
+        until = self._pace.until(self.host, now)
+        if len(data) > _DECODED_BYTES or until <= now:
             self._unread.extend(
                 [data[at : at + _DECODED_BYTES] for at in range(0, len(data), _DECODED_BYTES)]
             )
-            self._serve_unread(now)
+            self._serve_unread(until)
+        elif not self._serve(data, until):
+            self._defer()
+        self._pace.spent(self.host, time.monotonic() - now)
 
-    def go_on(self) -> None:
+    def go_on(self, until: float) -> None:
         """Serves some of what a turn before left."""
         self._deferred = False
         try:
-            self._serve_unread(time.monotonic())
+            if self._closing:
+                self._end(until)
+            else:
+                self._serve_unread(until)
         except Exception:
             log.exception("a connection is closed", peer=self.peer)
             self.abort()
 
-    def _serve_unread(self, now: float) -> None:
-        until, unread = self._pace.until(now), self._unread
+    def _serve_unread(self, until: float) -> None:
+        unread = self._unread
         done = self._serve(b"", until)
         while done and unread and not self._closing and time.monotonic() <= until:
             done = self._serve(unread.popleft(), until)
@@ -248,12 +256,31 @@ class Connection(asyncio.Protocol):
         self._closing = True
         self._unread.clear()
         self._frames = iter(())
-        for handler, _ in self._state.fail(ConnectionClosedError("connection closed")):
-            handler.stopped()
-        self._waiting = 0
-        self._replies.holds(self, 0)
-        self._place.leave()
-        self._on_close(self)
+        self._lost = True
+        self._fail("connection closed")
+
+    def _fail(self, reason: str) -> None:
+        """Nothing more comes or goes: ends what is under way, of thousands of calls some in each turn."""
+        self._ending.extend(handler for handler, _ in self._state.fail(ConnectionClosedError(reason)))
+        if not self._deferred:
+            self._end(time.monotonic() + QUANTUM_S)
+
+    def _end(self, until: float) -> None:
+        while self._ending and time.monotonic() < until:
+            for _ in range(min(_LOOK_EVERY, len(self._ending))):
+                try:
+                    self._ending.popleft().stopped()
+                except Exception:
+                    log.exception("a call of a connection that is closed was not ended", peer=self.peer)
+        if self._ending:
+            self._deferred = True
+            self._pace.defer(self)
+        elif self._lost:
+            self._lost = False  # told once
+            self._waiting = 0
+            self._replies.holds(self, 0)
+            self._place.leave()
+            self._on_close(self)
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -481,9 +508,8 @@ class Connection(asyncio.Protocol):
         if not self.settled and self._first == b"\x16":
             self._on_tls(self)
         self._after(self._state.send_goaway(reason))
-        for handler, _ in self._state.fail(ConnectionClosedError("protocol error")):
-            handler.stopped()
         self.close()
+        self._fail("protocol error")
 
     def _sent(self, verdict: Any) -> None:
         if verdict.stopped is not None:
@@ -522,6 +548,8 @@ class Connection(asyncio.Protocol):
                 break
             data = bytes(pending)
             pending.release()
+            if self._transport.is_closing():  # the peer is gone, and that is told next
+                return
             self._transport.write(data)
             self._overhead.sent += len(data)
             for handler in self._state.credit_written():

@@ -1,8 +1,8 @@
-"""How much of the event loop a connection gets: frames are served for a share of each turn, floods are turned away.
+"""How much of the event loop a peer gets: frames are served for a share of each turn, floods are turned away.
 
 | frames | bound |
 |---|---|
-| all | QUANTUM_S a turn, less where many connections have more to serve; what is left is served in later turns |
+| all | QUANTUM_S a turn for the connections of an address; what is left is served in later turns, the addresses in turns |
 | SETTINGS | 100 at once, 20 a second |
 | WINDOW_UPDATE, PRIORITY, acknowledged PING | 10,000 at once, 1,000 a second, and one for each 4 bytes sent to the peer |
 
@@ -13,54 +13,85 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from typing import Protocol
 
-QUANTUM_S = 0.005
-_LEAST_QUANTUM_S = 0.0005
-TURN_S = 0.02
-"""For all connections that have something left from turns before."""
+from broker_gateway.line import Line
+
+QUANTUM_S = 0.002
+"""What the connections of an address may take of a turn; what they have beyond it is deferred."""
+TURN_S = 0.004
+"""What may be done of a turn of what was deferred, for all addresses."""
 _SETTINGS, _SETTINGS_A_S = 100, 20.0
 _OVERHEAD, _OVERHEAD_A_S, _BYTES_EACH = 10_000, 1000.0, 4
 
 
 class Backlogged(Protocol):
-    """A connection with frames that wait for their turn."""
+    """A connection with work that waits for its turn; `host` is its peer's address without the port."""
 
-    def go_on(self) -> None:
-        """Serves some; what is still left is deferred again."""
+    host: str
+
+    def go_on(self, until: float) -> None:
+        """Does some of it, up to a time; what is still left is deferred again."""
 
 
 class Pace:
-    """Shares the turns of the event loop between connections."""
+    """Shares the turns of the event loop between the addresses that connections come from.
+
+    An address that took more than its share of a turn, by one large request perhaps, waits for as many turns longer.
+    """
 
     def __init__(self) -> None:
-        self._waiting: deque[Backlogged] = deque()
+        self._waiting: Line[Backlogged] = Line()
+        self._scheduled = False
+        self._spent: dict[str, float] = {}
+        """Seconds by address, of this turn and what was too much in those before."""
 
-    def until(self, now: float) -> float:
-        """Up to when a connection may serve that begins `now`, by the monotonic clock."""
-        share = TURN_S / (1 + len(self._waiting))
-        return now + min(QUANTUM_S, max(_LEAST_QUANTUM_S, share))
+    def until(self, host: str, now: float) -> float:
+        """Up to when a connection of `host` may serve, by the monotonic clock; `now` or before it: not in this turn."""
+        return now + QUANTUM_S - self._spent.get(host, 0.0)
+
+    def spent(self, host: str, seconds: float) -> None:
+        """What a connection of `host` took of this turn."""
+        if not self._spent:
+            asyncio.get_running_loop().call_soon(self._turn_over)
+        self._spent[host] = self._spent.get(host, 0.0) + seconds
+
+    def _turn_over(self) -> None:
+        self._spent = {host: spent - QUANTUM_S for host, spent in self._spent.items() if spent > QUANTUM_S}
+        if self._spent:
+            asyncio.get_running_loop().call_soon(self._turn_over)
 
     def defer(self, connection: Backlogged) -> None:
-        """Lets `connection` go on in a later turn; those that wait take turns."""
-        if not self._waiting:
+        """Lets `connection` go on in a later turn; addresses take turns, and so do the connections of one."""
+        self._waiting.append(connection.host, connection)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
             asyncio.get_running_loop().call_soon(self._go_on)
-        self._waiting.append(connection)
 
     def _go_on(self) -> None:
-        until = time.monotonic() + TURN_S
+        """Each connection that waits has one go at most, as far as the time goes."""
+        self._scheduled = False
+        now = time.monotonic()
+        end = now + TURN_S
         left = len(self._waiting)
         try:
-            while left and time.monotonic() < until:
+            while left and now < end:
                 left -= 1
-                try:
-                    self._waiting[0].go_on()
-                finally:
-                    self._waiting.popleft()
+                connection = self._waiting.pop()
+                until = self.until(connection.host, now)
+                if until <= now:
+                    self._waiting.append(connection.host, connection)
+                    continue
+                connection.go_on(until)
+                after = time.monotonic()
+                self.spent(connection.host, after - now)
+                now = after
         finally:
             if self._waiting:
-                asyncio.get_running_loop().call_soon(self._go_on)
+                self._schedule()
 
 
 class Overhead:

@@ -41,7 +41,7 @@ REQUEST_BYTES = 128 << 20
 """Of all requests that are on their way or being served, of all connections."""
 REPLY_BYTES = 64 << 20
 """Of all replies that peers do not take."""
-_ACCEPTS_A_TURN = 64
+_ACCEPTS_A_TURN = 16
 _LOOK_S = 2.0
 _WARN_EVERY_S = 60.0
 _CLOSE_S = 1.0

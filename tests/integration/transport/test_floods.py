@@ -1,22 +1,15 @@
-"""Floods on one connection: turned away when they carry nothing, served a share of each turn when they are calls."""
+"""Floods on one connection: turned away when they carry nothing, ended when they never come to an end."""
 
 from __future__ import annotations
 
-import asyncio
 import struct
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from broker_gateway.places import Places
 from broker_gateway.transport.http2 import requests, server
-from broker_gateway.transport.http2.engine import Connection
-from broker_gateway.transport.http2.pace import Pace
-from broker_gateway.transport.http2.replies import Replies
-from broker_gateway.turn import Turn
 from tests.echo_service import SERVICE, Served
 from tests.raw_peer import (
     ACK,
@@ -24,7 +17,6 @@ from tests.raw_peer import (
     END_STREAM,
     GOAWAY,
     PING,
-    PREFACE,
     PRIORITY,
     SETTINGS,
     WINDOW_UPDATE,
@@ -70,68 +62,6 @@ def test_updates_for_what_was_read_are_no_flood(http2: Served) -> None:
             got += len(found.payload)
             one = struct.pack(">I", 1)
             peer.send(frame(WINDOW_UPDATE, 0, 1, one) + frame(WINDOW_UPDATE, 0, 0, one))
-
-
-@pytest.mark.parametrize("beside", [0, 15_000])
-def test_calls_of_one_read_are_served_in_several_turns(beside: int) -> None:
-    """Each takes a while here: others come to their turn between them, and all are served in the end. `beside`: bytes that
-    stand between two calls, so that only few are in a piece that is decoded at once."""
-    extension = frame(0xFA, 0, 0, bytes(beside)) if beside else b""
-
-    async def run() -> tuple[int, int, int]:
-        calls: list[Call] = []
-        pace, turn = Pace(), Turn()
-
-        class Call:
-            stream_id = 0
-
-            def opened(self, *of: Any) -> None:
-                time.sleep(0.001)
-                calls.append(self)
-
-            def data(self, payload: bytes, last: bool) -> None: ...
-
-            def ended(self) -> None: ...
-
-            def writable(self) -> None: ...
-
-            def stopped(self) -> None: ...
-
-        place = Places(lambda: 10).take("127.0.0.1", lambda: None)
-        assert place is not None
-        connection = Connection(
-            turn,
-            pace,
-            Replies(1 << 20, lambda: 0),
-            place,
-            lambda of: Call(),
-            lambda of: None,
-            lambda of: None,
-            lambda of: None,
-            max_header_bytes=1 << 15,
-            least_ping_interval_s=5.0,
-        )
-        transport = Transport()
-        connection.connection_made(transport)
-        connection.data_received(PREFACE + frame(SETTINGS, 0, 0))
-        peer = RawPeer.__new__(RawPeer)
-        peer.encoder = _encoder()
-        connection.data_received(
-            b"".join(peer.request(2 * n + 1, SERVICE + "Unary", b"") + extension for n in range(1000))
-        )
-        first = len(calls)
-        turns = 0
-        while len(calls) < 1000 and turns < 10_000:
-            turns += 1
-            await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert transport.reading
-        return first, turns, len(calls)
-
-    first, turns, served = asyncio.run(run())
-    assert first < 500
-    assert turns > 10
-    assert served == 1000
 
 
 def test_a_request_that_never_comes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,37 +122,6 @@ def _wait(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "requests are still held"
         time.sleep(0.01)
-
-
-class Transport(asyncio.Transport):
-    """Takes what is written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reading = True
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return ("127.0.0.1", 1) if name == "peername" else default
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
-
-    def write(self, data: Any) -> None: ...
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-    def close(self) -> None: ...
-
-    def abort(self) -> None: ...
-
-
-def _encoder() -> Any:
-    from hpack import Encoder
-
-    return Encoder()
 
 
 def _varint(value: int) -> bytes:

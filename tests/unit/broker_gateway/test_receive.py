@@ -341,6 +341,15 @@ def most_in_a_turn(broker: InProcessBroker, act: Callable[[], None]) -> int:
     return max(turns)
 
 
+def test_large_messages_come_some_at_a_time(broker: InProcessBroker) -> None:
+    """A reply that is made in one go stays below what would hold the event loop for long, and nothing is left out."""
+    for number in range(16):
+        broker.send("orders", bytes((number,)) * (200 << 10))
+    found = [bodies(broker.receive("orders", "billing", batch=32)[1]) for _ in range(8)]
+    assert [sum(map(len, each)) <= (1 << 20) + (200 << 10) for each in found] == [True] * 8
+    assert sorted(body[0] for each in found for body in each) == list(range(16))
+
+
 def test_a_reset_reaches_all_who_wait(broker: InProcessBroker) -> None:
     """One looks through the queue; what it leaves is for those behind it."""
     for number in range(4):

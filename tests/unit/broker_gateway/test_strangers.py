@@ -11,9 +11,9 @@ import pytest
 from broker_gateway import clients as clients_module
 from broker_gateway.clients import ALIVE_MS, ClientRegistry
 from broker_gateway.config import GatewayConfig, load_config
+from broker_gateway.line import Line
 from broker_gateway.service.admission import Admission, Lane
 from broker_gateway.service.context import CallContext
-from broker_gateway.service.line import Line
 from broker_gateway.service.reply import Reply
 from broker_gateway.service.status import ServiceError
 from broker_gateway.turn import Turn

@@ -1,0 +1,210 @@
+"""Connections without a socket: what is much is done in several turns, and addresses take turns."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hpack import Encoder
+
+from broker_gateway.places import Places
+from broker_gateway.transport.http2.engine import Connection
+from broker_gateway.transport.http2.pace import Pace
+from broker_gateway.transport.http2.replies import Replies
+from broker_gateway.turn import Turn
+from tests.echo_service import SERVICE
+from tests.raw_peer import PREFACE, SETTINGS, RawPeer, frame
+
+CALLS = 1000
+A_WHILE_S = 0.001
+
+
+class Call:
+    """Takes a while to open, and to be stopped, when it is told to."""
+
+    stream_id = 0
+
+    def __init__(self, events: list[str], opening_s: float = 0.0, stopping_s: float = 0.0) -> None:
+        self._events = events
+        self._opening_s, self._stopping_s = opening_s, stopping_s
+
+    def opened(self, *of: Any) -> None:
+        time.sleep(self._opening_s)
+        self._events.append("opened")
+
+    def data(self, payload: bytes, last: bool) -> None: ...
+
+    def ended(self) -> None: ...
+
+    def writable(self) -> None: ...
+
+    def stopped(self) -> None:
+        time.sleep(self._stopping_s)
+        self._events.append("stopped")
+
+
+class Transport(asyncio.Transport):
+    """Takes what is written, until it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reading = True
+        self.closed = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def write(self, data: Any) -> None:
+        if self.closed:
+            raise RuntimeError("the handler is closed")
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+
+def connected(call: Callable[[], Call], events: list[str]) -> tuple[Connection, Transport]:
+    """A connection whose peer has sent its first settings, on the event loop that runs; `events` has its end."""
+    place = Places(lambda: 10).take("127.0.0.1", lambda: None)
+    assert place is not None
+    connection = Connection(
+        Turn(),
+        Pace(),
+        Replies(1 << 20, lambda: 0),
+        place,
+        lambda of: call(),
+        lambda of: None,
+        lambda of: events.append("closed"),
+        lambda of: None,
+        max_header_bytes=1 << 15,
+        least_ping_interval_s=5.0,
+    )
+    transport = Transport()
+    connection.connection_made(transport)
+    connection.data_received(PREFACE + frame(SETTINGS, 0, 0))
+    return connection, transport
+
+
+def requests(extension: bytes = b"") -> list[bytes]:
+    peer = RawPeer.__new__(RawPeer)
+    peer.encoder = Encoder()
+    return [peer.request(2 * n + 1, SERVICE + "Unary", b"") + extension for n in range(CALLS)]
+
+
+async def turns_until(done: Callable[[], bool]) -> int:
+    turns = 0
+    while not done() and turns < 100_000:
+        turns += 1
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return turns
+
+
+@pytest.mark.parametrize("beside", [0, 15_000])
+def test_calls_of_one_read_are_served_in_several_turns(beside: int) -> None:
+    """Each takes a while here: others come to their turn between them, and all are served in the end. `beside`: bytes that
+    stand between two calls, so that only few are in a piece that is decoded at once."""
+    extension = frame(0xFA, 0, 0, bytes(beside)) if beside else b""
+
+    async def run() -> tuple[int, int, int]:
+        events: list[str] = []
+        connection, transport = connected(lambda: Call(events, opening_s=A_WHILE_S), events)
+        connection.data_received(b"".join(requests(extension)))
+        first = len(events)
+        turns = await turns_until(lambda: len(events) >= CALLS)
+        await turns_until(lambda: transport.reading)
+        assert transport.reading
+        return first, turns, len(events)
+
+    first, turns, served = asyncio.run(run())
+    assert first < 500
+    assert turns > 10
+    assert served == CALLS
+
+
+def test_calls_of_a_connection_that_is_lost_are_ended_in_several_turns() -> None:
+    async def run() -> tuple[int, list[str]]:
+        events: list[str] = []
+        connection, _ = connected(lambda: Call(events, stopping_s=A_WHILE_S), events)
+        for each in requests():
+            connection.data_received(each)
+        await turns_until(lambda: len(events) == CALLS)
+        connection.connection_lost(None)
+        first = events.count("stopped")
+        await turns_until(lambda: "closed" in events)
+        for _ in range(10):  # nothing more comes
+            await asyncio.sleep(0)
+        return first, events
+
+    first, events = asyncio.run(run())
+    assert first < 500
+    assert events == ["opened"] * CALLS + ["stopped"] * CALLS + ["closed"]
+
+
+def test_a_connection_whose_peer_is_gone_already_is_closed() -> None:
+    async def run() -> None:
+        connection, transport = connected(lambda: Call([]), [])
+        connection.drain()
+        transport.closed = True
+        connection.close()
+
+    asyncio.run(run())
+
+
+class Backlog:
+    """A connection that has more to do than there is time in a turn, `left` times."""
+
+    def __init__(self, host: str, pace: Pace, order: list[str], left: int) -> None:
+        self.host = host
+        self._pace, self._order, self._left = pace, order, left
+
+    def go_on(self, until: float) -> None:
+        while time.monotonic() < until:
+            time.sleep(A_WHILE_S)
+        self._order.append(self.host)
+        self._left -= 1
+        if self._left:
+            self._pace.defer(self)
+
+
+def test_addresses_take_turns_however_many_connections_one_has() -> None:
+    async def run() -> list[str]:
+        pace, order = Pace(), list[str]()
+        for _ in range(50):
+            pace.defer(Backlog("one", pace, order, 4))
+        pace.defer(Backlog("other", pace, order, 10))
+        await turns_until(lambda: len(order) == 210)
+        return order
+
+    order = asyncio.run(run())
+    last = max(at for at, host in enumerate(order) if host == "other")
+    assert last < 30, "ten times, with as many of the other address between them"
+
+
+def test_an_address_that_took_too_much_of_a_turn_waits_longer() -> None:
+    async def run() -> list[str]:
+        pace, order = Pace(), list[str]()
+        pace.spent("one", 1.0)
+        pace.defer(Backlog("one", pace, order, 1))
+        pace.defer(Backlog("other", pace, order, 100))
+        await turns_until(lambda: len(order) == 101)
+        return order
+
+    order = asyncio.run(run())
+    assert order == ["other"] * 100 + ["one"]
