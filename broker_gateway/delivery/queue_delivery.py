@@ -24,7 +24,7 @@ import enum
 import heapq
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -78,6 +78,8 @@ class InFlight:
     status: Status = Status.INVISIBLE
     earlier_ms: int = 0
     """When it was delivered for the first time, if that was an earlier delivery; 0: it was not, or nobody knows."""
+    refused_moves: int = 0
+    """How often it could not be copied to the dead letters. In memory only."""
     host: str = ""
     """From where its client, known there, has it renewed; empty: the client's id alone counts. In memory only."""
 
@@ -111,6 +113,7 @@ class Plan:
     def redeliver(self, message: InFlight, delivered: InFlight) -> None:
         """Delivers one of `again`."""
         delivered.earlier_ms = message.first_delivered_ms
+        delivered.refused_moves = message.refused_moves
         self.replaced.append(message)
         self.delivered.append(delivered)
 
@@ -340,12 +343,23 @@ class QueueDelivery:
         if before is not None:
             known = (before.first_delivered_ms, message.earlier_ms)
             message.earlier_ms = min((each for each in known if each), default=0)
+            self._leave(before)
         self._in_flight[message.queue_offset] = message
+        if message.status == Status.RETURNED:
+            self._returned[message.queue_offset] = message
         self._push(message)
 
     def restore_settled(self, queue_offset: int) -> None:
         """Takes a message out of flight while replaying, if it is."""
-        self._in_flight.pop(queue_offset, None)
+        message = self._in_flight.get(queue_offset)
+        if message is not None:
+            self._leave(message)
+            del self._in_flight[queue_offset]
+
+    @property
+    def returned(self) -> Iterable[InFlight]:
+        """Messages that no client has seen."""
+        return self._returned.values()
 
     def sort(self) -> None:
         """Restores the order of offsets that `committed` relies on, after a replay."""

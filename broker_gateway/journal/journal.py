@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import structlog
 
 from broker_gateway.clock import monotonic_s, now_ms
-from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
+from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey, Status
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.snapshot import (
     Pieces,
@@ -115,7 +115,8 @@ class Journal:
         invisible_until_ms: int = 0,
         timestamp_ms: int | None = None,
     ) -> None:
-        """Adds one event for each message, all by one client. To be called before they happen; see `make_room`."""
+        """Adds one event for each message, all by one client; `messages` as they are behind it, alike but for their attempts.
+        To be called before they happen; see `make_room`."""
         self.make_room(len(messages))
         at_ms = now_ms() if timestamp_ms is None else timestamp_ms
         self._note(state, kind, messages, client_id, delivery_id, invisible_until_ms, at_ms)
@@ -138,7 +139,7 @@ class Journal:
         invisible_until_ms: int,
         timestamp_ms: int,
     ) -> None:
-        self._change(state).events.add(
+        noted = self._change(state).events.add(
             kind=kind,
             timestamp_ms=timestamp_ms,
             client_id=client_id,
@@ -148,6 +149,9 @@ class Journal:
             attempt=[m.attempt for m in messages],
             message_id=[m.message_id for m in messages],
         )
+        if kind == pb.NACKED:
+            noted.suspended = messages[0].suspended
+            noted.returned = messages[0].status == Status.RETURNED
         self._touched(len(messages))
 
     def make_room(self, count: int) -> None:

@@ -14,9 +14,10 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from broker_gateway.delivery.moves import ORIGIN_PROPERTY, decode_origin
-from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
+from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey, Status
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.journal import SNAPSHOT_TAG, VERSION
+from broker_gateway.journal.snapshot import GIVEN_BACK, RETURNED, SUSPENDED
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.names import DLQ_PREFIX, JOURNAL_TOPIC
@@ -53,6 +54,9 @@ def replay(store: MessageStore, catalog: Catalog, deliveries: DeliveryTable) -> 
             _apply_move(record, deliveries)
     for state in deliveries.queues():
         state.sort()
+        for message in state.returned:
+            _, _, codes = store.index.entries(state.key.topic, state.key.queue_id, message.queue_offset, 1)
+            message.tags_code = int(codes[0]) if len(codes) else 0
         deliveries.schedule(state)
     return Replayed(offset, records)
 
@@ -185,18 +189,31 @@ def _apply_piece(change: pb.QueueChange, in_place: bool, deliveries: DeliveryTab
         state.reset(change.cursor)
         _restored(change, deliveries)
     kept = change.in_flight
-    for offset, attempt, until, delivery_id, message_id, client_id, first_ms in zip(
+    none = [0] * len(kept.queue_offset)
+    for offset, attempt, until, delivery_id, message_id, client_id, first_ms, flags in zip(
         kept.queue_offset,
         kept.attempt,
         kept.invisible_until_ms,
         kept.delivery_id,
         kept.message_id,
         kept.client_id,
-        kept.first_delivered_ms or [0] * len(kept.queue_offset),
+        kept.first_delivered_ms or none,
+        kept.flags or none,
         strict=True,
     ):
         state.restore(
-            InFlight(offset, attempt, until, delivery_id, message_id, client_id, earlier_ms=first_ms)
+            InFlight(
+                offset,
+                attempt,
+                until,
+                delivery_id,
+                message_id,
+                client_id,
+                given_back=bool(flags & GIVEN_BACK),
+                suspended=bool(flags & SUSPENDED),
+                status=_status(flags & RETURNED),
+                earlier_ms=first_ms,
+            )
         )
 
 
@@ -220,6 +237,8 @@ def _apply_events(change: pb.QueueChange, deliveries: DeliveryTable) -> None:
                         events.client_id,
                         given_back=events.kind == pb.NACKED,
                         delivered_ms=events.timestamp_ms,
+                        suspended=events.suspended,
+                        status=_status(events.returned),
                     )
                 )
         elif events.kind == pb.RESET:
@@ -227,6 +246,11 @@ def _apply_events(change: pb.QueueChange, deliveries: DeliveryTable) -> None:
         elif events.kind != pb.EXPIRED:
             for offset in events.queue_offset:
                 state.restore_settled(offset)
+
+
+def _status(returned: int) -> Status:
+    """What was READY is INVISIBLE and due."""
+    return Status.RETURNED if returned else Status.INVISIBLE
 
 
 def _apply_move(record: Record, deliveries: DeliveryTable) -> None:

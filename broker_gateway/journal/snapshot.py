@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
+from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey, Status
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, Group, Topic
 from broker_gateway.metadata.data_version import DataVersion
@@ -33,6 +33,8 @@ UNITS_A_PART = 128
 _A_UNIT = 4
 _IN_FLIGHT_A_PIECE = 512
 _IDS_A_PIECE = 64 << 10
+GIVEN_BACK, SUSPENDED, RETURNED = 1, 2, 4
+"""Flags of a message in flight."""
 _IDS_A_UNIT = 256
 """Characters of ids. A part stays well under 1 MiB, the least size of a segment, whatever names and ids are."""
 
@@ -227,7 +229,13 @@ def _in_flight(messages: list[InFlight]) -> pb.InFlight:
         message_id=[m.message_id for m in messages],
         client_id=[m.client_id for m in messages],
         first_delivered_ms=[m.first_delivered_ms for m in messages],
+        flags=flags if any(flags := [_flags(m) for m in messages]) else None,
     )
+
+
+def _flags(message: InFlight) -> int:
+    returned = message.status == Status.RETURNED
+    return message.given_back * GIVEN_BACK | message.suspended * SUSPENDED | returned * RETURNED
 
 
 def version_change(file: str, version: DataVersion) -> pb.DataVersion:

@@ -9,7 +9,7 @@ import structlog
 
 from broker_gateway.clock import now_ms
 from broker_gateway.delivery.moves import Origin, moved_copy
-from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery
+from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
 from broker_gateway.delivery.retry_topics import subscribed_topic
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
@@ -18,15 +18,29 @@ from broker_gateway.metrics import Metrics
 from broker_gateway.service.resources import Resources
 from broker_gateway.service.status import ServiceError
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
-from store.errors import OffsetOutOfRangeError, RecordError, StoreError
+from store.errors import (
+    OffsetOutOfRangeError,
+    RecordError,
+    RecordTooLargeError,
+    StoreError,
+    StoreReadOnlyError,
+)
 from store.message_store import MessageStore
 from store.record import Record, offset_msg_id
 
 log = structlog.get_logger(__name__)
 _QUEUE = 0
 """The queue of dead letters."""
-RETRY_MOVE_MS = 10_000
-"""When a copy could not be stored (full disk, say), the message is looked at again after this time."""
+RETRY_MOVE_MS, LONGEST_RETRY_MS = 10_000, 7_200_000
+"""When a copy could not be stored (full disk, say), the message is looked at again after this time; when that is because of
+the message itself, after twice as long each time, as the original does."""
+_PASSING = (OSError, StoreReadOnlyError, ServiceError)
+"""What keeps any message from being copied."""
+_UNFIT = (RecordError, RecordTooLargeError)
+_UNFIT_TEXT = (
+    "message does not fit the dead-letter topic; it stays in flight and is tried again seldom: read it where it is, then "
+    "reset the group to the offset behind it"
+)
 
 
 def _origin_of(
@@ -67,6 +81,7 @@ class DeadLetterMover:
         self._journal = journal
         self._wakeups = wakeups
         self._metrics = metrics
+        self._failing: set[QueueKey] = set()
 
     def move(self, state: QueueDelivery, message: InFlight, reason: str, client_id: str = "") -> bool:
         """Moves it; False when the copy could not be stored, and the message stays in flight.
@@ -82,17 +97,9 @@ class DeadLetterMover:
             if record is not None:
                 self._append_copy(state, message, record, target.name, reason)
         except Exception as error:  # the message must neither be lost nor block those behind it
-            log.error(
-                "dead letter not stored; tried again later",
-                topic=state.key.topic,
-                group=state.key.group,
-                queue_id=state.key.queue_id,
-                queue_offset=message.queue_offset,
-                error=str(error),
-                exc_info=None if isinstance(error, (StoreError, OSError, ServiceError)) else error,
-            )
-            state.postpone(message, now_ms() + RETRY_MOVE_MS)
+            self._refused(state, message, error)
             return False
+        self._failing.discard(state.key)
         if record is None:
             self._settle(state, message, events.SKIPPED, client_id)
             return True
@@ -100,6 +107,28 @@ class DeadLetterMover:
         self._metrics.dead_lettered(subscribed_topic(state.key), state.key.group, 1)
         self._wakeups.arrived(dead_letter_topic(state.key.group), (_QUEUE,))
         return True
+
+    def _refused(self, state: QueueDelivery, message: InFlight, error: Exception) -> None:
+        """It stays in flight; said once of the message, or of its queue when no message could be copied."""
+        passing = isinstance(error, _PASSING)
+        known = state.key in self._failing if passing else message.refused_moves > 0
+        wait_ms = RETRY_MOVE_MS
+        if passing:
+            self._failing.add(state.key)
+        else:
+            wait_ms = min(RETRY_MOVE_MS << min(message.refused_moves, 32), LONGEST_RETRY_MS)
+            message.refused_moves += 1
+        if not known:
+            log.error(
+                _UNFIT_TEXT if isinstance(error, _UNFIT) else "dead letter not stored; tried again later",
+                topic=state.key.topic,
+                group=state.key.group,
+                queue_id=state.key.queue_id,
+                queue_offset=message.queue_offset,
+                error=str(error),
+                exc_info=None if isinstance(error, (StoreError, *_PASSING)) else error,
+            )
+        state.postpone(message, now_ms() + wait_ms)
 
     def _record(self, state: QueueDelivery, message: InFlight) -> Record | None:
         """The message; None when it cannot be read."""
@@ -116,10 +145,16 @@ class DeadLetterMover:
         self, state: QueueDelivery, message: InFlight, record: Record, target: str, reason: str
     ) -> None:
         group, topic, queue_id = state.key
-        properties = dict(record.properties_map())
-        properties.update(_origin_of(state, message, record, properties))
+        known = record.properties_map()
         origin = Origin(queue_id, message.queue_offset, message.attempt, group, topic)
-        self._store.append([moved_copy(record, properties, origin, target, _QUEUE, message.attempt, reason)])
+        told = {**known, **_origin_of(state, message, record, known)}
+        try:
+            copy = moved_copy(record, told, origin, target, _QUEUE, message.attempt, reason)
+            self._store.append([copy])
+        except (
+            RecordError
+        ):  # of a store of another broker: more properties than fit beside what is told; LB_ORIGIN says most
+            self._store.append([moved_copy(record, known, origin, target, _QUEUE, message.attempt)])
 
     def _settle(
         self, state: QueueDelivery, message: InFlight, kind: events.EventKind, client_id: str

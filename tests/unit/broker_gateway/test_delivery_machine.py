@@ -73,3 +73,24 @@ def test_found_a_committed_offset_that_went_back_when_nothing_was_in_flight_any_
     machine.commit("often", queue_id, 1)
     machine.ack(range(len(machine.handles)))
     machine.teardown()
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_restart_keeps_what_was_given_back_and_what_was_suspended(crash: bool, snapshot: bool) -> None:
+    machine = DeliveryMachine()
+    machine.start(2048 if snapshot else 1 << 40)
+    machine.send(["a", "b", "a", "b"])
+    machine.receive("often", "one", "a", 1, 10_000)
+    machine.receive("often", "one", "a", 1, 10_000, gone=True)
+    machine.nack(0, 5000, suspend=True)
+    machine.advance(0.05)  # a snapshot goes on
+    for _ in range(2):
+        machine.restart(crash)
+        machine.nack(len(machine.handles) - 1, 300, suspend=True)
+    machine.receive("often", "two", "b", 5, 1000)
+    machine.receive("often", "two", "a", 5, 1000)
+    machine.advance(0.6)
+    machine.receive("often", "two", "a", 5, 1000)
+    assert {each.attempt for each in machine.handles} == {1}
+    machine.teardown()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import structlog
 
 from broker_gateway.delivery.handles import encode_handle
 from broker_gateway.delivery.queue_delivery import QueueKey
@@ -17,7 +18,8 @@ from broker_gateway.service.settlement import MAX_ACKS_A_CALL
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker
-from lakebroker_testing.messages import ack_request
+from lakebroker_testing.messages import ack_request, change_invisible_request, receive_request
+from store.record import CRC_BYTES, PROPERTIES_MAX_BYTES, Host, PendingRecord, encode_properties
 
 FULL = 1024
 """Events in a record of the journal."""
@@ -151,3 +153,86 @@ def test_the_reply_to_the_largest_call_is_one_that_clients_take(
     answer = broker.call("AckMessage", request)
     assert len(answer.entries) == entries
     assert answer.ByteSize() < CLIENTS_TAKE
+
+
+RESTARTS = ("restart", "crash")
+
+
+@pytest.mark.parametrize("how", RESTARTS)
+def test_what_a_client_never_got_is_there_for_others_at_once_after_a_restart(
+    broker: InProcessBroker, how: str
+) -> None:
+    broker.send("orders", b"one", tag="a")
+    asked = receive_request("orders", "billing", invisible_ms=3_600_000, filter="a", wait_ms=0)
+    broker.begin("ReceiveMessage", asked, gone=True)
+    getattr(broker, how)()
+    assert broker.receive("orders", "billing", filter="b")[1] == []
+    (message,) = broker.receive("orders", "billing", filter="a")[1]
+    assert message.system_properties.delivery_attempt == 1
+    broker.crash()
+    assert broker.receive("orders", "billing", filter="a")[1] == [], "its client has it"
+
+
+@pytest.mark.parametrize("how", RESTARTS)
+def test_a_delivery_that_is_suspended_twice_counts_once_less(broker: InProcessBroker, how: str) -> None:
+    """Over a restart in between, too."""
+    broker.send("orders", b"one")
+    broker.receive("orders", "billing", invisible_ms=100)
+    broker.advance(0.2)
+    (message,) = broker.receive("orders", "billing")[1]
+    for _ in range(2):
+        request = change_invisible_request("orders", "billing", message, 1000)
+        request.suspend = True
+        answer = broker.call("ChangeInvisibleDuration", request)
+        message.system_properties.receipt_handle = answer.receipt_handle
+        getattr(broker, how)()
+    broker.advance(1)
+    (message,) = broker.receive("orders", "billing")[1]
+    assert message.system_properties.delivery_attempt == 2
+
+
+def poison(broker: InProcessBroker, property_bytes: int, group: str = "once") -> None:
+    """A record with so many bytes of properties, as other brokers' stores hold; delivered once, and not acknowledged."""
+    known = encode_properties({"UNIQ_KEY": "0" * 32, "k": ""})
+    properties = known[:-1] + b"v" * (property_bytes - len(known)) + b"\x02"
+    host = Host("127.0.0.1", 10911).packed
+    broker.create_group(group, retry_max_times=0)
+    broker.store.append([PendingRecord("orders", 0, b"poison", properties, broker.clock.now_ms, host)])
+    assert len(broker.receive("orders", group, invisible_ms=1000)[1]) == 1
+
+
+def test_a_dead_letter_without_room_for_what_is_told_tells_less(broker: InProcessBroker) -> None:
+    poison(broker, PROPERTIES_MAX_BYTES - 150)
+    broker.advance(2)
+    (message,) = broker.receive("%DLQ%once", "billing")[1]
+    assert message.body == b"poison"
+    assert broker.committed("orders", "once") == 1
+    broker.crash()
+    assert broker.committed("orders", "once") == 1
+
+
+def test_a_dead_letter_that_never_fits_is_kept_told_once_and_tried_seldom(broker: InProcessBroker) -> None:
+    poison(broker, PROPERTIES_MAX_BYTES - CRC_BYTES)
+    before = broker.store.calls["record"]
+    with structlog.testing.capture_logs() as logs:
+        broker.advance(7200)
+    assert [each["queue_offset"] for each in logs if each["log_level"] == "error"] == [0]
+    assert 3 < broker.store.calls["record"] - before < 20
+    assert broker.committed("orders", "once") == 0
+    broker.send("orders", b"next")
+    assert [each.body for each in broker.receive("orders", "once")[1]] == [b"next"]
+
+
+def test_a_disk_that_stays_full_is_told_once(broker: InProcessBroker) -> None:
+    broker.create_group("once", retry_max_times=0)
+    for number in range(5):
+        broker.send("orders", b"%d" % number)
+    assert len(broker.receive("orders", "once", invisible_ms=1000)[1]) == 5
+    for number in range(1000):
+        broker.store.inject("append", OSError(errno.ENOSPC, "No space left on device"), after=number)
+    with structlog.testing.capture_logs() as logs:
+        broker.advance(60)
+    assert len([each for each in logs if each["event"].startswith("dead letter")]) == 1
+    broker.store.heal()
+    broker.advance(20)
+    assert broker.store.index.max_offset("%DLQ%once", 0) == 5
