@@ -8,6 +8,7 @@ processes do not count. A case is a function in `CASES`: it makes its store in a
 | lookup | least offset, entries and searches by time of queues that are busy, or seldom used, over 4,000 runs of the index |
 | tag-poll | what the event loop runs in one go while a waiting receive, after a reset, looks for a tag in a queue of 10 million entries that have another |
 | snapshot | turns of the journal while it writes a snapshot of 100,000 queue states |
+| acks | AckMessage with as many entries as a call takes: parsed, served and encoded; those that are good, and those that are refused |
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import random
 import statistics
@@ -36,9 +38,11 @@ from broker_gateway.metrics import Metrics
 from broker_gateway.reload import Configuration
 from broker_gateway.service.access import Access
 from broker_gateway.service.context import CallContext
+from broker_gateway.service.request_limits import limits_of, parser
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
-from lakebroker_testing.messages import receive_request
+from lakebroker_testing.broker import InProcessBroker
+from lakebroker_testing.messages import ack_request, receive_request
 from store.index_file import Key
 from store.index_run import FileRun, LiveRun
 from store.message_store import MessageStore
@@ -189,13 +193,46 @@ def snapshot(folder: Path, states: int) -> Calls:
     store.close()
 
 
+def acks(folder: Path, entries: int) -> Calls:
+    """Of one group with so many messages in flight."""
+    path = "/apache.rocketmq.v2.MessagingService/AckMessage"
+    parse = parser(rpc.AckMessageRequest, limits_of(path))
+    with InProcessBroker(folder, lakeMaxInFlightPerQueue=str(entries), log_level="critical") as broker:
+        broker.create_topic("orders", 4)
+        broker.create_group("billing")
+        for _ in range(0, entries, 32):
+            broker.send("orders", *[b"x"] * 32)
+        held: list[pb.Message] = []
+        while len(held) < entries:
+            held += broker.receive("orders", "billing", invisible_ms=3_600_000)[1]
+        good = ack_request("orders", "billing", *held)
+        foreign = rpc.AckMessageRequest(group=good.group, topic=good.topic)
+        for entry in good.entries:
+            foreign.entries.add(message_id=entry.message_id, receipt_handle=entry.message_id)
+        context = CallContext({"x-mq-client-id": "bench"}, "127.0.0.1:1", None, ("127.0.0.1", 8081))
+
+        def call(payload: bytes) -> float:
+            began = time.thread_time_ns()
+            answer = broker.broker.messaging.AckMessage(parse(payload), context)
+            answer.when_set(lambda value: value if isinstance(value, bytes) else value.SerializeToString())
+            return (time.thread_time_ns() - began) / 1e6
+
+        gc.collect()
+        gc.freeze()  # what this case made is no part of a broker
+        for name, request in (("good", good), ("void", good), ("foreign", foreign)):
+            payload = request.SerializeToString()
+            for _ in range(1 if name == "good" else 20):
+                yield name, broker.do(lambda payload=payload: call(payload))
+
+
 CASES: dict[str, Callable[[Path, int], Calls]] = {
     "lookup": lookup,
     "tag-poll": tag_poll,
     "snapshot": snapshot,
+    "acks": acks,
 }
-DEFAULT_SIZE = {"lookup": 4000, "tag-poll": 10_000_000, "snapshot": 100_000}
-"""Runs of the index, entries of the queue, queue states."""
+DEFAULT_SIZE = {"lookup": 4000, "tag-poll": 10_000_000, "snapshot": 100_000, "acks": 4096}
+"""Runs of the index, entries of the queue, queue states, entries of a call."""
 
 
 def measure(calls: Calls) -> dict[str, dict[str, float]]:
