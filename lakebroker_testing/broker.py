@@ -219,7 +219,7 @@ class InProcessBroker(InProcessClient):
         return self.run(called())
 
     def create_topic(self, name: str, queues: int = 1) -> None:
-        """Makes a topic, or gives it more queues."""
+        """Makes a topic, or gives it more queues; fewer are refused with an RpcError."""
         self.call("PutTopic", admin_pb2.PutTopicRequest(topic=admin_pb2.Topic(name=name, queues=queues)))
 
     def create_group(self, name: str, retry_max_times: int = 16) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from broker_gateway.cli.output import fail, show
+from broker_gateway.cli.output import fail, show, warn
 
 Gateway = Annotated[
     str, typer.Option(envvar="LAKEBROKER_GATEWAY", help="The gateway's gRPC address, host:port")
@@ -25,12 +25,14 @@ def register(app: typer.Typer) -> None:
     settings = {"help_option_names": ["-h", "--help"]}
     topic = typer.Typer(help="Topics of a broker.", no_args_is_help=True, context_settings=settings)
     topic.command(
-        "create", help="Makes or changes a topic. Example: lakebroker topic create orders --queues 16"
+        "create",
+        help="Makes a topic, or changes what is named of it. Example: lakebroker topic create orders --queues 16",
     )(create_topic)
     topic.command("list", help="Lists topics.")(list_topics)
     group = typer.Typer(help="Consumer groups of a broker.", no_args_is_help=True, context_settings=settings)
     group.command(
-        "create", help="Makes or changes a group. Example: lakebroker group create audit --retry-max 3"
+        "create",
+        help="Makes a group, or changes what is named of it. Example: lakebroker group create audit --retry-max 3",
     )(create_group)
     group.command("list", help="Lists consumer groups.")(list_groups)
     app.add_typer(topic, name="topic")
@@ -48,9 +50,17 @@ def list_tasks(gateway: Gateway = _DEFAULT, token_file: TokenFile = None, as_jso
 
 def create_topic(
     name: str,
-    queues: Annotated[int, typer.Option(help="Number of queues; 0: the broker's default")] = 0,
+    queues: Annotated[
+        int,
+        typer.Option(
+            help="Number of queues, never fewer than there are; 0: as it is, or the broker's default"
+        ),
+    ] = 0,
     types: Annotated[
-        list[str] | None, typer.Option("--type", help="Accepted message type, may be repeated; none: all")
+        list[str] | None,
+        typer.Option(
+            "--type", help="Accepted message type, may be repeated; MIXED: all; none: as it is, or all"
+        ),
     ] = None,
     gateway: Gateway = _DEFAULT,
     token_file: TokenFile = None,
@@ -60,6 +70,7 @@ def create_topic(
 
     asked = pb.Topic(name=name, queues=queues, accept_message_types=types or [])
     answer = _call(gateway, token_file, "PutTopic", pb.PutTopicRequest(topic=asked), pb.PutTopicResponse)
+    warn(answer.warnings)
     show(
         [_topic_row(answer.topic) | {"created": answer.created}],
         ["name", "queues", "types", "created"],
@@ -85,14 +96,16 @@ def create_group(
     retry_max: Annotated[
         int | None, typer.Option(help="Deliveries after the first before the dead-letter topic")
     ] = None,
-    fifo: Annotated[bool, typer.Option("--fifo", help="Deliver in order")] = False,
+    fifo: Annotated[bool | None, typer.Option("--fifo/--no-fifo", help="Deliver in order")] = None,
     gateway: Gateway = _DEFAULT,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 
-    asked = pb.Group(name=name, fifo=fifo)
+    asked = pb.Group(name=name)
+    if fifo is not None:
+        asked.fifo = fifo
     if retry_max is not None:
         asked.retry_max_times = retry_max
     answer = _call(gateway, token_file, "PutGroup", pb.PutGroupRequest(group=asked), pb.PutGroupResponse)

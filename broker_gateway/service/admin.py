@@ -19,6 +19,7 @@ from broker_gateway.metadata.system_topics import is_system_topic
 from broker_gateway.scheduled_tasks import ScheduledTasks
 from broker_gateway.service.access import Access
 from broker_gateway.service.context import CallContext, RpcError
+from broker_gateway.service.send_checks import LATER
 from broker_gateway.service.status import ServiceError
 from broker_gateway.service.validation import group_of, shown, topic_of
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2
@@ -30,6 +31,7 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["AdminService"].full_name
 _TOLD = "x-lakebroker-told"
 """Metadata of a call that one broker of a host makes at another."""
 _PEER_S = 10.0
+_EVERY_TYPE = "MIXED"
 _TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY")
 
 
@@ -68,21 +70,14 @@ class AdminService:
             name = topic_of(definition_pb2.Resource(name=asked.name), self._cluster, self._broker)
         except ServiceError as error:
             raise RpcError("INVALID_ARGUMENT", error.message) from error
-        queues = asked.queues or self._queues
-        if not 1 <= queues <= MAX_QUEUES:
-            raise RpcError("INVALID_ARGUMENT", f"{queues} queues are outside of 1 to {MAX_QUEUES}")
-        for kind in asked.accept_message_types:
-            if kind not in _TYPES:
-                raise RpcError(
-                    "INVALID_ARGUMENT", f"message type {shown(kind)} is unknown; use {', '.join(_TYPES)}"
-                )
         known = self._catalog.topic(name)
-        topic = replace(
-            known or Topic(name, queues, queues, created_ms=now_ms()),
-            read_queues=queues,
-            write_queues=queues,
-            accept_message_types=tuple(dict.fromkeys(asked.accept_message_types)),
-        )
+        topic = _changed_topic(known or Topic(name, self._queues, self._queues, created_ms=now_ms()), asked)
+        queues = max(known.read_queues, known.write_queues) if known is not None else 0
+        if asked.queues and asked.queues < queues:
+            raise RpcError(
+                "INVALID_ARGUMENT",
+                f"{name} has {queues} queues; queues cannot be removed, so {asked.queues} cannot be set",
+            )
         take_back = partial(self._catalog.take_back_topic, known, name)
         try:
             with _refused_by_log(), self._journal.kept(take_back):
@@ -90,7 +85,7 @@ class AdminService:
         except CatalogFullError as error:
             raise RpcError("RESOURCE_EXHAUSTED", str(error)) from error
         await self._tell_peers("PutTopic", request, context)
-        return pb.PutTopicResponse(topic=_topic(topic), created=created)
+        return pb.PutTopicResponse(topic=_topic(topic), created=created, warnings=_warnings(topic))
 
     async def ListTopics(self, request: pb.ListTopicsRequest, context: CallContext) -> pb.ListTopicsResponse:
         self._access.check(context)
@@ -108,17 +103,18 @@ class AdminService:
             name = group_of(definition_pb2.Resource(name=asked.name))
         except ServiceError as error:
             raise RpcError("INVALID_ARGUMENT", error.message) from error
-        retries = asked.retry_max_times if asked.HasField("retry_max_times") else self._retry_max
-        if not 0 <= retries <= RETRY_MAX_TIMES_LIMIT:
+        known = self._catalog.group(name)
+        group = known or Group(name, self._retry_max, created_ms=now_ms())
+        retries = asked.retry_max_times if asked.HasField("retry_max_times") else group.retry_max_times
+        if asked.HasField("retry_max_times") and not 0 <= retries <= RETRY_MAX_TIMES_LIMIT:
             raise RpcError(
                 "INVALID_ARGUMENT", f"retry_max_times {retries} is outside of 0 to {RETRY_MAX_TIMES_LIMIT}"
             )
-        known = self._catalog.group(name)
         take_back = partial(self._catalog.take_back_group, known, name)
         group = replace(
-            known or Group(name, created_ms=now_ms()),
+            group,
             retry_max_times=retries,
-            fifo=asked.fifo,
+            fifo=asked.fifo if asked.HasField("fifo") else group.fifo,
             first_used_by="",
         )
         try:
@@ -190,6 +186,34 @@ def _refused_by_log() -> Iterator[None]:
         raise RpcError(
             "UNAVAILABLE", f"it could not be written to the log, and is not done: {error}"
         ) from error
+
+
+def _changed_topic(topic: Topic, asked: pb.Topic) -> Topic:
+    """The topic with what is named in a request. Raises RpcError."""
+    if asked.queues:
+        if not 1 <= asked.queues <= MAX_QUEUES:
+            raise RpcError("INVALID_ARGUMENT", f"{asked.queues} queues are outside of 1 to {MAX_QUEUES}")
+        topic = replace(topic, read_queues=asked.queues, write_queues=asked.queues)
+    kinds = tuple(dict.fromkeys(asked.accept_message_types))
+    if kinds == (_EVERY_TYPE,):
+        return replace(topic, accept_message_types=())
+    for kind in kinds:
+        if kind not in _TYPES:
+            raise RpcError(
+                "INVALID_ARGUMENT",
+                f"message type {shown(kind)} is unknown; use {', '.join(_TYPES)}, or {_EVERY_TYPE} alone for every type",
+            )
+    return replace(topic, accept_message_types=kinds) if kinds else topic
+
+
+def _warnings(topic: Topic) -> list[str]:
+    later = [kind for kind in topic.accept_message_types if definition_pb2.MessageType.Value(kind) in LATER]
+    if not later:
+        return []
+    return [
+        f"topic {topic.name} accepts {', '.join(topic.accept_message_types)}, and {', '.join(later)} messages cannot be "
+        f"sent yet (NOT_IMPLEMENTED); let it accept NORMAL ones, or every type ({_EVERY_TYPE})"
+    ]
 
 
 def _topic(topic: Topic) -> pb.Topic:

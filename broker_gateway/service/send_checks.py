@@ -41,13 +41,14 @@ LATEST_BORN_S = 253_402_300_799
 _NORMAL = pb.NORMAL
 _TYPES = {number: name for name, number in pb.MessageType.items()}
 _ENCODINGS = frozenset((pb.ENCODING_UNSPECIFIED, pb.IDENTITY, pb.GZIP))
-_LATER = {
+LATER = {
     pb.FIFO: "FIFO",
     pb.DELAY: "delayed",
     pb.TRANSACTION: "transactional",
     pb.LITE: "lite",
     pb.PRIORITY: "priority",
 }
+"""Types of messages that cannot be sent yet, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +151,9 @@ def check_types(topic: Topic, messages: Sequence[pb.Message]) -> None:
 
 
 def _check_type(message_type: pb.MessageType) -> None:
-    if message_type in _LATER:
+    if message_type in LATER:
         raise ServiceError(
-            pb.NOT_IMPLEMENTED, f"{_LATER[message_type]} messages are not implemented yet; send NORMAL ones"
+            pb.NOT_IMPLEMENTED, f"{LATER[message_type]} messages are not implemented yet; send NORMAL ones"
         )
     if message_type != pb.MESSAGE_TYPE_UNSPECIFIED:
         raise ServiceError(pb.BAD_REQUEST, f"message type {message_type} is unknown; send NORMAL messages")
