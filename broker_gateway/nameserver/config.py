@@ -130,6 +130,9 @@ class LakeNamesrvOptions(OptionGroup):
         " lakebrokers may connect to, and that find room whatever other hosts registered",
     )
     lake_max_connections: int = Field(20_000, ge=1, le=1_000_000, description="connections at a time")
+    lake_max_connections_per_address: int = Field(
+        0, ge=0, description="connections of one address, of an IPv6 network of 64 bits; 0: half of all"
+    )
     lake_log_format: Literal["text", "json"] = Field("text", description="form of log lines")
     lake_log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level")
 

@@ -22,7 +22,7 @@ from broker_gateway.remoting.codes import RequestCode
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
 from broker_gateway.remoting.errors import RemotingError
-from broker_gateway.remoting.server import RemotingServer
+from broker_gateway.remoting.server import SPARE, RemotingServer
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +35,8 @@ _SILENT_LINES = 20
 
 
 class NameServer:
-    """One name server, as a process or within a broker's. Raises HostError for an unusable KV file."""
+    """One name server, as a process or within a broker's, whose `places` it shares. Raises HostError for an unusable KV
+    file."""
 
     def __init__(self, config: NameServerConfig, places: Places | None = None) -> None:
         self._state = State(config, _monotonic_ms, self._notify)
@@ -45,12 +46,13 @@ class NameServer:
         ClientRequests(self._state).bind(processors)
         AdminRequests(self._state).bind(processors)
         idle_s = float(config.server.server_channel_max_idle_time_seconds)
+        most = config.lake.lake_max_connections
         self._server = RemotingServer(
             processors,
             ConnectionOptions(idle_s=idle_s),
             on_close=self._connection_closed,
-            max_connections=config.lake.lake_max_connections,
-            places=places,
+            max_connections=most,
+            places=places or Places(lambda: most + SPARE, config.lake.lake_max_connections_per_address),
         )
         self._client = RemotingClient(one_way_limit=config.server.server_oneway_semaphore_value)
         self._peer_log = PeerLog()

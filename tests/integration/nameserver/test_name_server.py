@@ -7,7 +7,7 @@ import signal
 import subprocess
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from broker_gateway.remoting.codes import RequestCode, ResponseCode, Version
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Processors
 from broker_gateway.remoting.errors import SendError
+from broker_gateway.remoting.frame import encode
 from broker_gateway.remoting.server import RemotingServer
 from lakebroker_testing.gateway import ROOT, command
 from lakebroker_testing.gateway import NameServer as NameServerProcess
@@ -585,5 +586,31 @@ def test_requests_that_are_refused_are_told_once_a_minute(tmp_path: Path) -> Non
                     assert (await broker.register(body, brokerName=f"b{number}")).code != 0
             assert len(lines) <= 2, lines
             assert "a broker's request is refused" in {each["event"] for each in lines}
+
+    run(test)
+
+
+def test_connections_of_one_address_leave_room_to_others(tmp_path: Path) -> None:
+    """Those that have asked something keep their places; the address gets no more."""
+
+    async def test() -> None:
+        async with name_server(tmp_path, lakeMaxConnections="100") as broker:
+            host, _, port = broker.address.rpartition(":")
+            asked = encode(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"}))
+            open_ones, served = list[asyncio.StreamWriter](), 0
+            for _ in range(170):
+                reader, writer = await asyncio.open_connection(host, int(port), local_addr=("127.0.0.66", 0))
+                open_ones.append(writer)
+                writer.write(asked)
+                with suppress(ConnectionError):
+                    served += bool(await asyncio.wait_for(reader.read(4), 20))
+            reader, writer = await asyncio.open_connection(host, int(port), local_addr=("127.0.0.3", 0))
+            writer.write(asked)
+            answer = b""
+            with suppress(ConnectionError):
+                answer = await asyncio.wait_for(reader.read(4), 20)
+            assert (served, bool(answer)) == ((100 + 64) // 2, True), "others find room"
+            for each in [*open_ones, writer]:
+                each.close()
 
     run(test)
