@@ -194,9 +194,10 @@ class Http2Server:
     async def _opened(self, accepted: socket.socket, tls: ssl.SSLContext | None, place: Place) -> None:
         loop = asyncio.get_running_loop()
         handshake_s = None if tls is None else HANDSHAKE_S
-        try:
-            _, connection = await loop.connect_accepted_socket(
-                partial(self._connection, place), accepted, ssl=tls, ssl_handshake_timeout=handshake_s
+        connection = self._connection(place)
+        try:  # with TLS uvloop returns a protocol of its own
+            await loop.connect_accepted_socket(
+                lambda: connection, accepted, ssl=tls, ssl_handshake_timeout=handshake_s
             )
         except (OSError, ssl.SSLError, asyncio.CancelledError) as error:
             place.leave()

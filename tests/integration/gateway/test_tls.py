@@ -31,3 +31,5 @@ def test_clients_with_and_without_tls_are_served(tmp_path: Path) -> None:
                     timeout=30,
                 )
                 assert answer.status.code in (pb.ILLEGAL_TOPIC, pb.TOPIC_NOT_FOUND, pb.OK)
+        gateway.terminate()
+        assert "exception" not in gateway.log.read_text()
