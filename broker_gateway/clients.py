@@ -60,6 +60,7 @@ class ClientRegistry:
 
     def __init__(self, limit: int, percent: int = 100) -> None:
         self._limit = limit
+        self._percent = percent
         self._shares = Shares(limit, percent)
         self._sessions: dict[tuple[str, str], ClientSession] = {}
         self._by_id: dict[str, dict[str, ClientSession]] = {}
@@ -95,7 +96,7 @@ class ClientRegistry:
             raise ServiceError(
                 definition_pb2.TOO_MANY_REQUESTS,
                 f"{self._shares.of(host)} clients of {host} are known, its share of lakeMaxClients={self._limit} "
-                "(lakeMaxSharePerAddress); try again later",
+                f"(lakeMaxSharePerAddress={self._percent}); try again later",
             )
         if len(self._sessions) < self._limit:
             return
@@ -119,7 +120,7 @@ class ClientRegistry:
             raise ServiceError(
                 definition_pb2.TOO_MANY_REQUESTS,
                 f"settings of all clients have {total} bytes, of {host} {own}; {SETTINGS_BYTES} are kept, and of an "
-                "address its share (lakeMaxSharePerAddress); subscribe to fewer topics or try again later",
+                f"address its share (lakeMaxSharePerAddress={self._percent}); subscribe to fewer topics or try again later",
             )
         if self._sessions.get((session.client_id, host)) is not session:
             return  # it is forgotten already

@@ -326,12 +326,16 @@ class ProxyOptions(_Group):
 class LakeOptions(_Group):
     """What RocketMQ has no name for."""
 
-    lake_location: str = Field("", description="folder or URL of the Delta tables; empty: none")
+    lake_location: str = Field(
+        "", description="folder of the Delta tables; empty: none. URLs of object stores are not built yet"
+    )
     lake_force_delete: bool = Field(
         False, description="delete segments that the lake does not have before refusing sends"
     )
     lake_auto_create_topics: bool = Field(
-        False, description="make topics on first use over gRPC, where the original answers TOPIC_NOT_FOUND"
+        False,
+        description="make topics on first use over gRPC, where the original answers TOPIC_NOT_FOUND: sending, receiving and"
+        " asking for a route make them, also with a name that is a typing error",
     )
     lake_remote_admin: bool = Field(False, description="take remoting administration from other machines too")
     lake_token_file: OptionalPath = Field(None, description="file with the token for Log and Admin services")
@@ -369,8 +373,9 @@ class LakeOptions(_Group):
         25,
         ge=1,
         le=100,
-        description="percent of the calls of a kind, waiting receives, clients or groups made on first use that one"
-        " address may have beyond the first half; 100: no shares",
+        description="while half of a limit is free (of the calls of a kind, waiting receives, clients, groups made on first"
+        " use), nobody is refused; of the second half one address gets at most this % of the limit; 100 turns it off, as"
+        " behind a proxy or NAT, where everybody has one address. Limits below 16 are not shared",
     )
     lake_max_clients: int = Field(50_000, ge=1, description="clients known at a time")
     lake_max_auto_created_groups: int = Field(
@@ -505,8 +510,6 @@ def _check_modes(given: Mapping[str, str]) -> None:
 def _set_role(parts: dict[str, Any]) -> list[str]:
     """What follows from the broker's role and port, as in the original."""
     broker, store, warnings = parts["broker"], parts["store"], []
-    if store.broker_role == "SLAVE" and broker.broker_id <= 0:
-        raise OptionError(f"option brokerId={broker.broker_id}: a slave's brokerId must be greater than 0")
     if store.broker_role != "ASYNC_MASTER":
         raise OptionError(
             f"option brokerRole={store.broker_role} is refused: replication to slaves is not built yet "

@@ -66,7 +66,10 @@ def _printable(
     _logger: structlog.typing.WrappedLogger, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
     """Names and addresses come from clients: what they hold is not for the terminal to obey."""
-    return {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
+    return {
+        key: printable(value, keep="\n" if key == "stack" else "") if isinstance(value, str) else value
+        for key, value in event.items()
+    }
 
 
 def say(line: str) -> None:

@@ -23,6 +23,8 @@ from broker_gateway.errors import OptionError
 
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
 """Java's; str.splitlines knows more, which may stand in a value."""
+_RANGE = ("greater_than_equal", "less_than_equal")
+"""Errors that say no more than what is allowed."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 
 
@@ -191,7 +193,8 @@ def validated(options: type[_G], given: Mapping[str, Any], group: str) -> _G:
         allowed = allowed_values(options).get(name, "")
         hint = f" (allowed: {allowed})" if allowed else ""
         message = problem["msg"].removeprefix("Value error, ")
-        raise OptionError(f"option {name}={given.get(name, problem['input'])}: {message}{hint}") from error
+        said = f"allowed: {allowed}" if allowed and problem["type"] in _RANGE else f"{message}{hint}"
+        raise OptionError(f"option {name}={given.get(name, problem['input'])}: {said}") from error
 
 
 @lru_cache(maxsize=32)

@@ -2,8 +2,10 @@
 
 | taken by all together | a host may have |
 |---|---|
-| up to `free` | what is there |
-| more | `most` |
+| up to `free`, half of the limit | what is there |
+| more | `most`, a percentage of the limit |
+
+Whether what a host took of the first half counts is up to who counts: for calls it does not, for the others it does.
 
 Who counts says what: calls, clients, bytes, connections, registered brokers.
 """

@@ -359,6 +359,13 @@ def _open_store(config: GatewayConfig, stopped: Callable[[], bool]) -> MessageSt
             f"the store {options.store_path_root_dir} cannot be used: {error}; give this user a folder to write to "
             "in storePathRootDir, or mend the disk"
         ) from error
+    asked = options.mapped_file_size_commit_log
+    if asked != store.segment_size and "mapped_file_size_commit_log" in options.model_fields_set:
+        log.warning(
+            "mappedFileSizeCommitLog counts when a store is made: this one keeps its own",
+            given=asked,
+            store=store.segment_size,
+        )
     report = store.recovered
     log.info(
         "log recovered",
@@ -369,8 +376,14 @@ def _open_store(config: GatewayConfig, stopped: Callable[[], bool]) -> MessageSt
         cut_at=report.cut_at,
         end=store.max_offset,
     )
-    if report.closed.changed:
-        log.info("other users could read the store; now they cannot", files=report.closed.changed)
+    if (first := report.closed.first) is not None:
+        log.warning(
+            "other users could read the store; now they cannot",
+            files=report.closed.changed,
+            path=str(first.path),
+            mode=f"{first.before:04o}",
+            now=f"{first.after:04o}",
+        )
     if report.closed.left:
         log.warning(
             "others can read files of the store, which belong to another user: chmod -R o=,g-w",
@@ -448,7 +461,7 @@ def _tls(config: GatewayConfig) -> ssl.SSLContext | None:
             "tlsTestModeEnable=false for plaintext only"
         ) from error
     log.info(
-        "TLS and plaintext are taken on the gRPC port; the certificate is signed by nobody else, give tlsCertPath and "
+        "TLS and plaintext are taken on the gRPC port; the certificate is self-signed, give tlsCertPath and "
         "tlsKeyPath for clients that check it"
     )
     return context

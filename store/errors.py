@@ -23,6 +23,10 @@ class StoreDamagedError(StoreError):
     """A file of the store cannot be used as it is."""
 
 
+class ForeignFolderError(StoreError):
+    """A folder with files that are none of a store."""
+
+
 class SecretError(StoreError):
     """A file with a secret that others can read."""
 

@@ -13,6 +13,7 @@ from typing import NamedTuple, Self
 from store import ranges
 from store.allocate import Allocator
 from store.checkpoint import Checkpoint
+from store.claim import check_folders, check_segment_size
 from store.columns import TAGS_CODE, PendingColumns
 from store.commit_log import CommitLog
 from store.errors import OffsetOutOfRangeError, RecoveryStoppedError, StoreDamagedError, StoreReadOnlyError
@@ -147,13 +148,17 @@ class MessageStore:
         it will be. See `PageCache` for `prefault_bytes` and `warm_bytes`, `QueueIndex` for `index_…`, and
         `store/kernels/code_folders.py` for `compiled_code`.
         `progress` may raise RecoveryStoppedError: the store is left as it was. `time_ns`: where store times come from.
-        Raises StoreLockedError, StoreDamagedError, OSError.
+        Raises ForeignFolderError, StoreLockedError, StoreDamagedError, OSError.
         """
+        check_folders(root, commit_log_paths)
         make_folder(root)
         lock_fd = lock_store(root)
         CODE_FOLDERS.use(root, compiled_code)
         try:
-            identity = load_identity(root) or make_identity(root, broker, cluster, segment_size)
+            identity = load_identity(root)
+            if identity is None:
+                check_segment_size([*commit_log_paths, root / COMMIT_LOG_FOLDER], segment_size)
+                identity = make_identity(root, broker, cluster, segment_size)
             if identity.broker != broker:
                 raise StoreDamagedError(
                     f"the store {root} belongs to broker {identity.broker!r}, not {broker!r}; "

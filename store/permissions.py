@@ -60,29 +60,40 @@ def open_new(path: Path, mode: str) -> IO[Any]:
     return open(path, mode, opener=lambda name, flags: os.open(name, flags, file_mode()))
 
 
+class Change(NamedTuple):
+    """Modes of a file or folder, as 0o755."""
+
+    path: Path
+    before: int
+    after: int
+
+
 class Closed(NamedTuple):
-    """What `close_to_others` did: the number of files and folders, and those that belong to another user."""
+    """What `close_to_others` did: the number of files and folders, those that belong to another user, the first change."""
 
     changed: int
     left: list[Path]
+    first: Change | None = None
 
 
 def close_to_others(root: Path, commit_log_folders: Iterable[Path]) -> Closed:
     """Takes from all that is known of a store what its user's group and others may not have. Raises OSError."""
-    changed, left = 0, []
+    changed, left, first = 0, [], None
     for path in _of_store(root, commit_log_folders):
         try:
             mode = os.lstat(path).st_mode
             if stat.S_ISLNK(mode) or not mode & _MASK.bits:
                 continue
-            os.chmod(path, stat.S_IMODE(mode) & ~_MASK.bits)
+            change = Change(path, stat.S_IMODE(mode), stat.S_IMODE(mode) & ~_MASK.bits)
+            os.chmod(path, change.after)
         except FileNotFoundError:
             continue
         except PermissionError:
             left.append(path)
         else:
             changed += 1
-    return Closed(changed, left)
+            first = first or change
+    return Closed(changed, left, first)
 
 
 def _of_store(root: Path, commit_log_folders: Iterable[Path]) -> Iterator[Path]:

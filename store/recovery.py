@@ -26,7 +26,7 @@ from store.permissions import Closed, file_mode, open_new
 from store.queue_index import QueueIndex
 from store.record import decode_record
 from store.scan import scan
-from store.segment import Segment, list_segments, sync_folder
+from store.segment import Segment, list_segments, only_zeros, sync_folder
 
 LOCK_FILE = "lock"
 ABORT_FILE = "abort"
@@ -141,7 +141,7 @@ def open_segments(folders: Sequence[Path], segment_size: int) -> list[Segment]:
     A last file that a crash left before it had its size holds nothing, and is removed.
     """
     found = sorted(each for folder in folders for each in list_segments(folder))
-    if found and found[-1][1].stat().st_size < segment_size and _only_zeros(found[-1][1]):
+    if found and found[-1][1].stat().st_size < segment_size and only_zeros(found[-1][1]):
         path = found.pop()[1]
         path.unlink()
         sync_folder(path.parent)
@@ -152,14 +152,6 @@ def open_segments(folders: Sequence[Path], segment_size: int) -> list[Segment]:
                 "restore the missing file"
             )
     return [Segment(path, start, segment_size, writable=True) for start, path in found]
-
-
-def _only_zeros(path: Path) -> bool:
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            if any(piece):
-                return False
-    return True
 
 
 def open_runs(folder: Path, segments: list[Segment], log_id: str, report: RecoveryReport) -> list[FileRun]:

@@ -106,6 +106,15 @@ def make_folder(folder: Path) -> None:
         sync_folder(each.parent)
 
 
+def only_zeros(path: Path) -> bool:
+    """Whether a file holds nothing else."""
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            if any(piece):
+                return False
+    return True
+
+
 def list_segments(folder: Path) -> list[tuple[int, Path]]:
     """Start offset and path of every segment in `folder`, ascending."""
     if not folder.is_dir():

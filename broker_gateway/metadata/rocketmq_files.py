@@ -129,6 +129,9 @@ def _table(path: Path, name: str, found: Config) -> dict[str, dict[str, Any]]:
     for each in (path, backup):
         try:
             parsed = json.loads(quoted_keys(each.read_text()))
+            if name not in parsed:
+                problems.append(f"{each} has no {name}")
+                continue
             table = parsed[name]
             if isinstance(table, dict) and all(isinstance(row, dict) for row in table.values()):
                 if problems and each == backup:

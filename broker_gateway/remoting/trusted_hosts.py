@@ -9,7 +9,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}")
+_NAME = re.compile(
+    r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?"
+)
 _MOST = 1024
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 

@@ -18,8 +18,8 @@ before that is the system's and cannot be seen.
 | admin broker | the Admin service; all other requests on the remoting port |
 | load balance | QueryRoute, QueryAssignment |
 
-Nobody takes a lane alone: while less than half of it is taken, every call is. Beyond that, an address has at most its
-share (`lakeMaxSharePerAddress`) of the places that are left, so that others find some.
+Nobody takes a lane alone: while half of its places are free, every call is taken. Of the second half one address gets
+at most `lakeMaxSharePerAddress` percent of the limit, also when nobody else wants the rest (`shares.py`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from typing import Any
 from broker_gateway.clock import monotonic_s
 from broker_gateway.config import GatewayConfig
 from broker_gateway.options import camel
+from broker_gateway.peer_log import PeerLog
 from broker_gateway.service.context import CallContext, RpcError
 from broker_gateway.service.status import ServiceError
 from broker_gateway.shares import Shares
@@ -44,6 +45,9 @@ class Lane:
     __slots__ = (
         "_capacity_option",
         "_free",
+        "_limit",
+        "_peer_log",
+        "_percent",
         "_shares",
         "_turn",
         "_wait_option",
@@ -54,8 +58,11 @@ class Lane:
         "wait_s",
     )
 
-    def __init__(self, turn: Turn, name: str, capacity_option: str, wait_option: str) -> None:
+    def __init__(
+        self, turn: Turn, name: str, capacity_option: str, wait_option: str, peer_log: PeerLog
+    ) -> None:
         self._turn = turn
+        self._peer_log = peer_log
         self.name = name
         self._capacity_option = capacity_option
         self._wait_option = wait_option
@@ -68,14 +75,20 @@ class Lane:
         """Of calls that entered when more than `free` were under way."""
         self._free = 0
         """The shares', at hand for every call."""
+        self._limit = ""
+        """What is shared out, as `name=value`."""
+        self._percent = 100
 
     def configure(self, config: GatewayConfig, check_waiting: bool, shared: int | None = None) -> None:
         """`shared`: how many places addresses share, where it is less than the capacity."""
         broker = config.broker
         self.capacity = getattr(broker, self._capacity_option)
         places = self.capacity if shared is None else min(shared, self.capacity)
-        self._shares.share_out(places, config.lake.lake_max_share_per_address)
+        self._percent = config.lake.lake_max_share_per_address
+        self._shares.share_out(places, self._percent)
         self._free = self._shares.free
+        option = camel(self._capacity_option) if places == self.capacity else "lakeMaxWaitingReceives"
+        self._limit = f"{option}={places}"
         limited = check_waiting and bool(self._wait_option) and broker.broker_fast_failure_enable
         self.wait_s = getattr(broker, self._wait_option) / 1000 if limited else 0.0
 
@@ -98,11 +111,16 @@ class Lane:
             )
         if self.under_way >= self._free and self._shares.refuse(host_of(peer), self.under_way):
             self.refused += 1
-            raise ServiceError(
-                pb.TOO_MANY_REQUESTS,
-                f"the broker is busy: {self.under_way} {self.name} calls are under way, and {host_of(peer)} has "
-                "its share of the places that were left (lakeMaxSharePerAddress); try again later",
-            )
+            raise ServiceError(pb.TOO_MANY_REQUESTS, self._share_taken(host_of(peer)))
+
+    def _share_taken(self, host: str) -> str:
+        """Why a call of an address is refused while there are places; logged, too."""
+        event = "calls of an address are refused: it has its share; behind a proxy or NAT set lakeMaxSharePerAddress=100"
+        self._peer_log.warning(host, event, address=host, calls=self.name, limit=self._limit)
+        return (
+            f"the broker is busy: {self.under_way} {self.name} calls are under way ({self._limit}), {self._shares.of(host)} "
+            f"of the second half from {host}, which is its share (lakeMaxSharePerAddress={self._percent}); try again later"
+        )
 
     def late(self, since_s: float) -> ServiceError | None:
         """TOO_MANY_REQUESTS for a call that has waited too long since then, by `clock.monotonic_s`."""
@@ -150,30 +168,29 @@ class Admission:
     """The lanes. Waiting is checked from `check_waiting` on: while a process starts, nothing is on time."""
 
     def __init__(self, config: GatewayConfig, turn: Turn) -> None:
-        self.send = Lane(turn, "send", "send_thread_pool_queue_capacity", "wait_time_mills_in_send_queue")
-        self.pull = Lane(turn, "pull", "pull_thread_pool_queue_capacity", "wait_time_mills_in_pull_queue")
-        self.ack = Lane(turn, "ack", "ack_thread_pool_queue_capacity", "wait_time_mills_in_ack_queue")
-        self.query = Lane(turn, "query", "query_thread_pool_queue_capacity", "")
-        self.client_manager = Lane(turn, "client manager", "client_manager_thread_pool_queue_capacity", "")
-        self.consumer_manager = Lane(
-            turn, "consumer manager", "consumer_manager_thread_pool_queue_capacity", ""
+        peer_log = PeerLog()
+
+        def lane(name: str, capacity_option: str, wait_option: str = "") -> Lane:
+            return Lane(turn, name, capacity_option, wait_option, peer_log)
+
+        self.send = lane("send", "send_thread_pool_queue_capacity", "wait_time_mills_in_send_queue")
+        self.pull = lane("pull", "pull_thread_pool_queue_capacity", "wait_time_mills_in_pull_queue")
+        self.ack = lane("ack", "ack_thread_pool_queue_capacity", "wait_time_mills_in_ack_queue")
+        self.query = lane("query", "query_thread_pool_queue_capacity")
+        self.client_manager = lane("client manager", "client_manager_thread_pool_queue_capacity")
+        self.consumer_manager = lane("consumer manager", "consumer_manager_thread_pool_queue_capacity")
+        self.heartbeat = lane(
+            "heartbeat", "heartbeat_thread_pool_queue_capacity", "wait_time_mills_in_heartbeat_queue"
         )
-        self.heartbeat = Lane(
-            turn, "heartbeat", "heartbeat_thread_pool_queue_capacity", "wait_time_mills_in_heartbeat_queue"
+        self.end_transaction = lane(
+            "end transaction", "end_transaction_pool_queue_capacity", "wait_time_mills_in_transaction_queue"
         )
-        self.end_transaction = Lane(
-            turn,
-            "end transaction",
-            "end_transaction_pool_queue_capacity",
-            "wait_time_mills_in_transaction_queue",
-        )
-        self.admin_broker = Lane(
-            turn,
+        self.admin_broker = lane(
             "admin broker",
             "admin_broker_thread_pool_queue_capacity",
             "wait_time_mills_in_admin_broker_queue",
         )
-        self.load_balance = Lane(turn, "load balance", "load_balance_thread_pool_queue_capacity", "")
+        self.load_balance = lane("load balance", "load_balance_thread_pool_queue_capacity")
         self._config = config
         self._check_waiting = False
         self.configure(config)

@@ -36,7 +36,9 @@ def status_of(error: BaseException) -> pb.Status:
 
 
 def summary(statuses: Iterable[pb.Status]) -> pb.Status:
-    """The status of a reply with entries: their code if they agree, else MULTIPLE_RESULTS. Sentences stand in the entries."""
-    codes = {status.code for status in statuses} or {pb.OK}
+    """The status of a reply with entries: their code if they agree, else MULTIPLE_RESULTS; their sentence likewise."""
+    found = list(statuses)
+    codes = {status.code for status in found} or {pb.OK}
     code = pb.MULTIPLE_RESULTS if len(codes) > 1 else codes.pop()
-    return pb.Status(code=code, message=pb.Code.Name(code))
+    said = {status.message for status in found} if code not in (pb.OK, pb.MULTIPLE_RESULTS) else set()
+    return pb.Status(code=code, message=said.pop() if len(said) == 1 else pb.Code.Name(code))

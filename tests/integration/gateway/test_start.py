@@ -244,7 +244,7 @@ def test_a_configuration_file_that_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
-        ({"brokerRole": "SLAVE"}, 253, "a slave's brokerId must be greater than 0"),
+        ({"brokerRole": "SLAVE"}, 253, "option brokerRole=SLAVE is refused: replication to slaves"),
         ({"enableControllerMode": "true"}, 253, "enableControllerMode=true is refused"),
         ({"authenticationEnabled": "true"}, 253, "authenticationEnabled=true is refused"),
         ({"namesrvAddr": "here"}, 253, "option namesrvAddr=here"),

@@ -186,3 +186,11 @@ def test_a_turn_that_was_ended_early_is_followed_by_another(monkeypatch: pytest.
 
     asyncio.run(scenario())
     assert done == ["left over", "next"]
+
+
+def test_a_stack_is_printed_in_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs("text", "info")
+    structlog.get_logger().warning("the event loop hangs", stack="one\n  two\x1b", other="a\nb")
+    err = capsys.readouterr().err
+    assert "one\n  two\\x1b" in err
+    assert "a\\nb" in err

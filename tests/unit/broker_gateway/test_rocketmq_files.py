@@ -122,3 +122,12 @@ def test_what_makes_no_sense_is_named(tmp_path: Path, name: str, text: str, said
     (tmp_path / "config" / name).write_text(text)
     with pytest.raises(ConfigFileError, match=said):
         read_config(tmp_path, 0)
+
+
+def test_a_file_without_its_table_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    path = tmp_path / "config" / "topics.json"
+    path.write_text("{}")
+    with pytest.raises(ConfigFileError) as refused:
+        read_config(tmp_path, 5)
+    assert str(refused.value).startswith(f"{path} has no topicConfigTable; restore it")

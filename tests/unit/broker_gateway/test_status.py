@@ -12,6 +12,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 
 VOID = pb.Status(code=pb.INVALID_RECEIPT_HANDLE, message="receipt handle 'x' is void")
+OTHER = pb.Status(code=pb.INVALID_RECEIPT_HANDLE, message="receipt handle 'y' is void")
 
 
 @pytest.mark.parametrize(
@@ -19,23 +20,25 @@ VOID = pb.Status(code=pb.INVALID_RECEIPT_HANDLE, message="receipt handle 'x' is 
     [
         ([], pb.OK, "OK"),
         ([OK, OK], pb.OK, "OK"),
-        ([VOID], pb.INVALID_RECEIPT_HANDLE, "INVALID_RECEIPT_HANDLE"),
+        ([VOID], pb.INVALID_RECEIPT_HANDLE, VOID.message),
+        ([VOID, VOID], pb.INVALID_RECEIPT_HANDLE, VOID.message),
+        ([VOID, OTHER], pb.INVALID_RECEIPT_HANDLE, "INVALID_RECEIPT_HANDLE"),
         ([VOID, OK], pb.MULTIPLE_RESULTS, "MULTIPLE_RESULTS"),
     ],
 )
-def test_the_status_of_a_reply_is_named_by_its_code(
+def test_the_status_of_a_reply_says_what_all_entries_say(
     statuses: list[pb.Status], code: pb.Code, message: str
 ) -> None:
     assert summary(statuses) == pb.Status(code=code, message=message)
 
 
-def test_sentences_stand_in_the_entries() -> None:
+def test_a_sentence_stands_in_the_entry_and_at_the_top() -> None:
     acked = ack_response([rpc.AckMessageEntry(message_id="m", receipt_handle="x")], [VOID])
-    assert (acked.status.message, acked.entries[0].status.message) == ("INVALID_RECEIPT_HANDLE", VOID.message)
+    assert (acked.status.message, acked.entries[0].status.message) == (VOID.message, VOID.message)
     late = pb.Status(code=pb.MASTER_PERSISTENCE_TIMEOUT, message="not on disk after 5 s")
     sent = send_response(late, [b"m"], [0])
     assert (sent.status.message, sent.entries[0].status.message) == (
-        "MASTER_PERSISTENCE_TIMEOUT",
+        late.message,
         late.message,
     )
 

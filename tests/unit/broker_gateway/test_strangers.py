@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker_gateway import clients as clients_module
 from broker_gateway.clients import ALIVE_MS, ClientRegistry
@@ -44,7 +45,10 @@ def test_one_address_does_not_take_a_lane_alone() -> None:
     lane = Admission(options(ackThreadPoolQueueCapacity="100"), Turn()).ack
     taken = fill(lane, STRANGER)
     assert len(taken) == 75
-    with pytest.raises(ServiceError, match=r"10\.0\.0\.66 has its share.*lakeMaxSharePerAddress"):
+    with pytest.raises(
+        ServiceError,
+        match=r"75 ack calls .*\(ackThreadPoolQueueCapacity=100\), 25 .*10\.0\.0\.66.*lakeMaxSharePerAddress=25",
+    ):
         lane.check("10.0.0.66:7")
     others = fill(lane, OWN)
     assert len(others) == 25
@@ -286,3 +290,19 @@ def test_a_stranger_with_the_id_of_one_that_crashed_keeps_nothing_from_others() 
         broker.advance(200)
         assert [each.body for each in broker.receive("t", "g")[1]] == [b"one"]
         broker.run(leave(stranger, stranger_ended))
+
+
+def test_who_has_its_share_is_logged_once() -> None:
+    lane = Admission(options(pullThreadPoolQueueCapacity="100", lakeMaxWaitingReceives="40"), Turn()).pull
+    with capture_logs() as logs:
+        fill(lane, STRANGER)
+        with pytest.raises(
+            ServiceError, match=r"30 pull calls .*lakeMaxWaitingReceives=40.*10 of the second"
+        ):
+            lane.check(STRANGER)
+    (said,) = logs
+    assert (said["log_level"], said["address"], said["limit"]) == (
+        "warning",
+        "10.0.0.66",
+        "lakeMaxWaitingReceives=40",
+    )

@@ -53,7 +53,7 @@ def modes(folder: Path) -> dict[str, set[int]]:
 
 def test_a_store_is_for_its_user_alone(tmp_path: Path) -> None:
     store = fill(tmp_path)
-    assert store.recovered.closed == (0, [])
+    assert store.recovered.closed == (0, [], None)
     assert modes(tmp_path) == {"folders": {0o700}, "files": {0o600}}
 
 
@@ -78,7 +78,7 @@ def test_an_open_store_is_closed_once(tmp_path: Path) -> None:
     outside.unlink()
     (tmp_path / "store" / "commitlog" / "link").unlink()
     assert modes(tmp_path) == {"folders": {0o700}, "files": {0o600}}
-    assert fill(tmp_path).recovered.closed == (0, [])
+    assert fill(tmp_path).recovered.closed == (0, [], None)
 
 
 def test_what_belongs_to_another_user_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_what_belongs_to_another_user_is_named(tmp_path: Path, monkeypatch: pyte
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "chmod", refuse)
-    assert fill(tmp_path).recovered.closed == (0, [lock])
+    assert fill(tmp_path).recovered.closed == (0, [lock], None)
 
 
 def test_folders_above_are_not_touched(tmp_path: Path) -> None:

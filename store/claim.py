@@ -1,0 +1,62 @@
+"""Which folder may be taken as a store: an empty one, or one that holds a store.
+
+What is taken is closed to other users and locked, so that a folder with anybody's files (`/tmp`, `/srv/shared`) must
+be refused before anything in it changes.
+
+| in the folder | then |
+|---|---|
+| `lakebroker.json`, `commitlog`, `consumequeue` or `config/topics.json` | a store, ours or a real broker's |
+| nothing but what a start that failed, or a new disk, leaves | becomes a store |
+| else | refused |
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence, Set
+from pathlib import Path
+
+from store.errors import ForeignFolderError, StoreDamagedError
+from store.recovery import COMMIT_LOG_FOLDER, IDENTITY_FILE, LOCK_FILE
+from store.segment import list_segments, only_zeros
+
+_MARKS = (IDENTITY_FILE, COMMIT_LOG_FOLDER, "consumequeue", "config/topics.json")
+_HARMLESS = {LOCK_FILE, f"{IDENTITY_FILE}.tmp", "lakecompiled", "lost+found"}
+"""Of a start that ended before it wrote the identity, and of a file system."""
+_SHOWN = 3
+
+
+def check_folders(root: Path, log_folders: Sequence[Path] = ()) -> None:
+    """Raises ForeignFolderError unless a store may be, or be made, in `root`, with its log in these folders; OSError."""
+    if not any((root / mark).exists() for mark in _MARKS):
+        ours = _HARMLESS | {
+            folder.name for folder in log_folders if folder.absolute().parent == root.absolute()
+        }
+        _refuse(root, ours, "give an empty folder or a store (storePathRootDir)")
+    for folder in log_folders:
+        if not list_segments(folder):
+            _refuse(folder, _HARMLESS, "give an empty folder or one with segments (storePathCommitLog)")
+
+
+def check_segment_size(folders: Sequence[Path], segment_size: int) -> None:
+    """Raises StoreDamagedError when the log of a store that has no identity yet has segments of another size; OSError.
+
+    One that a crash left before it had its size counts as none.
+    """
+    found = sorted(each for folder in folders for each in list_segments(folder))
+    if not found:
+        return
+    path = found[0][1]
+    size = path.stat().st_size
+    if size != segment_size and not (len(found) == 1 and size < segment_size and only_zeros(path)):
+        raise StoreDamagedError(
+            f"segment {path} has {size} bytes, expected {segment_size}; set mappedFileSizeCommitLog={size}, or restore the file"
+        )
+
+
+def _refuse(folder: Path, harmless: Set[str], remedy: str) -> None:
+    """Raises ForeignFolderError when there is anything else in the folder."""
+    found = sorted(set(os.listdir(folder)) - harmless) if folder.exists() else []
+    if found:
+        shown = ", ".join(found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
+        raise ForeignFolderError(f"{folder} holds other files ({shown}); {remedy}")

@@ -1,0 +1,32 @@
+"""What a start says of the store that it finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from structlog.testing import capture_logs
+
+from broker_gateway.config import load_config
+from broker_gateway.startup import _open_store
+
+
+def opened(root: Path, **given: str) -> list[dict[str, object]]:
+    """The warnings of a start."""
+    options = {"storePathRootDir": str(root), "brokerIP1": "127.0.0.1", **given}
+    with capture_logs() as logs:
+        _open_store(load_config(None, options, {})[0], lambda: False).close()
+    return [dict(each) for each in logs if each["log_level"] == "warning"]
+
+
+def test_a_segment_size_without_effect_is_warned_about(tmp_path: Path) -> None:
+    assert opened(tmp_path / "store", mappedFileSizeCommitLog="1048576") == []
+    (said,) = opened(tmp_path / "store", mappedFileSizeCommitLog="2097152")
+    assert "mappedFileSizeCommitLog" in str(said["event"])
+    assert (said["given"], said["store"]) == (2097152, 1048576)
+    assert opened(tmp_path / "store") == []
+
+
+def test_a_folder_that_others_could_read_is_named_with_its_modes(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    (said,) = opened(tmp_path, mappedFileSizeCommitLog="1048576")
+    assert (said["path"], said["mode"], said["now"], said["files"]) == (str(tmp_path), "0777", "0700", 1)

@@ -1,0 +1,91 @@
+"""Which folders are taken as a store, and that nothing changes in the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from store.errors import ForeignFolderError, StoreDamagedError
+from store.message_store import MessageStore
+from store.record import Host
+
+
+def open_store(root: Path, commit_log_paths: tuple[Path, ...] = ()) -> MessageStore:
+    return MessageStore.open(
+        root,
+        broker="b",
+        cluster="c",
+        store_host=Host("127.0.0.1", 10911),
+        segment_size=1 << 20,
+        commit_log_paths=commit_log_paths,
+    )
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A folder of all users, with somebody's files."""
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o777)
+    for name in ("a.txt", "b.txt", "c.txt", "d.txt"):
+        (folder / name).write_text("mine")
+    return folder
+
+
+def test_a_folder_with_other_files_is_refused_and_stays_as_it_is(shared: Path) -> None:
+    with pytest.raises(ForeignFolderError) as refused:
+        open_store(shared)
+    assert str(refused.value) == (
+        f"{shared} holds other files (a.txt, b.txt, c.txt, ...); give an empty folder or a store (storePathRootDir)"
+    )
+    assert shared.stat().st_mode & 0o777 == 0o777
+    assert sorted(path.name for path in shared.iterdir()) == ["a.txt", "b.txt", "c.txt", "d.txt"]
+
+
+def test_a_folder_of_the_log_with_other_files_is_refused(tmp_path: Path, shared: Path) -> None:
+    with pytest.raises(ForeignFolderError, match="storePathCommitLog"):
+        open_store(tmp_path / "store", (shared,))
+    assert not (tmp_path / "store").exists()
+    assert shared.stat().st_mode & 0o777 == 0o777
+
+
+@pytest.mark.parametrize("name", ["lock", "lost+found", "lakebroker.json.tmp"])
+def test_what_a_failed_start_or_a_new_disk_leaves_is_no_hindrance(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    open_store(tmp_path).close()
+
+
+@pytest.mark.parametrize("name", ["commitlog", "consumequeue", "config/topics.json"])
+def test_the_store_of_a_real_broker_is_one(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "rocksdb").mkdir()
+    open_store(tmp_path).close()
+    open_store(tmp_path).close()
+
+
+def test_a_store_may_have_its_log_beside_its_other_files(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    for _ in range(2):
+        open_store(tmp_path, (tmp_path / "disk",)).close()
+    (tmp_path / "gateway.log").touch()
+    open_store(tmp_path, (tmp_path / "disk",)).close()
+
+
+def test_the_first_change_of_modes_is_told(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    store = open_store(tmp_path)
+    store.close()
+    assert store.recovered.closed.first == (tmp_path, 0o777, 0o700)
+
+
+def test_a_log_with_segments_of_another_size_names_the_option(tmp_path: Path) -> None:
+    segment = tmp_path / "commitlog" / f"{0:020d}"
+    segment.parent.mkdir()
+    segment.write_bytes(bytes(1 << 16) + b"x" + bytes((1 << 16) - 1))
+    with pytest.raises(StoreDamagedError) as refused:
+        open_store(tmp_path)
+    assert str(refused.value) == (
+        f"segment {segment} has 131072 bytes, expected 1048576; set mappedFileSizeCommitLog=131072, or restore the file"
+    )
+    assert not (tmp_path / "lakebroker.json").exists(), "the option counts at the next start"
