@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from broker_gateway.clock import now_ms
-from broker_gateway.service.admission import host_of
 from broker_gateway.service.status import ServiceError
-from broker_gateway.shares import Shares
+from broker_gateway.shares import Shares, host_of
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 
 IDLE_MS = 120_000

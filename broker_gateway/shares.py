@@ -75,3 +75,10 @@ def network_of(address: str) -> str:
     if found.ipv4_mapped is not None:
         return str(found.ipv4_mapped)
     return str(int(found) >> 64)
+
+
+@lru_cache(maxsize=4096)
+def host_of(peer: str) -> str:
+    """What counts as the host of a peer, `address:port` or `[address]:port`; of something else it is that itself."""
+    address = peer.rpartition(":")[0]
+    return network_of(address.strip("[]")) if address else peer

@@ -34,7 +34,7 @@ from broker_gateway.options import camel
 from broker_gateway.peer_log import PeerLog
 from broker_gateway.service.context import CallContext, RpcError
 from broker_gateway.service.status import ServiceError
-from broker_gateway.shares import Shares
+from broker_gateway.shares import Shares, host_of
 from broker_gateway.turn import Turn
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
@@ -157,11 +157,6 @@ class Lane:
             yield
         finally:
             self.leave(entered)
-
-
-def host_of(peer: str) -> str:
-    """The address of a peer, without its port."""
-    return peer.rpartition(":")[0] or peer
 
 
 class Admission:

@@ -12,13 +12,13 @@ from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, Queu
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.tag_filter import FilterExpressionError, TagFilter, parse_tag_filter
 from broker_gateway.metadata.catalog import READ, Group, Topic
-from broker_gateway.service.admission import host_of
 from broker_gateway.service.context import CallContext
 from broker_gateway.service.redelivery import RENEWED_MS
 from broker_gateway.service.reply import Reply
 from broker_gateway.service.resources import Resources
 from broker_gateway.service.status import ServiceError
 from broker_gateway.service.validation import check_invisible_ms, client_id_of, duration_ms, shown
+from broker_gateway.shares import host_of
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 

@@ -40,6 +40,7 @@ from httpunk._httpunk import (
 )
 
 from broker_gateway.places import Place
+from broker_gateway.shares import network_of
 from broker_gateway.transport.http2.pace import QUANTUM_S, Overhead, Pace
 from broker_gateway.transport.http2.replies import CONNECTION_BYTES, Replies
 from broker_gateway.turn import Stage, Turn
@@ -164,7 +165,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         address = self._transport.get_extra_info("peername") or ("", 0)
-        self.host = address[0]
+        self.host = network_of(address[0])
         self.peer = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
         self._transport.set_write_buffer_limits(high=1 << 20)
         self._state.begin()

@@ -26,7 +26,7 @@ _OVERHEAD, _OVERHEAD_A_S, _BYTES_EACH = 10_000, 1000.0, 4
 
 
 class Backlogged(Protocol):
-    """A connection with work that waits for its turn; `host` is its peer's address without the port."""
+    """A connection with work that waits for its turn; `host` is its peer's, see `shares.network_of`."""
 
     host: str
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker_gateway.service.admission import Admission
-from broker_gateway.shares import LEAST_SHARED, Shares, network_of
+from broker_gateway.shares import LEAST_SHARED, Shares, host_of, network_of
 from broker_gateway.turn import Turn
 from tests.unit.broker_gateway.test_strangers import STRANGER, fill, options
 
@@ -68,3 +68,19 @@ def test_nobody_gives_back_what_it_does_not_have() -> None:
 )
 def test_what_counts_as_one_host(address: str, network: str) -> None:
     assert network_of(address) == network
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("10.0.0.1:1", "10.0.0.1:2", True),
+        ("10.0.0.1:1", "10.0.0.2:1", False),
+        ("[2001:db8::1]:1", "[2001:db8::2]:1", True),
+        ("[2001:db8::1]:1", "[2001:db8:0:1::1]:1", False),
+        ("[::ffff:10.0.0.1]:1", "10.0.0.1:2", True),
+        ("unix", "unix", True),
+    ],
+)
+def test_peers_of_one_host(one: str, other: str, same: bool) -> None:
+    """A host has all addresses of an IPv6 network of 64 bits."""
+    assert (host_of(one) == host_of(other)) is same
