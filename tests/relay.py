@@ -1,4 +1,4 @@
-"""A way to a server that can fall silent, as a cut line or a stopped host does: nothing arrives and nothing is said."""
+"""A way to a server that is slow, or can fall silent, as a cut line or a stopped host does: nothing arrives and nothing is said."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import contextlib
 import selectors
 import socket
 import threading
+import time
+from collections import deque
 
 
 class Relay:
-    """Forwards connections to `host:port`; while silent it takes new ones and moves no byte."""
+    """Forwards connections to `host:port`, every byte `slow_s` later; while silent it takes new ones and moves no byte."""
 
-    def __init__(self, address: str, silent: bool = False) -> None:
+    def __init__(self, address: str, silent: bool = False, slow_s: float = 0.0) -> None:
         host, _, port = address.rpartition(":")
         self._server = (host, int(port)) if address else None
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.setblocking(False)
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._silent = silent
+        self._slow_s = slow_s
+        self._held: deque[tuple[float, socket.socket, bytes]] = deque()
         self._ended = False
         self._peers: dict[socket.socket, socket.socket | None] = {}
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -53,6 +57,7 @@ class Relay:
                         self._forward(key.fileobj)
                 for each in ready:
                     selector.unregister(each)
+                self._deliver()
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()
@@ -67,10 +72,22 @@ class Relay:
         try:
             data = source.recv(1 << 16)
             if target is not None and data:
-                target.sendall(data)
+                self._held.append((time.monotonic() + self._slow_s, target, data))
                 return
         except OSError:
             pass
+        self._end(source)
+
+    def _deliver(self) -> None:
+        while self._held and self._held[0][0] <= time.monotonic():
+            _, target, data = self._held.popleft()
+            try:
+                target.sendall(data)
+            except OSError:  # closed
+                self._end(target)
+
+    def _end(self, source: socket.socket) -> None:
+        target = self._peers.get(source)
         for each in (source, target):
             if each is not None:
                 each.close()

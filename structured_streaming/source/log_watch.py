@@ -6,18 +6,20 @@
 | whose call is under way no longer than `patience_s` | what it was |
 | whose call is under way longer, or failed | away: nobody waits for it; its call goes on, or is made again in the background |
 | that was put to rest | away, and not asked for 5 s; after failures twice as long each time, until some of it was read |
-| whose answer came too late for a batch | put to rest for 5 s, and not asked before that answer |
+| whose answer came too late for a batch | put to rest for 5 s, and not asked before that answer, which the next batch has |
+| whose last call of a kind was too late | waited for by none of that kind, until one is answered in time |
 
-Going away and coming back are noted once each.
+Going away and coming back are noted once each; of a log that stays slow only the first time.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import TypeVar
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from structured_streaming.errors import LakeError, SourceError
 from structured_streaming.source.logs import Log, LogState, open_log
@@ -28,8 +30,37 @@ AGAIN_S = 1.0
 SHORTEST_REST_S = 5.0
 LONGEST_REST_S = 300.0
 _GRACE_S = 0.02
-"""For the other logs, once one has something new."""
+"""For the other logs, once one has something new, and for those that are slow."""
 T = TypeVar("T")
+
+
+class Question(NamedTuple, Generic[T]):
+    """A call on a log; `about` says what it asks: a late answer serves a later question about the same."""
+
+    about: Hashable
+    call: Callable[[Log], T]
+
+
+class _Call(Generic[T]):
+    """A call under way on a thread of its own."""
+
+    def __init__(self, question: Question[T], opened: Callable[[], Log], name: str) -> None:
+        self.about = question.about
+        self.future: Future[T] = Future()
+        self.took_s: float | None = None
+        began = time.monotonic()
+
+        def run() -> None:
+            try:
+                answer = question.call(opened())
+            except BaseException as error:
+                self.took_s = time.monotonic() - began
+                self.future.set_exception(error)
+            else:
+                self.took_s = time.monotonic() - began
+                self.future.set_result(answer)
+
+        threading.Thread(target=run, daemon=True, name=name).start()
 
 
 class _Peer:
@@ -41,29 +72,30 @@ class _Peer:
         self.away = False
         self.reason = ""
         """Why its last call failed; noted."""
-        self.asking: Future[LogState] | None = None
+        self.asking: _Call[LogState] | None = None
         self.overdue_at = 0.0
+        self.allowed_s = 0.0
+        """What answers in that time is not slow."""
+        self.slow_to_describe = False
+        self.slow_to_answer = False
+        """To the calls of a batch."""
         self.not_before = 0.0
         self.rests = 0
         """How often it failed since some of it was read."""
-        self.late: Future[object] | None = None
+        self.late: _Call[Any] | None = None
         """A call that a batch did not wait for any longer."""
         self._token = token
         self._log: Log | None = None
         self._opening = threading.Lock()
 
-    def begin(self, call: Callable[[Log], T]) -> Future[T]:
-        """Runs a call on a thread of its own."""
-        future: Future[T] = Future()
+    def begin(self, question: Question[T]) -> _Call[T]:
+        """Asks it."""
+        return _Call(question, self._opened, f"log {self.target}")
 
-        def run() -> None:
-            try:
-                future.set_result(call(self._opened()))
-            except BaseException as error:
-                future.set_exception(error)
-
-        threading.Thread(target=run, daemon=True, name=f"log {self.target}").start()
-        return future
+    def take_late(self, about: Hashable) -> _Call[Any] | None:
+        """The late answer, if there is one to this; another one is of no use any more."""
+        late, self.late = self.late, None
+        return late if late is not None and late.future.done() and late.about == about else None
 
     def _opened(self) -> Log:
         with self._opening:
@@ -84,7 +116,7 @@ class LogWatch:
     ) -> None:
         self._peers = {target: _Peer(target, token) for target in targets}
         self._note = note
-        self._patience_s = patience_s
+        self.patience_s = patience_s
 
     def states(self, wait_ms: int = 0, after: Mapping[str, int] | None = None) -> dict[str, LogState]:
         """States of the logs that are present, by target.
@@ -95,8 +127,9 @@ class LogWatch:
         for peer in self._peers.values():
             if peer.asking is None and not _still_late(peer) and now >= peer.not_before:
                 end = known.get(peer.target, -1)
-                peer.asking = peer.begin(lambda log, end=end: log.describe(wait_ms, end))  # type: ignore[misc]
-                peer.overdue_at = now + self._patience_s + wait_ms / 1000
+                peer.asking = peer.begin(Question(end, partial(_described, wait_ms, end)))
+                peer.allowed_s = self.patience_s + wait_ms / 1000
+                peer.overdue_at = now + (_GRACE_S if peer.slow_to_describe else peer.allowed_s)
         self._wait(known if wait_ms else None)
         for peer in self._peers.values():
             self._take(peer)
@@ -123,21 +156,43 @@ class LogWatch:
             if peer.state is None
         ]
 
-    def each(self, calls: Mapping[str, Callable[[Log], T]]) -> dict[str, T]:
-        """Makes a call on several logs; answers by target. A log that does not answer in time, or fails, rests."""
-        begun = {target: self._peers[target].begin(call) for target, call in calls.items()}
-        done, _ = wait(begun.values(), self._patience_s)
-        answers: dict[str, T] = {}
-        for target, future in begun.items():
-            error = future.exception() if future in done else None
-            if future not in done:
-                self._peers[target].late = future  # type: ignore[assignment]  # only its error counts
-                self._leave(self._peers[target], f"{_named(target)} does not answer", SHORTEST_REST_S)
-            elif isinstance(error, SourceError):
-                self.rest(target, str(error))
-            else:
-                answers[target] = future.result()
-        return answers
+    def each(self, questions: Mapping[str, Question[T]], patience_s: float | None = None) -> dict[str, T]:
+        """Asks several logs; answers by target. A log that does not answer in time, or fails, rests.
+
+        With `patience_s` slow ones are waited for too.
+        """
+        begun: dict[str, _Call[T]] = {}
+        for target, question in questions.items():
+            peer = self._peers[target]
+            begun[target] = peer.take_late(question.about) or peer.begin(question)
+        prompt = [
+            call.future
+            for target, call in begun.items()
+            if patience_s is not None or not self._peers[target].slow_to_answer
+        ]
+        wait(prompt, self.patience_s if patience_s is None else patience_s)
+        wait([call.future for call in begun.values()], _GRACE_S)
+        return {
+            target: call.future.result() for target, call in begun.items() if self._answered(target, call)
+        }
+
+    def _answered(self, target: str, call: _Call[T]) -> bool:
+        """Whether a call of a batch was answered by now; puts the log to rest when not."""
+        peer, done = self._peers[target], call.future.done()
+        error = call.future.exception() if done else None
+        if isinstance(error, SourceError):
+            self.rest(target, str(error))
+            return False
+        if done:
+            peer.slow_to_answer = (call.took_s or 0.0) > self.patience_s
+            return True
+        peer.late = call
+        if peer.slow_to_answer:
+            peer.away, peer.not_before = True, time.monotonic() + SHORTEST_REST_S
+        else:
+            peer.slow_to_answer = True
+            self._leave(peer, f"{_named(target)} does not answer", SHORTEST_REST_S)
+        return False
 
     def rest(self, target: str, reason: str, told: bool = False) -> None:
         """Leaves a log that failed alone, longer each time; `told` when somebody else says so."""
@@ -158,9 +213,9 @@ class LogWatch:
             now = time.monotonic()
             asked = [peer for peer in self._peers.values() if peer.asking is not None]
             pending = {
-                peer.asking: peer
+                peer.asking.future: peer
                 for peer in asked
-                if peer.asking and not peer.asking.done() and not peer.away and peer.overdue_at > now
+                if peer.asking and not peer.asking.future.done() and not peer.away and peer.overdue_at > now
             }
             if not pending:
                 return
@@ -175,16 +230,17 @@ class LogWatch:
         asking, now = peer.asking, time.monotonic()
         if asking is None:
             return
-        if not asking.done():
+        if not asking.future.done():
             if now >= peer.overdue_at:
-                peer.away = True
+                peer.away = peer.slow_to_describe = True
             return
         peer.asking = None
-        error = asking.exception()
+        error = asking.future.exception()
         if error is None:
             if now < peer.not_before:  # put to rest meanwhile
                 return
-            peer.state = asking.result()
+            peer.state = asking.future.result()
+            peer.slow_to_describe = (asking.took_s or 0.0) > peer.allowed_s
             if peer.reason:
                 self._note(f"{_named(peer.target)} answers again")
             peer.away, peer.reason = False, ""
@@ -204,19 +260,24 @@ class LogWatch:
         peer.away, peer.reason = True, reason
 
 
+def _described(wait_ms: int, after: int, log: Log) -> LogState:
+    return log.describe(wait_ms, after)
+
+
 def _still_late(peer: _Peer) -> bool:
     """Whether its late call is under way yet; one that failed in the end counts as a failure."""
-    if peer.late is not None and peer.late.done():
-        peer.rests += peer.late.exception() is not None
+    late = peer.late
+    if late is not None and late.future.done() and late.future.exception() is not None:
+        peer.rests += 1
         peer.late = None
-    return peer.late is not None
+    return late is not None and not late.future.done()
 
 
 def _news(peer: _Peer, known: Mapping[str, int]) -> bool:
     asking = peer.asking
-    if asking is None or not asking.done() or asking.exception() is not None:
+    if asking is None or not asking.future.done() or asking.future.exception() is not None:
         return False
-    return asking.result().end > known.get(peer.target, -1)
+    return asking.future.result().end > known.get(peer.target, -1)
 
 
 def _named(target: str) -> str:

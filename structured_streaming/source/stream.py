@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,8 @@ from pyspark.sql.datasource import DataSourceStreamReader
 
 from structured_streaming.errors import SourceError
 from structured_streaming.source.data_source import START_S, LogRange, Reading, by_broker
-from structured_streaming.source.log_watch import PATIENCE_S, LogWatch
-from structured_streaming.source.logs import Log, LogState
+from structured_streaming.source.log_watch import PATIENCE_S, LogWatch, Question
+from structured_streaming.source.logs import LogState
 from structured_streaming.source.notes import Notes
 from structured_streaming.source.options import SourceOptions
 from structured_streaming.source.shares import fair_shares
@@ -158,13 +158,14 @@ class _StreamReading(Reading):
         self, states: dict[str, tuple[str, LogState]], firsts: dict[str, int], room: int
     ) -> dict[tuple[str, str], _Plan]:
         """Fair shares of the next batch, cut into ranges by all logs at once; or one log that catches up."""
-        calls: dict[str, Callable[[Log], list[int]]] = {}
+        questions: dict[str, Question[list[int]]] = {}
+        shares: dict[str, int] = {}
         fences = {broker: self._fence(state, firsts[broker]) for broker, (_, state) in states.items()}
         behind = next((broker for broker, fence in fences.items() if fence > firsts[broker]), None)
         if behind is not None:
             # alone: of several logs a crash may leave a table with some and not the others, which no batch fits
             target, state = states[behind]
-            calls[target] = self._cutting(state.log_id, firsts[behind], fences[behind], 0)
+            questions[target] = self._cutting(state.log_id, firsts[behind], fences[behind])
         else:
             backlogs = {
                 broker: backlog
@@ -173,17 +174,23 @@ class _StreamReading(Reading):
             }
             for broker, share in fair_shares(backlogs, room).items():
                 target, state = states[broker]
-                calls[target] = self._cutting(state.log_id, firsts[broker], self._end(state), share)
-        cuts = self._watch.each(calls)
+                shares[target] = share
+                questions[target] = self._cutting(state.log_id, firsts[broker], self._end(state), share)
+        cuts = {
+            target: _within(found, shares.get(target, 0))
+            for target, found in self._watch.each(questions).items()
+        }
         return {
             (state.broker, state.log_id): _Plan(target, state, cuts[target])
             for target, state in states.values()
             if target in cuts
         }
 
-    def _cutting(self, log_id: str, start: int, end: int, limit: int) -> Callable[[Log], list[int]]:
+    def _cutting(self, log_id: str, start: int, end: int, limit: int = 0) -> Question[list[int]]:
+        """Asks for the ranges from `start` on; with a limit the end, which moves on, is not part of the question."""
         size = self.options.partition_bytes
-        return lambda log: log.split(log_id, start, end, size, limit)
+        about = (log_id, start, 0 if limit else end)
+        return Question(about, lambda log: log.split(log_id, start, end, size, limit))
 
     def _planned(self, broker: str, log_id: str, begin: int | None, end: int) -> _Plan:
         """The plan of a batch that another reader began. Raises SourceError."""
@@ -192,7 +199,7 @@ class _StreamReading(Reading):
         if state is None or state.log_id != log_id:
             raise SourceError(f"log {log_id} of broker {broker} cannot be reached now; start its gateway")
         first = begin if begin is not None else self._first(state)
-        cuts = self._watch.each({target: self._cutting(log_id, first, end, 0)})
+        cuts = self._watch.each({target: self._cutting(log_id, first, end)}, START_S)
         if target not in cuts:
             raise SourceError(self._watch.missing().get(target, f"{target} does not answer"))
         return _Plan(target, state, cuts[target])
@@ -254,6 +261,11 @@ class _StreamReading(Reading):
         return state.end
 
 
+def _within(cuts: list[int], share: int) -> list[int]:
+    """Of cuts that were asked for when the share was another: those within it (0: all), but one range at least."""
+    return [cut for number, cut in enumerate(cuts) if number < 2 or not share or cut - cuts[0] <= share]
+
+
 if ADMISSION_CONTROL:
 
     class LogStreamReader(_StreamReading, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -268,6 +280,7 @@ if ADMISSION_CONTROL:
 
         def prepareForTriggerAvailableNow(self) -> None:
             self._until = {} if self._until is None else self._until
+            self._watch.patience_s = START_S  # it ends by itself
             for _, state in self._first_states().values():
                 self._end(state)
 

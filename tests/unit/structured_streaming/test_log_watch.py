@@ -12,7 +12,7 @@ import pytest
 
 from structured_streaming.errors import UnreachableError
 from structured_streaming.source import log_watch
-from structured_streaming.source.log_watch import LogWatch
+from structured_streaming.source.log_watch import LogWatch, Question
 from tests.written_log import written
 
 
@@ -43,17 +43,45 @@ def rests(watch: LogWatch, notes: list[str], call: Callable[[Any], None], answer
     notes.clear()
     (target,) = present(watch)
     answer.clear()
-    assert watch.each({target: call}) == {}
+    assert watch.each({target: Question(object(), call)}) == {}
     answer.set()
     present(watch)
-    return notes[0].partition("(left alone for ")[2].partition(")")[0]
+    return "".join(notes[:1]).partition("(left alone for ")[2].partition(")")[0]
 
 
 def test_a_slow_log_is_not_left_alone_longer_each_time(watch: LogWatch, notes: list[str]) -> None:
     answer = threading.Event()
-    assert [rests(watch, notes, lambda log: answer.wait() and None, answer) for _ in range(3)] == [
-        "0.001 s"
-    ] * 3
+    assert rests(watch, notes, lambda log: answer.wait() and None, answer) == "0.001 s"
+    (peer,) = watch._peers.values()
+    for _ in range(3):
+        rests(watch, notes, lambda log: answer.wait() and None, answer)
+        assert peer.rests == 0
+
+
+def test_an_answer_that_came_too_late_is_the_next_batch_s(watch: LogWatch) -> None:
+    answer = threading.Event()
+    asked: list[str] = []
+
+    def ask(about: str) -> dict[str, str]:
+        def call(log: Any) -> str:
+            asked.append(about)
+            answer.wait()
+            return f"answer {len(asked)}"
+
+        (target,) = present(watch)
+        return watch.each({target: Question(about, call)})
+
+    for number in range(1, 4):
+        answer.clear()
+        assert ask(f"from {number}") == {}
+        answer.set()
+        assert list(ask(f"from {number}").values()) == [f"answer {number}"]
+    assert asked == ["from 1", "from 2", "from 3"]
+    answer.clear()
+    assert ask("from 4") == {}
+    answer.set()
+    present(watch)
+    assert "answer 4" not in ask("from elsewhere").values()
 
 
 def test_a_log_that_fails_is_left_alone_longer_each_time(watch: LogWatch, notes: list[str]) -> None:
