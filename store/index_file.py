@@ -4,15 +4,16 @@ A file is named by the first physical offset of its run (`store/index_run.py`) i
 
 | section | per | columns |
 |---|---|---|
-| header | file | magic, version, log id, start, end, records, entries, queues, bytes of names, CRC-32 of the columns, CRC-32 of header, directory and names |
+| header | file | magic, version, log id, start, end, records, entries, queues, bytes of names, CRC-32 of the checks, CRC-32 of header, directory and names |
 | directory | queue, by (hash, queue id) | hash of topic and queue id, topic (where in the names, length), queue id, first queue offset, first entry, entries, next queue offset |
 | names | topic | UTF-8 |
 | starts | record | physical offset - start (u4) |
 | offsets, sizes, codes | entry, by queue | physical offset - start (u4), size (i4; 0: cannot be read), tags code (i8) |
+| checks | page of 64 KiB of starts to codes | CRC-32 (u4) |
 
 The directory names every queue the log knew, also those without an entry in the run, with the offset that their
-next record gets: the newest file alone restores those. The columns are checked when they are first read, so that
-a start need not read them all.
+next record gets: the newest file alone restores those. A page of the columns is checked when it is first read, so
+that neither a start nor a look-up reads them all.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from zlib_ng import zlib_ng
 
 if TYPE_CHECKING:
     from store.index_run import FileRun
@@ -40,7 +42,7 @@ Key = tuple[str, int]
 MOST_MAPPED = 64
 """Files of runs that are mapped, and open, at a time."""
 MAGIC = b"LKINDEX1"
-VERSION = 2
+VERSION = 3
 HEADER = struct.Struct("<8sI4x32sqqqqqqII")
 DIRECTORY = np.dtype(
     [
@@ -59,6 +61,8 @@ ROW = struct.Struct("<QIH2xiIqqq")
 """A row of the directory."""
 HASH = struct.Struct("<Q")
 PIECE_BYTES = 1 << 20
+PAGE_BYTES = 1 << 16
+"""Of the columns, that are checked together."""
 HOLE = 0xFFFFFFFF
 
 
@@ -80,6 +84,12 @@ def columns_of(at: int, records: int, entries: int) -> list[tuple[str, int, int]
     return found
 
 
+def checks_of(columns: memoryview) -> bytes:
+    """CRC-32 of each page of the columns."""
+    pages = (columns[at : at + PAGE_BYTES] for at in range(0, len(columns), PAGE_BYTES))
+    return b"".join(zlib_ng.crc32(page).to_bytes(4, "little") for page in pages)
+
+
 class Row(NamedTuple):
     """What the directory says of a queue: see the module."""
 
@@ -92,20 +102,43 @@ class Row(NamedTuple):
 class Mapped:
     """A run's file in memory. The mapping goes with the last array made of it."""
 
-    __slots__ = ("_names_at", "_queues", "codes", "data", "directory", "offsets", "sizes", "starts")
+    __slots__ = (
+        "_names_at",
+        "_queues",
+        "checks",
+        "codes",
+        "data",
+        "directory",
+        "offsets",
+        "places",
+        "sizes",
+        "starts",
+    )
 
     def __init__(
         self, path: Path, names: int, queues: int, columns_at: int, records: int, entries: int
     ) -> None:
         with path.open("rb") as file:
             self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.data.madvise(mmap.MADV_RANDOM)  # a page that is wanted is read, and nothing around it
         self._queues = queues
         self._names_at = HEADER.size + DIRECTORY.itemsize * queues
         self.directory = np.frombuffer(self.data, dtype=DIRECTORY, count=queues, offset=HEADER.size)
+        columns = columns_of(columns_at, records, entries)
         self.starts, self.offsets, self.sizes, self.codes = (
-            np.frombuffer(self.data, dtype=kind, count=count, offset=at)
-            for kind, at, count in columns_of(columns_at, records, entries)
+            np.frombuffer(self.data, dtype=kind, count=count, offset=at) for kind, at, count in columns
         )
+        self.places = tuple(at - columns_at for _, at, _ in columns)
+        """Where starts, offsets, sizes and codes begin in the columns."""
+        end = columns[-1][1] + 8 * entries
+        pages = -(-(end - columns_at) // PAGE_BYTES)
+        self.checks = np.frombuffer(self.data, dtype="<u4", count=pages, offset=end)
+
+    def expect(self, begin: int, end: int) -> None:
+        """Has the bytes [begin, end) of the file read, in one go."""
+        if begin < end:
+            begin -= begin % mmap.PAGESIZE
+            self.data.madvise(mmap.MADV_WILLNEED, begin, end - begin)
 
     def row(self, key: Key) -> Row | None:
         """The directory's row of a queue."""

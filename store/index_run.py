@@ -25,11 +25,13 @@ from store.index_file import (
     HOLE,
     MAGIC,
     MAPPED,
+    PAGE_BYTES,
     PIECE_BYTES,
     VERSION,
     Key,
     Longs,
     Mapped,
+    checks_of,
     columns_of,
     key_hash,
 )
@@ -243,7 +245,8 @@ class LiveRun:
         for column in columns:
             whole += column.tobytes()
             whole += b"\0" * (-len(whole) % 8)
-        header = header[:-8] + struct.pack("<I", zlib_ng.crc32(whole))
+        checks = checks_of(memoryview(whole))
+        header = header[:-8] + struct.pack("<I", zlib_ng.crc32(checks))
         check = zlib_ng.crc32(names, zlib_ng.crc32(directory.tobytes(), zlib_ng.crc32(header)))
         header += struct.pack("<I", check)
         path = folder / f"{self.start:020d}"
@@ -254,6 +257,7 @@ class LiveRun:
             file.write(names)
             file.write(b"\0" * (-file.tell() % 8))
             file.write(whole)
+            file.write(checks)
             file.flush()
             os.fsync(file.fileno())
         staged.rename(path)
@@ -296,10 +300,10 @@ class FileRun:
     """
 
     __slots__ = (
-        "_checked",
-        "_columns_check",
+        "_checks_check",
         "_counts",
         "_names_bytes",
+        "_sure",
         "deleted",
         "end",
         "last",
@@ -316,7 +320,7 @@ class FileRun:
             if size < HEADER.size:
                 raise StoreDamagedError(f"{path} has {size} bytes and is no index of the log")
             head = file.read(HEADER.size)
-            (magic, version, log_id, self.start, self.end, *counts, names, columns, check) = HEADER.unpack(
+            (magic, version, log_id, self.start, self.end, *counts, names, checks, check) = HEADER.unpack(
                 head
             )
             if magic != MAGIC or version != VERSION:
@@ -324,7 +328,7 @@ class FileRun:
             self.log_id = log_id.decode("ascii", "replace")
             self._counts: tuple[int, int, int] = (counts[0], counts[1], counts[2])
             self._names_bytes = int(names)
-            if min(names, *counts) < 0 or self._end_of_columns() > size:
+            if min(names, *counts) < 0 or self._end_of_columns() + 4 * self._pages() > size:
                 raise StoreDamagedError(f"{path} is shorter than its header says")
             seen = zlib_ng.crc32(head[:-4])
             left = self._columns_at() - HEADER.size - self._padding()
@@ -332,8 +336,9 @@ class FileRun:
                 seen, left = zlib_ng.crc32(piece, seen), left - len(piece)
             if check != seen:
                 raise StoreDamagedError(f"the header or directory of {path} is damaged")
-            self._columns_check = columns
-            self._checked = False
+            self._checks_check = checks
+            self._sure = bytearray()
+            """Of each page of the columns whether it was checked."""
             self.last: int | None = None
             """The last record, unchecked."""
             if self._counts[0]:
@@ -344,17 +349,33 @@ class FileRun:
         return self._counts[0]
 
     def check(self) -> None:
-        """Raises StoreDamagedError, and removes the file, when its columns are damaged; looks once."""
-        if self._checked:
-            return
-        mapped = MAPPED.of(self)
-        if zlib_ng.crc32(memoryview(mapped.data)[self._columns_at() :]) != self._columns_check:
-            self.path.unlink(missing_ok=True)
-            sync_folder(self.path.parent)
-            raise StoreDamagedError(
-                f"{self.path} was damaged and is removed; restart the broker: it is made anew from the log"
-            )
-        self._checked = True
+        """Raises StoreDamagedError, and removes the file, when its columns are damaged; looks once at each page."""
+        mapped, at, end = MAPPED.of(self), self._columns_at(), self._end_of_columns()
+        mapped.expect(at, end)
+        self._check(mapped, 0, end - at)
+
+    def _check(self, mapped: Mapped, begin: int, end: int) -> None:
+        """`check` of the pages with the bytes [begin, end) of the columns: before anything of them is used."""
+        sure = self._sure
+        if not sure:
+            if zlib_ng.crc32(mapped.checks) != self._checks_check:
+                raise self._damaged()
+            sure = self._sure = bytearray(len(mapped.checks))
+        for page in range(begin // PAGE_BYTES, -(-end // PAGE_BYTES)):
+            if not sure[page]:
+                at = self._columns_at() + page * PAGE_BYTES
+                stop = min(at + PAGE_BYTES, self._end_of_columns())
+                mapped.expect(at, stop)
+                if zlib_ng.crc32(memoryview(mapped.data)[at:stop]) != mapped.checks[page]:
+                    raise self._damaged()
+                sure[page] = 1
+
+    def _damaged(self) -> StoreDamagedError:
+        self.path.unlink(missing_ok=True)
+        sync_folder(self.path.parent)
+        return StoreDamagedError(
+            f"{self.path} was damaged and is removed; restart the broker: it is made anew from the log"
+        )
 
     def find(self, key: Key) -> tuple[int, int] | None:
         """First queue offset and number of the queue's entries; None when it has none here."""
@@ -372,11 +393,15 @@ class FileRun:
 
     def entries(self, key: Key, low: int, high: int) -> Entries:
         """Entries by position in the queue, [low, high)."""
-        mapped = self._read()
+        mapped = MAPPED.of(self)
         row = mapped.row(key)
         if row is None:
             raise KeyError(key)
         low, high = row.first + low, row.first + min(high, row.entries)
+        _, offsets_at, sizes_at, codes_at = mapped.places
+        self._check(mapped, offsets_at + 4 * low, offsets_at + 4 * high)
+        self._check(mapped, sizes_at + 4 * low, sizes_at + 4 * high)
+        self._check(mapped, codes_at + 8 * low, codes_at + 8 * high)
         sizes = mapped.sizes[low:high].astype(np.int32)
         offsets = mapped.offsets[low:high].astype(np.int64) + self.start
         offsets[sizes == 0] = 0
@@ -414,15 +439,15 @@ class FileRun:
 
     def floor(self, offset: int) -> int | None:
         """The last record at or before `offset`."""
-        starts = self._read().starts
-        position = self._behind(starts, offset)
-        return int(starts[position - 1]) + int(self.start) if position else None
+        mapped = MAPPED.of(self)
+        position = self._behind(mapped, offset)
+        return self._start_at(mapped, position - 1) + self.start if position else None
 
     def above(self, offset: int) -> int | None:
         """The first record behind `offset`."""
-        starts = self._read().starts
-        position = self._behind(starts, offset)
-        return int(starts[position]) + int(self.start) if position < len(starts) else None
+        mapped = MAPPED.of(self)
+        position = self._behind(mapped, offset)
+        return self._start_at(mapped, position) + self.start if position < len(self) else None
 
     def live(self) -> LiveRun:
         """The run in memory again, to go on growing."""
@@ -473,9 +498,24 @@ class FileRun:
         self.check()
         return MAPPED.of(self)
 
-    def _behind(self, starts: NDArray[Any], offset: int) -> int:
-        relative = min(max(offset - self.start, -1), 0xFFFFFFFF)
-        return 0 if relative < 0 else int(np.searchsorted(starts, np.uint32(relative), side="right"))
+    def _start_at(self, mapped: Mapped, record: int) -> int:
+        """Where a record starts, from the run's start on; its page is checked."""
+        self._check(mapped, 4 * record, 4 * record + 4)
+        return int(mapped.starts[record])
+
+    def _behind(self, mapped: Mapped, offset: int) -> int:
+        """How many records start at or before `offset`; looks into few pages."""
+        relative = min(offset - self.start, 0xFFFFFFFF)
+        firsts = range(0, len(self), PAGE_BYTES // 4)
+        page = bisect.bisect_right(firsts, relative, key=lambda record: self._start_at(mapped, record)) - 1
+        if page < 0:
+            return 0
+        some = mapped.starts[firsts[page] : firsts[page] + PAGE_BYTES // 4]
+        return firsts[page] + int(np.searchsorted(some, np.uint32(relative), side="right"))
+
+    def _pages(self) -> int:
+        """Of the columns."""
+        return -(-(self._end_of_columns() - self._columns_at()) // PAGE_BYTES)
 
     def _padding(self) -> int:
         return -(DIRECTORY.itemsize * self._counts[2] + self._names_bytes + HEADER.size) % 8

@@ -144,6 +144,11 @@ class LogWatch:
         }
 
     @property
+    def asking(self) -> bool:
+        """Whether some log has not answered yet what it was asked last."""
+        return any(peer.asking is not None for peer in self._peers.values())
+
+    @property
     def unanswered(self) -> bool:
         """Whether some log has neither answered nor failed yet."""
         return any(peer.state is None and not peer.reason for peer in self._peers.values())

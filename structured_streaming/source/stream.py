@@ -74,6 +74,8 @@ class _StreamReading(Reading):
         """What `latestOffset` gave last, or Spark told since."""
         self._plans: dict[tuple[str, str], _Plan] = {}
         self._begun: dict[tuple[str, str], _Plan] = {}
+        self._appeared: dict[tuple[str, str], int] = {}
+        """Where logs begin that no batch began with."""
         self._progress: LakeProgress | None = None
         if options.lake:
             from structured_streaming.sink.delta_commit import LakeProgress
@@ -98,6 +100,7 @@ class _StreamReading(Reading):
         for broker, to in end.items():
             key = (broker, to["log_id"])
             begin = self._begin(broker, to["log_id"], start.get(broker))
+            begin = self._appeared.get(key) if begin is None else begin
             plan = self._plans.get(key)
             if begin is not None and begin >= to["offset"]:
                 continue
@@ -132,6 +135,8 @@ class _StreamReading(Reading):
         if not states:
             time.sleep(_NOBODY_WAIT_S)
         for broker, (_, state) in states.items():
+            if self._last.get(broker, {}).get("log_id") != state.log_id:
+                self._appeared[broker, state.log_id] = firsts[broker]
             self._last[broker] = {"log_id": state.log_id, "offset": firsts[broker]}
         self._plans = self._plan(states, firsts, room)
         for (broker, log_id), plan in self._plans.items():
@@ -194,8 +199,7 @@ class _StreamReading(Reading):
 
     def _planned(self, broker: str, log_id: str, begin: int | None, end: int) -> _Plan:
         """The plan of a batch that another reader began. Raises SourceError."""
-        states = by_broker(self._watch.states())
-        target, state = states.get(broker, ("", None))
+        target, state = self._awaited(broker)
         if state is None or state.log_id != log_id:
             raise SourceError(f"log {log_id} of broker {broker} cannot be reached now; start its gateway")
         first = begin if begin is not None else self._first(state)
@@ -203,6 +207,15 @@ class _StreamReading(Reading):
         if target not in cuts:
             raise SourceError(self._watch.missing().get(target, f"{target} does not answer"))
         return _Plan(target, state, cuts[target])
+
+    def _awaited(self, broker: str) -> tuple[str, LogState | None]:
+        """A broker's log, also when it is slow to answer."""
+        until = time.monotonic() + START_S
+        states = by_broker(self._watch.states())
+        while broker not in states and self._watch.asking and time.monotonic() < until:
+            time.sleep(_NOBODY_WAIT_S)
+            states = by_broker(self._watch.states())
+        return states.get(broker, ("", None))
 
     def _end(self, state: LogState) -> int:
         """Where reading ends; a log that appears in a run that ends by itself is read up to its end then."""

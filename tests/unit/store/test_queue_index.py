@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import tempfile
+from array import array
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from zlib_ng import zlib_ng
 
 from store.errors import StoreDamagedError
-from store.index_file import MOST_MAPPED, Key, key_hash, list_runs
-from store.index_run import LARGEST_GAP, FileRun
+from store.index_file import HEADER, MOST_MAPPED, Key, key_hash, list_runs
+from store.index_run import LARGEST_GAP, FileRun, LiveRun, _Queue
 from store.message_store import MessageStore
 from store.queue_index import QueueIndex
 from store.record import Host, PendingRecord
@@ -263,6 +268,78 @@ def test_a_damaged_file_is_refused_not_believed(tmp_path: Path, at: int) -> None
     path.write_bytes(data)
     with pytest.raises(StoreDamagedError):
         FileRun(path)
+
+
+def large_run(folder: Path, records: int = 300_000) -> FileRun:
+    """A run of records of 100 bytes, over three queues."""
+    run = LiveRun(0)
+    for queue_id in range(3):
+        offsets = np.arange(queue_id, records, 3, dtype=np.int64)
+        run.queues["t", queue_id] = _Queue(0, int(offsets[0]))
+        run.queues["t", queue_id].rows = array("I", offsets.astype(np.uint32).tobytes())
+    every = np.arange(records, dtype=np.int64)
+    run.extend(100 * every, np.full(records, 100), every * 7)
+    return run.write(folder, "log", {})
+
+
+def test_a_look_up_checks_what_it_reads_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = large_run(tmp_path)
+    checked: list[int] = []
+    real = zlib_ng.crc32
+
+    def counted(data: Any, *rest: int) -> int:
+        checked.append(memoryview(data).nbytes)
+        return real(data, *rest)
+
+    monkeypatch.setattr("store.index_run.zlib_ng.crc32", counted)
+    looks: list[Callable[[], object]] = [
+        lambda: run.entries(("t", 1), 50_000, 50_032),
+        lambda: run.floor(15_000_050),
+        lambda: run.above(25_000_050),
+    ]
+    for look in looks:
+        checked.clear()
+        look()
+        assert sum(checked) <= 1 << 20, f"{sum(checked)} bytes of {run.path.stat().st_size} were read at once"
+        checked.clear()
+        look()
+        assert not checked, "it was checked before"
+    run.check()
+    assert run.starts().tolist() == list(range(0, 30_000_000, 100))
+
+
+def test_a_damaged_page_is_noticed_before_anything_of_it_is_told(tmp_path: Path) -> None:
+    path = large_run(tmp_path, 60_000).path
+    whole = path.read_bytes()
+    keys = [("t", queue_id) for queue_id in range(3)]
+    raised = 0
+    for at in range(len(whole) - 1, HEADER.size, -len(whole) // 200):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << at % 8
+        path.write_bytes(damaged)
+        try:
+            run = FileRun(path)
+        except StoreDamagedError:
+            continue
+        for position in range(0, 20_000, 4_999):
+            for key in keys:
+                try:
+                    found = run.entries(key, position, position + 2)
+                    number = 3 * position + key[1]
+                    assert found.offsets.tolist() == [100 * number, 100 * (number + 3)], at
+                    assert (found.sizes.tolist(), found.codes.tolist()) == (
+                        [100, 100],
+                        [7 * number, 7 * (number + 3)],
+                    )
+                    assert run.floor(100 * number + 99) == 100 * number
+                    assert run.above(100 * number) == 100 * (number + 1)
+                except StoreDamagedError:
+                    raised += 1
+        path.write_bytes(damaged)  # what was noticed is removed
+        again = FileRun(path)
+        with pytest.raises(StoreDamagedError, match="restart the broker"):
+            again.check()
+    assert raised > 200
 
 
 def test_hashes_do_not_change() -> None:
