@@ -58,6 +58,17 @@ def test_a_slow_log_is_not_left_alone_longer_each_time(watch: LogWatch, notes: l
         assert peer.rests == 0
 
 
+def test_a_log_that_is_known_to_be_slow_is_not_waited_for(watch: LogWatch, notes: list[str]) -> None:
+    answer = threading.Event()
+    rests(watch, notes, lambda log: answer.wait() and None, answer)
+    watch.patience_s = 3600.0
+    for number in range(3):
+        answer.clear()
+        (target,) = present(watch)
+        assert watch.each({target: Question(number, lambda log: answer.wait())}) == {}
+        answer.set()
+
+
 def test_an_answer_that_came_too_late_is_the_next_batch_s(watch: LogWatch) -> None:
     answer = threading.Event()
     asked: list[str] = []
