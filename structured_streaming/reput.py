@@ -113,6 +113,11 @@ class _Goal:
         return lacking
 
 
+def check_present(options: ReputOptions) -> None:
+    """Raises SourceError unless one of the logs answers."""
+    _Goal(options)
+
+
 def reput_session(master: str = "local[2]", scratch: str = "") -> SparkSession:
     """A Spark session for the job: no UI, one Python for driver and workers. Delta's jars are not needed.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +20,10 @@ TokenFile = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
 _DEFAULT = "127.0.0.1:8081"
 _TIMEOUT_S = 10.0
+_TYPES_HELP = (
+    "Accepted message type, may be repeated: NORMAL, FIFO, DELAY, TRANSACTION, LITE or PRIORITY; MIXED: all; "
+    "none: as it is, or all"
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -45,7 +51,19 @@ def list_tasks(gateway: Gateway = _DEFAULT, token_file: TokenFile = None, as_jso
 
     answer = _call(gateway, token_file, "ListTasks", pb.ListTasksRequest(), pb.ListTasksResponse)
     columns = ["name", "period_ms", "runs", "failures", "last_run_ms", "took_us", "last_error"]
-    show([{column: getattr(task, column) for column in columns} for task in answer.tasks], columns, as_json)
+    rows = [{column: getattr(task, column) for column in columns} for task in answer.tasks]
+    if not as_json:
+        columns[4] = "last_run"
+        rows = [row | {"last_run": _when(row["last_run_ms"], time.time())} for row in rows]
+    show(rows, columns, as_json)
+
+
+def _when(ms: int, now_s: float) -> str:
+    """A time as a person reads it, and how long ago that was; 0: never."""
+    if ms == 0:
+        return "never"
+    at = datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"{at}, {max(now_s - ms / 1000, 0):,.0f} s ago"
 
 
 def create_topic(
@@ -58,9 +76,7 @@ def create_topic(
     ] = 0,
     types: Annotated[
         list[str] | None,
-        typer.Option(
-            "--type", help="Accepted message type, may be repeated; MIXED: all; none: as it is, or all"
-        ),
+        typer.Option("--type", help=_TYPES_HELP),
     ] = None,
     gateway: Gateway = _DEFAULT,
     token_file: TokenFile = None,
@@ -138,9 +154,15 @@ def _group_row(group: Any) -> dict[str, Any]:
 def _call(gateway: str, token_file: Path | None, method: str, request: Any, response_type: Any) -> Any:
     import grpc
 
+    from broker_gateway.remoting.address import parse_address
+    from broker_gateway.remoting.errors import ConnectError
     from store.errors import SecretError
     from store.permissions import check_secret
 
+    try:
+        parse_address(gateway)
+    except ConnectError as error:
+        fail(f"--gateway: {error}", 2)
     metadata: tuple[tuple[str, str], ...] = ()
     if token_file is not None:
         try:
@@ -159,4 +181,11 @@ def _call(gateway: str, token_file: Path | None, method: str, request: Any, resp
         try:
             return call(request, timeout=_TIMEOUT_S, metadata=metadata)
         except grpc.RpcError as error:
-            fail(f"the gateway at {gateway} answered {error.code().name}: {error.details()}")
+            fail(_failed(gateway, error.code().name, error.details() or ""))
+
+
+def _failed(gateway: str, code: str, details: str) -> str:
+    """What became of a call; gRPC says of nobody there that it tried all addresses."""
+    if code == "UNAVAILABLE" and "connection refused" in details.lower():
+        return f"no gateway at {gateway}: connection refused"
+    return f"the gateway at {gateway} answered {code}: {details}"

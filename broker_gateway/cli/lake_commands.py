@@ -156,7 +156,7 @@ def sql(
         fail(str(error))
     while True:
         try:
-            statement = input("lakebroker> ").strip()
+            statement = input("lakebroker> " if sys.stdin.isatty() else "").strip()
         except (EOFError, KeyboardInterrupt):
             return
         if statement.rstrip("; ") in ("exit", "quit"):
@@ -169,14 +169,36 @@ def sql(
 
 
 def _check_source(options: ReputOptions) -> None:
-    """What would fail whenever it is tried fails now: a folder that is no store, a token that cannot be read."""
+    """What would fail whenever it is tried fails now, before the lake is made: a folder that is no store, an address
+    without a port, a token that cannot be read; with `--once`, that nobody answers."""
+    from structured_streaming.errors import SourceError
+    from structured_streaming.reput import check_present
     from structured_streaming.source.logs import open_log, targets, token_of
 
     named = options.source()
     token = token_of({"tokenfile": named.get("tokenFile", "")})
     for target in targets(named):
-        if target.startswith("store:"):
+        kind, _, place = target.partition(":")
+        if kind == "store":
+            if not Path(place).exists():
+                raise SourceError(f"{place} does not exist; give the folder of a store")
             open_log(target, token).close()
+        else:
+            _check_address(place)
+    if options.once:
+        check_present(options)
+
+
+def _check_address(broker: str) -> None:
+    """Raises SourceError for one without a port, for which gRPC would take 443."""
+    from broker_gateway.remoting.address import parse_address
+    from broker_gateway.remoting.errors import ConnectError
+    from structured_streaming.errors import SourceError
+
+    try:
+        parse_address(broker)
+    except ConnectError as error:
+        raise SourceError(f"--brokers: {error}") from error
 
 
 def _trigger(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -107,6 +107,7 @@ def verify(folder: Folder, as_json: AsJson = False) -> None:
     with _reading(folder) as (reader, ours), _progress("verifying") as progress:
         try:
             result = check(reader, queue_offsets=ours, progress=progress)
+            segments = reader.segments()
         except StoreError as error:
             fail(str(error))
     if as_json:
@@ -118,10 +119,18 @@ def verify(folder: Folder, as_json: AsJson = False) -> None:
             f"physical offsets {result.min_offset:,} to {result.max_offset:,}"
         )
         for problem in result.bad:
-            typer.echo(f"{problem.offset}: {printable(problem.reason)}", err=True)
-        typer.echo("all of it checks out" if not result.bad else f"{len(result.bad)} places are damaged")
+            name = _segment_of(problem.offset, segments)
+            typer.echo(f"{problem.offset} in {name}: {printable(problem.reason)}", err=True)
+        count = len(result.bad)
+        damaged = "1 place is damaged" if count == 1 else f"{count:,} places are damaged"
+        typer.echo(damaged if count else "all of it checks out")
     if result.bad:
         raise typer.Exit(1)
+
+
+def _segment_of(offset: int, segments: Sequence[tuple[int, int, Path]]) -> str:
+    """The file that a physical offset is in."""
+    return next((str(path) for start, size, path in segments if start <= offset < start + size), "no segment")
 
 
 def rebuild(

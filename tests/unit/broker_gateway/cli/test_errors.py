@@ -1,0 +1,83 @@
+"""What commands say when they are given what cannot be: the value and the remedy."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from broker_gateway.cli.admin_commands import _failed, _when
+from broker_gateway.cli.main import app
+from store.message_store import MessageStore
+from store.record import Host, PendingRecord
+
+HOST = Host("127.0.0.1", 10911)
+
+
+@pytest.fixture
+def closed_port() -> str:
+    """Of this machine, that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def said(*arguments: str) -> str:
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
+    assert done.exit_code != 0, done.output
+    return done.output
+
+
+def test_a_gateway_without_a_port_is_refused() -> None:
+    assert "write it as host:port" in said("topic", "list", "--gateway", "localhost")
+
+
+def test_nobody_at_an_address_is_said_in_a_sentence(closed_port: str) -> None:
+    text = said("topic", "list", "--gateway", closed_port)
+    assert text == f"lakebroker: no gateway at {closed_port}: connection refused\n"
+    assert _failed("h:1", "UNAVAILABLE", "stopping") == "the gateway at h:1 answered UNAVAILABLE: stopping"
+
+
+def test_a_broker_without_a_port_is_refused(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    assert "write it as host:port" in said("reput", "--brokers", "127.0.0.1", "--lake", str(lake))
+    assert not lake.exists()
+
+
+def test_a_store_that_does_not_exist(tmp_path: Path) -> None:
+    store = tmp_path / "nostore"
+    text = said("reput", "--store", str(store), "--lake", str(tmp_path / "lake"))
+    assert f"{store} does not exist" in text
+    assert not (tmp_path / "lake").exists()
+
+
+def test_a_run_that_ends_by_itself_makes_no_lake_when_nobody_answers(
+    tmp_path: Path, closed_port: str
+) -> None:
+    lake = tmp_path / "lake"
+    assert closed_port in said("reput", "--once", "--brokers", closed_port, "--lake", str(lake))
+    assert not lake.exists()
+
+
+def test_damage_is_counted_and_its_file_named(tmp_path: Path) -> None:
+    store = MessageStore.open(tmp_path, broker="b", cluster="c", store_host=HOST, segment_size=1 << 18)
+    appended = store.append([PendingRecord("t", 0, b"body" * 20, b"", 1, HOST.packed) for _ in range(3)])
+    store.close()
+    segment = tmp_path / "commitlog" / f"{0:020d}"
+    with segment.open("r+b") as file:
+        file.seek(appended[1].physical_offset + appended[1].size // 2)
+        file.write(b"\xff\xff")
+    text = said("store", "verify", str(tmp_path))
+    assert "1 place is damaged" in text
+    assert f"{appended[1].physical_offset} in {segment}: " in text
+
+
+def test_a_time_is_read_by_people() -> None:
+    assert _when(1_700_000_000_000, 1_700_000_003.2) == "2023-11-14 22:13:20 UTC, 3 s ago"
+    assert _when(0, 1_700_000_003.2) == "never"
+
+
+def test_the_types_of_a_topic_are_listed() -> None:
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["topic", "create", "--help"])
+    assert "NORMAL, FIFO, DELAY, TRANSACTION, LITE or PRIORITY" in " ".join(done.output.split())
