@@ -16,14 +16,17 @@ help: ## Show this help
 
 $(READY): pyproject.toml hatch_build.py $(shell find proto -name '*.proto')
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
-	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
-	touch $@
+	@echo "Installing into $(VENV)"
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
 
 $(JARS): $(READY) | java
-	$(BIN)/python -c 'from broker_gateway.service import send_walk; from store import encode, scan; send_walk.warm(); encode.warm(); scan.warm()'  # compiled once, kept
-	$(BIN)/python -c 'from structured_streaming.sql import delta_session; delta_session().stop()' >$(VENV)/jars.log 2>&1 || { cat $(VENV)/jars.log >&2; exit 1; }
+	@echo "Compiling what is compiled once and kept"
+	@$(BIN)/python -c 'from broker_gateway.service import send_walk; from store import encode, scan; send_walk.warm(); encode.warm(); scan.warm()'
+	@echo "Fetching Delta's jars for Spark"
+	@$(BIN)/python -c 'from structured_streaming.sql import delta_session; delta_session().stop()' >$(VENV)/jars.log 2>&1 || { cat $(VENV)/jars.log >&2; exit 1; }
 	touch $@
 
 java:
@@ -32,7 +35,8 @@ java:
 setup: $(READY) $(JARS) ## Make the virtual environment and fetch Delta's jars
 
 demo: $(JARS) ## Run the whole system on this machine and ask it questions in SQL
-	$(BIN)/python -m demo.run
+	@echo "Running the demo"
+	@$(BIN)/python -m demo.run
 
 test: $(JARS) ## Run the tests: unit, integration with Spark and the official client, crashes
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder tests/fault tests/integration tests/unit  # the longest files first

@@ -243,6 +243,8 @@ class BrokerLog:
         code = error.code().name
         if code == "CANCELLED":  # by `_while_it_sends`
             return UnreachableError(f"broker {self.address} sent nothing for {SILENCE_S:g} s")
+        if code == "UNAVAILABLE" and "connection refused" in (error.details() or "").lower():
+            return UnreachableError(f"no broker at {self.address}: connection refused")
         kind = UnreachableError if code in _LATER else SourceError
         return kind(f"broker {self.address} answered {method} with {code}: {error.details()}")
 

@@ -12,6 +12,8 @@ from broker_gateway.cli.admin_commands import _failed, _when
 from broker_gateway.cli.main import app
 from store.message_store import MessageStore
 from store.record import Host, PendingRecord
+from structured_streaming.errors import UnreachableError
+from structured_streaming.source.logs import BrokerLog
 
 HOST = Host("127.0.0.1", 10911)
 
@@ -81,3 +83,10 @@ def test_a_time_is_read_by_people() -> None:
 def test_the_types_of_a_topic_are_listed() -> None:
     done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["topic", "create", "--help"])
     assert "NORMAL, FIFO, DELAY, TRANSACTION, LITE or PRIORITY" in " ".join(done.output.split())
+
+
+def test_nobody_at_a_brokers_address_is_said_in_a_sentence(closed_port: str) -> None:
+    log = BrokerLog(closed_port, None)
+    with pytest.raises(UnreachableError, match=f"^no broker at {closed_port}: connection refused$"):
+        log.describe()
+    log.close()
