@@ -33,6 +33,7 @@ from broker_gateway.remoting.errors import RequestError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import Call, InProcessBroker
+from lakebroker_testing.clock import ManualClock
 from lakebroker_testing.messages import (
     change_invisible_request,
     dead_letter_request,
@@ -44,6 +45,8 @@ from store.errors import StoreError
 TOPIC, GROUPS, CLIENTS, QUEUES = "orders", ("often", "seldom"), ("one", "two"), 2
 ATTEMPTS = {"often": 17, "seldom": 2}
 FILTERS = ("*", "a", "b", "a || b")
+_BEGIN_MS = 1_900_000_000_000
+"""When every example begins, that it takes the same course again: statistics are written when a minute ends."""
 Place = tuple[int, int]
 """Queue id and queue offset."""
 
@@ -98,7 +101,12 @@ class DeliveryMachine(RuleBasedStateMachine):
     @initialize(snapshot_bytes=st.sampled_from((2048, 1 << 40)))
     def start(self, snapshot_bytes: int = 1 << 40) -> None:
         self.snapshot_bytes = snapshot_bytes
-        broker = InProcessBroker(lakeJournalSnapshotBytes="1048576", log_level="critical")
+        broker = InProcessBroker(
+            clock=ManualClock(_BEGIN_MS),
+            lakeJournalSnapshotBytes="1048576",
+            osPageCacheBusyTimeOutMills="3600000",  # of a machine that is busy with other work
+            log_level="critical",
+        )
         self.broker = broker.__enter__()
         self.broker.create_topic(TOPIC, QUEUES)
         for group, attempts in ATTEMPTS.items():
