@@ -104,7 +104,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         broker = InProcessBroker(
             clock=ManualClock(_BEGIN_MS),
             lakeJournalSnapshotBytes="1048576",
-            osPageCacheBusyTimeOutMills="3600000",  # of a machine that is busy with other work
+            osPageCacheBusyTimeOutMills="600000",  # of a machine that is busy with other work
             log_level="critical",
         )
         self.broker = broker.__enter__()
