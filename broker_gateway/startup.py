@@ -83,6 +83,8 @@ from store.message_store import MessageStore
 from store.record import Host
 
 log = structlog.get_logger(__name__)
+_DAMAGE_TOLD = 20
+"""Damaged places of the log that have a line each."""
 _LOADING_SWITCH_S = 0.0005
 
 
@@ -327,6 +329,7 @@ def _open_store(config: GatewayConfig, stopped: Callable[[], bool]) -> MessageSt
         if total > 1 << 30:
             log.info("scanning the log", done_mib=done >> 20, total_mib=total >> 20)
 
+    log.info("recovering the log", folder=str(options.store_path_root_dir))
     try:
         store = MessageStore.open(
             options.store_path_root_dir,
@@ -392,8 +395,14 @@ def _open_store(config: GatewayConfig, stopped: Callable[[], bool]) -> MessageSt
         )
     for reason in report.unusable:
         log.warning("a file of the queue index was made anew", file=reason)
-    for offset, length, reason in report.bad:
+    for offset, length, reason in report.bad[:_DAMAGE_TOLD]:
         log.error("damage in the log; kept for quarantine", offset=offset, length=length, reason=reason)
+    if report.bad:
+        log.error(
+            "the log is damaged; what else was not read now, `lakebroker store verify` finds",
+            places=len(report.bad),
+            command=f"lakebroker store verify {options.store_path_root_dir}",
+        )
     return store
 
 

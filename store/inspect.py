@@ -27,7 +27,7 @@ class TopicSummary:
 @dataclass(slots=True)
 class Summary:
     """A log between two physical offsets, the last one known to be on disk. Times in ms since the epoch, None for an
-    empty log. `unflushed` is what stands behind, up to `written_offset`: the page cache may be all that has it."""
+    empty log. `damaged` places hold no record, by their headers: CRCs are not checked. `unflushed` is what stands behind, up to `written_offset`: the page cache may be all that has it."""
 
     min_offset: int
     max_offset: int
@@ -36,6 +36,7 @@ class Summary:
     first_ms: int | None = None
     last_ms: int | None = None
     topics: dict[str, TopicSummary] = field(default_factory=dict)
+    damaged: int = 0
     unflushed_records: int = 0
     unflushed_bytes: int = 0
     written_offset: int = 0
@@ -53,6 +54,7 @@ def summarize(reader: LogReader, progress: Callable[[int, int], None] = lambda d
     result = Summary(reader.min_offset, reader.flushed_offset)
     for found, stop in _scans(reader):
         result.records += len(found)
+        result.damaged += len(found.bad_offset)
         if len(found):
             result.bytes += int(found.size.sum())
             times = found.store_timestamp
@@ -75,7 +77,33 @@ def record_at(reader: LogReader, offset: int) -> Record:
     _, data, _ = next(reader.read_chunks(offset, reader.flushed_offset, 1), (0, memoryview(b""), 0))
     if not len(data):
         raise RecordError(f"no record at physical offset {offset}: the log ends at {reader.flushed_offset}")
-    return decode_record(data, 0, offset)
+    try:
+        return decode_record(data, 0, offset)
+    except RecordError as error:
+        reason = _why_none(reader, offset)
+        raise error if reason is None else RecordError(reason) from error
+
+
+def _why_none(reader: LogReader, offset: int) -> str | None:
+    """Why no record begins at an offset of the log; None when one does. Walks the headers of its segment up to there."""
+    start, size, _ = next(each for each in reversed(reader.segments()) if each[0] <= offset)
+    before = None
+    for begin, data, stop in reader.read_chunks(start, min(start + size, reader.flushed_offset), CHUNK_BYTES):
+        found = scan(data, begin, verify_crc=False, segment_size=reader.segment_size)
+        number = int(np.searchsorted(found.physical_offset, offset, side="right")) - 1
+        if number >= 0:
+            before = int(found.physical_offset[number])
+        if stop <= offset:
+            continue
+        if before == offset:
+            return None
+        for bad, length in zip(found.bad_offset.tolist(), found.bad_length.tolist(), strict=True):
+            if bad <= offset < bad + length:
+                return f"no record begins at {offset}; from {bad} on {length} bytes are damaged"
+        break
+    return f"no record begins at {offset}; " + (
+        f"the one before begins at {before}" if before is not None else f"its segment begins at {start}"
+    )
 
 
 def find_records(

@@ -18,7 +18,7 @@ import re
 import shutil
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from store.record import (
 )
 from store.scan import Longs, Scan, by_queue, find_properties, scan, split_words, topic_codes
 from store.segment import make_folder, sync_folder
+from store.verify import Problem, damage
 
 CHUNK_BYTES = 64 << 20
 UNITS_PER_FILE = 300_000
@@ -59,7 +60,7 @@ _BLANK = np.array([(0, 0x7FFFFFFF, 0)], dtype=_UNIT)
 class Rebuilt:
     """What was written; `last_ms` is the store time of the newest record.
 
-    `multi_dispatch` records name further queues; `further_units` of `units` are theirs.
+    `multi_dispatch` records name further queues; `further_units` of `units` are theirs. `bad` was passed over.
     """
 
     queues: int = 0
@@ -69,6 +70,7 @@ class Rebuilt:
     last_ms: int = 0
     multi_dispatch: int = 0
     further_units: int = 0
+    bad: list[Problem] = field(default_factory=list)
 
 
 def rebuild(
@@ -95,6 +97,7 @@ def rebuild(
     index = _Index(_fresh(root / "index.new"), slots, entries)
     for begin, data, stop in reader.read_chunks(start, end, CHUNK_BYTES):
         found = scan(data, begin, segment_size=reader.segment_size)
+        result.bad += damage(found)
         if len(found):
             queues.add(found)
             index.add(found)

@@ -2,7 +2,9 @@
 
 What the files of the queue index cover is not scanned again, so that a start takes as long as the log behind
 the newest of them. Above the published flushed offset the log is cut at the first thing that does not check out
-and the rest zeroed; below it damage is reported and kept.
+and the rest zeroed; below it damage is reported and kept. After a clean stop everything was flushed, and what is behind is
+as it was made: a log that has nothing at that offset ends there, and the rest is not read. Where there is something, it is
+another program's (a real broker had the store in between), and is taken as after a crash.
 """
 
 from __future__ import annotations
@@ -227,6 +229,12 @@ def recover(
         if segment.end <= end:
             continue
         begin = max(end, segment.start)
+        if report.clean and segment is segments[-1]:
+            end = min(max(flushed_offset, begin), segment.end)
+            _scan_flushed(segment, begin, end, index, report, scanned)
+            if _nothing_at(segment, end):
+                break
+            begin = end
         end = _scan_last(segment, begin, flushed_offset, index, report, scanned)
         if end < segment.end:
             _drop_behind(segments, number, end, report)
@@ -234,6 +242,12 @@ def recover(
     report.records = len(index)
     report.seconds = time.monotonic() - started
     return end
+
+
+def _nothing_at(segment: Segment, offset: int) -> bool:
+    """Whether neither a record nor a blank begins there; both have their size first, and a magic code behind it."""
+    found = segment.view[offset - segment.start :][:8]
+    return found == bytes(len(found))
 
 
 def _scan_flushed(

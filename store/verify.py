@@ -46,17 +46,22 @@ def verify(
         found = scan(data, begin, segment_size=reader.segment_size)
         result.records += len(found)
         result.bytes += int(found.size.sum())
-        result.bad += [
-            Problem(offset, f"{reason} ({length} bytes)")
-            for offset, length, reason in zip(
-                found.bad_offset.tolist(), found.bad_length.tolist(), found.bad_reason, strict=True
-            )
-        ]
+        result.bad += damage(found)
         if queue_offsets:
             result.bad += _going_back(found, last)
         progress(stop - result.min_offset, total)
     result.bad.sort()
     return result
+
+
+def damage(found: Scan) -> list[Problem]:
+    """What a scan passed over."""
+    return [
+        Problem(offset, f"{reason} ({length} bytes)")
+        for offset, length, reason in zip(
+            found.bad_offset.tolist(), found.bad_length.tolist(), found.bad_reason, strict=True
+        )
+    ]
 
 
 def _going_back(found: Scan, last: dict[tuple[str, int], int]) -> list[Problem]:

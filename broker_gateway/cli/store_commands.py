@@ -189,7 +189,8 @@ def rebuild(
         except (StoreError, OSError) as error:
             fail(str(error))
     if as_json:
-        typer.echo(json.dumps({**asdict(done), "config": [str(path) for path in config]}))
+        bad = [problem._asdict() for problem in done.bad]
+        typer.echo(json.dumps({**asdict(done), "bad": bad, "config": [str(path) for path in config]}))
     else:
         typer.echo(
             f"{done.units:,} units of {done.queues:,} queues, {done.index_entries:,} entries in "
@@ -203,6 +204,14 @@ def rebuild(
             )
         if config:
             typer.echo(f"{', '.join(path.name for path in config)} in {config[0].parent}")
+    if done.bad:
+        first = done.bad[0]
+        warn(
+            [
+                f"{len(done.bad)} places of the log are damaged and were passed over, the first at {first.offset}: "
+                f"{first.reason}; run lakebroker store verify {folder}"
+            ]
+        )
 
 
 def import_(
@@ -292,6 +301,7 @@ def _show_summary(reader: LogReader, as_json: bool) -> None:
             "max_offset": found.max_offset,
             "records": found.records,
             "bytes": found.bytes,
+            "damaged": found.damaged,
             "unflushed": {
                 "records": found.unflushed_records,
                 "bytes": found.unflushed_bytes,
@@ -312,6 +322,13 @@ def _show_summary(reader: LogReader, as_json: bool) -> None:
         f"physical offsets {found.min_offset:,} to {found.max_offset:,} in {len(segments)} segments, "
         f"{found.records:,} records of {found.bytes:,} bytes"
     )
+    if found.damaged:
+        warn(
+            [
+                f"{found.damaged} places hold no record; run lakebroker store verify, which checks the CRCs too, "
+                "to see which"
+            ]
+        )
     if found.unflushed_records:
         typer.echo(
             f"behind {found.max_offset:,}, the end that is known to be on disk: {found.unflushed_records:,} records of "

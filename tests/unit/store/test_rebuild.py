@@ -16,6 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
+from lakebroker_testing import logs
+from lakebroker_testing.faults import flip_byte
 from store.log_reader import LogReader
 from store.message_store import MessageStore
 from store.rebuild import rebuild
@@ -225,3 +227,18 @@ def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
     assert "Lock failed, MQ already started" in done.stderr
     assert not (tmp_path / "consumequeue").exists()
     store.close()
+
+
+def test_damage_in_the_middle_is_said(tmp_path: Path) -> None:
+    folder = logs.written(tmp_path, "b", 600)
+    whole = CliRunner().invoke(app, ["store", "rebuild", str(folder), "--json"])
+    assert (whole.exit_code, json.loads(whole.stdout)["bad"], whole.stderr.strip()) == (0, [], "")
+    flip_byte(folder / "commitlog" / f"{0:020d}", 300_000)
+    found = CliRunner().invoke(app, ["store", "rebuild", str(folder), "--json"])
+    assert found.exit_code == 0, found.output
+    (bad,) = json.loads(found.stdout)["bad"]
+    assert bad["offset"] <= 300_000 < bad["offset"] + 2000
+    assert (
+        f"1 places of the log are damaged and were passed over, the first at {bad['offset']}" in found.stderr
+    )
+    assert f"run lakebroker store verify {folder}" in found.stderr

@@ -234,3 +234,48 @@ def test_starts_align_and_split() -> None:
     assert index.split(0, 20_000, 5_001) == [0, 5_000, 10_000, 15_000, 20_000]
     assert index.split(100, 130, 1) == [100, 110, 120, 130]
     assert index.split(50, 50, 10) == [50]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_behind_the_end_of_a_clean_stop_nothing_is_read(tmp_path: Path, clean: bool) -> None:
+    store = open_store(tmp_path)
+    fill(store, [[("a", 0, 100, 0)]] * 3)
+    before, end = contents(store.index), store.max_offset
+    store.close()
+    if not clean:
+        (tmp_path / "abort").write_text("1")
+    beyond = SEGMENT - 5
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(beyond)
+        file.write(b"x")
+    store = open_store(tmp_path)
+    assert (contents(store.index), store.max_offset, store.recovered.clean) == (before, end, clean)
+    assert store.recovered.bytes_scanned == (0 if clean else SEGMENT - end)
+    store.close()
+    left = (tmp_path / "commitlog" / f"{0:020d}").read_bytes()[beyond : beyond + 1]
+    assert left == (b"x" if clean else b"\0"), (
+        "after a crash the rest is zeroed, after a clean stop not even looked at"
+    )
+
+
+@pytest.mark.parametrize("behind", ["index", "flushed"])
+def test_what_another_broker_wrote_before_its_clean_stop_is_kept(tmp_path: Path, behind: str) -> None:
+    """It keeps neither our index nor our flushed offset."""
+    store = open_store(tmp_path)
+    fill(store, [[("a", 0, 100, 0)]] * 3)
+    store.close()
+    kept = {path: path.read_bytes() for path in (tmp_path / "lakeindex").iterdir()}
+    flushed = (tmp_path / "flushed").read_bytes()
+    store = open_store(tmp_path)
+    fill(store, [[("a", 0, 100, 0)]] * 2)
+    before, end = contents(store.index), store.max_offset
+    store.close()
+    for path in (tmp_path / "lakeindex").iterdir():
+        path.unlink()
+    if behind == "index":
+        for path, data in kept.items():
+            path.write_bytes(data)
+    (tmp_path / "flushed").write_bytes(flushed)
+    store = open_store(tmp_path)
+    assert (contents(store.index), store.max_offset) == (before, end)
+    store.close()

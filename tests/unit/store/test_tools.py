@@ -119,7 +119,7 @@ def test_damage_is_named_and_the_exit_status_says_so(ours: tuple[Path, list[int]
     [
         (["inspect", "/does/not/exist"], 1, "/does/not/exist is no folder"),
         (["verify", "EMPTY"], 1, "holds no commitlog"),
-        (["inspect", "OURS", "--offset", "5"], 1, "physical offset 5"),
+        (["inspect", "OURS", "--offset", "5"], 1, "no record begins at 5; the one before begins at 0"),
         (["inspect", "OURS", "--offset", "999999999"], 1, "999999999"),
         (["inspect", "OURS", "--key", "a", "--offset", "1"], 2, "exclude each other"),
         (["inspect", "OURS", "--key", "nobody"], 1, "no record with key nobody"),
@@ -186,3 +186,40 @@ def test_what_stands_behind_the_flushed_offset_after_a_crash_is_shown(tmp_path: 
         "bytes": 0,
         "max_offset": again.max_offset,
     }
+
+
+def test_an_offset_within_a_record_is_answered_with_where_records_begin(ours: tuple[Path, list[int]]) -> None:
+    folder, offsets = ours
+    for asked in (offsets[50] + 1, offsets[51] - 1):
+        result = run("inspect", folder, "--offset", asked)
+        assert result.exit_code == 1
+        assert f"no record begins at {asked}; the one before begins at {offsets[50]}" in result.stderr
+    behind_last = max(offset for offset in offsets if offset < SEGMENT)
+    assert f"the one before begins at {behind_last}" in run("inspect", folder, "--offset", SEGMENT - 1).stderr
+
+
+def test_an_offset_within_damage_is_answered_with_the_damage(ours: tuple[Path, list[int]]) -> None:
+    folder, offsets = ours
+    flip_byte(min((folder / "commitlog").iterdir()), offsets[20] + 4)  # its magic
+    size = offsets[21] - offsets[20]
+    result = run("inspect", folder, "--offset", offsets[20])
+    assert (
+        f"no record begins at {offsets[20]}; from {offsets[20]} on {size} bytes are damaged" in result.stderr
+    )
+
+
+def test_a_record_whose_crc_is_wrong_says_so(ours: tuple[Path, list[int]]) -> None:
+    folder, offsets = ours
+    flip_byte(min((folder / "commitlog").iterdir()), offsets[20] + 150)
+    result = run("inspect", folder, "--offset", offsets[20])
+    assert result.exit_code == 1
+    assert "CRC" in result.stderr
+    assert "no record begins" not in result.stderr
+
+
+def test_a_summary_counts_the_places_without_a_record(ours: tuple[Path, list[int]]) -> None:
+    folder, offsets = ours
+    assert printed("inspect", folder)["damaged"] == 0
+    flip_byte(min((folder / "commitlog").iterdir()), offsets[20] + 4)
+    assert printed("inspect", folder)["damaged"] == 1
+    assert "1 places hold no record; run lakebroker store verify" in run("inspect", folder).stderr

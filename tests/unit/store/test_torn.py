@@ -84,6 +84,7 @@ class Torn:
     def check(self, log: bytes, survivors: int, what: str) -> None:
         """Starts on `log`: the first `survivors` records of the torn append are there, and nothing else new."""
         (self.folder / LOG).write_bytes(log)
+        (self.folder / "abort").write_text("1")  # after a clean stop nothing is torn
         (self.folder / "flushed").write_bytes(encode_flushed(self.end))
         shutil.rmtree(self.folder / "lakeindex", ignore_errors=True)
         expected = [each.physical_offset for each in (*self.before, *self.placed[:survivors])]
