@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,6 +15,8 @@ from store.record import tags_code
 MAX_EXPRESSION_LENGTH = 16_384
 """Characters; the original has no limit of its own. A tag may have this many bytes, so every tag can be asked for."""
 MAX_TAGS = 1024
+_DOUBTFUL = re.compile(r"[|&,\s]")
+"""In a tag: as in the original only `||` divides, and `a && b` or `a |` is a tag of that name."""
 
 
 class FilterExpressionError(ValueError):
@@ -22,10 +25,11 @@ class FilterExpressionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """Tags to let through; none: everything."""
+    """Tags to let through; none: everything. `doubtful` of them look like an expression that is meant otherwise."""
 
     tags: frozenset[str]
     codes: NDArray[np.int64]
+    doubtful: tuple[str, ...] = ()
 
     @property
     def everything(self) -> bool:
@@ -76,4 +80,5 @@ def parse_tag_filter(expression: str) -> TagFilter:
         return EVERYTHING
     if len(tags) > MAX_TAGS:
         raise FilterExpressionError(f"filter expression names {len(tags)} tags, at most {MAX_TAGS} are read")
-    return TagFilter(tags, np.array(sorted(tags_code(tag) for tag in tags), dtype=np.int64))
+    codes = np.array(sorted(tags_code(tag) for tag in tags), dtype=np.int64)
+    return TagFilter(tags, codes, tuple(sorted(filter(_DOUBTFUL.search, tags))))

@@ -13,6 +13,7 @@ from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.tag_filter import FilterExpressionError, TagFilter, parse_tag_filter
 from broker_gateway.metadata.catalog import READ, Group, Topic
 from broker_gateway.service.context import CallContext
+from broker_gateway.service.filter_warnings import FilterWarnings
 from broker_gateway.service.redelivery import RENEWED_MS
 from broker_gateway.service.reply import Reply
 from broker_gateway.service.resources import Resources
@@ -81,6 +82,7 @@ class PollReader:
         self._resources = resources
         self._clients = clients
         self._deliveries = deliveries
+        self._warnings = FilterWarnings()
         self.configure(config)
 
     def configure(self, config: GatewayConfig) -> None:
@@ -124,11 +126,14 @@ class PollReader:
             more = topic.read_queues - self._deliveries.queues_of(group.name, topic.name)
             if more > 0:
                 self._resources.check_queues(group, more)
+        tags = _filter(request.filter_expression)
+        if tags.doubtful:
+            self._warnings.look(tags, group.name, topic.name, context.peer)
         known = request.auto_renew and self._clients.own(client_id, context.peer) is not None
         return Poll(
             group,
             topic,
-            _filter(request.filter_expression),
+            tags,
             min(request.batch_size, MAX_BATCH),
             invisible_ms,
             request.auto_renew,
