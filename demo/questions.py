@@ -48,12 +48,17 @@ QUESTIONS = (
     ),
     Question(
         "Lag by consumer group",
-        """SELECT consumer_group, topic, sum(committed_offset) AS settled, sum(lag) AS lag
+        """SELECT consumer_group, topic, sum(committed_offset) AS settled, sum(lag) AS lag,
+                  count_if(lag IS NULL) AS queues_unknown
            FROM consumer_lag GROUP BY ALL ORDER BY 1, 2""",
         lambda rows, counted: _equal(
             "settled orders",
-            {row["consumer_group"]: (row["settled"], row["lag"]) for row in rows if row["topic"] == "orders"},
-            {"audit": (counted.sent["orders"], 0), "billing": (counted.sent["orders"], 0)},
+            {
+                row["consumer_group"]: (row["settled"], row["lag"], row["queues_unknown"])
+                for row in rows
+                if row["topic"] == "orders"
+            },
+            {"audit": (counted.sent["orders"], 0, 0), "billing": (counted.sent["orders"], 0, 0)},
         ),
     ),
     Question(

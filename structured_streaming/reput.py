@@ -215,8 +215,12 @@ def run_reput(
     on_batch: Callable[[BatchReport], None] = lambda report: None,
     master: str = "local[2]",
     sink: Sink | None = None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Runs the job until it is done (`once`) or a signal stops it; a failed query starts again. Raises LakeError."""
+    """Runs the job until it is done (`once`) or a signal stops it; a failed query starts again. Raises LakeError.
+
+    `tell` gets a line when it begins to read, and one when it has ended as it should.
+    """
     stopping = threading.Event()
     _stop_at_signals(stopping)
     with tempfile.TemporaryDirectory(prefix="lakebroker-spark-", ignore_cleanup_errors=True) as scratch:
@@ -225,6 +229,7 @@ def run_reput(
             session = reput_session(master, scratch)
             _stop_at_signals(stopping)  # Spark has its own handler
             _expect_end_of_jvm(session, stopping)
+            tell(_reading(options))
             _run(session, options, on_batch, sink, stopping)
         except Exception:
             if not stopping.wait(SIGNAL_S):
@@ -237,6 +242,25 @@ def run_reput(
             if session is not None:
                 with contextlib.suppress(Exception):
                     session.stop()
+    tell(f"{'stopped' if stopping.is_set() else 'done'}; {_reached(options.lake)}")
+
+
+def _reading(options: ReputOptions) -> str:
+    named = targets({name.lower(): value for name, value in options.source().items()})
+    logs = "1 log" if len(named) == 1 else f"{len(named)} logs"
+    return f"reading {logs} from {', '.join(each.partition(':')[2] for each in named)}"
+
+
+def _reached(lake: str) -> str:
+    """Up to where the lake holds each log."""
+    try:
+        offsets = LakeProgress(lake).offsets
+    except LakeError as error:
+        return f"where the lake {lake} is cannot be read: {error}"
+    places = [
+        f"{offset:,} of {broker} (log {log_id})" for (broker, log_id), offset in sorted(offsets.items())
+    ]
+    return f"the lake {lake} is at {', '.join(places) or 'the beginning'}"
 
 
 def _expect_end_of_jvm(session: SparkSession, stopping: threading.Event) -> None:

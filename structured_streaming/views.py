@@ -22,7 +22,7 @@ VIEWS = (
     ),
     View(
         "consumer_lag",
-        "Messages not yet settled, by consumer group and queue; NULL where that is not known.",
+        "Messages not yet settled, by consumer group and each queue of the topics it reads; NULL where that is not known.",
         """
         WITH logs AS (
           SELECT broker, log_id, max(batch) AS batch FROM reput_progress GROUP BY ALL
@@ -36,10 +36,14 @@ VIEWS = (
                  max_by(struct(o.committed_offset, o.commit_timestamp),
                         struct(coalesce(l.batch, 9223372036854775807), o.physical_offset, o.ordinal)) AS last
           FROM consumer_offsets o LEFT JOIN logs l USING (broker, log_id) GROUP BY ALL
-        ), queues AS (
+        ), used AS (
           SELECT consumer_group, topic, broker, queue_id FROM committed
           UNION
           SELECT consumer_group, topic, broker, queue_id FROM delivery_events
+        ), queues AS (
+          SELECT consumer_group, topic, broker, queue_id FROM used
+          UNION
+          SELECT u.consumer_group, topic, e.broker, e.queue_id FROM used u JOIN ends e USING (topic)
         )
         SELECT consumer_group, topic, broker, queue_id, c.last.committed_offset AS committed_offset, e.max_offset,
                CASE WHEN e.max_offset >= c.last.committed_offset

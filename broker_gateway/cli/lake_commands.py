@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Lake = Annotated[str, typer.Option(help="Where the tables are: a folder")]
 
+_STARTING = "starting Spark ..."
 _REPUT = """Builds the lake from commit logs; runs until it is stopped, or once.
 
 Examples:
@@ -58,6 +59,10 @@ def reput(
     master: Annotated[str, typer.Option(help="Spark master")] = "local[2]",
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each batch")] = False,
 ) -> None:
+    if not store and not brokers:
+        fail("nothing to read: give --brokers HOST:PORT,… or --store FOLDER", 2)
+    every = _trigger(trigger)
+    warn([_STARTING])
     _need_spark()
     from store.errors import SecretError
     from store.permissions import check_secret
@@ -95,17 +100,15 @@ def reput(
         store=store,
         brokers=brokers,
         token_file=str(token_file) if token_file else "",
-        trigger=_trigger(trigger),
+        trigger=every,
         once=once,
         max_bytes=batch_bytes,
         message_delay_level=message_delay_level,
     )
-    if not store and not brokers:
-        fail("nothing to read: give --brokers HOST:PORT,… or --store FOLDER", 2)
     try:
         _check_source(options)
         create_tables(lake)
-        run_reput(options, on_batch, master)
+        run_reput(options, on_batch, master, tell=lambda text: warn([text]))
     except LakeError as error:
         fail(str(error))
 
@@ -140,6 +143,7 @@ def sql(
 ) -> None:
     if form not in ("table", "csv", "json"):
         fail(f"--format {form}: give table, csv or json", 2)
+    warn([_STARTING])
     _need_spark()
     from broker_gateway.cli.sql_results import print_rows
     from structured_streaming.errors import LakeError

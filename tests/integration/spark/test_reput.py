@@ -173,6 +173,10 @@ def test_segments_go_once_the_lake_has_them(tmp_path: Path) -> None:
                 arguments, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200
             )
             assert done.returncode == 0, done.stderr[-3000:]
+            told = done.stderr.splitlines()
+            assert told[0] == "lakebroker: starting Spark ..."
+            assert told[1] == f"lakebroker: reading 1 log from {gateway.address}"
+            assert told[-1].startswith(f"lakebroker: done; the lake {lake} is at ")
             return len([each for each in rows(lake, "messages")["topic"].to_pylist() if each == "bulk"])
 
         assert first_segment() == 0

@@ -25,6 +25,7 @@ from structured_streaming.tables import TABLES, create_tables
 
 AT_US = 1_700_000_000_123_456
 AT = "2023-11-14T22:13:20.123456Z"
+STARTING = "lakebroker: starting Spark ...\n"
 HOSTILE = "[/x]\x1b[2J"
 
 
@@ -144,14 +145,14 @@ def test_it_only_reads(spark: SparkSession, tmp_path: Path) -> None:
     assert [(s, text) for s, text in refused.items() if "--write" not in text] == []
     for statement in READS:
         done = invoke(lake, statement.format(lake=lake))
-        assert (done.exit_code, done.stderr) == (0, ""), f"{statement}: {done.stderr}"
+        assert (done.exit_code, done.stderr) == (0, STARTING), f"{statement}: {done.stderr}"
     assert "mine" in invoke(lake, "SHOW VIEWS").stdout, "a view for the session"
     assert sorted(lake.rglob("*")) == before
     done = invoke(lake, "SELECT 1; DELETE FROM messages", "--write")
     assert done.exit_code == 1
     assert "extra input 'DELETE'" in done.stderr
     done = invoke(lake, "DELETE FROM messages", "--write")
-    assert (done.exit_code, done.stderr) == (0, "")
+    assert (done.exit_code, done.stderr) == (0, STARTING)
     assert DeltaTable(str(lake / "messages")).to_pyarrow_table().num_rows == 0
 
 
@@ -160,7 +161,7 @@ def test_results_are_in_utc_and_lose_nothing(spark: SparkSession, lake: Path, fa
                    INTERVAL 1 YEAR AS years, INTERVAL 1 SECOND AS seconds, DATE '2024-02-29' AS day,
                    timestamp_micros(-1) AS early, 1.10BD AS decimal FROM messages"""
     done = invoke(lake, statement, "--format", "json")
-    assert (done.exit_code, done.stderr) == (0, ""), done.exception
+    assert (done.exit_code, done.stderr) == (0, STARTING), done.exception
     origin = {"topic": "o", "queue_id": 1, "queue_offset": 2, "consumer_group": "g", "attempt": 3}
     expected = {
         "store_timestamp": AT,
@@ -278,4 +279,35 @@ def test_lag_is_null_where_it_is_not_known(spark: SparkSession, tmp_path: Path) 
         ("g", "t", "b", 2, 50, 4, None),
         ("g", "t", "other", 0, 7, None, None),
         ("never", "t", "b", 0, None, 10, None),
+        ("never", "t", "b", 2, None, 4, None),
     )
+
+
+def test_lag_has_a_row_for_each_queue_of_a_topic_that_a_group_reads(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    create_tables(str(tmp_path))
+    for queue in range(3):
+        add(tmp_path, "consume_queue", row("l", queue, queue_offset=99, queue_id=queue))
+    add(
+        tmp_path,
+        "consume_queue",
+        row("l2", 0, queue_offset=4, broker="other"),
+        row("l", 9, queue_offset=7, topic="elsewhere"),
+    )
+    add(tmp_path, "consumer_offsets", commit("l", 10, 60), commit("l", 11, 100, group="h", queue_id=1))
+    add(tmp_path, "reput_progress", progress("l", 1), progress("l2", 2, "other"))
+    assert_lag(
+        spark,
+        tmp_path,
+        ("g", "t", "b", 0, 60, 100, 40),
+        ("g", "t", "b", 1, None, 100, None),
+        ("g", "t", "b", 2, None, 100, None),
+        ("g", "t", "other", 0, None, 5, None),
+        ("h", "t", "b", 0, None, 100, None),
+        ("h", "t", "b", 1, 100, 100, 0),
+        ("h", "t", "b", 2, None, 100, None),
+        ("h", "t", "other", 0, None, 5, None),
+    )
+    plan = spark.sql("EXPLAIN FORMATTED SELECT * FROM consumer_lag").first()[0]
+    assert "body" not in plan
