@@ -111,7 +111,8 @@ def test_damage_is_named_and_the_exit_status_says_so(ours: tuple[Path, list[int]
         assert (found["records"], [each["offset"] for each in found["bad"]]) == (199, [offsets[3]])
         assert "CRC" in found["bad"][0]["reason"]
     else:
-        assert f"{offsets[3]}: the CRC does not match" in result.stderr
+        log = folder / "commitlog" / f"{0:020d}"
+        assert f"{offsets[3]} in {log}: the CRC does not match" in result.stderr
 
 
 @pytest.mark.parametrize(
