@@ -330,9 +330,9 @@ def decode_record(
 
 
 class RecordView:
-    """The fields that a delivery needs of a whole record in `view`, which is not checked beyond its lengths.
+    """The fields that a delivery needs of a whole record in `view`; of these, lengths and the body are checked.
 
-    For records that the log's index names; `decode_record` checks. Raises RecordError.
+    For records that the log's index names. Raises RecordError.
     """
 
     __slots__ = (
@@ -355,7 +355,7 @@ class RecordView:
             (
                 size,
                 magic,
-                _,
+                crc,
                 self.queue_id,
                 _,
                 self.queue_offset,
@@ -392,6 +392,8 @@ class RecordView:
             raise RecordError(f"no whole record of {len(view)} bytes: {error}") from error
         if not whole or magic not in (MAGIC_V1, MAGIC_V2):
             raise RecordError(f"no whole record of {len(view)} bytes (size {size}, magic {magic:#x})")
+        if zlib_ng.crc32(self.body) & 0x7FFFFFFF != crc:
+            raise RecordError(f"the body's CRC does not match in the record at {self.physical_offset}")
 
 
 def store_time(view: memoryview, physical_offset: int) -> int | None:

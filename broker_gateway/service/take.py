@@ -27,6 +27,7 @@ from broker_gateway.delivery.tag_filter import EVERYTHING
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metrics import Metrics
+from broker_gateway.seldom import Seldom
 from broker_gateway.service.poll import REPLY_BYTES, Poll
 from broker_gateway.service.redelivery import Redelivery
 from broker_gateway.service.shortcuts import StoredMessage
@@ -69,6 +70,7 @@ class Taker:
         self._turn = itertools.count()
         self._retry_queues: RetryQueues | None = None
         self._failing: set[QueueKey] = set()
+        self._unread = Seldom()
         self._attempts: OrderedDict[
             tuple[str, str, str], tuple[str, list[tuple[QueueDelivery, InFlight]]]
         ] = OrderedDict()
@@ -238,7 +240,14 @@ class Taker:
             return None
         try:
             return StoredMessage(self._store.read(physical, size))
-        except (RecordError, OffsetOutOfRangeError):
+        except (RecordError, OffsetOutOfRangeError) as error:
+            if count := self._unread.count():
+                log.error(
+                    "messages that cannot be read are passed over; `lakebroker store verify` finds what is damaged",
+                    messages=count,
+                    physical_offset=physical,
+                    error=str(error),
+                )
             return None
 
     def _note(self, poll: Poll, state: QueueDelivery, plan: Plan, now: int) -> None:

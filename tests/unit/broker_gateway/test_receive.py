@@ -16,9 +16,12 @@ from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2
 from lakebroker_testing.broker import InProcessBroker
+from lakebroker_testing.faults import flip_byte
 from lakebroker_testing.messages import change_invisible_request, receive_request
 from store.errors import StoreDamagedError
 
+BODY_AT = 88
+"""Where the body of a record begins whose hosts are IPv4."""
 KEY = QueueKey("billing", "orders", 0)
 
 
@@ -46,14 +49,17 @@ def events(broker: InProcessBroker, kind: journal_pb2.EventKind) -> list[int]:
     return found
 
 
-def damage(broker: InProcessBroker, offset: int) -> None:
-    """Makes the record at a queue offset unreadable."""
+def damage(broker: InProcessBroker, offset: int, *, body: bool = False) -> None:
+    """Makes the record at a queue offset unreadable, or flips a bit of its body."""
     physical, sizes, _ = broker.store.index.entries("orders", 0, offset, 1)
     view = broker.store.read(int(physical[0]), int(sizes[0]))
     (number, rest) = divmod(int(physical[0]), broker.store.segment_size)
     assert len(view) == sizes[0]
     del view
     segment = sorted((broker.root / "commitlog").iterdir())[number]
+    if body:
+        flip_byte(segment, rest + BODY_AT, 1)
+        return
     with segment.open("r+b") as file:
         file.seek(rest + 4)
         file.write(b"\0\0\0\0")  # the magic
@@ -183,6 +189,18 @@ def test_each_record_passed_over_leaves_one_event(broker: InProcessBroker, tags:
     broker.restart()
     assert broker.receive("orders", "billing", filter=tags)[1] == []
     assert events(broker, journal_pb2.SKIPPED) == [1, 3, 4, 6]
+
+
+def test_a_message_whose_body_is_damaged_is_given_to_nobody(
+    broker: InProcessBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its digest is made of what is read: a consumer could not tell."""
+    broker.send("orders", b"first", b"second", b"third")
+    damage(broker, 1, body=True)
+    assert bodies(broker.receive("orders", "billing")[1]) == [b"first", b"third"]
+    assert events(broker, journal_pb2.SKIPPED) == [1]
+    out = capsys.readouterr()
+    assert "the body's CRC does not match" in out.out + out.err
 
 
 def test_a_message_damaged_after_its_delivery_leaves_one_event(broker: InProcessBroker) -> None:
