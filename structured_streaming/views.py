@@ -37,21 +37,30 @@ VIEWS = (
                         struct(coalesce(l.batch, 9223372036854775807), o.physical_offset, o.ordinal)) AS last
           FROM consumer_offsets o LEFT JOIN logs l USING (broker, log_id) GROUP BY ALL
         ), used AS (
-          SELECT consumer_group, topic, broker, queue_id FROM committed
-          UNION
-          SELECT consumer_group, topic, broker, queue_id FROM delivery_events
+          SELECT consumer_group, topic, broker, queue_id, max(last) AS last FROM (
+            SELECT consumer_group, topic, broker, queue_id, last FROM committed
+            UNION ALL
+            SELECT DISTINCT consumer_group, topic, broker, queue_id, NULL FROM delivery_events
+          ) GROUP BY ALL
+        ), readers AS (
+          SELECT consumer_group, topic,
+                 map_from_entries(collect_list(struct(struct(broker, queue_id), last))) AS used
+          FROM used GROUP BY ALL
+        ), stored AS (
+          SELECT topic, map_from_entries(collect_list(struct(struct(broker, queue_id), max_offset))) AS stored
+          FROM ends GROUP BY ALL
         ), queues AS (
-          SELECT consumer_group, topic, broker, queue_id FROM used
-          UNION
-          SELECT u.consumer_group, topic, e.broker, e.queue_id FROM used u JOIN ends e USING (topic)
+          SELECT consumer_group, topic, queue, try_element_at(used, queue) AS last,
+                 try_element_at(stored, queue) AS max_offset
+          FROM readers LEFT JOIN stored USING (topic)
+          LATERAL VIEW explode(array_union(map_keys(used), coalesce(map_keys(stored), array()))) AS queue
         )
-        SELECT consumer_group, topic, broker, queue_id, c.last.committed_offset AS committed_offset, e.max_offset,
-               CASE WHEN e.max_offset >= c.last.committed_offset
-                    THEN e.max_offset - c.last.committed_offset END AS lag,
-               c.last.commit_timestamp AS commit_timestamp
+        SELECT consumer_group, topic, queue.broker AS broker, queue.queue_id AS queue_id,
+               last.committed_offset AS committed_offset, max_offset,
+               CASE WHEN max_offset >= last.committed_offset
+                    THEN max_offset - last.committed_offset END AS lag,
+               last.commit_timestamp AS commit_timestamp
         FROM queues
-        LEFT JOIN committed c USING (consumer_group, topic, broker, queue_id)
-        LEFT JOIN ends e USING (topic, broker, queue_id)
         """,
     ),
     View(
