@@ -27,7 +27,7 @@ $(JARS): $(READY) | java
 	@$(BIN)/python -c 'from broker_gateway.service import send_walk; from store import encode, scan; send_walk.warm(); encode.warm(); scan.warm()'
 	@echo "Fetching Delta's jars for Spark"
 	@$(BIN)/python -c 'from structured_streaming.sql import delta_session; delta_session().stop()' >$(VENV)/jars.log 2>&1 || { cat $(VENV)/jars.log >&2; exit 1; }
-	touch $@
+	@touch $@
 
 java:
 	@java -version 2>&1 | head -1 | grep -Eq '"(1[7-9]|2[0-9])' || { echo "A JDK 17 or later is needed on the PATH: Spark runs on it" >&2; exit 1; }
@@ -39,7 +39,8 @@ demo: $(JARS) ## Run the whole system on this machine and ask it questions in SQ
 	@$(BIN)/python -m demo.run
 
 test: $(JARS) ## Run the tests: unit, integration with Spark and the official client, crashes
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder tests/fault tests/integration tests/unit  # the longest files first
+	@echo "Running the tests with $(TEST_WORKERS) workers, the longest files first"
+	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder tests/fault tests/integration tests/unit
 
 check: $(READY) ## Lint, format check, types
 	$(BIN)/ruff check .
@@ -47,20 +48,24 @@ check: $(READY) ## Lint, format check, types
 	$(BIN)/mypy
 
 interop: $(READY) ## Compare and talk with RocketMQ's official programs (fetched from their registries)
-	$(BIN)/python -m pytest tests/interop
+	@echo "Running the tests beside RocketMQ's own programs"
+	@$(BIN)/python -m pytest tests/interop
 
 bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the reput (needs Go and Maven)
-	$(BIN)/python -m benchmarks.store
-	$(BIN)/python -m benchmarks.start
-	$(BIN)/python -m benchmarks.data_plane
-	$(BIN)/python -m benchmarks.reput
-	$(BIN)/python -m benchmarks.lake_commits
+	@echo "Measuring the store, starts, the data plane, the reput and commits"
+	@$(BIN)/python -m benchmarks.store
+	@$(BIN)/python -m benchmarks.start
+	@$(BIN)/python -m benchmarks.data_plane
+	@$(BIN)/python -m benchmarks.reput
+	@$(BIN)/python -m benchmarks.lake_commits
 
 evidence: $(JARS) ## The long versions of the crash tests, and of registration with the real name server
-	LAKEBROKER_EVIDENCE=1 LAKEBROKER_FUZZ_KEEP=$(CURDIR)/tests/fuzz/corpus $(BIN)/python -m pytest -p tests.outcomes --outcomes docs/evidence/faults.json tests/fault tests/interop/test_registration.py --timeout 7200
+	@echo "Running the long crash tests; what they did goes to docs/evidence"
+	@LAKEBROKER_EVIDENCE=1 LAKEBROKER_FUZZ_KEEP=$(CURDIR)/tests/fuzz/corpus $(BIN)/python -m pytest -p tests.outcomes --outcomes docs/evidence/faults.json tests/fault tests/interop/test_registration.py --timeout 7200
 
 rounds: $(JARS) ## Run tests again and again beside busy processes (ROUNDS=10 BUSY=8)
-	$(BIN)/python -m tests.rounds --rounds $(ROUNDS) --busy $(BUSY) --workers $(TEST_WORKERS) -- tests/unit tests/fault
+	@echo "Running the tests $(ROUNDS) times beside $(BUSY) busy processes"
+	@$(BIN)/python -m tests.rounds --rounds $(ROUNDS) --busy $(BUSY) --workers $(TEST_WORKERS) -- tests/unit tests/fault
 
 clean: ## Remove what was built
 	rm -rf $(VENV) .cache lakebroker_pb demo-output build dist *.egg-info

@@ -160,7 +160,7 @@ def sql(
         fail(str(error))
     while True:
         try:
-            statement = input("lakebroker> " if sys.stdin.isatty() else "").strip()
+            statement = _statement()
         except (EOFError, KeyboardInterrupt):
             return
         if statement.rstrip("; ") in ("exit", "quit"):
@@ -170,6 +170,11 @@ def sql(
                 print_rows(query(session, statement, write=write), form, sys.stdout, escape=escape)
             except LakeError as error:
                 warn([str(error)])
+
+
+def _statement() -> str:
+    """The next one; a prompt is for a terminal. Raises EOFError."""
+    return input("lakebroker> " if sys.stdin.isatty() else "").strip()
 
 
 def _check_source(options: ReputOptions) -> None:
