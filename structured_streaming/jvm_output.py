@@ -11,6 +11,8 @@ from pathlib import Path
 
 from structured_streaming.errors import LakeError
 
+STARTING = "starting Spark ..."
+"""For who waits: it takes ten seconds and more."""
 _SHOWN = 3000
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from structured_streaming.batch_commits import BatchCommits
 from structured_streaming.errors import ForeignWriterError, LakeError, SourceError
-from structured_streaming.jvm_output import jvm_output_to_file
+from structured_streaming.jvm_output import STARTING, jvm_output_to_file
 from structured_streaming.progress import BatchReport
 from structured_streaming.scratch import scratch_folder
 from structured_streaming.sink.base import Sink
@@ -219,13 +219,14 @@ def run_reput(
 ) -> None:
     """Runs the job until it is done (`once`) or a signal stops it; a failed query starts again. Raises LakeError.
 
-    `tell` gets a line when it begins to read, and one when it has ended as it should.
+    `tell` gets a line before Spark starts, one when it begins to read, and one when it has ended as it should.
     """
     stopping = threading.Event()
     _stop_at_signals(stopping)
     with tempfile.TemporaryDirectory(prefix="lakebroker-spark-", ignore_cleanup_errors=True) as scratch:
         session = None
         try:
+            tell(STARTING)
             session = reput_session(master, scratch)
             _stop_at_signals(stopping)  # Spark has its own handler
             _expect_end_of_jvm(session, stopping)

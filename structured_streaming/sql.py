@@ -6,10 +6,11 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from structured_streaming.errors import LakeError
-from structured_streaming.jvm_output import jvm_output_to_file
+from structured_streaming.jvm_output import STARTING, jvm_output_to_file
 from structured_streaming.read_only import check_read_only
 from structured_streaming.scratch import scratch_folder
 from structured_streaming.tables import TABLES, lake_folder, open_lake
@@ -21,9 +22,15 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 
-def lake_session(location: str, master: str = "local[2]") -> SparkSession:
-    """A Spark session with every table and view of the lake as a temporary view. Raises LocationError."""
+def lake_session(
+    location: str, master: str = "local[2]", tell: Callable[[str], None] = lambda line: None
+) -> SparkSession:
+    """A Spark session with every table and view of the lake as a temporary view; `tell` gets a line before it takes long.
+
+    Raises LocationError.
+    """
     open_lake(location)
+    tell(STARTING)
     session = delta_session(master)
     register(session, location)
     return session

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 Lake = Annotated[str, typer.Option(help="Where the tables are: a folder")]
 
-_STARTING = "starting Spark ..."
 _REPUT = """Builds the lake from commit logs; runs until it is stopped, or once.
 
 Examples:
@@ -62,7 +61,6 @@ def reput(
     if not store and not brokers:
         fail("nothing to read: give --brokers HOST:PORT,… or --store FOLDER", 2)
     every = _trigger(trigger)
-    warn([_STARTING])
     _need_spark()
     from store.errors import SecretError
     from store.permissions import check_secret
@@ -108,7 +106,7 @@ def reput(
     try:
         _check_source(options)
         create_tables(lake)
-        run_reput(options, on_batch, master, tell=lambda text: warn([text]))
+        run_reput(options, on_batch, master, tell=_tell)
     except LakeError as error:
         fail(str(error))
 
@@ -143,7 +141,6 @@ def sql(
 ) -> None:
     if form not in ("table", "csv", "json"):
         fail(f"--format {form}: give table, csv or json", 2)
-    warn([_STARTING])
     _need_spark()
     from broker_gateway.cli.sql_results import print_rows
     from structured_streaming.errors import LakeError
@@ -152,7 +149,7 @@ def sql(
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8" if form != "table" else None, errors="backslashreplace")
     try:
-        session = lake_session(lake, master)
+        session = lake_session(lake, master, _tell)
         if statement is not None:
             print_rows(query(session, statement, write=write), form, sys.stdout, escape=escape)
             return
@@ -217,6 +214,11 @@ def _trigger(text: str) -> str:
         if number != text and number.isdigit():
             return f"{number} {word}"
     fail(f"--trigger {text}: write it as 500ms, 1s or 2m", 2)
+
+
+def _tell(line: str) -> None:
+    """On standard error: results and JSON are on the other."""
+    warn([line])
 
 
 def _need_spark() -> None:

@@ -63,6 +63,9 @@ def test_a_signal_to_the_process_group_ends_it_cleanly(tmp_path: Path, number: s
     assert process.returncode == 0, errors[-3000:]
     assert "Traceback" not in errors
     assert "py4j" not in errors
+    told = errors.splitlines()
+    assert told[:2] == ["lakebroker: starting Spark ...", f"lakebroker: reading 1 log from {store}"]
+    assert told[-1].startswith(f"lakebroker: stopped; the lake {tmp_path / 'lake'} is at ")
     assert_nothing_is_left(tmp_path)
     again = reput(tmp_path, "--store", str(store), "--once")
     errors = ended(again)
