@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from broker_gateway.clock import now_ms
+from broker_gateway.peer_log import PeerLog
 from broker_gateway.service.status import ServiceError
 from broker_gateway.shares import Shares, host_of
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2, service_pb2
@@ -61,6 +62,7 @@ class ClientRegistry:
         self._limit = limit
         self._percent = percent
         self._shares = Shares(limit, percent)
+        self._peer_log = PeerLog()
         self._sessions: dict[tuple[str, str], ClientSession] = {}
         self._by_id: dict[str, dict[str, ClientSession]] = {}
         """Sessions of an id by their hosts."""
@@ -92,6 +94,8 @@ class ClientRegistry:
     def _make_room(self, host: str) -> None:
         """One that is not alive gives way. TOO_MANY_REQUESTS when there is none, or the address has its share."""
         if self._shares.refuse(host, len(self._sessions)):
+            event = "clients of an address are refused: it has its share; behind a proxy or NAT set lakeMaxSharePerAddress=100"
+            self._peer_log.warning(host, event, address=host, limit=f"lakeMaxClients={self._limit}")
             raise ServiceError(
                 definition_pb2.TOO_MANY_REQUESTS,
                 f"{self._shares.of(host)} clients of {host} are known, its share of lakeMaxClients={self._limit} "

@@ -132,9 +132,12 @@ def test_who_lives_is_not_forgotten_for_invented_clients(clock: ManualClock) -> 
     first = clients.seen("consumer", OWN)
     first.commands = asyncio.Queue()
     clock.move(ALIVE_MS * 1_000_000)
-    assert invent(clients, [STRANGER]) == 49
-    with pytest.raises(ServiceError, match=r"its share of lakeMaxClients=100"):
+    with capture_logs() as logs:
+        assert invent(clients, [STRANGER]) == 49
+    assert [each["limit"] for each in logs] == ["lakeMaxClients=100"]
+    with capture_logs() as logs, pytest.raises(ServiceError, match=r"its share of lakeMaxClients=100"):
         clients.seen("one-more", STRANGER)
+    assert not logs, "it was told when the first was refused"
     assert clients.own("consumer", OWN) is first
     assert first.commands.empty()
     invent(clients, [f"10.0.1.{number}:1" for number in range(200)])
