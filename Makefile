@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JARS := $(VENV)/.jars
 TEST_WORKERS ?= 3
+INTEROP_WORKERS ?= 2
 ROUNDS ?= 10
 BUSY ?= 8
 
@@ -49,7 +50,7 @@ check: $(READY) ## Lint, format check, types
 
 interop: $(READY) ## Compare and talk with RocketMQ's official programs (fetched from their registries)
 	@echo "Running the tests beside RocketMQ's own programs"
-	@$(BIN)/python -m pytest tests/interop
+	@$(BIN)/python -m pytest -n $(INTEROP_WORKERS) --dist loadfile tests/interop
 
 bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the reput (needs Go and Maven)
 	@echo "Measuring the store, starts, the data plane, the reput and commits"
