@@ -58,6 +58,7 @@ from broker_gateway.extensions import Extensions, load_extensions
 from broker_gateway.host_checks import check_host, most_connections
 from broker_gateway.logs import configure_logs, say
 from broker_gateway.metrics import Metrics
+from broker_gateway.open_store import open_store
 from broker_gateway.places import Places
 from broker_gateway.registration.startup import start_registration
 from broker_gateway.reload import Configuration
@@ -78,13 +79,9 @@ from lakebroker_pb.lakebroker.log.v1 import log_pb2
 from store import permissions
 from store.delay_levels import parse_delay_levels
 from store.errors import RecoveryStoppedError, StoreError
-from store.flush import PAGE_BYTES
 from store.message_store import MessageStore
-from store.record import Host
 
 log = structlog.get_logger(__name__)
-_DAMAGE_TOLD = 20
-"""Damaged places of the log that have a line each."""
 _LOADING_SWITCH_S = 0.0005
 
 
@@ -194,7 +191,10 @@ class _Start:
 
     async def _open_store(self) -> None:
         # on a thread: a scan must not hold up signals
-        self.store = await asyncio.to_thread(_open_store, self.config, self._stopped.is_set)
+        try:
+            self.store = await asyncio.to_thread(open_store, self.config, self._stopped.is_set)
+        except RecoveryStoppedError as error:
+            raise _StoppedError from error
         self._undo.add("closing the store", self._close_store)
 
     def _close_store(self) -> None:
@@ -317,93 +317,6 @@ def _stop(stopped: asyncio.Event) -> None:
     if stopped.is_set():
         os._exit(1)  # a second signal does not wait for running calls
     stopped.set()
-
-
-def _open_store(config: GatewayConfig, stopped: Callable[[], bool]) -> MessageStore:
-    """Raises StartError, or _StoppedError when `stopped` during the scan."""
-    options = config.store
-
-    def progress(done: int, total: int) -> None:
-        if stopped():
-            raise RecoveryStoppedError(f"stopped at {done} of {total} bytes")
-        if total > 1 << 30:
-            log.info("scanning the log", done_mib=done >> 20, total_mib=total >> 20)
-
-    log.info("recovering the log", folder=str(options.store_path_root_dir))
-    try:
-        store = MessageStore.open(
-            options.store_path_root_dir,
-            broker=config.broker.broker_name,
-            cluster=config.broker.broker_cluster_name,
-            store_host=Host(config.broker.broker_ip1, config.broker.listen_port),
-            commit_log_paths=[
-                Path(each.strip()) for each in options.store_path_commit_log.split(",") if each.strip()
-            ],
-            segment_size=options.mapped_file_size_commit_log,
-            flush=options.flush_disk_type,
-            flush_interval_ms=options.flush_interval_commit_log,
-            flush_least_pages=options.flush_commit_log_least_pages,
-            flush_thorough_ms=options.flush_commit_log_thorough_interval,
-            max_message_size=options.max_message_size,
-            prefault_bytes=config.lake.lake_prefault_bytes,
-            warm_bytes=options.flush_least_pages_when_warm_maped_file * PAGE_BYTES
-            if options.warm_maped_file_enable
-            else 0,
-            index_max_bytes=config.lake.lake_queue_index_max_bytes,
-            compiled_code=config.lake.lake_compiled_code_path,
-            progress=progress,
-        )
-    except RecoveryStoppedError as error:
-        raise _StoppedError from error
-    except StoreError as error:
-        raise StartError(str(error)) from error
-    except OSError as error:
-        raise HostError(
-            f"the store {options.store_path_root_dir} cannot be used: {error}; give this user a folder to write to "
-            "in storePathRootDir, or mend the disk"
-        ) from error
-    asked = options.mapped_file_size_commit_log
-    if asked != store.segment_size and "mapped_file_size_commit_log" in options.model_fields_set:
-        log.warning(
-            "mappedFileSizeCommitLog counts when a store is made: this one keeps its own",
-            given=asked,
-            store=store.segment_size,
-        )
-    report = store.recovered
-    log.info(
-        "log recovered",
-        records=report.records,
-        scanned_mib=report.bytes_scanned >> 20,
-        seconds=round(report.seconds, 3),
-        clean=report.clean,
-        cut_at=report.cut_at,
-        end=store.max_offset,
-    )
-    if (first := report.closed.first) is not None:
-        log.warning(
-            "other users could read the store; now they cannot",
-            files=report.closed.changed,
-            path=str(first.path),
-            mode=f"{first.before:04o}",
-            now=f"{first.after:04o}",
-        )
-    if report.closed.left:
-        log.warning(
-            "others can read files of the store, which belong to another user: chmod -R o=,g-w",
-            files=len(report.closed.left),
-            first=str(report.closed.left[0]),
-        )
-    for reason in report.unusable:
-        log.warning("a file of the queue index was made anew", file=reason)
-    for offset, length, reason in report.bad[:_DAMAGE_TOLD]:
-        log.error("damage in the log; kept for quarantine", offset=offset, length=length, reason=reason)
-    if report.bad:
-        log.error(
-            "the log is damaged; what else was not read now, `lakebroker store verify` finds",
-            places=len(report.bad),
-            command=f"lakebroker store verify {options.store_path_root_dir}",
-        )
-    return store
 
 
 def _bind(

@@ -11,6 +11,8 @@ A file is named by the first physical offset of its run (`store/index_run.py`) i
 | offsets, sizes, codes | entry, by queue | physical offset - start (u4), size (i4; 0: cannot be read), tags code (i8) |
 | checks | page of 64 KiB of starts to codes | CRC-32 (u4) |
 
+Files of version 2, of earlier releases, are read too: they have no checks, and their header a CRC-32 of the columns.
+
 The directory names every queue the log knew, also those without an entry in the run, with the offset that their
 next record gets: the newest file alone restores those. A page of the columns is checked when it is first read, so
 that neither a start nor a look-up reads them all.
@@ -43,6 +45,7 @@ MOST_MAPPED = 64
 """Files of runs that are mapped, and open, at a time."""
 MAGIC = b"LKINDEX1"
 VERSION = 3
+WITHOUT_CHECKS = 2
 HEADER = struct.Struct("<8sI4x32sqqqqqqII")
 DIRECTORY = np.dtype(
     [
@@ -116,7 +119,7 @@ class Mapped:
     )
 
     def __init__(
-        self, path: Path, names: int, queues: int, columns_at: int, records: int, entries: int
+        self, path: Path, queues: int, columns_at: int, records: int, entries: int, pages: int
     ) -> None:
         with path.open("rb") as file:
             self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -131,7 +134,6 @@ class Mapped:
         self.places = tuple(at - columns_at for _, at, _ in columns)
         """Where starts, offsets, sizes and codes begin in the columns."""
         end = columns[-1][1] + 8 * entries
-        pages = -(-(end - columns_at) // PAGE_BYTES)
         self.checks = np.frombuffer(self.data, dtype="<u4", count=pages, offset=end)
 
     def expect(self, begin: int, end: int) -> None:

@@ -28,6 +28,7 @@ from store.index_file import (
     PAGE_BYTES,
     PIECE_BYTES,
     VERSION,
+    WITHOUT_CHECKS,
     Key,
     Longs,
     Mapped,
@@ -304,6 +305,7 @@ class FileRun:
         "_counts",
         "_names_bytes",
         "_sure",
+        "_version",
         "deleted",
         "end",
         "last",
@@ -320,15 +322,15 @@ class FileRun:
             if size < HEADER.size:
                 raise StoreDamagedError(f"{path} has {size} bytes and is no index of the log")
             head = file.read(HEADER.size)
-            (magic, version, log_id, self.start, self.end, *counts, names, checks, check) = HEADER.unpack(
-                head
+            (magic, self._version, log_id, self.start, self.end, *counts, names, checks, check) = (
+                HEADER.unpack(head)
             )
-            if magic != MAGIC or version != VERSION:
+            if magic != MAGIC or self._version not in (VERSION, WITHOUT_CHECKS):
                 raise StoreDamagedError(f"{path} is no index of the log of version {VERSION}")
             self.log_id = log_id.decode("ascii", "replace")
             self._counts: tuple[int, int, int] = (counts[0], counts[1], counts[2])
             self._names_bytes = int(names)
-            if min(names, *counts) < 0 or self._end_of_columns() + 4 * self._pages() > size:
+            if min(names, *counts) < 0 or self._end_of_columns() + 4 * self._checks() > size:
                 raise StoreDamagedError(f"{path} is shorter than its header says")
             seen = zlib_ng.crc32(head[:-4])
             left = self._columns_at() - HEADER.size - self._padding()
@@ -358,9 +360,11 @@ class FileRun:
         """`check` of the pages with the bytes [begin, end) of the columns: before anything of them is used."""
         sure = self._sure
         if not sure:
-            if zlib_ng.crc32(mapped.checks) != self._checks_check:
+            columns = memoryview(mapped.data)[self._columns_at() : self._end_of_columns()]
+            has_checks = self._version != WITHOUT_CHECKS
+            if zlib_ng.crc32(mapped.checks if has_checks else columns) != self._checks_check:
                 raise self._damaged()
-            sure = self._sure = bytearray(len(mapped.checks))
+            sure = self._sure = bytearray((b"\0" if has_checks else b"\1") * self._pages())
         for page in range(begin // PAGE_BYTES, -(-end // PAGE_BYTES)):
             if not sure[page]:
                 at = self._columns_at() + page * PAGE_BYTES
@@ -486,7 +490,7 @@ class FileRun:
         """The file, mapped; for `MAPPED`. Raises FileNotFoundError once it was deleted."""
         records, entries, queues = self._counts
         try:
-            return Mapped(self.path, self._names_bytes, queues, self._columns_at(), records, entries)
+            return Mapped(self.path, queues, self._columns_at(), records, entries, self._checks())
         except FileNotFoundError as error:
             if self.deleted:
                 raise
@@ -516,6 +520,9 @@ class FileRun:
     def _pages(self) -> int:
         """Of the columns."""
         return -(-(self._end_of_columns() - self._columns_at()) // PAGE_BYTES)
+
+    def _checks(self) -> int:
+        return 0 if self._version == WITHOUT_CHECKS else self._pages()
 
     def _padding(self) -> int:
         return -(DIRECTORY.itemsize * self._counts[2] + self._names_bytes + HEADER.size) % 8

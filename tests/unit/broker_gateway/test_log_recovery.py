@@ -8,7 +8,7 @@ from pathlib import Path
 from structlog.testing import capture_logs
 
 from broker_gateway.config import config_of
-from broker_gateway.startup import _open_store
+from broker_gateway.open_store import open_store
 from lakebroker_testing import logs
 from lakebroker_testing.faults import flip_byte
 
@@ -16,7 +16,7 @@ from lakebroker_testing.faults import flip_byte
 def start(folder: Path) -> list[tuple[str, str]]:
     config, _ = config_of({"storePathRootDir": str(folder), "brokerName": "b"})
     with capture_logs() as lines:
-        _open_store(config, lambda: False).close()
+        open_store(config, lambda: False).close()
     return [(line["event"], str(line)) for line in lines]
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from structlog.testing import capture_logs
 
 from broker_gateway.config import load_config
-from broker_gateway.startup import _open_store
+from broker_gateway.open_store import TOLD, open_store
 
 
 def opened(root: Path, **given: str) -> list[dict[str, object]]:
     """The warnings of a start."""
     options = {"storePathRootDir": str(root), "brokerIP1": "127.0.0.1", **given}
     with capture_logs() as logs:
-        _open_store(load_config(None, options, {})[0], lambda: False).close()
+        open_store(load_config(None, options, {})[0], lambda: False).close()
     return [dict(each) for each in logs if each["log_level"] == "warning"]
 
 
@@ -30,3 +30,11 @@ def test_a_folder_that_others_could_read_is_named_with_its_modes(tmp_path: Path)
     tmp_path.chmod(0o777)
     (said,) = opened(tmp_path, mappedFileSizeCommitLog="1048576")
     assert (said["path"], said["mode"], said["now"], said["files"]) == (str(tmp_path), "0777", "0700", 1)
+
+
+def test_many_files_of_the_index_that_cannot_be_read_have_few_lines(tmp_path: Path) -> None:
+    opened(tmp_path, mappedFileSizeCommitLog="1048576")
+    for number in range(100):
+        (tmp_path / "lakeindex" / f"{number + 1:020d}").write_bytes(b"nothing")
+    told = [each for each in opened(tmp_path) if "queue index" in str(each["event"])]
+    assert [each.get("files") for each in told] == [*[None] * TOLD, 100 - TOLD]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from zlib_ng import zlib_ng
 
 from store.errors import StoreDamagedError
-from store.index_file import HEADER, MOST_MAPPED, Key, key_hash, list_runs
+from store.index_file import DIRECTORY, HEADER, MOST_MAPPED, Key, columns_of, key_hash, list_runs
 from store.index_run import LARGEST_GAP, FileRun, LiveRun, _Queue
 from store.message_store import MessageStore
 from store.queue_index import QueueIndex
@@ -346,6 +346,20 @@ def test_hashes_do_not_change() -> None:
     assert key_hash(("topic", 3)) == key_hash(("topic", 3)) != key_hash(("topic", 4))
 
 
+def without_checks(path: Path) -> None:
+    """Makes a file one of version 2: no checks of pages, and a CRC of all columns in the header."""
+    data = path.read_bytes()
+    fields = list(HEADER.unpack_from(data))
+    records, entries, queues, names = fields[5:9]
+    at = HEADER.size + DIRECTORY.itemsize * queues + names
+    columns_at = at + -at % 8
+    kept = data[HEADER.size : columns_of(columns_at, records, entries)[-1][1] + 8 * entries]
+    fields[1], fields[9] = 2, zlib_ng.crc32(kept[columns_at - HEADER.size :])
+    head = HEADER.pack(*fields)[:-4]
+    check = zlib_ng.crc32(kept[: at - HEADER.size], zlib_ng.crc32(head))
+    path.write_bytes(head + check.to_bytes(4, "little") + kept)
+
+
 def open_store(root: Path, **options: int) -> MessageStore:
     return MessageStore.open(
         root, broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT, flush_interval_ms=5, **options
@@ -382,6 +396,38 @@ def test_a_start_scans_only_what_the_files_do_not_cover(tmp_path: Path) -> None:
     assert not store.recovered.unusable
     assert store.recovered.bytes_scanned < SEGMENT
     store.close()
+
+
+def test_the_start_after_an_upgrade_reads_the_files_of_the_version_before(tmp_path: Path) -> None:
+    store = open_store(tmp_path, index_run_bytes=100_000)
+    for number in range(2000):
+        store.append([pending(number)])
+    starts = store.index.record_starts().tolist()
+    store.close()
+    files = list_runs(tmp_path / "lakeindex")
+    for path in files:
+        without_checks(path)
+    store = open_store(tmp_path, index_run_bytes=100_000)
+    assert store.recovered.unusable == []
+    assert store.recovered.bytes_scanned < SEGMENT
+    assert store.index.record_starts().tolist() == starts
+    assert store.index.entries("t1", 1, 0, 200).sizes.all()
+    store.append([pending(2000)])
+    store.close()
+    store = open_store(tmp_path, index_run_bytes=100_000)
+    assert (store.recovered.unusable, len(store.index)) == ([], 2001)
+    store.close()
+
+
+def test_a_damaged_file_of_the_version_before_is_noticed_at_the_first_look(tmp_path: Path) -> None:
+    path = large_run(tmp_path, 60_000).path
+    without_checks(path)
+    whole = path.read_bytes()
+    assert FileRun(path).entries(("t", 1), 10, 12).offsets.tolist() == [3100, 3400]
+    for damaged in (whole[:-1] + bytes([whole[-1] ^ 1]), whole[:-8]):
+        path.write_bytes(damaged)
+        with pytest.raises(StoreDamagedError):
+            FileRun(path).entries(("t", 1), 10, 12)
 
 
 def test_a_file_whose_last_record_is_not_in_the_log_is_not_believed(tmp_path: Path) -> None:
