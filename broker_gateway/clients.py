@@ -14,7 +14,7 @@ from itertools import islice
 from broker_gateway.clock import now_ms
 from broker_gateway.peer_log import PeerLog
 from broker_gateway.service.status import ServiceError
-from broker_gateway.shares import Shares, host_of
+from broker_gateway.shares import Shares, address_of, host_of
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2, service_pb2
 
 IDLE_MS = 120_000
@@ -33,7 +33,10 @@ class ClientSession:
     """One client; `settings` are what is needed of those it sent, `commands` what its telemetry stream is to carry."""
 
     client_id: str
+    address: str = ""
+    """It is the client of that id at this address, and no other."""
     host: str = ""
+    """What its shares are counted by."""
     kept: bytes | None = None
     """The settings, encoded: parsed they take eight times as much."""
     group: str = ""
@@ -65,7 +68,7 @@ class ClientRegistry:
         self._peer_log = PeerLog()
         self._sessions: dict[tuple[str, str], ClientSession] = {}
         self._by_id: dict[str, dict[str, ClientSession]] = {}
-        """Sessions of an id by their hosts."""
+        """Sessions of an id by their addresses."""
         self._settings_bytes = 0
         self._settings_shares = Shares(SETTINGS_BYTES, percent)
 
@@ -74,19 +77,19 @@ class ClientRegistry:
 
     def seen(self, client_id: str, peer: str) -> ClientSession:
         """The session of a client that just called from `peer` (`host:port`), made if new. Raises ServiceError."""
-        host = host_of(peer)
-        session = self._sessions.get((client_id, host))
+        address = address_of(peer)
+        session = self._sessions.get((client_id, address))
         if session is None:
-            self._make_room(host)
-            session = self._sessions[client_id, host] = ClientSession(client_id, host)
-            self._by_id.setdefault(client_id, {})[host] = session
-            self._shares.count(host)
+            self._make_room(host_of(peer))
+            session = self._sessions[client_id, address] = ClientSession(client_id, address, host_of(peer))
+            self._by_id.setdefault(client_id, {})[address] = session
+            self._shares.count(session.host)
         self.touch(session)
         return session
 
     def touch(self, session: ClientSession) -> None:
         """A sign of life of a client; nothing when it is not known any more."""
-        key = (session.client_id, session.host)
+        key = (session.client_id, session.address)
         if self._sessions.get(key) is session:
             session.seen_ms = now_ms()
             self._sessions[key] = self._sessions.pop(key)  # last in order: the first is the longest silent
@@ -125,7 +128,7 @@ class ClientRegistry:
                 f"settings of all clients have {total} bytes, of {host} {own}; {SETTINGS_BYTES} are kept, and of an "
                 f"address its share (lakeMaxSharePerAddress={self._percent}); subscribe to fewer topics or try again later",
             )
-        if self._sessions.get((session.client_id, host)) is not session:
+        if self._sessions.get((session.client_id, session.address)) is not session:
             return  # it is forgotten already
         self._count_settings(session, kept)
         session.group = settings.subscription.group.name
@@ -139,28 +142,28 @@ class ClientRegistry:
 
     def known(self, client_id: str, peer: str) -> ClientSession | None:
         """The client that calls from there, else the one of that id that was heard of last."""
-        own = self._sessions.get((client_id, host_of(peer)))
+        own = self._sessions.get((client_id, address_of(peer)))
         if own is not None:
             return own
         return max(self._by_id.get(client_id, {}).values(), key=lambda each: each.seen_ms, default=None)
 
     def own(self, client_id: str, peer: str) -> ClientSession | None:
         """The client that calls from there."""
-        return self._sessions.get((client_id, host_of(peer)))
+        return self._sessions.get((client_id, address_of(peer)))
 
-    def alive(self, client_id: str, host: str = "") -> bool:
-        """Whether the client of that id at `host` is; without a host, whether any of that id is."""
-        if host:
-            session = self._sessions.get((client_id, host))
+    def alive(self, client_id: str, address: str = "") -> bool:
+        """Whether the client of that id at `address` is; without one, whether any of that id is."""
+        if address:
+            session = self._sessions.get((client_id, address))
             return session is not None and session.alive
         return any(session.alive for session in self._by_id.get(client_id, {}).values())
 
     def forget(self, session: ClientSession) -> None:
         """Removes a session and ends its stream."""
-        if self._sessions.pop((session.client_id, session.host), None) is None:
+        if self._sessions.pop((session.client_id, session.address), None) is None:
             return
         of_id = self._by_id[session.client_id]
-        del of_id[session.host]
+        del of_id[session.address]
         if not of_id:
             del self._by_id[session.client_id]
         self._count_settings(session, None)

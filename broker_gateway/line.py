@@ -31,6 +31,20 @@ class Line(Generic[T]):
         line.append(item)
         self._length += 1
 
+    @property
+    def hosts(self) -> int:
+        """How many addresses have something in line."""
+        return len(self._by_host)
+
+    @property
+    def next_host(self) -> str:
+        """The address that is next. Raises StopIteration when there is none."""
+        return next(iter(self._by_host))
+
+    def pass_over(self) -> None:
+        """Puts the address that is next behind the others. Raises StopIteration when there is none."""
+        self._by_host.move_to_end(self.next_host)
+
     def pop(self) -> T:
         """The next one; its address is last in turn then. Raises KeyError when there is none."""
         host, line = self._by_host.popitem(last=False)

@@ -41,8 +41,8 @@ class Shares:
         self.free, self.most = 0, most
 
     def refuse(self, host: str, taken: int, more: int = 1) -> bool:
-        """Whether `host` may not have so many more, `taken` being what all have."""
-        return taken + more > self.free and self._of.get(host, 0) + more > self.most
+        """Whether `host` may not have so many more, `taken` being what all have; fewer it always may."""
+        return more > 0 and taken + more > self.free and self._of.get(host, 0) + more > self.most
 
     def of(self, host: str) -> int:
         """What is counted of `host`."""
@@ -65,7 +65,7 @@ class Shares:
 
 @lru_cache(maxsize=4096)
 def network_of(address: str) -> str:
-    """What counts as one host: an IPv4 address, of IPv6 the first 64 bits, which one host may have all of."""
+    """What counts as one host: an IPv4 address, of IPv6 a network of 64 bits, which one host may have all of."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -74,11 +74,15 @@ def network_of(address: str) -> str:
         return str(found)
     if found.ipv4_mapped is not None:
         return str(found.ipv4_mapped)
-    return str(int(found) >> 64)
+    return str(ipaddress.IPv6Network((int(found) >> 64 << 64, 64)))
+
+
+def address_of(peer: str) -> str:
+    """The address of a peer, `address:port` or `[address]:port`, without its port; of something else it is that itself."""
+    return peer.rpartition(":")[0] or peer
 
 
 @lru_cache(maxsize=4096)
 def host_of(peer: str) -> str:
-    """What counts as the host of a peer, `address:port` or `[address]:port`; of something else it is that itself."""
-    address = peer.rpartition(":")[0]
-    return network_of(address.strip("[]")) if address else peer
+    """What counts as the host of a peer: see `network_of`."""
+    return network_of(address_of(peer).strip("[]"))

@@ -19,7 +19,7 @@ from broker_gateway.service.reply import Reply
 from broker_gateway.service.resources import Resources
 from broker_gateway.service.status import ServiceError
 from broker_gateway.service.validation import check_invisible_ms, client_id_of, duration_ms, shown
-from broker_gateway.shares import host_of
+from broker_gateway.shares import address_of
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 
@@ -141,7 +141,7 @@ class PollReader:
             request.attempt_id[:128],
             min(self._polling_s(request, context, request_timeout_ms), self._longest_wait_s),
             context.peer,
-            host_of(context.peer) if known else "",
+            address_of(context.peer) if known else "",
         )
 
     def _polling_s(

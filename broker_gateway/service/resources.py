@@ -16,7 +16,8 @@ class Resources:
     """Looks topics and groups up for a call; raises ServiceError with the public status."""
 
     def __init__(self, config: GatewayConfig, catalog: Catalog) -> None:
-        self._catalog = catalog
+        self.catalog = catalog
+        """All topics and groups as they are now."""
         self._cluster = config.broker.broker_cluster_name
         self._broker = config.broker.broker_name
         self.configure(config)
@@ -27,7 +28,7 @@ class Resources:
         self._auto_topic = config.lake.lake_auto_create_topics
         self._auto_group = config.broker.auto_create_subscription_group
         self._retry_max = config.broker.retry_max_times
-        self._catalog.auto_created.configure(
+        self.catalog.auto_created.configure(
             config.lake.lake_max_auto_created_groups,
             config.lake.lake_max_auto_created_group_queues,
             config.lake.lake_max_share_per_address,
@@ -36,7 +37,7 @@ class Resources:
     def topic(self, resource: pb.Resource) -> Topic:
         """The topic; created if it may be. ILLEGAL_TOPIC, TOPIC_NOT_FOUND, TOO_MANY_REQUESTS."""
         name = topic_of(resource, self._cluster, self._broker)
-        topic = self._catalog.topic(name)
+        topic = self.catalog.topic(name)
         if topic is not None:
             return topic
         if not self._auto_topic or name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
@@ -49,12 +50,12 @@ class Resources:
 
     def find_topic(self, resource: pb.Resource) -> Topic | None:
         """The topic if there is one, never created. ILLEGAL_TOPIC."""
-        return self._catalog.topic(topic_of(resource, self._cluster, self._broker))
+        return self.catalog.topic(topic_of(resource, self._cluster, self._broker))
 
     def known_topic(self, resource: pb.Resource) -> Topic:
         """The topic, never created. ILLEGAL_TOPIC, TOPIC_NOT_FOUND."""
         name = topic_of(resource, self._cluster, self._broker)
-        topic = self._catalog.topic(name)
+        topic = self.catalog.topic(name)
         if topic is None:
             raise ServiceError(pb.TOPIC_NOT_FOUND, f"topic {shown(name)} does not exist")
         return topic
@@ -68,14 +69,14 @@ class Resources:
 
         ILLEGAL_CONSUMER_GROUP, CONSUMER_GROUP_NOT_FOUND, TOO_MANY_REQUESTS.
         """
-        group = self._catalog.group(self.group_name(resource))
+        group = self.catalog.group(self.group_name(resource))
         if group is not None:
             return group
         made = Group(
             group_of(resource), self._retry_max, created_ms=now_ms(), first_used_by=host_of(peer) or "?"
         )
         try:
-            return self._catalog.put_group(made)[0]
+            return self.catalog.put_group(made)[0]
         except CatalogFullError as error:
             raise ServiceError(pb.TOO_MANY_REQUESTS, str(error)) from error
 
@@ -83,7 +84,7 @@ class Resources:
         """The name of a group that exists or that a receive would create. ILLEGAL_CONSUMER_GROUP,
         CONSUMER_GROUP_NOT_FOUND."""
         name = group_of(resource)
-        if self._auto_group or self._catalog.group(name) is not None:
+        if self._auto_group or self.catalog.group(name) is not None:
             return name
         raise ServiceError(
             pb.CONSUMER_GROUP_NOT_FOUND,
@@ -92,16 +93,16 @@ class Resources:
 
     def check_queues(self, group: Group, more: int) -> None:
         """TOO_MANY_REQUESTS when a group may not begin to receive from so many more queues."""
-        refusal = self._catalog.auto_created.refusal_of_queues(group.name, more)
+        refusal = self.catalog.auto_created.refusal_of_queues(group.name, more)
         if refusal is not None:
             raise ServiceError(pb.TOO_MANY_REQUESTS, refusal)
 
     def dead_letters(self, name: str) -> Topic:
         """The dead-letter topic `name`, made when it is new: one queue."""
-        return self._catalog.topic(name) or self._put_topic(Topic(name, 1, 1, created_ms=now_ms()))
+        return self.catalog.topic(name) or self._put_topic(Topic(name, 1, 1, created_ms=now_ms()))
 
     def _put_topic(self, topic: Topic) -> Topic:
         try:
-            return self._catalog.put_topic(topic)[0]
+            return self.catalog.put_topic(topic)[0]
         except CatalogFullError as error:
             raise ServiceError(pb.TOO_MANY_REQUESTS, str(error)) from error

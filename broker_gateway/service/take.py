@@ -26,6 +26,7 @@ from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.tag_filter import EVERYTHING
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
+from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.metrics import Metrics
 from broker_gateway.seldom import Seldom
 from broker_gateway.service.poll import REPLY_BYTES, Poll
@@ -53,6 +54,7 @@ class Taker:
     def __init__(
         self,
         store: MessageStore,
+        catalog: Catalog,
         deliveries: DeliveryTable,
         redelivery: Redelivery,
         journal: Journal,
@@ -60,6 +62,7 @@ class Taker:
         metrics: Metrics,
     ) -> None:
         self._store = store
+        self._catalog = catalog
         self._deliveries = deliveries
         self._redelivery = redelivery
         self._journal = journal
@@ -132,6 +135,7 @@ class Taker:
 
     def _queues(self, poll: Poll) -> list[int | QueueKey]:
         """Where there may be something, what comes first last; it begins with another queue each time."""
+        poll.topic = self._catalog.topic(poll.topic.name) or poll.topic  # it may have more queues by now
         queues = poll.topic.read_queues
         offered = self._deliveries.offers.to(poll.group.name, poll.topic.name, queues)
         found: list[int | QueueKey] = [queue_id for queue_id in offered if queue_id < queues]

@@ -41,7 +41,7 @@ from httpunk._httpunk import (
 
 from broker_gateway.places import Place
 from broker_gateway.shares import network_of
-from broker_gateway.transport.http2.pace import QUANTUM_S, Overhead, Pace
+from broker_gateway.transport.http2.pace import Overhead, Pace
 from broker_gateway.transport.http2.replies import CONNECTION_BYTES, Replies
 from broker_gateway.turn import Stage, Turn
 
@@ -264,7 +264,9 @@ class Connection(asyncio.Protocol):
         """Nothing more comes or goes: ends what is under way, of thousands of calls some in each turn."""
         self._ending.extend(handler for handler, _ in self._state.fail(ConnectionClosedError(reason)))
         if not self._deferred:
-            self._end(time.monotonic() + QUANTUM_S)
+            now = time.monotonic()
+            self._end(self._pace.until(self.host, now))
+            self._pace.spent(self.host, time.monotonic() - now)
 
     def _end(self, until: float) -> None:
         while self._ending and time.monotonic() < until:

@@ -72,19 +72,19 @@ class Pace:
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Each connection that waits has one go at most, as far as the time goes."""
+        """The addresses that have something left of their shares take turns, as far as the time goes."""
         self._scheduled = False
         now = time.monotonic()
-        end = now + TURN_S
-        left = len(self._waiting)
+        end, passed = now + TURN_S, 0
         try:
-            while left and now < end:
-                left -= 1
-                connection = self._waiting.pop()
-                until = self.until(connection.host, now)
+            while passed < self._waiting.hosts and now < end:
+                until = self.until(self._waiting.next_host, now)
                 if until <= now:
-                    self._waiting.append(connection.host, connection)
+                    self._waiting.pass_over()
+                    passed += 1
                     continue
+                passed = 0
+                connection = self._waiting.pop()
                 connection.go_on(until)
                 after = time.monotonic()
                 self.spent(connection.host, after - now)

@@ -156,6 +156,7 @@ class RequestStream(AsyncIterator[Any]):
     def feed(self, payload: bytes) -> None:
         """Takes the next bytes; none once the call has ended, which this may do. Raises FramingError."""
         if self._ended:
+            self._connection.release(self._stream_id, len(payload))
             return
         buffer = self._buffer
         buffer += payload

@@ -141,6 +141,8 @@ class Http2Server:
                 return
             place = self._places.take(address[0], partial(self._drop_silent, accepted))
             if place is None or len(self._connections) >= MAX_CONNECTIONS:
+                if place is not None:
+                    place.leave()
                 accepted.close()
                 continue
             accepted.setblocking(False)

@@ -17,8 +17,9 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.faults import flip_byte
-from lakebroker_testing.messages import change_invisible_request, receive_request
+from lakebroker_testing.messages import change_invisible_request, receive_request, received
 from store.errors import StoreDamagedError
+from store.record import Host, PendingRecord
 
 BODY_AT = 88
 """Where the body of a record begins whose hosts are IPv4."""
@@ -366,6 +367,22 @@ def test_large_messages_come_some_at_a_time(broker: InProcessBroker) -> None:
     found = [bodies(broker.receive("orders", "billing", batch=32)[1]) for _ in range(8)]
     assert [sum(map(len, each)) <= (1 << 20) + (200 << 10) for each in found] == [True] * 8
     assert sorted(body[0] for each in found for body in each) == list(range(16))
+
+
+def test_who_waits_sees_queues_that_a_topic_gets_meanwhile(broker: InProcessBroker) -> None:
+    broker.create_topic("orders", 4)
+    broker.receive("orders", "billing")
+    call = broker.client("waiting").begin_receive("orders", "billing", wait_ms=20_000)
+    broker.create_topic("orders", 8)
+
+    def append() -> None:
+        broker.store.append([PendingRecord("orders", 5, b"m", b"", 1, Host("127.0.0.1", 1).packed)])
+        broker.broker.wakeups.arrived("orders", (5,))
+
+    broker.do(append)
+    broker.settle()
+    assert call.done
+    assert bodies(received(call.response)[1]) == [b"m"]
 
 
 def test_a_reset_reaches_all_who_wait(broker: InProcessBroker) -> None:

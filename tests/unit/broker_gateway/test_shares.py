@@ -84,3 +84,18 @@ def test_what_counts_as_one_host(address: str, network: str) -> None:
 def test_peers_of_one_host(one: str, other: str, same: bool) -> None:
     """A host has all addresses of an IPv6 network of 64 bits."""
     assert (host_of(one) == host_of(other)) is same
+
+
+def test_an_ipv6_host_is_shown_as_its_network() -> None:
+    assert (
+        host_of("[2001:db8:1:2:3::4]:5")
+        == network_of(host_of("[2001:db8:1:2:3::4]:5"))
+        == "2001:db8:1:2::/64"
+    )
+
+
+def test_what_shrinks_is_never_refused() -> None:
+    shares = Shares(100, 25)
+    shares.count("one", 40)
+    assert shares.refuse("one", 80)
+    assert not shares.refuse("one", 80, -10)

@@ -79,13 +79,15 @@ class Transport(asyncio.Transport):
         self.closed = True
 
 
-def connected(call: Callable[[], Call], events: list[str]) -> tuple[Connection, Transport]:
+def connected(
+    call: Callable[[], Call], events: list[str], pace: Pace | None = None
+) -> tuple[Connection, Transport]:
     """A connection whose peer has sent its first settings, on the event loop that runs; `events` has its end."""
     place = Places(lambda: 10).take("127.0.0.1", lambda: None)
     assert place is not None
     connection = Connection(
         Turn(),
-        Pace(),
+        pace or Pace(),
         Replies(1 << 20, lambda: 0),
         place,
         lambda of: call(),
@@ -157,6 +159,27 @@ def test_calls_of_a_connection_that_is_lost_are_ended_in_several_turns() -> None
     assert events == ["opened"] * CALLS + ["stopped"] * CALLS + ["closed"]
 
 
+def test_connections_that_are_lost_together_share_what_their_address_has_of_a_turn() -> None:
+    async def run() -> tuple[int, list[str]]:
+        pace, events = Pace(), list[str]()
+        connections = [
+            connected(lambda: Call(events, stopping_s=A_WHILE_S), events, pace)[0] for _ in range(20)
+        ]
+        for connection in connections:
+            for each in requests()[:20]:
+                connection.data_received(each)
+        await turns_until(lambda: len(events) == 400)
+        for connection in connections:
+            connection.connection_lost(None)
+        first = events.count("stopped")
+        await turns_until(lambda: events.count("closed") == 20)
+        return first, events
+
+    first, events = asyncio.run(run())
+    assert first < 50
+    assert (events.count("stopped"), events.count("closed")) == (400, 20)
+
+
 def test_a_connection_whose_peer_is_gone_already_is_closed() -> None:
     async def run() -> None:
         connection, transport = connected(lambda: Call([]), [])
@@ -195,6 +218,29 @@ def test_addresses_take_turns_however_many_connections_one_has() -> None:
     order = asyncio.run(run())
     last = max(at for at, host in enumerate(order) if host == "other")
     assert last < 30, "ten times, with as many of the other address between them"
+
+
+def test_an_address_that_waits_longer_costs_a_turn_the_same_however_many_connections_it_has() -> None:
+    async def run() -> int:
+        pace, order = Pace(), list[str]()
+        for _ in range(5000):
+            pace.defer(Backlog("one", pace, order, 1))
+        asked = 0
+        until = pace.until
+
+        def counted(host: str, now: float) -> float:
+            nonlocal asked
+            asked += 1
+            return until(host, now)
+
+        pace.until = counted  # type: ignore[method-assign]
+        pace.spent("one", 1.0)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not order
+        return asked
+
+    assert asyncio.run(run()) < 50
 
 
 def test_an_address_that_took_too_much_of_a_turn_waits_longer() -> None:
