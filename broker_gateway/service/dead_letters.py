@@ -15,6 +15,7 @@ from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metadata.names import dead_letter_topic
 from broker_gateway.metrics import Metrics
+from broker_gateway.seldom import Seldom
 from broker_gateway.service.resources import Resources
 from broker_gateway.service.status import ServiceError
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
@@ -82,6 +83,7 @@ class DeadLetterMover:
         self._wakeups = wakeups
         self._metrics = metrics
         self._failing: set[QueueKey] = set()
+        self._unfit, self._not_stored = Seldom(), Seldom()
 
     def move(self, state: QueueDelivery, message: InFlight, reason: str, client_id: str = "") -> bool:
         """Moves it; False when the copy could not be stored, and the message stays in flight.
@@ -109,7 +111,7 @@ class DeadLetterMover:
         return True
 
     def _refused(self, state: QueueDelivery, message: InFlight, error: Exception) -> None:
-        """It stays in flight; said once of the message, or of its queue when no message could be copied."""
+        """It stays in flight; counted once for the message, or its queue when no message could be copied, and said seldom."""
         passing = isinstance(error, _PASSING)
         known = state.key in self._failing if passing else message.refused_moves > 0
         wait_ms = RETRY_MOVE_MS
@@ -118,9 +120,12 @@ class DeadLetterMover:
         else:
             wait_ms = min(RETRY_MOVE_MS << min(message.refused_moves, 32), LONGEST_RETRY_MS)
             message.refused_moves += 1
-        if not known:
+        unfit = isinstance(error, _UNFIT)
+        seldom = self._unfit if unfit else self._not_stored
+        if not known and (count := seldom.count()):
             log.error(
-                _UNFIT_TEXT if isinstance(error, _UNFIT) else "dead letter not stored; tried again later",
+                _UNFIT_TEXT if unfit else "dead letter not stored; tried again later",
+                times=count,
                 topic=state.key.topic,
                 group=state.key.group,
                 queue_id=state.key.queue_id,

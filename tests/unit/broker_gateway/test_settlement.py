@@ -191,14 +191,15 @@ def test_a_delivery_that_is_suspended_twice_counts_once_less(broker: InProcessBr
     assert message.system_properties.delivery_attempt == 2
 
 
-def poison(broker: InProcessBroker, property_bytes: int, group: str = "once") -> None:
-    """A record with so many bytes of properties, as other brokers' stores hold; delivered once, and not acknowledged."""
+def poison(broker: InProcessBroker, property_bytes: int, group: str = "once", messages: int = 1) -> None:
+    """Records with so many bytes of properties, as other brokers' stores hold; delivered once, and not acknowledged."""
     known = encode_properties({"UNIQ_KEY": "0" * 32, "k": ""})
     properties = known[:-1] + b"v" * (property_bytes - len(known)) + b"\x02"
     host = Host("127.0.0.1", 10911).packed
     broker.create_group(group, retry_max_times=0)
-    broker.store.append([PendingRecord("orders", 0, b"poison", properties, broker.clock.now_ms, host)])
-    assert len(broker.receive("orders", group, invisible_ms=1000)[1]) == 1
+    record = PendingRecord("orders", 0, b"poison", properties, broker.clock.now_ms, host)
+    broker.store.append([record] * messages)
+    assert len(broker.receive("orders", group, invisible_ms=1000)[1]) == messages
 
 
 def test_a_dead_letter_without_room_for_what_is_told_tells_less(broker: InProcessBroker) -> None:
@@ -221,6 +222,15 @@ def test_a_dead_letter_that_never_fits_is_kept_told_once_and_tried_seldom(broker
     assert broker.committed("orders", "once") == 0
     broker.send("orders", b"next")
     assert [each.body for each in broker.receive("orders", "once")[1]] == [b"next"]
+
+
+def test_many_dead_letters_that_do_not_fit_have_few_lines(broker: InProcessBroker) -> None:
+    poison(broker, PROPERTIES_MAX_BYTES - CRC_BYTES, messages=20)
+    with structlog.testing.capture_logs() as logs:
+        broker.advance(600)
+    told = [each for each in logs if "dead-letter" in each["event"]]
+    assert len(told) == 1
+    assert told[0]["times"] == 1
 
 
 def test_a_disk_that_stays_full_is_told_once(broker: InProcessBroker) -> None:
