@@ -20,6 +20,8 @@ log = structlog.get_logger(__name__)
 EVERY_S = 60.0
 MOST_APART = 256
 _OTHERS = "others"
+_LONGEST = 1000
+"""Characters of an error that is kept."""
 
 
 class _Since:
@@ -34,10 +36,18 @@ class _Since:
         self.level = ""
         self.details: dict[str, Any] = {}
 
+    def keep(self, details: dict[str, Any]) -> None:
+        """For a later line: of an exception what it says, since it holds all that was at work when it was raised."""
+        error = details.get("exc_info")
+        if error is not None:
+            details = {each: value for each, value in details.items() if each != "exc_info"}
+            details["error"] = f"{type(error).__name__}: {error}"[:_LONGEST]
+        self.details = details
+
     def tell(self, event: str) -> None:
         times = {"times": self.untold} if self.untold > 1 else {}
         getattr(log, self.level)(event, **self.details, **times)
-        self.untold = 0
+        self.untold, self.details = 0, {}
 
 
 class PeerLog:
@@ -67,10 +77,13 @@ class PeerLog:
         if since is None:
             since = self._since[key] = _Since(now, untold)
         since.untold += 1
-        since.level, since.details = level, details
+        since.level = level
         if since.lines < lines:
             since.lines += 1
+            since.details = details
             since.tell(event)
+        else:
+            since.keep(details)
 
     def _end(self, now: float, coming: tuple[str, str]) -> int:
         """Tells what was counted and forgets it, where the time is over; how many of `coming`, for its next line."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -74,3 +77,34 @@ def test_many_addresses_take_bounded_lines_and_memory(clock: Clock) -> None:
     broken = [each for each in lines if each["event"] == "broken"]
     assert len(broken) <= 2 * (MOST_APART + 2)
     assert sum(each.get("times", 1) for each in broken) == 20 * MOST_APART
+
+
+class Request:
+    """What a processor has at hand when it fails."""
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_nothing_of_what_was_at_work_is_kept(clock: Clock, before: int) -> None:
+    """Neither of an error that was told at once nor of one that is counted."""
+    log = PeerLog(clock)
+
+    def fail() -> weakref.ref[Request]:
+        request = Request()
+        try:
+            raise ValueError("x" * 5000, [request])
+        except ValueError as error:
+            log.error("10.0.0.66", "failed", code=11, exc_info=error)
+        return weakref.ref(request)
+
+    with capture_logs() as lines:
+        for _ in range(before):
+            fail()
+        request = fail()
+        lines.clear()
+        gc.collect()
+        assert request() is None
+        clock.now += EVERY_S
+        log.info("10.0.0.1", "fine")
+    assert [(each["code"], each["error"][:14], len(each["error"])) for each in lines[:-1]] == (
+        [(11, "ValueError: ('", 1000)] * before
+    )
