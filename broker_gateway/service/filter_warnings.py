@@ -12,21 +12,22 @@ _LINES = 8
 
 
 class FilterWarnings:
-    """Expressions are taken as the original takes them; a warning says what that is. Of so many groups and topics it is
-    known that it was said; the oldest are forgotten first, and the log itself is bounded for each address."""
+    """Expressions are taken as the original takes them; a warning says what that is. Of so many it is known, by their
+    hashes, that they were said of a group and topic; the oldest are forgotten first, and the log itself is bounded
+    for each address."""
 
     def __init__(self) -> None:
-        self._said: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._said: dict[int, None] = {}
         self._log = PeerLog()
 
     def look(self, tags: TagFilter, group: str, topic: str, peer: str) -> None:
         """A group at address `peer` receives what `tags` lets through."""
-        key = group, topic
-        if self._said.get(key) == tags.doubtful:
+        key = hash((group, topic, tags.doubtful))
+        if key in self._said:
             return
-        if key not in self._said and len(self._said) >= MOST_KNOWN:
+        if len(self._said) >= MOST_KNOWN:
             del self._said[next(iter(self._said))]
-        self._said[key] = tags.doubtful
+        self._said[key] = None
         selected = [repr(tag[:80]) for tag in sorted(tags.tags)[:8]]
         self._log.warning(
             host_of(peer),

@@ -52,3 +52,11 @@ def test_what_is_remembered_and_said_is_bounded() -> None:
             warnings.look(tags, f"g{number}", "t", "ipv4:10.0.0.1:1")
     assert len(warnings._said) == MOST_KNOWN
     assert 1 <= len(logs) <= 8, "one address, one minute"
+
+
+def test_consumers_of_a_group_with_different_expressions_are_each_told_once() -> None:
+    warnings, own = FilterWarnings(), [parse_tag_filter("a && b"), parse_tag_filter("a or b")]
+    with capture_logs() as logs:
+        for number in range(200):
+            warnings.look(own[number % 2], "g", "t", f"ipv4:10.0.0.{number}:1")
+    assert [each["tags"] for each in logs] == [["'a && b'"], ["'a or b'"]]
