@@ -31,6 +31,8 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["AdminService"].full_name
 _TOLD = "x-lakebroker-told"
 """Metadata of a call that one broker of a host makes at another."""
 _PEER_S = 10.0
+_ANSWERS = {"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "PERMISSION_DENIED"}
+"""Codes of what a broker refuses itself; its text says what to do."""
 _EVERY_TYPE = "MIXED"
 _TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY")
 
@@ -172,6 +174,10 @@ class AdminService:
                 try:
                     await call(request, metadata=metadata, timeout=_PEER_S)
                 except grpc.RpcError as error:
+                    if error.code().name in _ANSWERS:
+                        raise RpcError(
+                            error.code().name, f"done here, refused by {peer.name}: {error.details()}"
+                        ) from error
                     raise RpcError(
                         "UNAVAILABLE",
                         f"done here, not at {peer.name} ({error.details() or error.code()}); try again",
