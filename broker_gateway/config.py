@@ -237,7 +237,7 @@ class StoreOptions(_Group):
     """Where and how the log is kept."""
 
     store_path_root_dir: NeededPath = Field(
-        default_factory=lambda: Path.home() / "store", description="folder of the store"
+        default_factory=lambda: Path.home() / "store", description="folder of the store: a store, or empty"
     )
     store_path_commit_log: str = Field(
         "", description="folders of the log, divided by commas, used in turn; empty: commitlog in the store"

@@ -5,9 +5,11 @@ be refused before anything in it changes.
 
 | in the folder | then |
 |---|---|
-| `lakebroker.json`, `commitlog`, `consumequeue` or `config/topics.json` | a store, ours or a real broker's |
+| `lakebroker.json`, `commitlog`, `consumequeue`, `config/topics.json` or `config/consumerOffset.json` | a store, ours or a real broker's |
 | nothing but what a start that failed, or a new disk, leaves | becomes a store |
 | else | refused |
+
+A folder of the log is one of a store when it holds segments, or when the store knows it already.
 """
 
 from __future__ import annotations
@@ -17,24 +19,33 @@ from collections.abc import Sequence, Set
 from pathlib import Path
 
 from store.errors import ForeignFolderError, StoreDamagedError
-from store.recovery import COMMIT_LOG_FOLDER, IDENTITY_FILE, LOCK_FILE
+from store.recovery import COMMIT_LOG_FOLDER, IDENTITY_FILE, LOCK_FILE, commit_log_folders, load_identity
 from store.segment import list_segments, only_zeros
 
-_MARKS = (IDENTITY_FILE, COMMIT_LOG_FOLDER, "consumequeue", "config/topics.json")
+_MARKS = (
+    IDENTITY_FILE,
+    COMMIT_LOG_FOLDER,
+    "consumequeue",
+    "config/topics.json",
+    "config/consumerOffset.json",
+)
 _HARMLESS = {LOCK_FILE, f"{IDENTITY_FILE}.tmp", "lakecompiled", "lost+found"}
 """Of a start that ended before it wrote the identity, and of a file system."""
 _SHOWN = 3
 
 
 def check_folders(root: Path, log_folders: Sequence[Path] = ()) -> None:
-    """Raises ForeignFolderError unless a store may be, or be made, in `root`, with its log in these folders; OSError."""
+    """Raises ForeignFolderError unless a store may be, or be made, in `root`, with its log in these folders;
+    StoreDamagedError of one whose identity cannot be read; OSError."""
     if not any((root / mark).exists() for mark in _MARKS):
         ours = _HARMLESS | {
             folder.name for folder in log_folders if folder.absolute().parent == root.absolute()
         }
         _refuse(root, ours, "give an empty folder or a store (storePathRootDir)")
+    identity = load_identity(root)
+    known = {each.absolute() for each in commit_log_folders(root, identity)} if identity is not None else ()
     for folder in log_folders:
-        if not list_segments(folder):
+        if folder.absolute() not in known and not list_segments(folder):
             _refuse(folder, _HARMLESS, "give an empty folder or one with segments (storePathCommitLog)")
 
 

@@ -9,6 +9,7 @@ import pytest
 from store.errors import ForeignFolderError, StoreDamagedError
 from store.message_store import MessageStore
 from store.record import Host
+from store.segment import list_segments
 
 
 def open_store(root: Path, commit_log_paths: tuple[Path, ...] = ()) -> MessageStore:
@@ -56,7 +57,9 @@ def test_what_a_failed_start_or_a_new_disk_leaves_is_no_hindrance(tmp_path: Path
     open_store(tmp_path).close()
 
 
-@pytest.mark.parametrize("name", ["commitlog", "consumequeue", "config/topics.json"])
+@pytest.mark.parametrize(
+    "name", ["commitlog", "consumequeue", "config/topics.json", "config/consumerOffset.json"]
+)
 def test_the_store_of_a_real_broker_is_one(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir(parents=True)
     (tmp_path / "rocksdb").mkdir()
@@ -89,3 +92,18 @@ def test_a_log_with_segments_of_another_size_names_the_option(tmp_path: Path) ->
         f"segment {segment} has 131072 bytes, expected 1048576; set mappedFileSizeCommitLog=131072, or restore the file"
     )
     assert not (tmp_path / "lakebroker.json").exists(), "the option counts at the next start"
+
+
+def test_a_folder_that_a_store_knows_may_have_other_files_beside_no_segments(tmp_path: Path) -> None:
+    """Retention deleted the segments of one of two."""
+    folders = tmp_path / "one", tmp_path / "two"
+    open_store(tmp_path / "store", folders).close()
+    (folders[1] / "README").touch()
+    assert not list_segments(folders[1])
+    open_store(tmp_path / "store", folders).close()
+
+
+def test_a_new_folder_of_the_log_of_a_store_may_not(tmp_path: Path, shared: Path) -> None:
+    open_store(tmp_path / "store").close()
+    with pytest.raises(ForeignFolderError, match="storePathCommitLog"):
+        open_store(tmp_path / "store", (tmp_path / "store" / "commitlog", shared))
