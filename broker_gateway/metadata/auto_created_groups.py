@@ -82,10 +82,6 @@ class _Bound:
         self.count += change
         self._shares.count(host, change)
 
-    def of(self, host: str) -> int:
-        """How many a host has."""
-        return self._shares.of(host)
-
     def refusal(self, group: str, host: str, more: int) -> str | None:
         """Why a host may not have so many more for a group; None where it may."""
         if self.count + more > self._limit:

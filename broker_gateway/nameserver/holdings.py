@@ -72,10 +72,6 @@ class Holdings:
         """How many are held under a key."""
         return self._of[key][1] if key in self._of else 0
 
-    def counts(self) -> dict[Hashable, int]:
-        """How many are held, by key."""
-        return {key: count for key, (_, count) in self._of.items()}
-
     def holder(self, key: Hashable) -> Holder | None:
         """Who holds what is under a key; None where nothing is."""
         return self._of[key][0] if key in self._of else None

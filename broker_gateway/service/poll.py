@@ -25,7 +25,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 
 Response = rpc.ReceiveMessageResponse | bytes
 MAX_BATCH = 32
-REPLY_BYTES = 1 << 20
+RECEIVE_BYTES = 1 << 20
 """A receive stops taking messages once their bodies pass this (RocketMQ's at 256 KiB): larger ones would hold the loop."""
 _SLACK_S = 0.2
 """Part of a call's deadline left for the reply to travel."""
@@ -66,7 +66,7 @@ class Poll:
     @property
     def full(self) -> bool:
         """Whether the reply takes no more."""
-        return len(self.messages) >= self.batch_size or self.body_bytes >= REPLY_BYTES
+        return len(self.messages) >= self.batch_size or self.body_bytes >= RECEIVE_BYTES
 
 
 class PollReader:

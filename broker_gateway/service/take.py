@@ -29,7 +29,7 @@ from broker_gateway.journal.journal import Journal
 from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.metrics import Metrics
 from broker_gateway.seldom import Seldom
-from broker_gateway.service.poll import REPLY_BYTES, Poll
+from broker_gateway.service.poll import RECEIVE_BYTES, Poll
 from broker_gateway.service.redelivery import Redelivery
 from broker_gateway.service.shortcuts import StoredMessage
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
@@ -385,14 +385,14 @@ class _Look:
         self.work = _LOOK
         self.messages: list[bytes] = []
         self.body_bytes = 0
-        self.most_bytes = REPLY_BYTES
+        self.most_bytes = RECEIVE_BYTES
 
     def begin(self, key: QueueKey) -> None:
         self.work -= _A_QUEUE
         self.key = key
         self.handle_queue = handle_queue(key)
         self.retry = self.handle_queue != key.queue_id
-        self.most_bytes = REPLY_BYTES - self.poll.body_bytes
+        self.most_bytes = RECEIVE_BYTES - self.poll.body_bytes
         self.messages = []
         self.body_bytes = 0
 

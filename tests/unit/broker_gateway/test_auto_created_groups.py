@@ -225,5 +225,5 @@ def test_counts_are_those_of_what_there_is() -> None:
         assert counts.queues.count == sum(queues.get(group, 0) for group in auto)
         for host in "hi":
             own = [group for group in auto if hosts[group] == host]
-            assert counts.groups.of(host) == len(own)
-            assert counts.queues.of(host) == sum(queues.get(group, 0) for group in own)
+            assert counts.groups._shares.of(host) == len(own)
+            assert counts.queues._shares.of(host) == sum(queues.get(group, 0) for group in own)
