@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from broker_gateway.clients import ClientRegistry
 from broker_gateway.config import GatewayConfig
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
-from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.tag_filter import FilterExpressionError, TagFilter, parse_tag_filter
 from broker_gateway.metadata.catalog import READ, Group, Topic
 from broker_gateway.service.context import CallContext
@@ -77,11 +76,9 @@ class PollReader:
         config: GatewayConfig,
         resources: Resources,
         clients: ClientRegistry,
-        deliveries: DeliveryTable,
     ) -> None:
         self._resources = resources
         self._clients = clients
-        self._deliveries = deliveries
         self._warnings = FilterWarnings()
         self.configure(config)
 
@@ -122,10 +119,6 @@ class PollReader:
                 self._proxy.min_invisible_time_mills_for_recv,
                 self._proxy.max_invisible_time_mills,
             )
-        if group.first_used_by:
-            more = topic.read_queues - self._deliveries.queues_of(group.name, topic.name)
-            if more > 0:
-                self._resources.check_queues(group, more)
         tags = _filter(request.filter_expression)
         if tags.doubtful:
             self._warnings.look(tags, group.name, topic.name, context.peer)

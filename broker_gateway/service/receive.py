@@ -84,8 +84,8 @@ class ReceiveService:
         self._minutes = minutes
         self._lane = lane
         self._max_waiting = config.lake.lake_max_waiting_receives
-        self._reader = PollReader(config, resources, clients, deliveries)
-        self._taker = Taker(store, resources.catalog, deliveries, redelivery, journal, wakeups, metrics)
+        self._reader = PollReader(config, resources, clients)
+        self._taker = Taker(store, resources, deliveries, redelivery, journal, wakeups, metrics)
         self._ends = turn
         self._looking: Line[Poll] = Line()
         self._spent = 0

@@ -26,11 +26,11 @@ from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.tag_filter import EVERYTHING
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
-from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.metrics import Metrics
 from broker_gateway.seldom import Seldom
 from broker_gateway.service.poll import RECEIVE_BYTES, Poll
 from broker_gateway.service.redelivery import Redelivery
+from broker_gateway.service.resources import Resources
 from broker_gateway.service.shortcuts import StoredMessage
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
 from store.errors import OffsetOutOfRangeError, RecordError, StoreError, StoreReadOnlyError
@@ -54,7 +54,7 @@ class Taker:
     def __init__(
         self,
         store: MessageStore,
-        catalog: Catalog,
+        resources: Resources,
         deliveries: DeliveryTable,
         redelivery: Redelivery,
         journal: Journal,
@@ -62,7 +62,7 @@ class Taker:
         metrics: Metrics,
     ) -> None:
         self._store = store
-        self._catalog = catalog
+        self._resources = resources
         self._deliveries = deliveries
         self._redelivery = redelivery
         self._journal = journal
@@ -81,7 +81,7 @@ class Taker:
     def take(self, poll: Poll) -> bool:
         """A look for up to a batch of messages; whether there are any. Without, `poll.left` says whether it goes on.
 
-        Raises what a queue failed with when no queue had anything.
+        Raises what a queue failed with when no queue had anything, ServiceError when the group may not begin on so many.
         """
         began = time.perf_counter()
         try:
@@ -135,8 +135,13 @@ class Taker:
 
     def _queues(self, poll: Poll) -> list[int | QueueKey]:
         """Where there may be something, what comes first last; it begins with another queue each time."""
-        poll.topic = self._catalog.topic(poll.topic.name) or poll.topic  # it may have more queues by now
+        resources = self._resources
+        poll.topic = resources.catalog.topic(poll.topic.name) or poll.topic  # it may have more queues by now
         queues = poll.topic.read_queues
+        if poll.group.first_used_by:
+            more = queues - self._deliveries.queues_of(poll.group.name, poll.topic.name)
+            if more > 0:
+                resources.check_queues(poll.group, more)
         offered = self._deliveries.offers.to(poll.group.name, poll.topic.name, queues)
         found: list[int | QueueKey] = [queue_id for queue_id in offered if queue_id < queues]
         if len(found) > 1:

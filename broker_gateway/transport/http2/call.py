@@ -44,6 +44,8 @@ _OK = engine.headers({"grpc-status": "0"})
 _CODES: dict[str, int] = {code.name: code.value[0] for code in grpc.StatusCode}
 _ONE_PIECE = 8 << 10
 """Bytes of a response that is certainly within all limits."""
+_LARGE, _LARGE_PACKED = 32 << 10, 1 << 10
+"""Bytes of a request that takes a while to be parsed and served, as it is and compressed."""
 
 
 class Metadata(Mapping[str, str]):
@@ -233,7 +235,25 @@ class Call:
             self.fail(error.code, error.message)
 
     def _parse_whole(self, buffer: bytes | bytearray) -> None:
-        """The one request of a call, complete."""
+        """The one request of a call, complete. A large one waits for a turn in which not so much was done yet."""
+        if len(buffer) > (_LARGE_PACKED if buffer[:1] == b"\1" else _LARGE) and self._connection.crowded:
+            self._buffer = buffer
+            self._connection.put_off(self)
+        else:
+            self._serve_whole(buffer)
+
+    @property
+    def host(self) -> str:
+        """Whose share of a turn it takes."""
+        return self._connection.host
+
+    def go_on(self, until: float) -> None:
+        """Serves the request that was put off, unless the call ended meanwhile."""
+        buffer, self._buffer = self._buffer, b""
+        if not self._done:
+            self._serve_whole(buffer)
+
+    def _serve_whole(self, buffer: bytes | bytearray) -> None:
         assert self._method is not None
         self._requests.finished(self)
         try:

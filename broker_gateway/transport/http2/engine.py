@@ -41,7 +41,7 @@ from httpunk._httpunk import (
 
 from broker_gateway.places import Place
 from broker_gateway.shares import network_of
-from broker_gateway.transport.http2.pace import Overhead, Pace
+from broker_gateway.transport.http2.pace import Backlogged, Overhead, Pace
 from broker_gateway.transport.http2.replies import CONNECTION_BYTES, Replies
 from broker_gateway.turn import Stage, Turn
 
@@ -377,6 +377,15 @@ class Connection(asyncio.Protocol):
         if count and self._transport is not None and not self._closing:
             self._waiting += count
             self._replies.holds(self, self._waiting)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether this turn takes no large request any more."""
+        return self._pace.crowded
+
+    def put_off(self, work: Backlogged) -> None:
+        """Lets `work` go on in a later turn."""
+        self._pace.defer(work)
 
     @property
     def full(self) -> bool:

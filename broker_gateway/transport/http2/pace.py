@@ -1,8 +1,9 @@
 """How much of the event loop a peer gets: frames are served for a share of each turn, floods are turned away.
 
-| frames | bound |
+| what | bound |
 |---|---|
 | all | QUANTUM_S a turn for the connections of an address; what is left is served in later turns, the addresses in turns |
+| large requests | none in a turn of which TURN_S were taken, by whomever: with many addresses each brings one |
 | SETTINGS | 100 at once, 20 a second |
 | WINDOW_UPDATE, PRIORITY, acknowledged PING | 10,000 at once, 1,000 a second, and one for each 4 bytes sent to the peer |
 
@@ -20,15 +21,16 @@ from broker_gateway.line import Line
 QUANTUM_S = 0.002
 """What the connections of an address may take of a turn; what they have beyond it is deferred."""
 TURN_S = 0.004
-"""What may be done of a turn of what was deferred, for all addresses."""
+"""What may be done of a turn of what was deferred, for all addresses; who sends large requests behind it is put off."""
 _SETTINGS, _SETTINGS_A_S = 100, 20.0
 _OVERHEAD, _OVERHEAD_A_S, _BYTES_EACH = 10_000, 1000.0, 4
 
 
 class Backlogged(Protocol):
-    """A connection with work that waits for its turn; `host` is its peer's, see `shares.network_of`."""
+    """A connection, or a call, with work that waits for its turn; `host` is its peer's, see `shares.network_of`."""
 
-    host: str
+    @property
+    def host(self) -> str: ...
 
     def go_on(self, until: float) -> None:
         """Does some of it, up to a time; what is still left is deferred again."""
@@ -45,6 +47,8 @@ class Pace:
         self._scheduled = False
         self._spent: dict[str, float] = {}
         """Seconds by address, of this turn and what was too much in those before."""
+        self._taken = 0.0
+        """Seconds of this turn, by all addresses."""
 
     def until(self, host: str, now: float) -> float:
         """Up to when a connection of `host` may serve, by the monotonic clock; `now` or before it: not in this turn."""
@@ -55,8 +59,15 @@ class Pace:
         if not self._spent:
             asyncio.get_running_loop().call_soon(self._turn_over)
         self._spent[host] = self._spent.get(host, 0.0) + seconds
+        self._taken += seconds
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so much was done in this turn that large requests are put off to others."""
+        return self._taken > TURN_S
 
     def _turn_over(self) -> None:
+        self._taken = 0.0
         self._spent = {host: spent - QUANTUM_S for host, spent in self._spent.items() if spent > QUANTUM_S}
         if self._spent:
             asyncio.get_running_loop().call_soon(self._turn_over)

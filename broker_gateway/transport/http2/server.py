@@ -45,7 +45,7 @@ _ACCEPTS_A_TURN = 16
 _LOOK_S = 2.0
 _WARN_EVERY_S = 60.0
 _CLOSE_S = 1.0
-"""For what is queued to leave."""
+"""For what is queued to leave, and for a peer's part in the end of TLS."""
 _TLS_HANDSHAKE = 0x16
 
 
@@ -195,11 +195,15 @@ class Http2Server:
 
     async def _opened(self, accepted: socket.socket, tls: ssl.SSLContext | None, place: Place) -> None:
         loop = asyncio.get_running_loop()
-        handshake_s = None if tls is None else HANDSHAKE_S
+        handshake_s, shutdown_s = (None, None) if tls is None else (HANDSHAKE_S, _CLOSE_S)
         connection = self._connection(place)
         try:  # with TLS uvloop returns a protocol of its own
             await loop.connect_accepted_socket(
-                lambda: connection, accepted, ssl=tls, ssl_handshake_timeout=handshake_s
+                lambda: connection,
+                accepted,
+                ssl=tls,
+                ssl_handshake_timeout=handshake_s,
+                ssl_shutdown_timeout=shutdown_s,
             )
         except (OSError, ssl.SSLError, asyncio.CancelledError) as error:
             place.leave()

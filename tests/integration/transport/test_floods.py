@@ -10,6 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from broker_gateway.transport.http2 import requests, server
+from broker_gateway.transport.http2.call import Call
+from broker_gateway.transport.http2.pace import Backlogged, Pace
 from tests.echo_service import SERVICE, Served
 from tests.raw_peer import (
     ACK,
@@ -79,6 +81,28 @@ def test_a_request_that_never_comes_ends(monkeypatch: pytest.MonkeyPatch) -> Non
             assert all(connection.streams == 0 for connection in http2.server._connections)  # type: ignore[union-attr]
     finally:
         http2.stop()
+
+
+def test_large_requests_behind_much_work_wait_for_another_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_off: list[object] = []
+    defer = Pace.defer
+
+    def counted(pace: Pace, work: Backlogged) -> None:
+        if isinstance(work, Call):
+            put_off.append(work)
+        defer(pace, work)
+
+    monkeypatch.setattr(Pace, "crowded", True)
+    monkeypatch.setattr(Pace, "defer", counted)
+    http2 = Served("http2")
+    try:
+        with RawPeer(http2.address) as peer:
+            for stream, size in ((1, 100), (3, 40_000), (5, 100)):
+                peer.send(peer.request(stream, SERVICE + "Unary", None) + _data(stream, _value(size)))
+                assert peer.answer(stream)[0]["grpc-status"] == "0"
+    finally:
+        http2.stop()
+    assert len(put_off) == 1
 
 
 def test_a_failed_call_keeps_no_requests_while_its_response_waits_to_be_read() -> None:

@@ -227,3 +227,20 @@ def test_counts_are_those_of_what_there_is() -> None:
             own = [group for group in auto if hosts[group] == host]
             assert counts.groups._shares.of(host) == len(own)
             assert counts.queues._shares.of(host) == sum(queues.get(group, 0) for group in own)
+
+
+def test_receives_of_one_turn_together_begin_on_no_more_queues() -> None:
+    """Those that are put off hold no place until they look."""
+    with InProcessBroker(lakeMaxAutoCreatedGroupQueues="200") as broker:
+        for number in range(100):
+            broker.create_topic(f"t{number}", queues=5)
+        with broker.one_turn():
+            calls = [
+                broker.begin("ReceiveMessage", receive_request(f"t{number}", "s", wait_ms=0), peer=STRANGER)
+                for number in range(100)
+            ]
+        codes = [
+            next(each.status.code for each in call.response if each.HasField("status")) for call in calls
+        ]
+        assert counted(broker) == (1, 100)
+        assert (codes.count(pb.MESSAGE_NOT_FOUND), codes.count(pb.TOO_MANY_REQUESTS)) == (20, 80)
