@@ -23,7 +23,7 @@ UNIT_SUB_FLAG = 2
 
 def topic_route(table: RouteTable, topic: str, *, support_acting_master: bool) -> TopicRouteData | None:
     """The route of a topic; None when there is none."""
-    queues = table.topics.get(topic, {})
+    queues = table.queue_datas(topic)
     brokers = [table.brokers[name] for name in queues if name in table.brokers]
     if not brokers:
         return None
@@ -49,7 +49,7 @@ def topic_route(table: RouteTable, topic: str, *, support_acting_master: bool) -
         tuple(queues.values()),
         tuple(found),
         servers,
-        topic_queue_mapping_by_broker=table.mappings.get(topic),
+        topic_queue_mapping_by_broker=table.mappings_of(topic),
     )
 
 

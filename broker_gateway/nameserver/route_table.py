@@ -10,7 +10,8 @@
 | mappings | topic, broker name | mapping of a static topic |
 
 `version` changes with whatever lists of topics and clusters tell. No request looks through a whole table: what a
-broker holds is kept by its name, its address and its connection as well.
+broker holds is kept by its name, its address and its connection as well. A topic is on a broker when it is among those of the
+broker's name: `topics` and `mappings` have more of brokers that went, until `leavings` are cleared.
 
 A broker goes when it says so, when its connection closes, or when it is silent for longer than it asked for (120 s).
 Topics follow the master, or the slave with the least id where there is none; with acting masters the topics of such a
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, KeysView, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -35,6 +36,7 @@ from broker_gateway.nameserver.brokers import (
 )
 from broker_gateway.nameserver.claims import OWN_MACHINE, Claim, Peer, check_claim
 from broker_gateway.nameserver.holdings import Held, Holder, Limits
+from broker_gateway.nameserver.leavings import Leavings
 from broker_gateway.peer_log import PeerLog
 from broker_gateway.remoting.body.route import MASTER_ID, QueueData
 from broker_gateway.remoting.body.topic_config import PERM_READ, PERM_WRITE, DataVersion
@@ -42,16 +44,26 @@ from broker_gateway.remoting.errors import RequestError
 
 log = structlog.get_logger(__name__)
 
+_T = TypeVar("_T")
+
 DEFAULT_TIMEOUT_MS = 120_000
 MAX_TIMEOUT_MS = 86_400_000
 _LIFE_LINES = 20
 """Of brokers that come and go, for a host and a minute."""
+_A_NAME = 10
+"""What removing a broker's name costs, in topics cleared."""
 
 
 class RouteTable:
-    """`clock` gives ms; only differences count. What registering hosts hold is bounded by `limits`."""
+    """`clock` gives ms; only differences count. What registering hosts hold is bounded by `limits`; `later` is told when
+    there are `leavings` to clear."""
 
-    def __init__(self, clock: Callable[[], int], limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], int],
+        limits: Limits | None = None,
+        later: Callable[[], None] = lambda: None,
+    ) -> None:
         self._clock = clock
         self.topics: dict[str, dict[str, QueueData]] = {}
         self.brokers: dict[str, Broker] = {}
@@ -64,6 +76,7 @@ class RouteTable:
         self._names: dict[BrokerKey, set[str]] = {}
         self._by_name: dict[str, dict[str, None]] = {}
         self.held = Held(limits or Limits())
+        self.leavings = Leavings(self._clear, later)
         self._log = PeerLog()
 
     # registration
@@ -135,10 +148,10 @@ class RouteTable:
         held.filter_servers.check(key, len(given.body.filter_server_list), holder)
         if not brings:
             return
-        new = sum(name not in self.topics.get(each, ()) for each in given.body.topic_config_table)
+        new = sum(not self._has(name, each) for each in given.body.topic_config_table)
         held.queue_datas.check(name, len(self.topics_of(name)) + new, holder)
         mapped = sum(
-            _weight(each) - _weight(self.mappings.get(topic, {}).get(name))
+            _weight(each) - _weight(self._mapping(name, topic))
             for topic, each in given.body.topic_queue_mapping_info_map.items()
         )
         held.mapped_queues.check(name, held.mapped_queues.of(name) + mapped, holder)
@@ -194,7 +207,7 @@ class RouteTable:
         read_only = given.broker_id != MASTER_ID and broker.enable_acting_master
         alike: dict[tuple[int, ...], QueueData] = {}  # most topics of a broker have the same numbers
         for name, config in body.topic_config_table.items():
-            if changed or broker.broker_name not in self.topics.get(name, ()):
+            if changed or not self._has(broker.broker_name, name):
                 perm = config.perm & ~PERM_WRITE if read_only else config.perm
                 numbers = (config.read_queue_nums, config.write_queue_nums, perm, config.topic_sys_flag)
                 queue_data = alike.get(numbers)
@@ -209,7 +222,7 @@ class RouteTable:
         for topic, mapping in given.items():
             if mapping["bname"] != broker_name:
                 others.add(mapping["bname"])
-            elif broker_name in self.topics.get(topic, ()):
+            elif self._has(broker_name, topic):
                 mappings = self.mappings.setdefault(topic, {})
                 held += _weight(mapping) - _weight(mappings.get(broker_name))
                 mappings[broker_name] = mapping
@@ -294,12 +307,12 @@ class RouteTable:
                 peer.host, "a topic of an unknown broker is passed over", topic=topic, broker=unknown[0]
             )
             return
-        held, there = self.held.queue_datas, self.topics.get(topic, {})
+        held = self.held.queue_datas
         holders = {
             name: held.holder(name) or Holder.of(peer) for name in {each.broker_name for each in queue_datas}
         }
         for name, holder in holders.items():
-            held.check(name, len(self.topics_of(name)) + (name not in there), holder)
+            held.check(name, len(self.topics_of(name)) + (not self._has(name, topic)), holder)
         for each in queue_datas:
             self._put(topic, each)
         for name, holder in holders.items():
@@ -335,32 +348,43 @@ class RouteTable:
             live.last_update = min(now, live.last_update + ms)
 
     def expired(self) -> list[tuple[BrokerKey, Hashable]]:
-        """Brokers silent for too long, with their connections; `unregister_address` removes them."""
+        """Brokers silent for too long, with their connections; `unregister_one` removes them."""
         now = self._clock()
-        return [
-            (key, live.connection)
-            for key, live in self.live.items()
-            if live.last_update + live.timeout_ms < now
-        ]
+        return [(key, live.connection) for key, live in self.live.items() if _is_expired(live, now)]
 
-    def connection_closed(self, connection: Hashable) -> list[MinBrokerIdChange]:
-        """Its brokers are gone, unless they have registered through another one since."""
-        return [
-            change
-            for cluster, address in list(self._by_connection.get(connection, ()))
-            for change in self.unregister_address(cluster, address)
-        ]
+    def is_expired(self, key: BrokerKey) -> bool:
+        """Whether a broker is there and silent for too long."""
+        live = self.live.get(key)
+        return live is not None and _is_expired(live, self._clock())
+
+    def first_of(self, connection: Hashable) -> BrokerKey | None:
+        """A broker that registered through the connection, and through none since."""
+        return next(iter(self._by_connection.get(connection, ())), None)
+
+    def work_of(self, cluster: str, address: str) -> int:
+        """What `unregister_one` will cost, in topics cleared."""
+        name = next(iter(self._names.get((cluster, address), ())), None)
+        if name is None:
+            return _A_NAME
+        broker = self.brokers[name]
+        topics = len(self.topics_of(name)) if broker.enable_acting_master else 0
+        return _A_NAME + len(broker.broker_addrs) + topics
+
+    def unregister_one(self, cluster: str, address: str) -> MinBrokerIdChange | None:
+        """Removes a broker of the address, whatever its name and id; with the last one, the address."""
+        for name in self._names.get((cluster, address), ()):
+            broker = self.brokers[name]
+            for number, each in broker.broker_addrs.items():
+                if each == address and broker.clusters[number] == cluster:
+                    return self.unregister(cluster, address, name, number)
+        self._drop_live((cluster, address))
+        return None
 
     def unregister_address(self, cluster: str, address: str) -> list[MinBrokerIdChange]:
-        """Removes the broker of an address, whatever its name and id."""
-        held = [
-            (name, number)
-            for name in self._names.get((cluster, address), ())
-            for number, each in self.brokers[name].broker_addrs.items()
-            if each == address and self.brokers[name].clusters[number] == cluster
-        ]
-        changes = [self.unregister(cluster, address, name, number) for name, number in held]
-        self._drop_live((cluster, address))
+        """Removes the brokers of an address."""
+        key, changes = (cluster, address), []
+        while key in self._names or key in self.live:
+            changes.append(self.unregister_one(cluster, address))
         return [change for change in changes if change is not None]
 
     def unregister(
@@ -427,38 +451,77 @@ class RouteTable:
         """Topics of the brokers of a name."""
         return self._by_name.get(broker_name, {}).keys()
 
+    def _has(self, broker_name: str, topic: str) -> bool:
+        return topic in self._by_name.get(broker_name, ())
+
+    def queue_datas(self, topic: str) -> Mapping[str, QueueData]:
+        """Of the brokers that have the topic, by name."""
+        return self._without_leavings(topic, self.topics.get(topic, {}))
+
+    def mappings_of(self, topic: str) -> Mapping[str, Any] | None:
+        """Of a static topic, by broker name; None when there are none."""
+        return self._without_leavings(topic, self.mappings.get(topic, {})) or None
+
+    def _without_leavings(self, topic: str, by_name: Mapping[str, _T]) -> Mapping[str, _T]:
+        if not self.leavings:
+            return by_name
+        return {name: each for name, each in by_name.items() if self._has(name, topic)}
+
+    def _mapping(self, broker_name: str, topic: str) -> dict[str, Any] | None:
+        return self.mappings.get(topic, {}).get(broker_name) if self._has(broker_name, topic) else None
+
     def _put(self, topic: str, queue_data: QueueData) -> None:
+        topics = self._by_name.setdefault(queue_data.broker_name, {})
+        if topic not in topics:
+            if self.leavings:
+                self._forget(topic, queue_data.broker_name)
+                self.leavings.clear(1)  # who brings topics faster than they are cleared clears as many
+            topics[topic] = None
         queues = self.topics.setdefault(topic, {})
         before = queues.get(queue_data.broker_name)
-        if before is None:
-            self._by_name.setdefault(queue_data.broker_name, {})[topic] = None
         if before is not queue_data and before != queue_data:
             queues[queue_data.broker_name] = queue_data
             self.version += 1
 
     def _drop_queue_data(self, topic: str, broker_name: str) -> None:
-        queues = self.topics.get(topic)
-        if queues is None or queues.pop(broker_name, None) is None:
+        if not self._has(broker_name, topic):
             return
-        self.version += 1
+        mapped, weight = self.held.mapped_queues, _weight(self._mapping(broker_name, topic))
+        mapped.put(broker_name, mapped.of(broker_name) - weight)
         topics = self._by_name[broker_name]
         del topics[topic]
         self.held.queue_datas.put(broker_name, len(topics))
         if not topics:
             del self._by_name[broker_name]
+        self._forget(topic, broker_name)
+
+    def _drop_name(self, broker: Broker) -> None:
+        """Its topics are on no route from now on; the tables have them until they are cleared."""
+        name = broker.broker_name
+        del self.brokers[name]
+        self.version += 1
+        self.held.queue_datas.put(name, 0)
+        self.held.mapped_queues.put(name, 0)
+        self.leavings.add(name, self._by_name.pop(name, {}))
+
+    def _clear(self, topic: str, broker_name: str) -> None:
+        """Of a broker that went; one of its name may have come since."""
+        if not self._has(broker_name, topic):
+            self._forget(topic, broker_name)
+
+    def _forget(self, topic: str, broker_name: str) -> None:
+        """Takes the topic on a broker out of the tables of topics."""
+        queues = self.topics.get(topic)
+        if queues is None or queues.pop(broker_name, None) is None:
+            return
+        self.version += 1
         if not queues:
             del self.topics[topic]
         mappings = self.mappings.get(topic)
         if mappings is not None:
-            held = self.held.mapped_queues
-            held.put(broker_name, held.of(broker_name) - _weight(mappings.pop(broker_name, None)))
+            mappings.pop(broker_name, None)
             if not mappings:
                 del self.mappings[topic]
-
-    def _drop_name(self, broker: Broker) -> None:
-        del self.brokers[broker.broker_name]
-        for topic in list(self.topics_of(broker.broker_name)):
-            self._drop_queue_data(topic, broker.broker_name)
 
     def _leave(self, broker: Broker, addrs: dict[int, str], clusters: dict[int, str]) -> None:
         """Forgets what of a name's addresses and clusters before is not there any more."""
@@ -516,3 +579,7 @@ def _brings_topics(given: Registration, addrs: Mapping[int, str]) -> bool:
 def _weight(mapping: dict[str, Any] | None) -> int:
     """What a mapping counts for."""
     return 0 if mapping is None else 1 + len(mapping.get("currIdMap", ()))
+
+
+def _is_expired(live: LiveBroker, now_ms: int) -> bool:
+    return live.last_update + live.timeout_ms < now_ms

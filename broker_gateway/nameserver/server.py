@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Hashable
+from functools import partial
 
 import structlog
 
 from broker_gateway.errors import StartError
 from broker_gateway.nameserver.admin_requests import AdminRequests
 from broker_gateway.nameserver.broker_requests import BrokerRequests
-from broker_gateway.nameserver.brokers import MinBrokerIdChange
+from broker_gateway.nameserver.brokers import BrokerKey, MinBrokerIdChange
 from broker_gateway.nameserver.client_requests import ClientRequests
 from broker_gateway.nameserver.config import NameServerConfig
 from broker_gateway.nameserver.state import State
@@ -93,6 +95,7 @@ class NameServer:
             options.shutdown_wait_time_seconds if options.enable_shutdown_gracefully else 1.0
         )
         self._broker_requests.close()
+        self._state.departures.stop()
         for task in list(self._notifications):
             task.cancel()
         await self._client.close()
@@ -117,23 +120,23 @@ class NameServer:
                 self._unregister_silent()
 
     def _unregister_silent(self) -> None:
-        for (cluster, address), connection in self._state.routes.expired():
-            try:
-                self._peer_log.warning(
-                    self._state.routes.registered_from(cluster, address),
-                    "a broker is silent; it is unregistered",
-                    _SILENT_LINES,
-                    cluster=cluster,
-                    address=address,
-                )
-                if isinstance(connection, Connection):
-                    connection.close("its broker is silent", at_once=True)
-                self._state.notify(self._state.routes.unregister_address(cluster, address))
-            except Exception:
-                log.exception("a silent broker could not be unregistered", cluster=cluster, address=address)
+        for key, connection in self._state.routes.expired():
+            self._state.departures.silent(key, partial(self._end_silent, key, connection))
+
+    def _end_silent(self, key: BrokerKey, connection: Hashable) -> None:
+        cluster, address = key
+        self._peer_log.warning(
+            self._state.routes.registered_from(cluster, address),
+            "a broker is silent; it is unregistered",
+            _SILENT_LINES,
+            cluster=cluster,
+            address=address,
+        )
+        if isinstance(connection, Connection):
+            connection.close("its broker is silent", at_once=True)
 
     def _connection_closed(self, connection: Connection) -> None:
-        self._state.notify(self._state.routes.connection_closed(connection))
+        self._state.departures.connection_closed(connection)
 
     def _notify(self, change: MinBrokerIdChange) -> None:
         told = {

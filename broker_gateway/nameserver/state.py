@@ -12,6 +12,7 @@ from broker_gateway.errors import HostError
 from broker_gateway.files import write_whole
 from broker_gateway.nameserver.brokers import MinBrokerIdChange
 from broker_gateway.nameserver.config import NameServerConfig
+from broker_gateway.nameserver.departures import Departures
 from broker_gateway.nameserver.kv_config import KVConfig
 from broker_gateway.nameserver.route_table import RouteTable
 from broker_gateway.remoting.errors import BodyError, RequestError
@@ -32,7 +33,8 @@ class State:
         self.config = config
         self.clock = clock
         self.started_at = clock()
-        self.routes = RouteTable(clock)
+        self.routes = RouteTable(clock, later=lambda: self.departures.go_on())
+        self.departures = Departures(self.routes, self.notify)
         self.kv = load_kv_config(config.namesrv.kv_config_path)
         self._notify = notify
         self._writing = asyncio.Lock()

@@ -18,6 +18,7 @@ from broker_gateway.config import default_ip
 from broker_gateway.nameserver.broker_requests import _is_large
 from broker_gateway.nameserver.brokers import MinBrokerIdChange
 from broker_gateway.nameserver.config import load_config
+from broker_gateway.nameserver.departures import Departures
 from broker_gateway.nameserver.route_table import RouteTable
 from broker_gateway.nameserver.server import NameServer
 from broker_gateway.remoting.body.registration import RegisterBrokerBody
@@ -395,21 +396,56 @@ def test_silent_brokers_expire_though_their_connection_is_open(tmp_path: Path) -
     run(test)
 
 
+def test_the_brokers_of_a_connection_that_closes_go_in_turns(tmp_path: Path) -> None:
+    """Counted: topics that are gone after each turn of the loop, while others wait for theirs."""
+    topics = {f"t{number}": TopicConfig(f"t{number}") for number in range(1000)}
+    body = RegisterBrokerBody(DataVersion(), topics).encode(compress=True)
+
+    async def test() -> None:
+        given = {
+            "listenPort": "0",
+            "bindAddress": "127.0.0.1",
+            "kvConfigPath": str(tmp_path / "kvConfig.json"),
+            "configStorePath": str(tmp_path / "namesrv.properties"),
+        }
+        server = NameServer(load_config(None, given, {})[0])
+        await server.start()
+        many = Broker(f"127.0.0.1:{server.port}")
+        for number in range(1, 31):
+            answer = await many.register(body, brokerName=f"b{number}", brokerAddr=f"127.0.0.1:{number}")
+            assert answer.code == 0
+        table = server._state.routes.topics
+
+        def left() -> int:
+            return sum(map(len, table.values()))
+
+        before, most = left(), 0
+        assert before == 30_000
+        await many.client.close()
+        while table:
+            await asyncio.sleep(0)
+            before, most = left(), max(most, before - left())
+        assert most <= 2000, f"{most} in one turn"
+        await server.stop()
+
+    run(test)
+
+
 def test_the_look_for_silent_brokers_goes_on_after_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed: list[str] = []
-    unregister = RouteTable.unregister_address
+    unregister = RouteTable.unregister_one
 
-    def failing(table: RouteTable, cluster: str, address: str) -> list[MinBrokerIdChange]:
+    def failing(table: RouteTable, cluster: str, address: str) -> MinBrokerIdChange | None:
         if len(failed) < 3:
             failed.append(address)
             raise RuntimeError("tried")
         return unregister(table, cluster, address)
 
-    monkeypatch.setattr(RouteTable, "unregister_address", failing)
+    monkeypatch.setattr(RouteTable, "unregister_one", failing)
     # what unregisters at the end of the connection is not the look
-    monkeypatch.setattr(RouteTable, "connection_closed", lambda *_: [])
+    monkeypatch.setattr(Departures, "connection_closed", lambda *_: None)
 
     async def test() -> None:
         async with name_server(tmp_path, scanNotActiveBrokerInterval="20") as reader:

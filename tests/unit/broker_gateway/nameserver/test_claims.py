@@ -10,7 +10,7 @@ from broker_gateway.nameserver.route_table import RouteTable
 from broker_gateway.remoting.body.route import QueueData
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.remoting.trusted_hosts import trusted_hosts
-from tests.unit.broker_gateway.nameserver.test_route_table import Clock, registration, route
+from tests.unit.broker_gateway.nameserver.test_route_table import Clock, gone, registration, route
 
 OWNER, STRANGER = (Peer(host, trusted_hosts("")) for host in ("10.0.0.1", "10.0.0.66"))
 ADDRESS = "10.0.0.1:10911"
@@ -57,7 +57,7 @@ def test_what_somebody_alive_has_is_not_taken(table: RouteTable, changes: dict[s
     with pytest.raises(RequestError, match=REFUSED):
         table.register(registration(broker_id, address, "orders", "evil", **given), "stranger", peer=STRANGER)  # type: ignore[arg-type]
     unchanged(table)
-    table.connection_closed("stranger")
+    gone(table, "stranger")
     unchanged(table)
 
 
@@ -112,7 +112,7 @@ def test_a_broker_that_crashed_comes_back_under_a_new_address(table: RouteTable,
     found = route(table)
     assert found is not None
     assert dict(found.broker_datas[0].broker_addrs) == {0: "10.0.0.2:10911"}
-    table.connection_closed("new")  # its process was killed
+    gone(table, "new")  # its process was killed
     table.register(
         registration(0, "10.0.0.3:10911", "orders", "other"),
         "third",

@@ -14,7 +14,7 @@ from broker_gateway.nameserver.route_table import RouteTable, _weight
 from broker_gateway.remoting.body.route import QueueData
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.remoting.trusted_hosts import trusted_hosts
-from tests.unit.broker_gateway.nameserver.test_route_table import Clock, nothing_is_left, registration
+from tests.unit.broker_gateway.nameserver.test_route_table import Clock, gone, nothing_is_left, registration
 
 LISTED = "10.9.0.0/16"
 
@@ -68,7 +68,7 @@ def test_shares_of_what_a_registration_brings(kind: str) -> None:
     with pytest.raises(RequestError, match=r"100 .* are registered, 100 are allowed; .*Try again"):
         register(11, TRUSTED)
     for host in list(table._by_connection):
-        table.connection_closed(host)
+        gone(table, host)
     assert nothing_is_left(table)
 
 
@@ -86,7 +86,7 @@ def test_a_name_that_another_host_takes_over_counts_for_that_one() -> None:
     table.register(registration(0, "10.0.0.1:1", *topics("queue_datas")), "own", peer=OWN)
     table.register(registration(1, "10.9.0.1:1", *topics("queue_datas"), acting=True), "slave", peer=TRUSTED)
     assert table.held.queue_datas.holder("b") == Holder.of(OWN), "a slave of a master brings none"
-    table.connection_closed("own")
+    gone(table, "own")
     again = registration(1, "10.9.0.1:1", *topics("queue_datas"), acting=True, version=2)
     table.register(again, "slave", peer=TRUSTED)
     assert table.held.queue_datas.holder("b") == Holder.of(TRUSTED)
@@ -125,10 +125,11 @@ def test_what_is_counted_is_what_is_there() -> None:
         elif step == 6:
             table.delete_topic(chosen.choice(["orders", "third", "single"]))
         else:
-            table.connection_closed(chosen.randrange(3))
+            gone(table, chosen.randrange(3))
         assert_counts(table)
+        table.leavings.clear(chosen.randrange(3))
     for connection in range(3):
-        table.connection_closed(connection)
+        gone(table, connection)
     assert nothing_is_left(table)
 
 
@@ -152,11 +153,11 @@ def assert_counts(table: RouteTable) -> None:
     }
     assert counts(held.filter_servers) == {key: len(each) for key, each in table.filter_servers.items()}
     topics, mapped = dict[str, int](), dict[str, int]()
-    for queues in table.topics.values():
-        for name in queues:
+    for topic in table.topics:
+        for name in table.queue_datas(topic):
             topics[name] = topics.get(name, 0) + 1
-    for mappings in table.mappings.values():
-        for name, each in mappings.items():
+    for topic in table.mappings:
+        for name, each in (table.mappings_of(topic) or {}).items():
             mapped[name] = mapped.get(name, 0) + _weight(each)
     assert counts(held.queue_datas) == topics
     assert counts(held.mapped_queues) == mapped

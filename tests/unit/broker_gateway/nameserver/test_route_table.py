@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Hashable
 from typing import Any
 
 import pytest
@@ -81,7 +83,17 @@ def perm(table: RouteTable, topic: str = "orders") -> int:
     return table.topics[topic]["b"].perm
 
 
+def gone(table: RouteTable, connection: Hashable) -> list[MinBrokerIdChange]:
+    """Every broker of a connection goes, in as many steps as it takes, and what they leave is cleared."""
+    changes = []
+    while (key := table.first_of(connection)) is not None:
+        changes.append(table.unregister_one(*key))
+    table.leavings.clear(sys.maxsize)
+    return [each for each in changes if each is not None]
+
+
 def nothing_is_left(table: RouteTable) -> bool:
+    table.leavings.clear(sys.maxsize)
     left = (table.topics, table.brokers, table.clusters, table.live, table.filter_servers, table.mappings)
     kept = (table._by_connection, table._names, table._by_name)
     held = table.held
@@ -131,7 +143,7 @@ def test_two_brokers_share_a_topic(table: RouteTable) -> None:
     found = route(table)
     assert found is not None
     assert [each.broker_name for each in found.queue_datas] == ["b", "b2"]
-    assert table.connection_closed("one") == []
+    assert gone(table, "one") == []
     found = route(table)
     assert found is not None
     assert [each.broker_name for each in found.broker_datas] == ["b2"]
@@ -142,9 +154,9 @@ def test_two_brokers_share_a_topic(table: RouteTable) -> None:
 
 def test_connection_closed(table: RouteTable) -> None:
     table.register(registration(filter_server_list=("f:1",)), "conn")
-    table.connection_closed("another")
+    gone(table, "another")
     assert addresses(table) == {0: MASTER}
-    table.connection_closed("conn")
+    gone(table, "conn")
     assert route(table) is None
     assert nothing_is_left(table)
 
@@ -152,23 +164,23 @@ def test_connection_closed(table: RouteTable) -> None:
 def test_a_broker_that_came_back_survives_its_old_connection(table: RouteTable) -> None:
     table.register(registration(), "old")
     table.register(registration(), "new")
-    table.connection_closed("old")
+    gone(table, "old")
     assert addresses(table) == {0: MASTER}
-    table.connection_closed("new")
+    gone(table, "new")
     assert nothing_is_left(table)
 
 
 def test_every_broker_of_a_connection_goes(table: RouteTable) -> None:
     table.register(registration(), "conn")
     table.register(registration(0, "h:9", name="b2"), "conn")
-    table.connection_closed("conn")
+    gone(table, "conn")
     assert nothing_is_left(table)
 
 
 def test_an_address_under_a_new_name_leaves_nothing_of_either(table: RouteTable) -> None:
     table.register(registration(), "conn")
     table.register(registration(name="renamed"), "conn")
-    table.connection_closed("conn")
+    gone(table, "conn")
     assert nothing_is_left(table)
 
 
@@ -241,7 +253,7 @@ def test_a_slave_alone_brings_topics_only_since_5_0(table: RouteTable) -> None:
 def test_slave_becomes_master(table: RouteTable) -> None:
     table.register(registration(), "master")
     table.register(registration(1, SLAVE), "slave")
-    table.connection_closed("master")
+    gone(table, "master")
     assert addresses(table) == {1: SLAVE}
     table.register(registration(0, SLAVE, version=2), "slave")
     assert addresses(table) == {0: SLAVE}, "an address has one id"
@@ -260,9 +272,7 @@ def test_acting_master(table: RouteTable) -> None:
     for number, address in ((0, MASTER), (1, SLAVE), (2, LATER_SLAVE)):
         table.register(registration(number, address, acting=True), address)
     assert perm(table) == 6
-    assert table.connection_closed(MASTER) == [
-        MinBrokerIdChange("b", 1, SLAVE, MASTER, None, (SLAVE, LATER_SLAVE))
-    ]
+    assert gone(table, MASTER) == [MinBrokerIdChange("b", 1, SLAVE, MASTER, None, (SLAVE, LATER_SLAVE))]
     assert perm(table) == 4, "read only while there is no master"
     assert addresses(table) == {1: SLAVE, 2: LATER_SLAVE}
     assert addresses(table, acting=True) == {0: SLAVE, 2: LATER_SLAVE}
@@ -283,7 +293,7 @@ def test_prime_slave_registers_read_only(table: RouteTable) -> None:
 def test_a_later_slave_that_goes_changes_no_least_id(table: RouteTable) -> None:
     for number, address in ((0, MASTER), (1, SLAVE)):
         table.register(registration(number, address, acting=True), address)
-    assert table.connection_closed(SLAVE) == []
+    assert gone(table, SLAVE) == []
     assert perm(table) == 6
     assert addresses(table) == {0: MASTER}
 
@@ -291,7 +301,7 @@ def test_a_later_slave_that_goes_changes_no_least_id(table: RouteTable) -> None:
 def test_without_acting_masters_nobody_is_told(table: RouteTable) -> None:
     for number, address in ((0, MASTER), (1, SLAVE)):
         table.register(registration(number, address), address)
-    assert table.connection_closed(MASTER) == []
+    assert gone(table, MASTER) == []
     assert perm(table) == 6
 
 
@@ -325,7 +335,7 @@ def test_topic_registered_apart(table: RouteTable) -> None:
     table.register_topic("new", [QueueData("b", 1, 2)])
     table.register_topic("new", [QueueData("b", 3, 4)])
     assert table.topics["new"] == {"b": QueueData("b", 3, 4)}
-    table.connection_closed("conn")
+    gone(table, "conn")
     assert nothing_is_left(table)
 
 
@@ -367,7 +377,7 @@ def test_filter_servers_and_static_topics_are_in_the_route(table: RouteTable) ->
     found = route(table)
     assert found is not None
     assert found.filter_server_table == {}
-    table.connection_closed("conn")
+    gone(table, "conn")
     assert nothing_is_left(table)
 
 
@@ -397,7 +407,7 @@ def test_bounds(clock: Clock) -> None:
     table.register(registration(0, MASTER, "orders", "x", version=2), "conn")
     with pytest.raises(RequestError, match="3 are allowed"):
         table.register_topic("z", [QueueData("b", 1, 1)])
-    table.connection_closed("conn")
+    gone(table, "conn")
     assert nothing_is_left(table)
 
 
@@ -423,7 +433,7 @@ def test_a_name_under_many_clusters_leaves_none_behind(table: RouteTable) -> Non
         table.register(registration(cluster=f"c{number}"), "conn")
     for number in range(50):
         table.unregister(f"c{number}", MASTER, "b", 0)
-    table.connection_closed("conn")
+    gone(table, "conn")
     assert nothing_is_left(table)
 
 
@@ -433,8 +443,8 @@ def test_a_slave_that_changes_clusters_leaves_them_while_its_master_stays(table:
         table.register(registration(1, SLAVE, cluster=f"c{number}"), "other")
         table.unregister(f"c{number}", SLAVE, "b", 1)
     assert table.clusters == {"c": {"b"}}
-    table.connection_closed("other")
-    table.connection_closed("conn")
+    gone(table, "other")
+    gone(table, "conn")
     assert nothing_is_left(table)
 
 
@@ -451,7 +461,7 @@ def test_a_broker_that_moves_to_another_cluster(table: RouteTable, clock: Clock)
     assert [key for key, _ in table.expired()] == [("before", MASTER)]
     table.unregister_address("before", MASTER)
     assert addresses(table) == {0: MASTER}
-    table.connection_closed("conn")
+    gone(table, "conn")
     assert nothing_is_left(table)
 
 
@@ -464,7 +474,7 @@ def test_an_address_under_many_names_is_bounded(clock: Clock) -> None:
     table.register(registration(name="b2", version=2), "conn")
     table.unregister("c", MASTER, "b0", 0)
     assert list(table.live) == [("c", MASTER)], "it is there under two names yet"
-    table.connection_closed("conn")
+    gone(table, "conn")
     assert nothing_is_left(table)
 
 
@@ -474,7 +484,7 @@ def test_addresses_that_replace_each_other_are_bounded(clock: Clock) -> None:
         table.register(registration(0, f"h:{number}"), "conn")
     with pytest.raises(RequestError, match="3 brokers are registered"):
         table.register(registration(0, "h:3"), "conn")
-    table.connection_closed("conn")
+    gone(table, "conn")
     assert nothing_is_left(table)
 
 
@@ -484,7 +494,7 @@ def test_a_broker_that_is_refused_for_its_age_is_nowhere(table: RouteTable) -> N
     table.register(registration(0, SLAVE, state=1), "other")
     assert addresses(table) == {0: MASTER}
     assert not table.filter_servers
-    table.connection_closed("conn")
+    gone(table, "conn")
     assert nothing_is_left(table)
 
 
@@ -496,7 +506,7 @@ def test_filter_servers_are_bounded_and_go_with_their_broker(clock: Clock) -> No
         table.register(registration(0, SLAVE, name="other", filter_server_list=("f:5",)), "conn")
     table.register(registration(), "conn")
     assert len(table.held.filter_servers) == 0
-    table.connection_closed("conn")
+    gone(table, "conn")
     assert nothing_is_left(table)
 
 
@@ -512,7 +522,7 @@ def test_mappings_are_those_of_the_broker_itself_and_go_with_it(table: RouteTabl
         table.register(registration(0, f"h:{number}", name=name, topic_queue_mapping_info_map=info), name)
         assert set(table.mappings["orders"]) == {name}
         assert "other" not in table.mappings
-        table.connection_closed(name)
+        gone(table, name)
     assert (table.mappings, len(table.held.mapped_queues)) == ({}, 0)
 
 
@@ -553,9 +563,9 @@ def test_no_change_looks_through_all_topics_or_brokers(table: RouteTable) -> Non
     route_queries.topics_of_cluster(table, "c")
     route_queries.topics_of_cluster(table, "unknown")
     table.unregister("c", MASTER, "b", 0)
-    table.connection_closed("conn")
+    gone(table, "conn")
     assert CountingTopics.looks == 0
-    table.connection_closed("large")
+    gone(table, "large")
     assert nothing_is_left(table)
 
 
@@ -575,7 +585,7 @@ def test_the_version_changes_with_what_lists_tell_and_not_with_signs_of_life(tab
     assert changes(lambda: table.unregister("c", SLAVE, "b", 1))
     assert changes(lambda: table.register_topic("more", [QueueData("b", 1, 1)]))
     assert changes(lambda: table.delete_topic("more"))
-    assert changes(lambda: table.connection_closed("conn"))
+    assert changes(lambda: gone(table, "conn"))
 
 
 def test_time_is_given_to_every_broker_but_none_from_the_future(table: RouteTable, clock: Clock) -> None:

@@ -8,7 +8,7 @@ from broker_gateway.nameserver.claims import Peer
 from broker_gateway.nameserver.route_table import RouteTable
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.remoting.trusted_hosts import trusted_hosts
-from tests.unit.broker_gateway.nameserver.test_route_table import Clock, registration
+from tests.unit.broker_gateway.nameserver.test_route_table import Clock, gone, registration
 
 
 def peer(host: str, listed: str = "") -> Peer:
@@ -33,7 +33,7 @@ def test_one_host_leaves_places_to_others() -> None:
     table.register(registration(0, "10.0.0.1:10911", name="b"), "own", peer=peer("10.0.0.1"))
     assert "10.0.0.66" in told
     assert "lakeBrokerAddresses" in told
-    table.connection_closed("10.0.0.66")
+    gone(table, "10.0.0.66")
     assert flood(table, "10.0.0.66")[0] == 4999, "of the first half one is taken"
 
 
