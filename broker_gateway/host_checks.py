@@ -22,7 +22,7 @@ import structlog
 from broker_gateway.config import GatewayConfig
 from broker_gateway.errors import HostError
 from store.errors import StoreDamagedError
-from store.index_file import MOST_MAPPED
+from store.index_file import MOST_OPEN
 from store.message_store import MessageStore
 from store.recovery import COMMIT_LOG_FOLDER, commit_log_folders, load_identity
 from store.segment import list_segments
@@ -93,7 +93,7 @@ def check_disks(disks: Sequence[Disk], found: Log, refuse_percent: int) -> str |
 
 def check_descriptors(allowed: int, found: Log) -> str | None:
     """A warning where few connections can be opened. Raises HostError when hardly any can."""
-    needed = FILES_BESIDE + MOST_MAPPED + FILES_OF_A_SEGMENT * (found.segments + 2)
+    needed = FILES_BESIDE + MOST_OPEN + FILES_OF_A_SEGMENT * (found.segments + 2)
     if allowed == resource.RLIM_INFINITY or allowed - needed >= FEW_CONNECTIONS:
         return None
     remedy = (
@@ -113,7 +113,7 @@ def most_connections(store: MessageStore) -> int:
     if allowed == resource.RLIM_INFINITY:
         return sys.maxsize
     segments = (store.max_offset - store.min_offset) // store.segment_size + GROWTH
-    return max(LEAST_CONNECTIONS // 2, allowed - FILES_BESIDE - MOST_MAPPED - FILES_OF_A_SEGMENT * segments)
+    return max(LEAST_CONNECTIONS // 2, allowed - FILES_BESIDE - MOST_OPEN - FILES_OF_A_SEGMENT * segments)
 
 
 def check_sizes(found: Log, largest_file: int, addresses: int) -> None:

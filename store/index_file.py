@@ -1,4 +1,4 @@
-"""Files of the queue index: their layout, and the mapping of those that were looked at last.
+"""Files of the queue index: their layout, and reading them.
 
 A file is named by the first physical offset of its run (`store/index_run.py`) in 20 digits and holds, little-endian:
 
@@ -14,35 +14,37 @@ A file is named by the first physical offset of its run (`store/index_run.py`) i
 Files of version 2, of earlier releases, are read too: they have no checks, and their header a CRC-32 of the columns.
 
 The directory names every queue the log knew, also those without an entry in the run, with the offset that their
-next record gets: the newest file alone restores those. A page of the columns is checked when it is first read, so
-that neither a start nor a look-up reads them all.
+next record gets: the newest file alone restores those. Nothing is told that was not checked: what a look-up needs is
+read as pages, each is checked, and what is told is of the copy in memory. Neither a start nor a look-up reads all.
 """
 
 from __future__ import annotations
 
 import bisect
 import hashlib
-import mmap
+import os
 import struct
 import threading
+from array import array
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from zlib_ng import zlib_ng
 
-if TYPE_CHECKING:
-    from store.index_run import FileRun
+from store.errors import StoreDamagedError
 
 Longs = NDArray[np.int64]
 Key = tuple[str, int]
 """Topic and queue id."""
-MOST_MAPPED = 64
-"""Files of runs that are mapped, and open, at a time."""
+MOST_OPEN = 64
+"""Files of runs that are open at a time."""
+KEPT_BYTES = 16 << 20
+"""Of checked pages that are kept in memory, of all files."""
 MAGIC = b"LKINDEX1"
 VERSION = 3
 WITHOUT_CHECKS = 2
@@ -63,9 +65,12 @@ DIRECTORY = np.dtype(
 ROW = struct.Struct("<QIH2xiIqqq")
 """A row of the directory."""
 HASH = struct.Struct("<Q")
-PIECE_BYTES = 1 << 20
 PAGE_BYTES = 1 << 16
 """Of the columns, that are checked together."""
+PAGE_ROWS = 64
+FRONT_BYTES = PAGE_ROWS * ROW.size
+"""Of the directory and the names, that are checked together."""
+PIECE_BYTES = 256 * FRONT_BYTES
 HOLE = 0xFFFFFFFF
 
 
@@ -102,113 +107,302 @@ class Row(NamedTuple):
     following: int
 
 
-class Mapped:
-    """A run's file in memory. The mapping goes with the last array made of it."""
+class Directory(NamedTuple):
+    """A copy of all rows of a file's directory, and of the names."""
 
-    __slots__ = (
-        "_names_at",
-        "_queues",
-        "checks",
-        "codes",
-        "data",
-        "directory",
-        "offsets",
-        "places",
-        "sizes",
-        "starts",
-    )
+    rows: NDArray[np.void]
+    names: bytes
 
-    def __init__(
-        self, path: Path, queues: int, columns_at: int, records: int, entries: int, pages: int
-    ) -> None:
-        with path.open("rb") as file:
-            self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self.data.madvise(mmap.MADV_RANDOM)  # a page that is wanted is read, and nothing around it
-        self._queues = queues
-        self._names_at = HEADER.size + DIRECTORY.itemsize * queues
-        self.directory = np.frombuffer(self.data, dtype=DIRECTORY, count=queues, offset=HEADER.size)
-        columns = columns_of(columns_at, records, entries)
-        self.starts, self.offsets, self.sizes, self.codes = (
-            np.frombuffer(self.data, dtype=kind, count=count, offset=at) for kind, at, count in columns
-        )
-        self.places = tuple(at - columns_at for _, at, _ in columns)
-        """Where starts, offsets, sizes and codes begin in the columns."""
-        end = columns[-1][1] + 8 * entries
-        self.checks = np.frombuffer(self.data, dtype="<u4", count=pages, offset=end)
-
-    def expect(self, begin: int, end: int) -> None:
-        """Has the bytes [begin, end) of the file read, in one go."""
-        if begin < end:
-            begin -= begin % mmap.PAGESIZE
-            self.data.madvise(mmap.MADV_WILLNEED, begin, end - begin)
-
-    def row(self, key: Key) -> Row | None:
-        """The directory's row of a queue."""
-        wanted, data = key_hash(key), self.data
-        at = bisect.bisect_left(
-            range(self._queues),
-            wanted,
-            key=lambda row: int(HASH.unpack_from(data, HEADER.size + row * ROW.size)[0]),
-        )
-        topic = key[0].encode()
-        while at < self._queues:
-            found = ROW.unpack_from(data, HEADER.size + at * ROW.size)
-            hashed, name, length, queue_id, entries, base, first, following = found
-            if hashed > wanted:
-                return None
-            if hashed == wanted and queue_id == key[1]:
-                start = self._names_at + name
-                if data[start : start + length] == topic:
-                    return Row(base, entries, first, following)
-            at += 1
-        return None
-
-    def keys(self, rows: NDArray[Any] | None = None) -> Iterator[Key]:
-        """Of the directory's rows, of some or all."""
-        directory = self.directory if rows is None else self.directory[rows]
+    def keys(self, some: NDArray[Any] | None = None) -> Iterator[Key]:
+        """Of some rows or all."""
+        rows = self.rows if some is None else self.rows[some]
         topics: dict[int, str] = {}
         for start, length, queue_id in zip(
-            directory["name_start"].tolist(),
-            directory["name_length"].tolist(),
-            directory["queue_id"].tolist(),
-            strict=True,
+            rows["name_start"].tolist(), rows["name_length"].tolist(), rows["queue_id"].tolist(), strict=True
         ):
             topic = topics.get(start)
             if topic is None:
-                at = self._names_at + start
-                topic = topics[start] = self.data[at : at + length].decode("utf-8", "replace")
+                topic = topics[start] = self.names[start : start + length].decode("utf-8", "replace")
             yield topic, queue_id
 
 
-class MappedRuns:
-    """The files that were looked at last, on any thread."""
+class OpenFile:
+    """A file that is closed when nobody has it any more."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, path: Path) -> None:
+        self._fd = -1
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        os.posix_fadvise(
+            self._fd, 0, 0, os.POSIX_FADV_RANDOM
+        )  # what is wanted is read, and nothing around it
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` is gone when Python ends
+        if self._fd >= 0:
+            close(self._fd)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def read(self, at: int, size: int) -> bytes:
+        """Fewer bytes where the file ends."""
+        data = os.pread(self._fd, size, at)
+        while len(data) < size and (more := os.pread(self._fd, size - len(data), at + len(data))):
+            data += more
+        return data
+
+    def expect(self, at: int, size: int) -> None:
+        """Has a part of the file read, in one go."""
+        os.posix_fadvise(self._fd, at, size, os.POSIX_FADV_WILLNEED)
+
+
+class IndexFile:
+    """A run's file as it was written. In memory are the bounds of the run and a CRC of each page of 3 KiB of the
+    directory with its first hash; everything else is read, and checked, when it is wanted.
+
+    Raises StoreDamagedError, when made and by each look, FileNotFoundError, OSError.
+    """
+
+    __slots__ = (
+        "_check",
+        "_checks",
+        "_checks_check",
+        "_columns_at",
+        "_front_checks",
+        "_hashes",
+        "_seed",
+        "counts",
+        "end",
+        "last",
+        "log_id",
+        "names_bytes",
+        "path",
+        "places",
+        "start",
+        "version",
+    )
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        file = OpenFile(path)
+        head, size = file.read(0, HEADER.size), file.size()
+        if len(head) < HEADER.size:
+            raise StoreDamagedError(f"{path} has {size} bytes and is no index of the log")
+        magic, self.version, log_id, *numbers, names, self._checks_check, self._check = HEADER.unpack(head)
+        if magic != MAGIC or self.version not in (VERSION, WITHOUT_CHECKS):
+            raise StoreDamagedError(f"{path} is no index of the log of version {VERSION}")
+        self.start, self.end, *counts = map(int, numbers)
+        self.log_id = log_id.decode("ascii", "replace")
+        self.counts: tuple[int, int, int] = (counts[0], counts[1], counts[2])
+        self.names_bytes = int(names)
+        self._checks: array[int] | None = None
+        if min(names, *counts) < 0:
+            raise StoreDamagedError(f"{path} is shorter than its header says")
+        front = int(DIRECTORY.itemsize * counts[2] + names)
+        self._columns_at = HEADER.size + front + -(HEADER.size + front) % 8
+        columns = columns_of(self._columns_at, counts[0], counts[1])
+        self.places: tuple[int, ...] = tuple(at - self._columns_at for _, at, _ in columns)
+        """Where starts, offsets, sizes and codes begin in the columns."""
+        if self._end_of_columns() + (4 * self._pages() if self.version != WITHOUT_CHECKS else 0) > size:
+            raise StoreDamagedError(f"{path} is shorter than its header says")
+        self._seed = zlib_ng.crc32(head[:-4])
+        self._read_front(file, front)
+        self.last: int | None = None
+        """The last record, unchecked."""
+        if counts[0]:
+            last = file.read(self._columns_at + 4 * (counts[0] - 1), 4)
+            self.last = int.from_bytes(last, "little") + self.start
+
+    def row(self, key: Key) -> Row | None:
+        """The directory's row of a queue."""
+        wanted, hashes = key_hash(key), self._hashes
+        page = max(bisect.bisect_left(hashes, wanted) - 1, 0)
+        while page < len(hashes) and hashes[page] <= wanted:
+            data = self._page(HEADER.size, FRONT_BYTES, page)
+            count = min(PAGE_ROWS, self.counts[2] - page * PAGE_ROWS)
+            for at in range(
+                bisect.bisect_left(
+                    range(count), wanted, key=lambda row: HASH.unpack_from(data, row * ROW.size)[0]
+                ),
+                count,
+            ):
+                found = ROW.unpack_from(data, at * ROW.size)
+                hashed, name, length, queue_id, entries, base, first, following = found
+                if hashed > wanted:
+                    return None
+                if queue_id == key[1] and self._name(name, length) == key[0].encode():
+                    return Row(base, entries, first, following)
+            page += 1
+        return None
+
+    def directory(self) -> Directory:
+        """All of it."""
+        size = DIRECTORY.itemsize * self.counts[2]
+        data = OPEN.of(self).read(HEADER.size, size + self.names_bytes)
+        if zlib_ng.crc32(data, self._seed) != self._check:
+            raise self._damaged()
+        return Directory(np.frombuffer(data, dtype=DIRECTORY, count=self.counts[2]), data[size:])
+
+    def columns(self, begin: int, end: int) -> bytes | memoryview:
+        """The bytes [begin, end) of the columns."""
+        return self._range(self._columns_at, PAGE_BYTES, begin, end)
+
+    def check(self) -> None:
+        """Looks at all of the columns."""
+        OPEN.of(self).expect(self._columns_at, self._end_of_columns() - self._columns_at)
+        for page in range(self._pages()):
+            self._read_page(self._columns_at, PAGE_BYTES, page)
+
+    def _name(self, start: int, length: int) -> bytes | memoryview:
+        begin = DIRECTORY.itemsize * self.counts[2] + start
+        return self._range(HEADER.size, FRONT_BYTES, begin, begin + length)
+
+    def _range(self, region: int, page_bytes: int, begin: int, end: int) -> bytes | memoryview:
+        """Bytes of the front or of the columns, which begin at `region`; checked."""
+        if begin >= end:
+            return b""
+        first, last = begin // page_bytes, (end - 1) // page_bytes
+        skipped = first * page_bytes
+        if first == last:
+            return memoryview(self._page(region, page_bytes, first))[begin - skipped : end - skipped]
+        if last - first > _FEW_PAGES:
+            OPEN.of(self).expect(region + begin, end - begin)
+            pages = [self._read_page(region, page_bytes, page) for page in range(first, last + 1)]
+        else:
+            pages = [self._page(region, page_bytes, page) for page in range(first, last + 1)]
+        return memoryview(b"".join(pages))[begin - skipped : end - skipped]
+
+    def _page(self, region: int, page_bytes: int, page: int) -> bytes:
+        """A checked page, kept for later looks."""
+        key = (self, region + page * page_bytes)
+        data = PAGES.get(key)
+        if data is None:
+            data = self._read_page(region, page_bytes, page)
+            PAGES.put(key, data)
+        return data
+
+    def _read_page(self, region: int, page_bytes: int, page: int) -> bytes:
+        checks = self._front_checks
+        end = HEADER.size + DIRECTORY.itemsize * self.counts[2] + self.names_bytes
+        if region != HEADER.size:
+            checks, end = self._column_checks(), self._end_of_columns()
+        at = region + page * page_bytes
+        size = min(page_bytes, end - at)
+        data = OPEN.of(self).read(at, size)
+        if len(data) < size or zlib_ng.crc32(data) != checks[page]:
+            raise self._damaged()
+        return data
+
+    def _read_front(self, file: OpenFile, size: int) -> None:
+        """Checks directory and names, and keeps what later looks are checked by."""
+        self._hashes, self._front_checks = array("Q"), array("I")
+        seen, rows_end = self._seed, DIRECTORY.itemsize * self.counts[2]
+        for begin in range(0, size, PIECE_BYTES):
+            piece = file.read(HEADER.size + begin, min(PIECE_BYTES, size - begin))
+            seen = zlib_ng.crc32(piece, seen)
+            for at in range(0, len(piece), FRONT_BYTES):
+                self._front_checks.append(zlib_ng.crc32(piece[at : at + FRONT_BYTES]))
+                if begin + at < rows_end and len(piece) >= at + HASH.size:
+                    self._hashes.append(HASH.unpack_from(piece, at)[0])
+        if seen != self._check:
+            raise StoreDamagedError(f"the header or directory of {self.path} is damaged")
+
+    def _column_checks(self) -> array[int]:
+        """CRC-32 of each page of the columns; those of version 2 are made when they are first wanted."""
+        checks = self._checks
+        if checks is not None:
+            return checks
+        file, begin, end = OPEN.of(self), self._columns_at, self._end_of_columns()
+        checks = array("I")
+        if self.version != WITHOUT_CHECKS:
+            data = file.read(end, 4 * self._pages())
+            if zlib_ng.crc32(data) != self._checks_check or len(data) < 4 * self._pages():
+                raise self._damaged()
+            checks.frombytes(data)
+        else:
+            seen = 0
+            file.expect(begin, end - begin)
+            for at in range(begin, end, PAGE_BYTES):
+                page = file.read(at, min(PAGE_BYTES, end - at))
+                seen = zlib_ng.crc32(page, seen)
+                checks.append(zlib_ng.crc32(page))
+            if seen != self._checks_check:
+                raise self._damaged()
+        self._checks = checks
+        return checks
+
+    def _damaged(self) -> StoreDamagedError:
+        return StoreDamagedError(f"{self.path} is damaged")
+
+    def _pages(self) -> int:
+        """Of the columns."""
+        return -(-(self._end_of_columns() - self._columns_at) // PAGE_BYTES)
+
+    def _end_of_columns(self) -> int:
+        return self._columns_at + self.places[3] + 8 * self.counts[1]
+
+
+_FEW_PAGES = 16
+"""More than these are read without being kept."""
+
+
+class OpenFiles:
+    """The files that were looked at last, open, on any thread."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._mapped: OrderedDict[int, tuple[FileRun, Mapped]] = OrderedDict()
+        self._open: OrderedDict[IndexFile, OpenFile] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, run: FileRun) -> Mapped:
-        """The file of a run. Raises FileNotFoundError once it was deleted."""
+    def of(self, index: IndexFile) -> OpenFile:
+        """Raises FileNotFoundError once it was deleted."""
         with self._lock:
-            known = self._mapped.get(id(run))
+            known = self._open.get(index)
             if known is not None:
-                self._mapped.move_to_end(id(run))
-                return known[1]
-        mapped = run.map()
+                self._open.move_to_end(index)
+                return known
+        file = OpenFile(index.path)
         with self._lock:
-            self._mapped[id(run)] = (run, mapped)
-            if len(self._mapped) > self._most:
-                self._mapped.popitem(last=False)
-        return mapped
+            self._open[index] = file
+            if len(self._open) > self._most:
+                self._open.popitem(last=False)
+        return file
 
-    def forget(self, run: FileRun) -> None:
-        """Unmaps the file of a run that was deleted."""
+    def forget(self, index: IndexFile) -> None:
+        """Closes a file that was deleted or made anew."""
         with self._lock:
-            self._mapped.pop(id(run), None)
+            self._open.pop(index, None)
 
 
-MAPPED = MappedRuns(MOST_MAPPED)
+class Pages:
+    """The checked pages of files that were looked at last, on any thread."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._bytes = 0
+        self._pages: OrderedDict[tuple[IndexFile, int], bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple[IndexFile, int]) -> bytes | None:
+        with self._lock:
+            data = self._pages.get(key)
+            if data is not None:
+                self._pages.move_to_end(key)
+            return data
+
+    def put(self, key: tuple[IndexFile, int], data: bytes) -> None:
+        with self._lock:
+            if key in self._pages:
+                return
+            self._pages[key] = data
+            self._bytes += len(data)
+            while self._bytes > self._most:
+                self._bytes -= len(self._pages.popitem(last=False)[1])
+
+
+OPEN = OpenFiles(MOST_OPEN)
+PAGES = Pages(KEPT_BYTES)
 
 
 def list_runs(folder: Path) -> list[Path]:

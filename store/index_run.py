@@ -7,38 +7,42 @@ records are on disk, as `store/index_file.py` has it.
 from __future__ import annotations
 
 import bisect
+import functools
+import logging
 import os
 import struct
+import threading
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from zlib_ng import zlib_ng
 
-from store.errors import StoreDamagedError
+from store.errors import StoreDamagedError, StoreError
 from store.index_file import (
     DIRECTORY,
     HEADER,
     HOLE,
     MAGIC,
-    MAPPED,
+    OPEN,
     PAGE_BYTES,
-    PIECE_BYTES,
     VERSION,
-    WITHOUT_CHECKS,
+    Directory,
+    IndexFile,
     Key,
     Longs,
-    Mapped,
     checks_of,
-    columns_of,
     key_hash,
 )
 from store.permissions import open_new
 from store.segment import sync_folder
 
+log = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
 Ints = NDArray[np.int32]
 LARGEST_GAP = 4096
 """A run whose queue offsets jump further ahead ends before the jump."""
@@ -294,184 +298,201 @@ class LiveRun:
         return bytes(names), directory, np.frombuffer(rows, dtype=np.uint32)
 
 
-class FileRun:
-    """A run in a file. In memory are its bounds; the file is mapped, and open, only while it is looked at.
+_MENDING = threading.RLock()
+_MOST_REMADE = 3
+"""Times that a file is made anew before its disk is given up."""
 
-    Raises StoreDamagedError.
+
+def mended(look: Callable[Concatenate[FileRun, P], T]) -> Callable[Concatenate[FileRun, P], T]:
+    """A look at a run's file that is repeated on a new one when it finds damage."""
+
+    @functools.wraps(look)
+    def call(run: FileRun, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        file = run.file
+        try:
+            return look(run, *args, **kwargs)
+        except FileNotFoundError:
+            if run.deleted:
+                raise
+            run.mend(file, f"{run.path} is gone")
+        except StoreDamagedError as error:
+            run.mend(file, str(error))
+        return look(run, *args, **kwargs)
+
+    return call
+
+
+class FileRun:
+    """A run in a file: see `store/index_file.py` for what of it is in memory.
+
+    What is damaged is made anew by `remake`, where there is one, before the look goes on; else the file is removed.
+    Raises StoreDamagedError; FileNotFoundError once it was deleted.
     """
 
-    __slots__ = (
-        "_checks_check",
-        "_counts",
-        "_names_bytes",
-        "_sure",
-        "_version",
-        "deleted",
-        "end",
-        "last",
-        "log_id",
-        "path",
-        "start",
-    )
+    __slots__ = ("_remade", "deleted", "end", "file", "last", "log_id", "path", "remake", "start")
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.deleted = False
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size < HEADER.size:
-                raise StoreDamagedError(f"{path} has {size} bytes and is no index of the log")
-            head = file.read(HEADER.size)
-            (magic, self._version, log_id, self.start, self.end, *counts, names, checks, check) = (
-                HEADER.unpack(head)
-            )
-            if magic != MAGIC or self._version not in (VERSION, WITHOUT_CHECKS):
-                raise StoreDamagedError(f"{path} is no index of the log of version {VERSION}")
-            self.log_id = log_id.decode("ascii", "replace")
-            self._counts: tuple[int, int, int] = (counts[0], counts[1], counts[2])
-            self._names_bytes = int(names)
-            if min(names, *counts) < 0 or self._end_of_columns() + 4 * self._checks() > size:
-                raise StoreDamagedError(f"{path} is shorter than its header says")
-            seen = zlib_ng.crc32(head[:-4])
-            left = self._columns_at() - HEADER.size - self._padding()
-            while left and (piece := file.read(min(left, PIECE_BYTES))):
-                seen, left = zlib_ng.crc32(piece, seen), left - len(piece)
-            if check != seen:
-                raise StoreDamagedError(f"the header or directory of {path} is damaged")
-            self._checks_check = checks
-            self._sure = bytearray()
-            """Of each page of the columns whether it was checked."""
-            self.last: int | None = None
-            """The last record, unchecked."""
-            if self._counts[0]:
-                file.seek(self._columns_at() + 4 * (self._counts[0] - 1))
-                self.last = int.from_bytes(file.read(4), "little") + self.start
+        self.file = IndexFile(path)
+        self.start, self.end, self.log_id = int(self.file.start), int(self.file.end), self.file.log_id
+        self.last = self.file.last
+        """The last record, unchecked."""
+        self.remake: Callable[[FileRun], None] | None = None
+        """Writes the file anew from the log. Raises StoreError, OSError."""
+        self._remade = 0
 
     def __len__(self) -> int:
-        return self._counts[0]
+        return self.file.counts[0]
 
     def check(self) -> None:
-        """Raises StoreDamagedError, and removes the file, when its columns are damaged; looks once at each page."""
-        mapped, at, end = MAPPED.of(self), self._columns_at(), self._end_of_columns()
-        mapped.expect(at, end)
-        self._check(mapped, 0, end - at)
+        """Raises StoreDamagedError when the columns are damaged."""
+        self.file.check()
 
-    def _check(self, mapped: Mapped, begin: int, end: int) -> None:
-        """`check` of the pages with the bytes [begin, end) of the columns: before anything of them is used."""
-        sure = self._sure
-        if not sure:
-            columns = memoryview(mapped.data)[self._columns_at() : self._end_of_columns()]
-            has_checks = self._version != WITHOUT_CHECKS
-            if zlib_ng.crc32(mapped.checks if has_checks else columns) != self._checks_check:
-                raise self._damaged()
-            sure = self._sure = bytearray((b"\0" if has_checks else b"\1") * self._pages())
-        for page in range(begin // PAGE_BYTES, -(-end // PAGE_BYTES)):
-            if not sure[page]:
-                at = self._columns_at() + page * PAGE_BYTES
-                stop = min(at + PAGE_BYTES, self._end_of_columns())
-                mapped.expect(at, stop)
-                if zlib_ng.crc32(memoryview(mapped.data)[at:stop]) != mapped.checks[page]:
-                    raise self._damaged()
-                sure[page] = 1
+    def mend(self, file: IndexFile, reason: str) -> None:
+        """Makes the file anew, unless another thread did, after a look at `file` found it damaged.
 
-    def _damaged(self) -> StoreDamagedError:
+        Raises StoreDamagedError when it cannot; it is removed then, so that the next start makes it anew.
+        """
+        with _MENDING:
+            if self.file is not file:
+                return
+            if self.deleted:
+                raise FileNotFoundError(self.path)
+            error = StoreDamagedError(f"{reason}; restart the broker: it is made anew from the log")
+            if self.remake is None or self._remade >= _MOST_REMADE:
+                if self._remade == _MOST_REMADE:
+                    log.error("%s; mend its disk: it was made anew %d times", error, self._remade)
+                    self._remade += 1
+                self._give_up(error)
+            self._remade += 1
+            try:
+                self.remake(self)
+                self.file = IndexFile(self.path)
+            except (StoreError, OSError, ValueError) as failed:  # ValueError: the segment was closed
+                if self.deleted:
+                    raise FileNotFoundError(self.path) from failed
+                log.error("%s: now it cannot be (%s)", error, failed)
+                self._remade = _MOST_REMADE + 1
+                self._give_up(error)
+            OPEN.forget(file)
+        log.warning("%s: it was made anew from the log", reason)
+
+    def _give_up(self, error: StoreDamagedError) -> NoReturn:
         self.path.unlink(missing_ok=True)
         sync_folder(self.path.parent)
-        return StoreDamagedError(
-            f"{self.path} was damaged and is removed; restart the broker: it is made anew from the log"
-        )
+        raise error
 
+    @mended
     def find(self, key: Key) -> tuple[int, int] | None:
         """First queue offset and number of the queue's entries; None when it has none here."""
         if self.deleted:
             return None
-        row = MAPPED.of(self).row(key)
+        row = self.file.row(key)
         return (row.base, row.entries) if row is not None and row.entries else None
 
+    @mended
     def following(self, key: Key) -> int:
         """The offset that the queue's next record got when the run ended; 0 for one that was not known."""
         if self.deleted:  # by another thread than the one that looks: as if it were older than the log
             return 0
-        row = MAPPED.of(self).row(key)
+        row = self.file.row(key)
         return row.following if row is not None else 0
 
+    @mended
     def entries(self, key: Key, low: int, high: int) -> Entries:
         """Entries by position in the queue, [low, high)."""
-        mapped = MAPPED.of(self)
-        row = mapped.row(key)
+        file = self.file
+        if self.deleted:
+            raise FileNotFoundError(self.path)
+        row = file.row(key)
         if row is None:
             raise KeyError(key)
         low, high = row.first + low, row.first + min(high, row.entries)
-        _, offsets_at, sizes_at, codes_at = mapped.places
-        self._check(mapped, offsets_at + 4 * low, offsets_at + 4 * high)
-        self._check(mapped, sizes_at + 4 * low, sizes_at + 4 * high)
-        self._check(mapped, codes_at + 8 * low, codes_at + 8 * high)
-        sizes = mapped.sizes[low:high].astype(np.int32)
-        offsets = mapped.offsets[low:high].astype(np.int64) + self.start
+        _, offsets_at, sizes_at, codes_at = file.places
+        sizes = np.frombuffer(file.columns(sizes_at + 4 * low, sizes_at + 4 * high), "<i4").astype(np.int32)
+        offsets = np.frombuffer(file.columns(offsets_at + 4 * low, offsets_at + 4 * high), "<u4").astype(
+            np.int64
+        )
+        offsets += self.start
         offsets[sizes == 0] = 0
-        return Entries(offsets, sizes, mapped.codes[low:high].astype(np.int64))
+        codes = np.frombuffer(file.columns(codes_at + 8 * low, codes_at + 8 * high), "<i8")
+        return Entries(offsets, sizes, codes.astype(np.int64))
+
+    @mended
+    def directory(self) -> Directory:
+        """A copy of the directory and the names."""
+        return self.file.directory()
 
     def next_offsets(self) -> Iterator[tuple[Key, int]]:
         """For every queue known when the run ended: the offset that its next record gets."""
-        mapped = MAPPED.of(self)
-        return zip(mapped.keys(), mapped.directory["next"].tolist(), strict=True)
+        directory = self.directory()
+        return zip(directory.keys(), directory.rows["next"].tolist(), strict=True)
 
     def bases(self) -> Iterator[tuple[Key, int]]:
         """For every queue with entries here: the first one's offset."""
-        mapped = MAPPED.of(self)
-        held = np.flatnonzero(mapped.directory["entries"])
-        return zip(mapped.keys(held), mapped.directory["base"][held].tolist(), strict=True)
+        directory = self.directory()
+        held = np.flatnonzero(directory.rows["entries"])
+        return zip(directory.keys(held), directory.rows["base"][held].tolist(), strict=True)
 
     def changes_since(self, before: FileRun) -> tuple[list[tuple[Key, int]], dict[Key, int]]:
         """Queues that began again, at an offset below where the run before left them; the next offsets it alone knew."""
-        mapped, old = MAPPED.of(self), MAPPED.of(before)
-        hashes, known = mapped.directory["hash"], np.ascontiguousarray(old.directory["hash"])
+        directory, old = self.directory(), before.directory()
+        rows, hashes, known = directory.rows, directory.rows["hash"], np.ascontiguousarray(old.rows["hash"])
         gone = np.flatnonzero(~np.isin(known, hashes))
-        forgotten = dict(zip(old.keys(gone), old.directory["next"][gone].tolist(), strict=True))
-        held = np.flatnonzero(mapped.directory["entries"])
+        forgotten = dict(zip(old.keys(gone), old.rows["next"][gone].tolist(), strict=True))
+        held = np.flatnonzero(rows["entries"])
         if not len(known) or not len(held):
             return [], forgotten
         there = np.minimum(np.searchsorted(known, hashes[held]), len(known) - 1)
-        lower = mapped.directory["base"][held] < old.directory["next"][there]
+        lower = rows["base"][held] < old.rows["next"][there]
         again = held[lower & (known[there] == hashes[held])]
-        return list(zip(mapped.keys(again), mapped.directory["base"][again].tolist(), strict=True)), forgotten
+        return list(zip(directory.keys(again), rows["base"][again].tolist(), strict=True)), forgotten
 
+    @mended
     def starts(self) -> Longs:
         """Physical offsets of all records, ascending; a copy."""
-        starts: Longs = self._read().starts.astype(np.int64) + self.start
-        return starts
+        starts: Longs = np.frombuffer(self.file.columns(0, 4 * len(self)), "<u4").astype(np.int64)
+        return starts + self.start
 
+    @mended
     def floor(self, offset: int) -> int | None:
         """The last record at or before `offset`."""
-        mapped = MAPPED.of(self)
-        position = self._behind(mapped, offset)
-        return self._start_at(mapped, position - 1) + self.start if position else None
+        position = self._behind(offset)
+        return self._start_at(position - 1) + self.start if position else None
 
+    @mended
     def above(self, offset: int) -> int | None:
         """The first record behind `offset`."""
-        mapped = MAPPED.of(self)
-        position = self._behind(mapped, offset)
-        return self._start_at(mapped, position) + self.start if position < len(self) else None
+        position = self._behind(offset)
+        return self._start_at(position) + self.start if position < len(self) else None
 
+    @mended
     def live(self) -> LiveRun:
         """The run in memory again, to go on growing."""
-        run = LiveRun(self.start)
-        mapped = self._read()
-        directory = mapped.directory
-        offsets, starts = mapped.offsets.astype(np.int64) + self.start, self.starts()
+        run, file = LiveRun(self.start), self.file
+        directory, entries = file.directory(), file.counts[1]
+        _, offsets_at, sizes_at, codes_at = file.places
+        offsets = (
+            np.frombuffer(file.columns(offsets_at, offsets_at + 4 * entries), "<u4").astype(np.int64)
+            + self.start
+        )
+        sizes_there = np.frombuffer(file.columns(sizes_at, sizes_at + 4 * entries), "<i4")
+        codes_there = np.frombuffer(file.columns(codes_at, codes_at + 8 * entries), "<i8")
+        starts = self.starts()
         rows = np.searchsorted(starts, offsets)
         sizes = np.zeros(len(starts), dtype=np.int64)
         codes = np.zeros(len(starts), dtype=np.int64)
-        whole = mapped.sizes > 0
-        sizes[rows[whole]], codes[rows[whole]] = mapped.sizes[whole], mapped.codes[whole]
+        whole = sizes_there > 0
+        sizes[rows[whole]], codes[rows[whole]] = sizes_there[whole], codes_there[whole]
         if len(starts):
             run.extend(starts, sizes, codes)
         rows = np.where(whole, rows, HOLE).astype(np.uint32)
         for key, first, count, base in zip(
-            mapped.keys(),
-            directory["first"].tolist(),
-            directory["entries"].tolist(),
-            directory["base"].tolist(),
+            directory.keys(),
+            directory.rows["first"].tolist(),
+            directory.rows["entries"].tolist(),
+            directory.rows["base"].tolist(),
             strict=True,
         ):
             if count:
@@ -483,57 +504,23 @@ class FileRun:
     def delete(self) -> None:
         """Removes the file; who still looks finds nothing in it."""
         self.deleted = True
-        MAPPED.forget(self)
+        OPEN.forget(self.file)
         self.path.unlink(missing_ok=True)
 
-    def map(self) -> Mapped:
-        """The file, mapped; for `MAPPED`. Raises FileNotFoundError once it was deleted."""
-        records, entries, queues = self._counts
-        try:
-            return Mapped(self.path, queues, self._columns_at(), records, entries, self._checks())
-        except FileNotFoundError as error:
-            if self.deleted:
-                raise
-            raise StoreDamagedError(
-                f"{self.path} is gone; restart the broker: it is made anew from the log"
-            ) from error
+    def _start_at(self, record: int) -> int:
+        """Where a record starts, from the run's start on."""
+        return int.from_bytes(self.file.columns(4 * record, 4 * record + 4), "little")
 
-    def _read(self) -> Mapped:
-        self.check()
-        return MAPPED.of(self)
-
-    def _start_at(self, mapped: Mapped, record: int) -> int:
-        """Where a record starts, from the run's start on; its page is checked."""
-        self._check(mapped, 4 * record, 4 * record + 4)
-        return int(mapped.starts[record])
-
-    def _behind(self, mapped: Mapped, offset: int) -> int:
+    def _behind(self, offset: int) -> int:
         """How many records start at or before `offset`; looks into few pages."""
         relative = min(offset - self.start, 0xFFFFFFFF)
         firsts = range(0, len(self), PAGE_BYTES // 4)
-        page = bisect.bisect_right(firsts, relative, key=lambda record: self._start_at(mapped, record)) - 1
+        page = bisect.bisect_right(firsts, relative, key=self._start_at) - 1
         if page < 0:
             return 0
-        some = mapped.starts[firsts[page] : firsts[page] + PAGE_BYTES // 4]
-        return firsts[page] + int(np.searchsorted(some, np.uint32(relative), side="right"))
-
-    def _pages(self) -> int:
-        """Of the columns."""
-        return -(-(self._end_of_columns() - self._columns_at()) // PAGE_BYTES)
-
-    def _checks(self) -> int:
-        return 0 if self._version == WITHOUT_CHECKS else self._pages()
-
-    def _padding(self) -> int:
-        return -(DIRECTORY.itemsize * self._counts[2] + self._names_bytes + HEADER.size) % 8
-
-    def _columns_at(self) -> int:
-        names_at = HEADER.size + DIRECTORY.itemsize * self._counts[2]
-        return names_at + self._names_bytes + self._padding()
-
-    def _end_of_columns(self) -> int:
-        records, entries, _ = self._counts
-        return columns_of(self._columns_at(), records, entries)[-1][1] + 8 * entries
+        first = firsts[page]
+        some = self.file.columns(4 * first, 4 * min(first + PAGE_BYTES // 4, len(self)))
+        return first + int(np.searchsorted(np.frombuffer(some, "<u4"), np.uint32(relative), side="right"))
 
 
 Run = LiveRun | FileRun

@@ -48,6 +48,7 @@ from store.recovery import (
     recover,
     write_identity,
 )
+from store.remake import Remake
 from store.retention import Candidate, Rules, choose, least_full, refusal
 from store.scan import Scan, scan
 from store.segment import Segment, list_segments, make_folder, sync_folder
@@ -176,6 +177,7 @@ class MessageStore:
             busy_s = flush_interval_ms / 4000 if flush is FlushMode.ASYNC_FLUSH else 0.0
             allocator = Allocator(new, segment_size, PageCache(prefault_bytes, busy_s, warm_bytes))
             segments = open_segments(every, segment_size)
+            index.remake = remake = Remake(root / INDEX_FOLDER, identity.log_id, index, lambda: segments)
             runs = open_runs(root / INDEX_FOLDER, segments, identity.log_id, report)
             flushed = read_flushed(root / FLUSHED_FILE) or 0
             try:
@@ -193,6 +195,7 @@ class MessageStore:
                 max_message_size=max_message_size,
                 append_crc=append_crc,
             )
+            remake.segments = lambda: log.segments
             for segment in segments:
                 segment.sync()  # what the scan accepted counts as flushed from here on
             flusher = Flusher(

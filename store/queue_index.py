@@ -55,6 +55,8 @@ class QueueIndex:
         self._cut_at = 0
         self._lock = threading.Lock()
         self.on_run: Callable[[LiveRun, Mapping[Key, int]], None] = lambda run, next_offsets: None
+        self.remake: Callable[[FileRun], None] | None = None
+        """Writes the damaged file of a run anew; on any thread."""
         self._begin(0)
 
     def __len__(self) -> int:
@@ -243,6 +245,7 @@ class QueueIndex:
 
     def load(self, run: FileRun, *, followed: bool = False) -> None:
         """Takes the next run of the log from its file; `followed`: by another one, which knows what this one knew."""
+        run.remake = self.remake
         self._end_live(run.start)
         if self._unread is not None:
             again, forgotten = run.changes_since(self._unread)
@@ -267,12 +270,33 @@ class QueueIndex:
                 self._live = run.live()
                 self._cut_at = self._bound(run.start)
 
+    def next_offsets_beside(self, run: FileRun) -> tuple[dict[Key, int], dict[Key, int]]:
+        """Next offsets of queues that are known without a run's file: when the run began, and when it ended.
+
+        The latter are those of the newest file, which a start learns all queues from. Any thread may ask.
+        """
+        older = list(self._older)
+        number = next((number for number, each in enumerate(older) if each is run), len(older))
+        if number == len(older):  # it is being loaded
+            return dict(self._next), {}
+        ended: dict[Key, int] = {}
+        if number == len(older) - 1 and self._unread is None:
+            ended = {key: following for key, following in dict(self._next).items() if not self._grows(key)}
+        if not number:
+            return {}, ended
+        before = older[number - 1]
+        return dict(before.next_offsets() if isinstance(before, FileRun) else before.next_offsets), ended
+
+    def _grows(self, key: Key) -> bool:
+        return key in self._live.queues
+
     def live_run(self) -> tuple[LiveRun, Mapping[Key, int]]:
         """The newest run as it is, for a clean stop."""
         return self._live, self._next
 
     def replace(self, run: LiveRun, written: FileRun) -> bool:
         """Reads an older run from its file from here on; False when it was dropped meanwhile."""
+        written.remake = self.remake
         with self._lock:
             for number in range(len(self._older) - 1, -1, -1):
                 if self._older[number] is run:

@@ -173,7 +173,10 @@ def open_runs(folder: Path, segments: list[Segment], log_id: str, report: Recove
         try:
             runs[-1].check()  # it grows on, so that all of it is read
         except StoreDamagedError as error:
-            report.unusable.append(f"{runs.pop().path.name}: {error}")
+            path = runs.pop().path
+            report.unusable.append(f"{path.name}: {error}")
+            path.unlink()
+            sync_folder(folder)
     return runs
 
 
@@ -221,7 +224,7 @@ def recover(
         for segment in segments:
             if segment.end > end and segment.start < run.start:
                 stop = min(segment.end, run.start)
-                _scan_flushed(segment, max(end, segment.start), stop, index, report, scanned)
+                scan_flushed(segment, max(end, segment.start), stop, index, report, scanned)
         index.load(run, followed=behind is not None and behind.start == run.end)
         end = run.end
     index.grow()
@@ -231,7 +234,7 @@ def recover(
         begin = max(end, segment.start)
         if report.clean and segment is segments[-1]:
             end = min(max(flushed_offset, begin), segment.end)
-            _scan_flushed(segment, begin, end, index, report, scanned)
+            scan_flushed(segment, begin, end, index, report, scanned)
             if _nothing_at(segment, end):
                 break
             begin = end
@@ -250,7 +253,7 @@ def _nothing_at(segment: Segment, offset: int) -> bool:
     return found == bytes(len(found))
 
 
-def _scan_flushed(
+def scan_flushed(
     segment: Segment,
     begin: int,
     end: int,
@@ -258,7 +261,7 @@ def _scan_flushed(
     report: RecoveryReport,
     scanned: Callable[[int], None],
 ) -> None:
-    """Adds what is between two physical offsets, which is known to be on disk; damage is reported."""
+    """Adds to `index` what is between two physical offsets, which is known to be on disk; damage is reported."""
     position, sure = begin - segment.start, end - segment.start
     while position < sure:
         stop = min(position + _SCAN_BYTES, sure)
@@ -290,9 +293,9 @@ def _scan_last(
     report: RecoveryReport,
     scanned: Callable[[int], None],
 ) -> int:
-    """Adds what is behind `begin`; up to `flushed` as `_scan_flushed`, then to the first thing that is not whole."""
+    """Adds what is behind `begin`; up to `flushed` as `scan_flushed`, then to the first thing that is not whole."""
     sure = min(max(flushed, begin), segment.end)
-    _scan_flushed(segment, begin, sure, index, report, scanned)
+    scan_flushed(segment, begin, sure, index, report, scanned)
     if sure == segment.end:
         return segment.end
     found = scan(segment.view[sure - segment.start :], sure, mode="tail", segment_size=segment.size)

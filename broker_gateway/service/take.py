@@ -33,7 +33,13 @@ from broker_gateway.service.redelivery import Redelivery
 from broker_gateway.service.resources import Resources
 from broker_gateway.service.shortcuts import StoredMessage
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
-from store.errors import OffsetOutOfRangeError, RecordError, StoreError, StoreReadOnlyError
+from store.errors import (
+    OffsetOutOfRangeError,
+    RecordError,
+    StoreDamagedError,
+    StoreError,
+    StoreReadOnlyError,
+)
 from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
@@ -126,7 +132,7 @@ class Taker:
                 done = self._take_from(look, key)
                 self._failing.discard(key)
             except Exception as error:
-                if key not in self._failing:
+                if key not in self._failing and not isinstance(error, StoreDamagedError):  # the store told it
                     self._failing.add(key)
                     log.error("a queue cannot be received from", **key._asdict(), exc_info=error)
                 poll.failed = poll.failed or error

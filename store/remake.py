@@ -1,0 +1,48 @@
+"""Makes a damaged file of the queue index anew from the part of the log that it covers, while the store is in use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from store.errors import StoreDamagedError
+from store.index_file import Key
+from store.index_run import FileRun
+from store.queue_index import NO_LIMIT, QueueIndex
+from store.recovery import RecoveryReport, scan_flushed
+from store.segment import Segment
+
+
+class Remake:
+    """Called with a run, on any thread: reads as much of the log as a run covers, 256 MiB at most.
+
+    `segments` gives those of the log as they are now. Raises StoreDamagedError when the log has none for the run,
+    ValueError when the segment is closed meanwhile, OSError.
+    """
+
+    def __init__(
+        self, folder: Path, log_id: str, index: QueueIndex, segments: Callable[[], Sequence[Segment]]
+    ) -> None:
+        self._folder = folder
+        self._log_id = log_id
+        self._index = index
+        self.segments = segments
+
+    def __call__(self, run: FileRun) -> None:
+        segment = next((each for each in self.segments() if each.start <= run.start < each.end), None)
+        if segment is None:
+            raise StoreDamagedError(f"the log has no segment of offset {run.start}")
+        made = QueueIndex(segment.size, segment.size, NO_LIMIT)
+        scan_flushed(segment, run.start, run.end, made, RecoveryReport(), lambda count: None)
+        live, scanned = made.live_run()
+        live.start, live.end = run.start, run.end
+        live.write(self._folder, self._log_id, self._next_offsets(run, scanned))
+
+    def _next_offsets(self, run: FileRun, scanned: Mapping[Key, int]) -> dict[Key, int]:
+        """What the run's directory says, when only its columns are damaged; else what is known from beside it."""
+        try:
+            directory = run.file.directory()
+        except (StoreDamagedError, FileNotFoundError):
+            began, ended = self._index.next_offsets_beside(run)
+            return {**began, **scanned, **ended}
+        return {**scanned, **dict(zip(directory.keys(), directory.rows["next"].tolist(), strict=True))}
