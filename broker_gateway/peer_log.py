@@ -1,8 +1,8 @@
 """Log lines that peers cause, as often as they like: bounded for each address, with how many there were.
 
 Of each event an address has its lines at once, one unless the caller allows more; what else it causes within
-`EVERY_S` is counted and told in one line, with the last one's details, when the next event of anybody comes after that
-time. So many addresses and events are told apart; the others are counted together.
+`EVERY_S` is counted and told in one line, with the last one's details, when that time is over (without an event loop:
+with the next event of anybody). So many addresses and events are told apart; the others are counted together.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from broker_gateway.later import Later, kept
 from broker_gateway.shares import network_of
 
 log = structlog.get_logger(__name__)
@@ -20,8 +21,6 @@ log = structlog.get_logger(__name__)
 EVERY_S = 60.0
 MOST_APART = 256
 _OTHERS = "others"
-_LONGEST = 1000
-"""Characters of an error that is kept."""
 
 
 class _Since:
@@ -36,14 +35,6 @@ class _Since:
         self.level = ""
         self.details: dict[str, Any] = {}
 
-    def keep(self, details: dict[str, Any]) -> None:
-        """For a later line: of an exception what it says, since it holds all that was at work when it was raised."""
-        error = details.get("exc_info")
-        if error is not None:
-            details = {each: value for each, value in details.items() if each != "exc_info"}
-            details["error"] = f"{type(error).__name__}: {error}"[:_LONGEST]
-        self.details = details
-
     def tell(self, event: str) -> None:
         times = {"times": self.untold} if self.untold > 1 else {}
         getattr(log, self.level)(event, **self.details, **times)
@@ -56,6 +47,7 @@ class PeerLog:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._since: dict[tuple[str, str], _Since] = {}  # the first began first
+        self._rest = Later(self._tell_rest)
 
     def info(self, host: str, event: str, /, lines: int = 1, **details: Any) -> None:
         self._happened("info", host, event, lines, details)
@@ -83,7 +75,21 @@ class PeerLog:
             since.details = details
             since.tell(event)
         else:
-            since.keep(details)
+            since.details = kept(details)
+            self._rest.within(since.began + EVERY_S - now)
+
+    def _tell_rest(self, ends: bool) -> None:
+        """Tells what was counted where the time is over, or of all at the end; the next line is due after as long."""
+        now = self._clock()
+        for key, since in list(self._since.items()):
+            if not since.untold:
+                continue
+            if now - since.began < EVERY_S and not ends:
+                self._rest.within(since.began + EVERY_S - now)
+                break
+            since.tell(key[1])
+            since.began = now
+            self._since[key] = self._since.pop(key)
 
     def _end(self, now: float, coming: tuple[str, str]) -> int:
         """Tells what was counted and forgets it, where the time is over; how many of `coming`, for its next line."""

@@ -49,7 +49,7 @@ class Places:
         self._shares = Shares()
         self._silent: dict[Place, None] = {}  # the first was opened first
         self._silent_of: dict[str, dict[Place, None]] = {}
-        self._refused = Seldom()
+        self._refused = Seldom("refused")
         self.count = 0
 
     def take(self, address: str, close: Callable[[], object]) -> Place | None:
@@ -57,17 +57,16 @@ class Places:
         network, most = network_of(address), self._most()
         self._shares.bound_each(self._most_of_one or max(1, most // 2))
         if not (self._room_of_one(network) and self._room(most)):
-            if count := self._refused.count():
-                log.warning(
-                    "connections are refused; the limit of open files (LimitNOFILE=, ulimit -n) and "
-                    "lakeMaxConnectionsPerAddress allow no more",
-                    address=address,
-                    of_this_address=self._shares.of(network),
-                    most_of_one_address=self._shares.most,
-                    open=self.count,
-                    most=most,
-                    refused=count,
-                )
+            self._refused.happened(
+                log.warning,
+                "connections are refused; the limit of open files (LimitNOFILE=, ulimit -n) and "
+                "lakeMaxConnectionsPerAddress allow no more",
+                address=address,
+                of_this_address=self._shares.of(network),
+                most_of_one_address=self._shares.most,
+                open=self.count,
+                most=most,
+            )
             return None
         place = Place(self, network, close)
         self._silent[place] = self._silent_of.setdefault(network, {})[place] = None

@@ -56,6 +56,7 @@ from broker_gateway.config import GatewayConfig
 from broker_gateway.errors import HostError, OptionError, StartError
 from broker_gateway.extensions import Extensions, load_extensions
 from broker_gateway.host_checks import check_host, most_connections
+from broker_gateway.later import tell_now
 from broker_gateway.logs import configure_logs, say
 from broker_gateway.metrics import Metrics
 from broker_gateway.open_store import open_store
@@ -95,7 +96,7 @@ def run(config: GatewayConfig, warnings: Iterable[str] = (), file: Path | None =
     configuration.on_change(_log_as)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(configuration))
+            runner.run(_serve_and_tell(configuration))
     except StartError:
         raise
     except Exception as error:
@@ -107,6 +108,14 @@ def _log_as(config: GatewayConfig) -> None:
     broker = config.broker
     name = f"{broker.broker_name}_{broker.broker_id}" if broker.isolate_log_enable else ""
     configure_logs(config.lake.lake_log_format, config.lake.lake_log_level, name)
+
+
+async def _serve_and_tell(configuration: Configuration) -> None:
+    """Serves; what is left to be told in the log is told at the end."""
+    try:
+        await _serve(configuration)
+    finally:
+        tell_now()
 
 
 async def _serve(configuration: Configuration) -> None:

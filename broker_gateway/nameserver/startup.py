@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import structlog
 import uvloop
 
+from broker_gateway.later import tell_now
 from broker_gateway.logs import configure_logs, say
 from broker_gateway.nameserver.config import NameServerConfig
 from broker_gateway.nameserver.server import NameServer
@@ -55,6 +56,7 @@ async def _serve(config: NameServerConfig) -> None:
         log.info("stopping")
     finally:
         await server.stop()
+        tell_now()
     log.info("stopped")
 
 

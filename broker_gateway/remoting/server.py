@@ -52,7 +52,7 @@ class RemotingServer:
         self._place_of: dict[Connection, Place] = {}
         self._held: dict[Connection, int] = {}
         self._total_held = 0
-        self._refused, self._stalled = Seldom(), Seldom()
+        self._refused, self._stalled = Seldom("closed"), Seldom("closed")
         self._peer_log = PeerLog()
         self._servers: list[asyncio.Server] = []
         self.port = 0
@@ -110,13 +110,12 @@ class RemotingServer:
     def _opened(self, connection: Connection) -> None:
         spare = SPARE if is_loopback(connection.peer_host) else 0
         if len(self._held) >= self._max_connections + spare:
-            if count := self._refused.count():
-                log.warning(
-                    "too many connections; new ones are closed",
-                    peer=connection.peer,
-                    limit=self._max_connections,
-                    closed=count,
-                )
+            self._refused.happened(
+                log.warning,
+                "too many connections; new ones are closed",
+                peer=connection.peer,
+                limit=self._max_connections,
+            )
             connection.close(f"{self._max_connections} connections are open", at_once=True)
             return
         if self._places is not None:
@@ -161,13 +160,12 @@ class RemotingServer:
                 self._held[each] <= _SMALL
             ):  # many of them at once, for the next one to come would look at all again
                 most = self._max_held - (self._max_held >> 4)
-            if count := self._stalled.count():
-                log.warning(
-                    "too much is held; stalled connections are closed",
-                    peer=each.peer,
-                    bytes=each.held,
-                    closed=count,
-                )
+            self._stalled.happened(
+                log.warning,
+                "too much is held; stalled connections are closed",
+                peer=each.peer,
+                bytes=each.held,
+            )
             each.close(f"{self._max_held} bytes are held for connections", at_once=True)
             self._total_held -= self._held[each]
             self._held[each] = 0

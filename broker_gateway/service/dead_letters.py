@@ -83,7 +83,7 @@ class DeadLetterMover:
         self._wakeups = wakeups
         self._metrics = metrics
         self._failing: set[QueueKey] = set()
-        self._unfit, self._not_stored = Seldom(), Seldom()
+        self._unfit, self._not_stored = Seldom("times"), Seldom("times")
 
     def move(self, state: QueueDelivery, message: InFlight, reason: str, client_id: str = "") -> bool:
         """Moves it; False when the copy could not be stored, and the message stays in flight.
@@ -122,10 +122,10 @@ class DeadLetterMover:
             message.refused_moves += 1
         unfit = isinstance(error, _UNFIT)
         seldom = self._unfit if unfit else self._not_stored
-        if not known and (count := seldom.count()):
-            log.error(
+        if not known:
+            seldom.happened(
+                log.error,
                 _UNFIT_TEXT if unfit else "dead letter not stored; tried again later",
-                times=count,
                 topic=state.key.topic,
                 group=state.key.group,
                 queue_id=state.key.queue_id,

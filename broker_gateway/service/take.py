@@ -79,7 +79,7 @@ class Taker:
         self._turn = itertools.count()
         self._retry_queues: RetryQueues | None = None
         self._failing: set[QueueKey] = set()
-        self._unread = Seldom()
+        self._unread = Seldom("messages")
         self._attempts: OrderedDict[
             tuple[str, str, str], tuple[str, list[tuple[QueueDelivery, InFlight]]]
         ] = OrderedDict()
@@ -256,13 +256,12 @@ class Taker:
         try:
             return StoredMessage(self._store.read(physical, size))
         except (RecordError, OffsetOutOfRangeError) as error:
-            if count := self._unread.count():
-                log.error(
-                    "messages that cannot be read are passed over; `lakebroker store verify` finds what is damaged",
-                    messages=count,
-                    physical_offset=physical,
-                    error=str(error),
-                )
+            self._unread.happened(
+                log.error,
+                "messages that cannot be read are passed over; `lakebroker store verify` finds what is damaged",
+                physical_offset=physical,
+                error=str(error),
+            )
             return None
 
     def _note(self, poll: Poll, state: QueueDelivery, plan: Plan, now: int) -> None:

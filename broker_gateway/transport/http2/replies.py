@@ -10,10 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-import structlog
-
-log = structlog.get_logger(__name__)
-
 CONNECTION_BYTES = 32 << 20
 """Of one connection, beside the reply that goes beyond it."""
 
@@ -29,8 +25,8 @@ class Reader(Protocol):
 class Replies:
     """Bytes of replies that wait, by connection."""
 
-    def __init__(self, limit: int, closed: Callable[[], int]) -> None:
-        """`closed` counts a connection that is closed; 0 unless it is time to log."""
+    def __init__(self, limit: int, closed: Callable[[str, int], None]) -> None:
+        """`closed` is told a peer whose connection is closed, and the bytes held for it."""
         self._limit = limit
         self._closed = closed
         self._held: dict[Reader, int] = {}  # the first has held some for longest
@@ -47,11 +43,5 @@ class Replies:
             longest = next(iter(self._held))
             held = self._held.pop(longest)
             self.held -= held
-            if number := self._closed():
-                log.warning(
-                    "too many bytes of replies are held; connections that do not take theirs are closed",
-                    peer=longest.peer,
-                    bytes=held,
-                    closed=number,
-                )
+            self._closed(longest.peer, held)
             longest.abort()

@@ -77,7 +77,7 @@ class Http2Server:
         self._places = places or Places(lambda: MAX_CONNECTIONS, MAX_CONNECTIONS)
         self._methods: dict[str, Method] = {}
         self._requests = Requests(REQUEST_BYTES)
-        self._replies = Replies(REPLY_BYTES, Seldom().count)
+        self._replies = Replies(REPLY_BYTES, _closed_for_replies(Seldom("closed")))
         self._pace = Pace()
         self._calls: set[Call] = set()
         self._connections: set[Connection] = set()
@@ -277,3 +277,15 @@ class Http2Server:
                         connection.abort()
                 elif now - connection.last_heard > KEEPALIVE_S:
                     connection.ping()
+
+
+def _closed_for_replies(seldom: Seldom) -> Callable[[str, int], None]:
+    def closed(peer: str, held: int) -> None:
+        seldom.happened(
+            log.warning,
+            "too many bytes of replies are held; connections that do not take theirs are closed",
+            peer=peer,
+            bytes=held,
+        )
+
+    return closed

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.journal.replay import records_from
@@ -202,6 +203,17 @@ def test_a_message_whose_body_is_damaged_is_given_to_nobody(
     assert events(broker, journal_pb2.SKIPPED) == [1]
     out = capsys.readouterr()
     assert "the body's CRC does not match" in out.out + out.err
+
+
+def test_how_many_damaged_messages_were_passed_over_is_told_in_full(broker: InProcessBroker) -> None:
+    """Without a later one: a damaged segment may be all there is."""
+    broker.send("orders", b"first", b"second", b"third", b"fourth")
+    for offset in range(3):
+        damage(broker, offset, body=True)
+    with capture_logs() as lines:
+        assert bodies(broker.receive("orders", "billing")[1]) == [b"fourth"]
+        broker.advance(60)
+    assert [each["messages"] for each in lines if "passed over" in each["event"]] == [1, 2]
 
 
 def test_a_message_damaged_after_its_delivery_leaves_one_event(broker: InProcessBroker) -> None:

@@ -88,7 +88,7 @@ def connected(
     connection = Connection(
         Turn(),
         pace or Pace(),
-        Replies(1 << 20, lambda: 0),
+        Replies(1 << 20, lambda *_: None),
         place,
         lambda of: call(),
         lambda of: None,
