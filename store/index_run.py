@@ -158,6 +158,17 @@ class LiveRun:
         queue.rows.frombytes(rows.astype(np.uint32).tobytes())
         return True
 
+    def shape(self, key: Key, base: int, count: int) -> None:
+        """Gives a queue as many entries from `base` on; those that are missing are holes."""
+        queue = self.queues.get(key)
+        if queue is not None and (queue.base, len(queue.rows)) == (base, count):
+            return
+        shaped = self.queues[key] = _Queue(base, HOLE)
+        shaped.rows *= count
+        for offset, row in enumerate(queue.rows, queue.base) if queue is not None else ():
+            if 0 <= offset - base < count:
+                shaped.rows[offset - base] = row
+
     def find(self, key: Key) -> tuple[int, int] | None:
         """First queue offset and number of the queue's entries; None when it has none here."""
         queue = self.queues.get(key)

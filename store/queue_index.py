@@ -117,6 +117,8 @@ class QueueIndex:
         end = min(start + count, self._next.get(key, 0))
         while start < end:
             found = self._part(key, start, end)
+            if not len(found.offsets):
+                break
             parts.append(found)
             start += len(found.offsets)
         if len(parts) == 1:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from store.errors import StoreDamagedError
-from store.index_file import Key
-from store.index_run import FileRun
+from store.index_file import Directory, Key
+from store.index_run import FileRun, LiveRun
 from store.queue_index import NO_LIMIT, QueueIndex
 from store.recovery import RecoveryReport, scan_flushed
 from store.segment import Segment
@@ -36,13 +36,24 @@ class Remake:
         scan_flushed(segment, run.start, run.end, made, RecoveryReport(), lambda count: None)
         live, scanned = made.live_run()
         live.start, live.end = run.start, run.end
-        live.write(self._folder, self._log_id, self._next_offsets(run, scanned))
-
-    def _next_offsets(self, run: FileRun, scanned: Mapping[Key, int]) -> dict[Key, int]:
-        """What the run's directory says, when only its columns are damaged; else what is known from beside it."""
         try:
             directory = run.file.directory()
         except (StoreDamagedError, FileNotFoundError):
             began, ended = self._index.next_offsets_beside(run)
-            return {**began, **scanned, **ended}
-        return {**scanned, **dict(zip(directory.keys(), directory.rows["next"].tolist(), strict=True))}
+            following = {**began, **scanned, **ended}
+        else:
+            following = _as_it_was(live, directory)
+        live.write(self._folder, self._log_id, following)
+
+
+def _as_it_was(live: LiveRun, directory: Directory) -> dict[Key, int]:
+    """Gives each queue the entries that the directory has of it: who found a place in it may look there still.
+
+    A record that the log has no more is an entry that cannot be read. Returns the next offsets.
+    """
+    rows = directory.rows
+    following = dict(zip(directory.keys(), rows["next"].tolist(), strict=True))
+    for key, base, count in zip(following, rows["base"].tolist(), rows["entries"].tolist(), strict=True):
+        if count:
+            live.shape(key, base, count)
+    return following

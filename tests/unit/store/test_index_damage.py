@@ -169,6 +169,21 @@ def test_damage_from_before_the_start_is_mended_by_it_or_by_the_first_look(
     assert all(map(whole, list_runs(root / "lakeindex")))
 
 
+def test_a_record_that_is_damaged_too_keeps_its_place(
+    store: MessageStore, written: tuple[Path, Seen]
+) -> None:
+    path = middle(written[0])
+    run = next(each for each in store.index.runs() if isinstance(each, FileRun) and each.path == path)
+    base, _ = run.find(KEYS[0]) or (0, 0)
+    offset = written[1][KEYS[0]][1 + base][0]
+    flip(written[0] / "commitlog" / f"{0:020d}", offset + 4)
+    flip(path, path.stat().st_size - 1)
+    found = seen(store)
+    wanted = {key: list(entries) for key, entries in written[1].items()}
+    wanted[KEYS[0]][1 + base] = (0, 0, 0)
+    assert found == wanted
+
+
 def test_a_search_by_time_on_another_thread_mends_too(
     store: MessageStore, written: tuple[Path, Seen]
 ) -> None:
