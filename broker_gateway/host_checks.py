@@ -21,8 +21,8 @@ import structlog
 
 from broker_gateway.config import GatewayConfig
 from broker_gateway.errors import HostError
+from store.checked_pages import MOST_OPEN
 from store.errors import StoreDamagedError
-from store.index_file import MOST_OPEN
 from store.message_store import MessageStore
 from store.recovery import COMMIT_LOG_FOLDER, commit_log_folders, load_identity
 from store.segment import list_segments

@@ -22,12 +22,9 @@ from __future__ import annotations
 
 import bisect
 import hashlib
-import os
 import struct
-import threading
 from array import array
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,15 +33,12 @@ import numpy as np
 from numpy.typing import NDArray
 from zlib_ng import zlib_ng
 
+from store.checked_pages import OPEN, PAGES, OpenFile
 from store.errors import StoreDamagedError
 
 Longs = NDArray[np.int64]
 Key = tuple[str, int]
 """Topic and queue id."""
-MOST_OPEN = 64
-"""Files of runs that are open at a time."""
-KEPT_BYTES = 16 << 20
-"""Of checked pages that are kept in memory, of all files."""
 MAGIC = b"LKINDEX1"
 VERSION = 3
 WITHOUT_CHECKS = 2
@@ -124,37 +118,6 @@ class Directory(NamedTuple):
             if topic is None:
                 topic = topics[start] = self.names[start : start + length].decode("utf-8", "replace")
             yield topic, queue_id
-
-
-class OpenFile:
-    """A file that is closed when nobody has it any more."""
-
-    __slots__ = ("_fd",)
-
-    def __init__(self, path: Path) -> None:
-        self._fd = -1
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        os.posix_fadvise(
-            self._fd, 0, 0, os.POSIX_FADV_RANDOM
-        )  # what is wanted is read, and nothing around it
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` is gone when Python ends
-        if self._fd >= 0:
-            close(self._fd)
-
-    def size(self) -> int:
-        return os.fstat(self._fd).st_size
-
-    def read(self, at: int, size: int) -> bytes:
-        """Fewer bytes where the file ends."""
-        data = os.pread(self._fd, size, at)
-        while len(data) < size and (more := os.pread(self._fd, size - len(data), at + len(data))):
-            data += more
-        return data
-
-    def expect(self, at: int, size: int) -> None:
-        """Has a part of the file read, in one go."""
-        os.posix_fadvise(self._fd, at, size, os.POSIX_FADV_WILLNEED)
 
 
 class IndexFile:
@@ -239,7 +202,7 @@ class IndexFile:
     def directory(self) -> Directory:
         """All of it."""
         size = DIRECTORY.itemsize * self.counts[2]
-        data = OPEN.of(self).read(HEADER.size, size + self.names_bytes)
+        data = OPEN.of(self, self.path).read(HEADER.size, size + self.names_bytes)
         if zlib_ng.crc32(data, self._seed) != self._check:
             raise self._damaged()
         return Directory(np.frombuffer(data, dtype=DIRECTORY, count=self.counts[2]), data[size:])
@@ -250,7 +213,7 @@ class IndexFile:
 
     def check(self) -> None:
         """Looks at all of the columns."""
-        OPEN.of(self).expect(self._columns_at, self._end_of_columns() - self._columns_at)
+        OPEN.of(self, self.path).expect(self._columns_at, self._end_of_columns() - self._columns_at)
         for page in range(self._pages()):
             self._read_page(self._columns_at, PAGE_BYTES, page)
 
@@ -267,7 +230,7 @@ class IndexFile:
         if first == last:
             return memoryview(self._page(region, page_bytes, first))[begin - skipped : end - skipped]
         if last - first > _FEW_PAGES:
-            OPEN.of(self).expect(region + begin, end - begin)
+            OPEN.of(self, self.path).expect(region + begin, end - begin)
             pages = [self._read_page(region, page_bytes, page) for page in range(first, last + 1)]
         else:
             pages = [self._page(region, page_bytes, page) for page in range(first, last + 1)]
@@ -289,7 +252,7 @@ class IndexFile:
             checks, end = self._column_checks(), self._end_of_columns()
         at = region + page * page_bytes
         size = min(page_bytes, end - at)
-        data = OPEN.of(self).read(at, size)
+        data = OPEN.of(self, self.path).read(at, size)
         if len(data) < size or zlib_ng.crc32(data) != checks[page]:
             raise self._damaged()
         return data
@@ -313,7 +276,7 @@ class IndexFile:
         checks = self._checks
         if checks is not None:
             return checks
-        file, begin, end = OPEN.of(self), self._columns_at, self._end_of_columns()
+        file, begin, end = OPEN.of(self, self.path), self._columns_at, self._end_of_columns()
         checks = array("I")
         if self.version != WITHOUT_CHECKS:
             data = file.read(end, 4 * self._pages())
@@ -345,64 +308,6 @@ class IndexFile:
 
 _FEW_PAGES = 16
 """More than these are read without being kept."""
-
-
-class OpenFiles:
-    """The files that were looked at last, open, on any thread."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._open: OrderedDict[IndexFile, OpenFile] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def of(self, index: IndexFile) -> OpenFile:
-        """Raises FileNotFoundError once it was deleted."""
-        with self._lock:
-            known = self._open.get(index)
-            if known is not None:
-                self._open.move_to_end(index)
-                return known
-        file = OpenFile(index.path)
-        with self._lock:
-            self._open[index] = file
-            if len(self._open) > self._most:
-                self._open.popitem(last=False)
-        return file
-
-    def forget(self, index: IndexFile) -> None:
-        """Closes a file that was deleted or made anew."""
-        with self._lock:
-            self._open.pop(index, None)
-
-
-class Pages:
-    """The checked pages of files that were looked at last, on any thread."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most = most_bytes
-        self._bytes = 0
-        self._pages: OrderedDict[tuple[IndexFile, int], bytes] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[IndexFile, int]) -> bytes | None:
-        with self._lock:
-            data = self._pages.get(key)
-            if data is not None:
-                self._pages.move_to_end(key)
-            return data
-
-    def put(self, key: tuple[IndexFile, int], data: bytes) -> None:
-        with self._lock:
-            if key in self._pages:
-                return
-            self._pages[key] = data
-            self._bytes += len(data)
-            while self._bytes > self._most:
-                self._bytes -= len(self._pages.popitem(last=False)[1])
-
-
-OPEN = OpenFiles(MOST_OPEN)
-PAGES = Pages(KEPT_BYTES)
 
 
 def list_runs(folder: Path) -> list[Path]:

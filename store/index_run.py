@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 from zlib_ng import zlib_ng
 
+from store.checked_pages import OPEN
 from store.errors import StoreDamagedError, StoreError
 from store.index_file import (
     DIRECTORY,
     HEADER,
     HOLE,
     MAGIC,
-    OPEN,
     PAGE_BYTES,
     VERSION,
     Directory,

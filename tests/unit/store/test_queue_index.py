@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zlib_ng import zlib_ng
 
+from store.checked_pages import MOST_OPEN
 from store.errors import StoreDamagedError
-from store.index_file import DIRECTORY, HEADER, MOST_OPEN, Key, columns_of, key_hash, list_runs
+from store.index_file import DIRECTORY, HEADER, Key, columns_of, key_hash, list_runs
 from store.index_run import LARGEST_GAP, FileRun, LiveRun, _Queue
 from store.message_store import MessageStore
 from store.queue_index import QueueIndex
