@@ -248,7 +248,7 @@ class IndexFile:
     def _read_page(self, region: int, page_bytes: int, page: int) -> bytes:
         checks = self._front_checks
         end = HEADER.size + DIRECTORY.itemsize * self.counts[2] + self.names_bytes
-        if region != HEADER.size:
+        if page_bytes == PAGE_BYTES:
             checks, end = self._column_checks(), self._end_of_columns()
         at = region + page * page_bytes
         size = min(page_bytes, end - at)

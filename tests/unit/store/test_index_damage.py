@@ -15,7 +15,7 @@ from store.errors import StoreDamagedError
 from store.index_file import HEADER, list_runs
 from store.index_run import FileRun
 from store.message_store import MessageStore
-from store.record import Host, PendingRecord, tags_code
+from store.record import SYS_PREPARED, Host, PendingRecord, tags_code
 from store.time_search import BoundaryType
 
 SEGMENT = 1 << 20
@@ -229,3 +229,15 @@ def test_what_cannot_be_made_anew_is_an_error_each_time_and_one_line(
     again = open_store(written[0])
     assert seen(again) == written[1]
     again.close()
+
+
+def test_a_file_of_records_without_entries(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    half = PendingRecord("t", 0, b"x", b"", 1, HOST.packed, sys_flag=SYS_PREPARED)
+    placed = store.append([half, half])
+    store.close()
+    assert list_runs(tmp_path / "lakeindex")
+    store = open_store(tmp_path)
+    assert not store.recovered.unusable
+    assert store.index.record_starts().tolist() == [each.physical_offset for each in placed]
+    store.close()
