@@ -60,7 +60,13 @@ def gateways(tmp_path: Path) -> Iterator[list[Gateway]]:
         name_server = started.enter_context(NameServer(tmp_path / "namesrv"))
         yield [
             started.enter_context(
-                Gateway(tmp_path / name, brokerName=name, namesrvAddr=name_server.address, listenPort="0")
+                Gateway(
+                    tmp_path / name,
+                    patient=True,
+                    brokerName=name,
+                    namesrvAddr=name_server.address,
+                    listenPort="0",
+                )
             )
             for name in NAMES
         ]

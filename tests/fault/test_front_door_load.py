@@ -41,7 +41,7 @@ _CODES = (
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[Gateway]:
-    with Gateway(tmp_path, **OPTIONS) as found:
+    with Gateway(tmp_path, patient=True, **OPTIONS) as found:
         deadline = time.monotonic() + 60
         while "compiled code loaded" not in found.log.read_text():  # which takes memory
             assert time.monotonic() < deadline

@@ -37,7 +37,7 @@ GROWTH_MIB = 150
 
 @pytest.fixture(params=["http2", "grpcio"])
 def gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gateway]:
-    with Gateway(tmp_path, transport=request.param) as started:
+    with Gateway(tmp_path, transport=request.param, patient=True) as started:
         wait_for_compiled(started)
         yield started
         assert Client(started.address).send("t", b"honest").status.code == pb.OK
@@ -45,7 +45,7 @@ def gateway(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gateway]
 
 @pytest.fixture
 def http2(tmp_path: Path) -> Iterator[Gateway]:
-    with Gateway(tmp_path) as started:
+    with Gateway(tmp_path, patient=True) as started:
         wait_for_compiled(started)
         yield started
         assert Client(started.address).send("t", b"honest").status.code == pb.OK

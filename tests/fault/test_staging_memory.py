@@ -75,7 +75,14 @@ def main(name: str, lake: str) -> None:
     records = LOGS[name]()
     data = log_of(message(1), *records, message(2))
     part = SimpleNamespace(
-        target="store:-", broker="b", log_id="l", start=0, end=len(data), log_end=len(data), delay_levels=None
+        target="store:-",
+        broker="b",
+        log_id="l",
+        start=0,
+        end=len(data),
+        log_end=len(data),
+        segment_size=1 << 30,
+        delay_levels=None,
     )
     Path("/proc/self/clear_refs").write_text("5")  # what making the log took does not count
     found = [row for batch in stage(lake, part, iter([(0, data)])) for row in batch.to_pylist()]  # type: ignore[arg-type]
