@@ -18,9 +18,9 @@ from typing import Protocol
 
 from broker_gateway.line import Line
 
-QUANTUM_S = 0.002
+QUANTUM_S = 0.0015
 """What the connections of an address may take of a turn; what they have beyond it is deferred."""
-TURN_S = 0.004
+TURN_S = 0.003
 """What may be done of a turn of what was deferred, for all addresses; who sends large requests behind it is put off."""
 _SETTINGS, _SETTINGS_A_S = 100, 20.0
 _OVERHEAD, _OVERHEAD_A_S, _BYTES_EACH = 10_000, 1000.0, 4

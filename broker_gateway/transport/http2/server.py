@@ -37,7 +37,7 @@ MAX_IDLE_S = 120.0
 """A connection without calls is closed after this time."""
 HANDSHAKE_S = 10.0
 """How long a connection may take until its first settings are here."""
-REQUEST_BYTES = 128 << 20
+REQUEST_BYTES = 96 << 20
 """Of all requests that are on their way or being served, of all connections."""
 REPLY_BYTES = 64 << 20
 """Of all replies that peers do not take."""
