@@ -13,8 +13,10 @@ _waiting: set[Later] = set()
 
 
 class Later:
-    """A call to come, on the loop that runs; `tell` is told whether the loop is about to end. Without a loop there is
-    none: the next event has to tell."""
+    """A call of `tell(ends)` on the running loop; `ends` says whether the loop is about to end.
+
+    Without a running loop there is no call: the next event has to tell.
+    """
 
     def __init__(self, tell: Callable[[bool], None]) -> None:
         self._tell = tell

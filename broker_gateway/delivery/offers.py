@@ -4,8 +4,9 @@ An append is noted once, however many groups look at the topic: its queue goes t
 number of one count. A group has the number up to which it has compared, and the queues that it has not seen the end
 of. So an append costs the same for one group and for thousands, and a look costs what came since the last one.
 
-Nothing is lost between a look and the wait behind it: `last` changes with everything offered, and who looked over
-several turns compares it before it waits (`Taker.missed`); who waits is named by `Wakeups.arrived`, which offers, too.
+Nothing is lost between a look and the wait behind it. `last` changes with everything offered, and a receive that looked
+for several turns compares it before it waits (`Taker.missed`). A waiting receive is woken by `Wakeups.arrived`, which
+also notes the append here.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from broker_gateway.delivery.queue_delivery import NEVER, QueueDelivery, QueueKe
 class DeliveryTable:
     """`QueueDelivery` by key; `first_offset` says where a group new to a queue begins.
 
-    `counted(group, change)` is told of every state that is made (1) or forgotten (-1).
+    The table calls `counted(group, 1)` when it makes a state and `counted(group, -1)` when it forgets one.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ class AutoCreatedGroups:
         )
 
     def configure(self, groups: int, queues: int, percent: int) -> None:
-        """Takes other limits; what is there stays."""
+        """Sets other limits. Groups that are already there stay, even beyond them."""
         self.groups.configure(groups, percent)
         self.queues.configure(queues, percent)
 

@@ -71,7 +71,7 @@ class MinBrokerIdChange:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """Answer to a registration: a slave is told its master."""
+    """Answer to a registration: it tells a slave where its master is."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None

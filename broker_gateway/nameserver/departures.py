@@ -22,7 +22,7 @@ WORK = 2000
 
 
 class Departures:
-    """`notify` is told the changes of least broker ids."""
+    """Calls `notify` with the brokers whose least id has changed."""
 
     def __init__(self, routes: RouteTable, notify: Callable[[list[MinBrokerIdChange]], None]) -> None:
         self._routes = routes
