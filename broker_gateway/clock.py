@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 _wall_ns: Callable[[], int] = time.time_ns
 _monotonic_ns: Callable[[], int] = time.monotonic_ns
+_monotonic_s: Callable[[], float] = time.monotonic
 
 
 def now_ms() -> int:
@@ -25,17 +26,17 @@ def monotonic_ms() -> int:
 
 def monotonic_s() -> float:
     """Seconds since some time; never goes back."""
-    return _monotonic_ns() / 1e9
+    return _monotonic_s()
 
 
 @contextlib.contextmanager
 def replaced(wall_ns: Callable[[], int], monotonic_ns: Callable[[], int]) -> Iterator[None]:
     """All clocks of this process tell these times, ns. Raises RuntimeError while they are replaced already."""
-    global _wall_ns, _monotonic_ns
+    global _wall_ns, _monotonic_ns, _monotonic_s
     if _wall_ns is not time.time_ns:
         raise RuntimeError("the clocks of this process are replaced already; end that context first")
-    _wall_ns, _monotonic_ns = wall_ns, monotonic_ns
+    _wall_ns, _monotonic_ns, _monotonic_s = wall_ns, monotonic_ns, lambda: monotonic_ns() / 1e9
     try:
         yield
     finally:
-        _wall_ns, _monotonic_ns = time.time_ns, time.monotonic_ns
+        _wall_ns, _monotonic_ns, _monotonic_s = time.time_ns, time.monotonic_ns, time.monotonic

@@ -2,6 +2,7 @@
 
 | stage | does |
 |---|---|
+| READ | requests that a turn before left are served |
 | APPEND | messages that came in go into the log, in one go |
 | WAKE | receives that waited for them are served |
 | JOURNAL | what changed is journaled, in one record; replies that waited for it are given |
@@ -28,11 +29,12 @@ log = structlog.get_logger(__name__)
 class Stage(enum.IntEnum):
     """In the order they run."""
 
-    APPEND = 0
-    WAKE = 1
-    JOURNAL = 2
-    WRITE = 3
-    LOOK = 4
+    READ = 0
+    APPEND = 1
+    WAKE = 2
+    JOURNAL = 3
+    WRITE = 4
+    LOOK = 5
 
 
 class Turn:
@@ -44,6 +46,8 @@ class Turn:
         """Whether there is work for the end of this turn."""
         self.began = 0.0
         """When the turn's first work came, by the monotonic clock: what is read now was there to be read by then."""
+        self.number = 0
+        """Of the turn: one more at each end."""
 
     def add(self, stage: Stage, work: Callable[[], None]) -> None:
         """Runs `work` in that stage of this turn, or of the next one."""
@@ -54,6 +58,7 @@ class Turn:
             asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
+        self.number += 1
         try:
             self._run_stages()
         finally:  # whatever ended it early: work that is left, and what comes, gets a turn
@@ -64,6 +69,8 @@ class Turn:
 
     def _run_stages(self) -> None:
         for waiting in self._work:  # what a stage brings for itself or an earlier one is the next turn's
+            if not waiting:
+                continue
             some = waiting.copy()
             waiting.clear()
             for work in some:

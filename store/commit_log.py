@@ -113,7 +113,8 @@ class CommitLog:
         for first, others in reversed(runs):  # the foremost last, and its size at the very end
             self._put(first, others, hold_size=first == runs[0][0])
         self.max_offset = offset
-        self._look_ahead()
+        if self.max_offset > self._prepare_at:
+            self._look_ahead()
         return placed
 
     def append_columns(
@@ -150,7 +151,8 @@ class CommitLog:
             sizes.append(some)
         segment.view[first : first + 4] = int(sizes[0][0]).to_bytes(4, "big")  # makes all of it visible
         self.max_offset = segment.start + position
-        self._look_ahead()
+        if self.max_offset > self._prepare_at:
+            self._look_ahead()
         return sizes
 
     def _encode(
@@ -254,9 +256,7 @@ class CommitLog:
         self._starts.append(start)
 
     def _look_ahead(self) -> None:
-        """Prepares what comes next, when it is time. What is appended stays so when that fails."""
-        if self.max_offset <= self._prepare_at:
-            return
+        """Prepares what comes next. What is appended stays so when that fails."""
         try:
             self._prepare()
         except Exception:

@@ -40,11 +40,14 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
 
 class Lane:
-    """Calls of one kind: `check` first, then `enter` and `leave`, or `place` around the work."""
+    """Calls of one kind: `check` first, then `enter` and `leave`, or `place` around the work.
+
+    While `under_way` is less than `free`, a call is taken and counted for no address: who has many calls a turn may
+    compare the two and count by itself.
+    """
 
     __slots__ = (
         "_capacity_option",
-        "_free",
         "_limit",
         "_peer_log",
         "_percent",
@@ -52,6 +55,7 @@ class Lane:
         "_turn",
         "_wait_option",
         "capacity",
+        "free",
         "name",
         "refused",
         "under_way",
@@ -73,8 +77,7 @@ class Lane:
         self.refused = 0
         self._shares = Shares()
         """Of calls that entered when more than `free` were under way."""
-        self._free = 0
-        """The shares', at hand for every call."""
+        self.free = 0
         self._limit = ""
         """What is shared out, as `name=value`."""
         self._percent = 100
@@ -86,7 +89,7 @@ class Lane:
         places = self.capacity if shared is None else min(shared, self.capacity)
         self._percent = config.lake.lake_max_share_per_address
         self._shares.share_out(places, self._percent)
-        self._free = self._shares.free
+        self.free = min(self._shares.free, self.capacity)
         option = camel(self._capacity_option) if places == self.capacity else "lakeMaxWaitingReceives"
         self._limit = f"{option}={places}"
         limited = check_waiting and bool(self._wait_option) and broker.broker_fast_failure_enable
@@ -109,7 +112,7 @@ class Lane:
                 f"the broker is busy: {self.under_way} {self.name} calls are under way "
                 f"({camel(self._capacity_option)}={self.capacity}); try again later",
             )
-        if self.under_way >= self._free and self._shares.refuse(host_of(peer), self.under_way):
+        if self.under_way >= self.free and self._shares.refuse(host_of(peer), self.under_way):
             self.refused += 1
             raise ServiceError(pb.TOO_MANY_REQUESTS, self._share_taken(host_of(peer)))
 
@@ -124,8 +127,10 @@ class Lane:
 
     def late(self, since_s: float) -> ServiceError | None:
         """TOO_MANY_REQUESTS for a call that has waited too long since then, by `clock.monotonic_s`."""
+        if not self.wait_s:
+            return None
         waited = monotonic_s() - since_s
-        if not self.wait_s or waited <= self.wait_s:
+        if waited <= self.wait_s:
             return None
         self.refused += 1
         return ServiceError(
@@ -137,7 +142,7 @@ class Lane:
     def enter(self, peer: str) -> str:
         """Counts a call of `peer` (`host:port`) that is under way; what it returns is to be given to `leave`."""
         self.under_way += 1
-        if self.under_way <= self._free:
+        if self.under_way <= self.free:
             return ""
         host = host_of(peer)
         self._shares.count(host)

@@ -42,12 +42,12 @@ class BrokerProperties:
 
     def encoded(self, topic: str, attempt: int = 0) -> bytes:
         """As a record of `topic` holds them."""
-        return _encoded(self, topic, attempt)
+        return _encoded(self.region, self.cluster, self.trace_on, topic, attempt)
 
     @property
     def most_bytes(self) -> int:
         """`encoded` has at most so many, whatever the topic."""
-        return len(_encoded(self, "x" * RETRY_TOPIC_MAX_LENGTH, -(1 << 31)))
+        return len(self.encoded("x" * RETRY_TOPIC_MAX_LENGTH, -(1 << 31)))
 
 
 def born_property(ms: int) -> bytes:
@@ -56,14 +56,14 @@ def born_property(ms: int) -> bytes:
 
 
 @lru_cache(maxsize=8192)
-def _encoded(properties: BrokerProperties, topic: str, attempt: int) -> bytes:
+def _encoded(region: str, cluster: str, trace_on: bool, topic: str, attempt: int) -> bytes:
     return encode_properties(
         {
-            "MSG_REGION": properties.region,
-            "CLUSTER": properties.cluster,
+            "MSG_REGION": region,
+            "CLUSTER": cluster,
             "PGROUP": topic,
             "RECONSUME_TIME": str(attempt),
-            "TRACE_ON": str(properties.trace_on).lower(),
+            "TRACE_ON": str(trace_on).lower(),
         }
     )
 

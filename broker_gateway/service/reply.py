@@ -30,7 +30,12 @@ class Reply(Generic[T]):
         self._callback: Callable[[T], None] | None = None
         self._on_cancel = on_cancel
         self._lane = lane
-        self._entered = "" if lane is None else lane.enter(peer)
+        self._entered = ""
+        if lane is not None:
+            if lane.under_way < lane.free:
+                lane.under_way += 1
+            else:
+                self._entered = lane.enter(peer)
         self._value: T | None = None
         self.done = False
         """Whether it was set, or nobody waits for it any more."""
@@ -41,11 +46,17 @@ class Reply(Generic[T]):
             return
         self.done = True
         if self._lane is not None:
-            self._lane.leave(self._entered)
+            if self._entered:
+                self._lane.leave(self._entered)
+            else:
+                self._lane.under_way -= 1
         self._value = value
         callback, self._callback, self._on_cancel = self._callback, None, None  # no cycle stays behind
         if callback is not None:
-            _tell(callback, value)
+            try:
+                callback(value)
+            except Exception:
+                log.exception("a reply could not be passed on")
 
     def when_set(self, callback: Callable[[T], None]) -> None:
         """Calls `callback` with the reply, at once if it is there already. One callback."""
@@ -63,7 +74,10 @@ class Reply(Generic[T]):
             self._lane.leave(self._entered)
         on_cancel, self._callback, self._on_cancel = self._on_cancel, None, None
         if on_cancel is not None:
-            _tell(on_cancel)
+            try:
+                on_cancel()
+            except Exception:
+                log.exception("a service was not told that nobody waits for its reply")
 
     def abandon(self) -> None:
         """It will not be given, and nobody is told: the call was refused another way."""
@@ -75,10 +89,3 @@ class Reply(Generic[T]):
         waiter.add_done_callback(lambda ended: self.cancel() if ended.cancelled() else None)
         self.when_set(lambda value: None if waiter.done() else waiter.set_result(value))
         return (yield from waiter.__await__())
-
-
-def _tell(callback: Callable[..., None], *values: object) -> None:
-    try:
-        callback(*values)
-    except Exception:
-        log.exception("a reply could not be passed on")

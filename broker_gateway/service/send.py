@@ -11,8 +11,8 @@ import asyncio
 import itertools
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -76,7 +76,7 @@ class _Call:
     records: list[PendingRecord] | PendingColumns
     message_ids: list[bytes]
     size: int
-    read_at: float = field(default_factory=monotonic_s)
+    read_at: float = 0.0
     offsets: Sequence[int] = ()
 
 
@@ -107,10 +107,10 @@ class SendService:
         self._next_queue = itertools.count()
         self._turn: list[_Call] = []
         self._turn_bytes = 0
-        self._turn_began = 0.0
         self._busy = False
         self._limits = Limits.of(config)
         self._brokers = BrokerProperties.of_config(config)
+        self._tail_of = lru_cache(maxsize=8192)(self._brokers.encoded)
         self._columns: SendColumns | None = None
         self.configure(config)
 
@@ -145,7 +145,8 @@ class SendService:
         `request` is a SendMessageRequest. Raises ServiceError when nothing of the call was taken, RpcError when
         the request is none.
         """
-        self._lane.check_room(context.peer)
+        if self._lane.under_way >= self._lane.free:
+            self._lane.check_room(context.peer)
         if self._forbidden is not None:
             raise ServiceError(pb.FORBIDDEN, self._forbidden)
         if self._busy:
@@ -158,8 +159,8 @@ class SendService:
         if refusal is not None:
             raise ServiceError(pb.INTERNAL_SERVER_ERROR, refusal)
         call = self._call(request, context.peer)
+        call.read_at = monotonic_s()
         if not self._turn:
-            self._turn_began = time.perf_counter()
             self._ends.add(Stage.APPEND, partial(self._end_turn, self._turn))
         self._turn.append(call)
         self._turn_bytes += call.size
@@ -188,7 +189,7 @@ class SendService:
             self._failed(topic.name, len(records))
             raise
         records.topic = topic.name
-        records.tail = self._brokers.encoded(topic.name)
+        records.tail = self._tail_of(topic.name)
         answer: Reply[bytes] = Reply(None, self._lane, source)
         return _Call(answer, topic.name, records.queue_id, records, usual.message_ids, size)
 
@@ -223,31 +224,38 @@ class SendService:
         if turn is not self._turn or not turn:
             return  # it grew so large that it was ended already
         self._turn, self._turn_bytes = [], 0
-        turn = self._in_time(turn)
+        began = turn[0].read_at  # the others were read later
+        late = self._lane.late(began)
+        if late is not None:
+            turn = self._in_time(turn, late)
+        stored = self._append(turn) if len(turn) == 1 else self._append_kinds(turn)
+        if not stored:
+            return
+        self._announce(stored)
+        if self._sync:
+            self._answer_flushed(stored, began)
+        else:
+            self._answer(stored, OK, monotonic_s() - began)
+
+    def _append_kinds(self, turn: list[_Call]) -> list[_Call]:
+        """`_append` for calls of any kind."""
         stored = []
         for kind in (PendingColumns, list):
             calls = [call for call in turn if type(call.records) is kind]
             if calls:
                 stored += self._append(calls)
-        if not stored:
-            return
-        self._announce(stored)
-        if self._sync:
-            self._answer_flushed(stored, self._turn_began)
-        else:
-            self._answer(stored, OK, time.perf_counter() - self._turn_began)
+        return stored
 
-    def _in_time(self, turn: list[_Call]) -> list[_Call]:
-        """Those calls that have not waited too long; the others have their answer."""
-        kept = []
-        for number, call in enumerate(turn):  # in the order they were read
-            late = self._lane.late(call.read_at)
-            if late is None:
-                kept += turn[number:]
-                break
+    def _in_time(self, turn: list[_Call], late: ServiceError | None) -> list[_Call]:
+        """Those calls that have not waited too long; the others, the first because of `late`, have their answer."""
+        kept = 0
+        while late is not None:
+            call = turn[kept]
             call.answer.set(rpc.SendMessageResponse(status=late.status).SerializeToString())
             self._failed(call.topic, len(call.message_ids))
-        return kept
+            kept += 1
+            late = self._lane.late(turn[kept].read_at) if kept < len(turn) else None
+        return turn[kept:]
 
     def _append(self, calls: list[_Call]) -> list[_Call]:
         """Those calls whose messages are in the log; the others have their answer. All are of one kind.
@@ -289,8 +297,8 @@ class SendService:
 
     def _announce(self, stored: list[_Call]) -> None:
         """Tells who waits that messages arrived; what goes wrong there is no business of those who sent."""
-        arrived: dict[str, set[int]] = {}
-        for call in stored:
+        arrived = {stored[0].topic: {stored[0].queue_id}}
+        for call in stored[1:]:
             arrived.setdefault(call.topic, set()).add(call.queue_id)
         for topic, queue_ids in arrived.items():
             try:
@@ -314,7 +322,7 @@ class SendService:
         def finish(status: pb.Status) -> None:
             timer.cancel()
             if stored:
-                self._answer(stored, status, time.perf_counter() - began)
+                self._answer(stored, status, monotonic_s() - began)
                 stored.clear()
 
         def from_flusher(error: BaseException | None) -> None:
@@ -343,7 +351,15 @@ class SendService:
             sums[0] += 1
             sums[1] += len(call.message_ids)
             sums[2] += call.size
-            call.answer.set(_stored(call, status))
+            try:
+                if status is OK:
+                    reply = shortcuts.sent(call.message_ids, call.offsets)
+                else:
+                    reply = send_response(status, call.message_ids, call.offsets).SerializeToString()
+            except Exception as error:
+                log.exception("an answer could not be made", call="SendMessage", topic=call.topic)
+                reply = rpc.SendMessageResponse(status=status_of(error)).SerializeToString()
+            call.answer.set(reply)
         for topic, (count, messages, size) in counted.items():
             self._metrics.sent(topic, count, messages, size, seconds)
             self._minutes.count(topic, "", messages, size, seconds, calls=count, failed=status is not OK)
@@ -370,17 +386,6 @@ def send_response(
             for each, offset in zip(map(bytes.decode, message_ids), offsets, strict=True)
         ],
     )
-
-
-def _stored(call: _Call, status: pb.Status) -> bytes:
-    """The reply to a call whose messages are in the log."""
-    try:
-        if status is OK:
-            return shortcuts.sent(call.message_ids, call.offsets)
-        return send_response(status, call.message_ids, call.offsets).SerializeToString()
-    except Exception as error:
-        log.exception("an answer could not be made", call="SendMessage", topic=call.topic)
-        return rpc.SendMessageResponse(status=status_of(error)).SerializeToString()
 
 
 def _refused(topic: str, error: Exception) -> bytes:

@@ -76,6 +76,7 @@ class Call:
 
     __slots__ = (
         "_active",
+        "_awaited",
         "_buffer",
         "_compress",
         "_connection",
@@ -134,6 +135,7 @@ class Call:
         self._responded = False
         self._done = False
         self._using = 0
+        self._awaited = False  # by `requests`, which knows of it until it has its requests, or ends
 
     # ----- from the engine -----
 
@@ -143,8 +145,9 @@ class Call:
             self._refuse(405)
             return
         content_type = fields.get("content-type", b"")
-        if not content_type.startswith(b"application/grpc") or content_type.startswith(
-            b"application/grpc-web"
+        if content_type != b"application/grpc" and (
+            not content_type.startswith(b"application/grpc")
+            or content_type.startswith(b"application/grpc-web")
         ):
             self._refuse(415)
             return
@@ -168,6 +171,7 @@ class Call:
             return
         self._method = found
         self._context = CallContext(Metadata(fields), self._connection.peer, remaining, self._local_endpoint)
+        self._awaited = not ended or found.client_streaming
         if found.client_streaming:
             self._queue = RequestStream(
                 self,
@@ -197,7 +201,7 @@ class Call:
             if last:
                 self.ended()
         elif last and not self._buffer:
-            self._parse_whole(payload)
+            self._serve_whole(payload)
         else:
             self._collect(payload)
             if last:
@@ -215,7 +219,7 @@ class Call:
                 self._queue.end()
             return
         buffer, self._buffer = self._buffer, b""
-        self._parse_whole(buffer)
+        self._serve_whole(buffer)
 
     def _collect(self, payload: bytes) -> None:
         """Keeps a piece of a request that came in several."""
@@ -234,14 +238,6 @@ class Call:
         except FramingError as error:
             self.fail(error.code, error.message)
 
-    def _parse_whole(self, buffer: bytes | bytearray) -> None:
-        """The one request of a call, complete. A large one waits for a turn in which not so much was done yet."""
-        if len(buffer) > (_LARGE_PACKED if buffer[:1] == b"\1" else _LARGE) and self._connection.crowded:
-            self._buffer = buffer
-            self._connection.put_off(self)
-        else:
-            self._serve_whole(buffer)
-
     @property
     def host(self) -> str:
         """Whose share of a turn it takes."""
@@ -251,11 +247,23 @@ class Call:
         """Serves the request that was put off, unless the call ended meanwhile."""
         buffer, self._buffer = self._buffer, b""
         if not self._done:
-            self._serve_whole(buffer)
+            self._serve_whole(buffer, put_off=True)
 
-    def _serve_whole(self, buffer: bytes | bytearray) -> None:
+    def _serve_whole(self, buffer: bytes | bytearray, put_off: bool = False) -> None:
+        """The one request of a call, complete. A large one waits for a turn in which not so much was done yet, once."""
         assert self._method is not None
-        self._requests.finished(self)
+        if (
+            len(buffer) > _LARGE_PACKED
+            and (len(buffer) > _LARGE or buffer[0] == 1)
+            and not put_off
+            and self._connection.crowded
+        ):
+            self._buffer = buffer
+            self._connection.put_off(self)
+            return
+        if self._awaited:
+            self._awaited = False
+            self._requests.finished(self)
         try:
             if len(buffer) < PREFIX_BYTES:
                 raise FramingError("INTERNAL", "the call ends before its request")
@@ -317,7 +325,7 @@ class Call:
         if compressed:
             payload = unpacked(payload, self._encoding, self._method.limits)
         size = len(payload)
-        if self._using or size > COUNTED_BYTES:
+        if size > COUNTED_BYTES or self._using:
             self._use(size)
         try:
             return self._method.parse(payload)
@@ -543,13 +551,18 @@ class Call:
         self._active.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        self._cancel()
+        if self._reply is not None or self._task is not None:
+            self._cancel()
         self._outgoing = None
-        self._drop_requests()
+        self._buffer = b""
+        if self._awaited or self._using or self._queue is not None:
+            self._drop_requests()
 
     def _drop_requests(self) -> None:
         """The call is answered or has failed: nothing of its requests is kept, though its response may be on its way."""
-        self._requests.finished(self)
+        if self._awaited:
+            self._awaited = False
+            self._requests.finished(self)
         if self._using:
             self._requests.used(self._using)
             self._using = 0

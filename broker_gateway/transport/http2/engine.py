@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
 import structlog
@@ -103,6 +103,47 @@ class Connection(asyncio.Protocol):
     `on_open` and `on_close` tell the server of it, `on_tls` that it spoke TLS where none is taken. `last_heard` is the time of the last bytes, monotonic s.
     """
 
+    # More than 30 attributes: without slots the interpreter would look up each of them, and each method, by name.
+    __slots__ = (
+        "_called",
+        "_closing",
+        "_deferred",
+        "_draining",
+        "_ending",
+        "_first",
+        "_handler",
+        "_last_ping",
+        "_least_ping_interval_s",
+        "_left",
+        "_lost",
+        "_on_close",
+        "_on_open",
+        "_on_tls",
+        "_overhead",
+        "_pace",
+        "_paused",
+        "_place",
+        "_replies",
+        "_scheduled",
+        "_share",
+        "_spare",
+        "_state",
+        "_strikes",
+        "_transport",
+        "_turn",
+        "_unread",
+        "_unwritten",
+        "_waiting",
+        "called_at",
+        "full",
+        "host",
+        "last_heard",
+        "opened_at",
+        "peer",
+        "pinged_at",
+        "settled",
+    )
+
     def __init__(
         self,
         turn: Turn,
@@ -147,12 +188,14 @@ class Connection(asyncio.Protocol):
         self._strikes = 0
         self._last_ping = 0.0
         self._unread: deque[bytes] = deque()
-        self._frames: Iterator[Any] = iter(())
+        self._left: list[Any] = []  # frames of an earlier turn
         self._deferred = False
         self._ending: deque[StreamHandler] = deque()  # calls to be stopped, of a connection that is closed
         self._lost = False
         self._waiting = 0  # bytes of replies
         self._unwritten = 0  # of them, those that the peer's socket does not take
+        self.full = False
+        """Whether so many bytes of replies wait that no more may."""
         self.peer = self.host = ""
         self.opened_at = self.last_heard = self.called_at = time.monotonic()
         self._overhead = Overhead(self.opened_at)
@@ -166,6 +209,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         address = self._transport.get_extra_info("peername") or ("", 0)
         self.host = network_of(address[0])
+        self._share = self._pace.share(self.host)
         self.peer = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
         self._transport.set_write_buffer_limits(high=1 << 20)
         self._state.begin()
@@ -180,7 +224,7 @@ class Connection(asyncio.Protocol):
         if self._deferred:
             self._unread.append(data)
             return
-        until = self._pace.until(self.host, now)
+        until = self._share.until(now)
         if len(data) > _DECODED_BYTES or until <= now:
             self._unread.extend(
                 [data[at : at + _DECODED_BYTES] for at in range(0, len(data), _DECODED_BYTES)]
@@ -188,7 +232,7 @@ class Connection(asyncio.Protocol):
             self._serve_unread(until)
         elif not self._serve(data, until):
             self._defer()
-        self._pace.spent(self.host, time.monotonic() - now)
+        self._share.took(time.monotonic() - now)
 
     def go_on(self, until: float) -> None:
         """Serves some of what a turn before left."""
@@ -226,28 +270,29 @@ class Connection(asyncio.Protocol):
         `data` must be empty unless all were before.
         """
         state = self._state
-        done = True
         try:
-            if data:
-                self._frames = iter(state.receive(data))
-            for count, frame in enumerate(self._frames, 1):
-                try:
-                    self._dispatch(frame)
-                except H2StreamError as error:
-                    self._reset_stream(error)
-                if not count % _LOOK_EVERY and time.monotonic() > until:
-                    done = False
+            frames = state.receive(data) if data else self._left
+            at = 0
+            while at < len(frames):
+                for frame in frames[at : at + _LOOK_EVERY]:
+                    try:
+                        self._dispatch(frame)
+                    except H2StreamError as error:
+                        self._reset_stream(error)
+                at += _LOOK_EVERY
+                if at < len(frames) and time.monotonic() > until:
                     break
+            self._left = frames[at:]
             flags = state.maybe_goaway_reply()
             if flags:
                 self._after(flags)
         except H2Error as error:
             reason = error.args[0] if error.args and isinstance(error.args[0], int) else 1
-            self._frames = iter(())
+            self._left = []
             self._turn_away(reason)
             return True
         self._wake()
-        return done
+        return not self._left
 
     def eof_received(self) -> bool:
         return False
@@ -256,7 +301,7 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self._closing = True
         self._unread.clear()
-        self._frames = iter(())
+        self._left = []
         self._lost = True
         self._fail("connection closed")
 
@@ -265,8 +310,8 @@ class Connection(asyncio.Protocol):
         self._ending.extend(handler for handler, _ in self._state.fail(ConnectionClosedError(reason)))
         if not self._deferred:
             now = time.monotonic()
-            self._end(self._pace.until(self.host, now))
-            self._pace.spent(self.host, time.monotonic() - now)
+            self._end(self._share.until(now))
+            self._share.took(time.monotonic() - now)
 
     def _end(self, until: float) -> None:
         while self._ending and time.monotonic() < until:
@@ -283,6 +328,7 @@ class Connection(asyncio.Protocol):
             self._waiting = 0
             self._replies.holds(self, 0)
             self._place.leave()
+            self._pace.leave(self._share)
             self._on_close(self)
 
     def pause_writing(self) -> None:
@@ -376,6 +422,7 @@ class Connection(asyncio.Protocol):
         """Counts bytes of replies that wait until the peer takes them."""
         if count and self._transport is not None and not self._closing:
             self._waiting += count
+            self.full = self._waiting > CONNECTION_BYTES
             self._replies.holds(self, self._waiting)
 
     @property
@@ -386,11 +433,6 @@ class Connection(asyncio.Protocol):
     def put_off(self, work: Backlogged) -> None:
         """Lets `work` go on in a later turn."""
         self._pace.defer(work)
-
-    @property
-    def full(self) -> bool:
-        """Whether so many bytes of replies wait that no more may."""
-        return self._waiting > CONNECTION_BYTES
 
     # ----- for the server -----
 

@@ -2,7 +2,7 @@
 
 | what | bound |
 |---|---|
-| all | QUANTUM_S a turn for the connections of an address; what is left is served in later turns, the addresses in turns |
+| all | QUANTUM_S a turn for the connections of an address, ALONE_S while no other has work; what is left is served in later turns, the addresses in turns |
 | large requests | none in a turn of which TURN_S were taken, by whomever: with many addresses each brings one |
 | SETTINGS | 100 at once, 20 a second |
 | WINDOW_UPDATE, PRIORITY, acknowledged PING | 10,000 at once, 1,000 a second, and one for each 4 bytes sent to the peer |
@@ -12,14 +12,17 @@ The engine bounds empty DATA and CONTINUATION frames, sizes of header blocks and
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Protocol
 
+from broker_gateway.clock import monotonic_s
 from broker_gateway.line import Line
+from broker_gateway.turn import Stage, Turn
 
 QUANTUM_S = 0.0015
 """What the connections of an address may take of a turn; what they have beyond it is deferred."""
+ALONE_S = 0.004
+"""The same, of an address that had the turn before for itself: the fewer turns, the less each call costs."""
 TURN_S = 0.003
 """What may be done of a turn of what was deferred, for all addresses; who sends large requests behind it is put off."""
 _SETTINGS, _SETTINGS_A_S = 100, 20.0
@@ -36,41 +39,102 @@ class Backlogged(Protocol):
         """Does some of it, up to a time; what is still left is deferred again."""
 
 
-class Pace:
-    """Shares the turns of the event loop between the addresses that connections come from.
+class Share:
+    """What the connections of one address take of the turns.
 
     An address that took more than its share of a turn, by one large request perhaps, waits for as many turns longer.
     """
 
-    def __init__(self) -> None:
+    __slots__ = ("_number", "_pace", "_turn", "connections", "host", "spent")
+
+    def __init__(self, host: str, turn: Turn, pace: Pace) -> None:
+        self.host = host
+        self._turn = turn
+        self._pace = pace
+        self._number = turn.number
+        self.spent = 0.0
+        """Seconds of this turn, and what was too much in those before."""
+        self.connections = 0
+
+    def until(self, now: float) -> float:
+        """Up to when a connection may serve, by the monotonic clock; `now` or before it: not in this turn."""
+        if self._number != self._turn.number:
+            self._begin()
+        return now + self._pace.quantum - self.spent
+
+    def _begin(self) -> None:
+        """A turn in which the address has work."""
+        pace, number = self._pace, self._turn.number
+        self._number = number
+        if pace.number == number:
+            pace.addresses += 1
+            pace.quantum = QUANTUM_S
+        else:
+            pace.number = number
+            pace.quantum = ALONE_S if pace.addresses < 2 else QUANTUM_S
+            pace.addresses = 1
+        self.spent = self.spent - pace.quantum if self.spent > pace.quantum else 0.0
+
+    def took(self, seconds: float) -> None:
+        """What a connection took of this turn, since it was told `until` when."""
+        self.spent += seconds
+        if self.spent > self._pace.quantum:
+            self._pace.owed(self)
+
+
+class Pace:
+    """Shares the turns of the event loop between the addresses that connections come from."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._shares: dict[str, Share] = {}
+        self._owing: dict[str, Share] = {}
         self._waiting: Line[Backlogged] = Line()
         self._scheduled = False
-        self._spent: dict[str, float] = {}
-        """Seconds by address, of this turn and what was too much in those before."""
-        self._taken = 0.0
-        """Seconds of this turn, by all addresses."""
+        self.number = turn.number
+        """Of the last turn in which any address had work."""
+        self.addresses = 0
+        """How many had some in that turn."""
+        self.quantum = ALONE_S
+        """What an address may take of that turn, s."""
 
-    def until(self, host: str, now: float) -> float:
-        """Up to when a connection of `host` may serve, by the monotonic clock; `now` or before it: not in this turn."""
-        return now + QUANTUM_S - self._spent.get(host, 0.0)
+    def share(self, host: str) -> Share:
+        """The share of `host`, for one more connection."""
+        share = self._shares.get(host)
+        if share is None:
+            share = self._shares[host] = Share(host, self._turn, self)
+        share.connections += 1
+        return share
 
-    def spent(self, host: str, seconds: float) -> None:
-        """What a connection of `host` took of this turn."""
-        if not self._spent:
-            asyncio.get_running_loop().call_soon(self._turn_over)
-        self._spent[host] = self._spent.get(host, 0.0) + seconds
-        self._taken += seconds
+    def leave(self, share: Share) -> None:
+        """A connection is gone; what its address owes is kept until it has waited for it."""
+        share.connections -= 1
+        self._forget(share)
+
+    def _forget(self, share: Share) -> None:
+        if not share.connections and share.host not in self._owing:
+            self._shares.pop(share.host, None)
+
+    def owed(self, share: Share) -> None:
+        """An address took more than its share: the turns go on until it has waited for that."""
+        if not self._owing:
+            self._turn.add(Stage.READ, self._pay)
+        self._owing[share.host] = share
+
+    def _pay(self) -> None:
+        now = time.monotonic()
+        for share in list(self._owing.values()):
+            share.until(now)
+            if share.spent <= self.quantum:
+                del self._owing[share.host]
+                self._forget(share)
+        if self._owing:
+            self._turn.add(Stage.READ, self._pay)
 
     @property
     def crowded(self) -> bool:
         """Whether so much was done in this turn that large requests are put off to others."""
-        return self._taken > TURN_S
-
-    def _turn_over(self) -> None:
-        self._taken = 0.0
-        self._spent = {host: spent - QUANTUM_S for host, spent in self._spent.items() if spent > QUANTUM_S}
-        if self._spent:
-            asyncio.get_running_loop().call_soon(self._turn_over)
+        return self._turn.scheduled and monotonic_s() - self._turn.began > TURN_S
 
     def defer(self, connection: Backlogged) -> None:
         """Lets `connection` go on in a later turn; addresses take turns, and so do the connections of one."""
@@ -80,7 +144,7 @@ class Pace:
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._go_on)
+            self._turn.add(Stage.READ, self._go_on)
 
     def _go_on(self) -> None:
         """The addresses that have something left of their shares take turns, as far as the time goes."""
@@ -89,20 +153,24 @@ class Pace:
         end, passed = now + TURN_S, 0
         try:
             while passed < self._waiting.hosts and now < end:
-                until = self.until(self._waiting.next_host, now)
+                share = self._share_of(self._waiting.next_host)
+                until = share.until(now)
                 if until <= now:
                     self._waiting.pass_over()
                     passed += 1
                     continue
                 passed = 0
-                connection = self._waiting.pop()
-                connection.go_on(until)
+                self._waiting.pop().go_on(until)
                 after = time.monotonic()
-                self.spent(connection.host, after - now)
+                share.took(after - now)
                 now = after
         finally:
             if self._waiting:
                 self._schedule()
+
+    def _share_of(self, host: str) -> Share:
+        """Of a host whose connections may be gone."""
+        return self._shares.get(host) or Share(host, self._turn, self)
 
 
 class Overhead:

@@ -48,7 +48,8 @@ class Requests:
     def finished(self, call: Holder) -> None:
         """The request is complete, or will not be."""
         self._unfinished.pop(call, None)
-        self.held -= self._waiting.pop(call, 0)
+        if self._waiting:
+            self.held -= self._waiting.pop(call, 0)
 
     def wait(self, call: Holder, count: int) -> None:
         """`call` holds so many bytes more that wait; this may end it, and others."""

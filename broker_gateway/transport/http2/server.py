@@ -78,7 +78,7 @@ class Http2Server:
         self._methods: dict[str, Method] = {}
         self._requests = Requests(REQUEST_BYTES)
         self._replies = Replies(REPLY_BYTES, _closed_for_replies(Seldom("closed")))
-        self._pace = Pace()
+        self._pace = Pace(turn)
         self._calls: set[Call] = set()
         self._connections: set[Connection] = set()
         self._sniffing: dict[socket.socket, tuple[asyncio.TimerHandle, Place]] = {}

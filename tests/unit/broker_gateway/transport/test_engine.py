@@ -12,7 +12,7 @@ from hpack import Encoder
 
 from broker_gateway.places import Places
 from broker_gateway.transport.http2.engine import Connection
-from broker_gateway.transport.http2.pace import Pace
+from broker_gateway.transport.http2.pace import Pace, Share
 from broker_gateway.transport.http2.replies import Replies
 from broker_gateway.turn import Turn
 from tests.echo_service import SERVICE
@@ -85,9 +85,10 @@ def connected(
     """A connection whose peer has sent its first settings, on the event loop that runs; `events` has its end."""
     place = Places(lambda: 10).take("127.0.0.1", lambda: None)
     assert place is not None
+    turn = Turn()
     connection = Connection(
-        Turn(),
-        pace or Pace(),
+        turn,
+        pace or Pace(turn),
         Replies(1 << 20, lambda *_: None),
         place,
         lambda of: call(),
@@ -161,7 +162,7 @@ def test_calls_of_a_connection_that_is_lost_are_ended_in_several_turns() -> None
 
 def test_connections_that_are_lost_together_share_what_their_address_has_of_a_turn() -> None:
     async def run() -> tuple[int, list[str]]:
-        pace, events = Pace(), list[str]()
+        pace, events = Pace(Turn()), list[str]()
         connections = [
             connected(lambda: Call(events, stopping_s=A_WHILE_S), events, pace)[0] for _ in range(20)
         ]
@@ -208,7 +209,7 @@ class Backlog:
 
 def test_addresses_take_turns_however_many_connections_one_has() -> None:
     async def run() -> list[str]:
-        pace, order = Pace(), list[str]()
+        pace, order = Pace(Turn()), list[str]()
         for _ in range(50):
             pace.defer(Backlog("one", pace, order, 4))
         pace.defer(Backlog("other", pace, order, 10))
@@ -220,21 +221,23 @@ def test_addresses_take_turns_however_many_connections_one_has() -> None:
     assert last < 30, "ten times, with as many of the other address between them"
 
 
-def test_an_address_that_waits_longer_costs_a_turn_the_same_however_many_connections_it_has() -> None:
+def test_an_address_that_waits_longer_costs_a_turn_the_same_however_many_connections_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def run() -> int:
-        pace, order = Pace(), list[str]()
+        pace, order = Pace(Turn()), list[str]()
         for _ in range(5000):
             pace.defer(Backlog("one", pace, order, 1))
         asked = 0
-        until = pace.until
+        until = Share.until
 
-        def counted(host: str, now: float) -> float:
+        def counted(share: Share, now: float) -> float:
             nonlocal asked
             asked += 1
-            return until(host, now)
+            return until(share, now)
 
-        pace.until = counted  # type: ignore[method-assign]
-        pace.spent("one", 1.0)
+        monkeypatch.setattr(Share, "until", counted)
+        pace.share("one").took(1.0)
         for _ in range(20):
             await asyncio.sleep(0)
         assert not order
@@ -245,8 +248,8 @@ def test_an_address_that_waits_longer_costs_a_turn_the_same_however_many_connect
 
 def test_an_address_that_took_too_much_of_a_turn_waits_longer() -> None:
     async def run() -> list[str]:
-        pace, order = Pace(), list[str]()
-        pace.spent("one", 1.0)
+        pace, order = Pace(Turn()), list[str]()
+        pace.share("one").took(1.0)
         pace.defer(Backlog("one", pace, order, 1))
         pace.defer(Backlog("other", pace, order, 100))
         await turns_until(lambda: len(order) == 101)
