@@ -47,7 +47,7 @@ class Turn:
         self.began = 0.0
         """When the turn's first work came, by the monotonic clock: what is read now was there to be read by then."""
         self.number = 0
-        """Of the turn: one more at each end."""
+        """Of the turn: it is raised before the first stage, so that what READ serves and the reads behind it are one turn."""
 
     def add(self, stage: Stage, work: Callable[[], None]) -> None:
         """Runs `work` in that stage of this turn, or of the next one."""

@@ -42,8 +42,8 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 class Lane:
     """Calls of one kind: `check` first, then `enter` and `leave`, or `place` around the work.
 
-    While `under_way` is less than `free`, a call is taken and counted for no address: who has many calls a turn may
-    compare the two and count by itself.
+    While `under_way` is less than `free`, a call is taken and counted for no address: sends, which are many, compare the
+    two by themselves.
     """
 
     __slots__ = (
@@ -78,6 +78,7 @@ class Lane:
         self._shares = Shares()
         """Of calls that entered when more than `free` were under way."""
         self.free = 0
+        """So many calls under way are nobody's share."""
         self._limit = ""
         """What is shared out, as `name=value`."""
         self._percent = 100

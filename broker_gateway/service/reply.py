@@ -30,12 +30,7 @@ class Reply(Generic[T]):
         self._callback: Callable[[T], None] | None = None
         self._on_cancel = on_cancel
         self._lane = lane
-        self._entered = ""
-        if lane is not None:
-            if lane.under_way < lane.free:
-                lane.under_way += 1
-            else:
-                self._entered = lane.enter(peer)
+        self._entered = "" if lane is None else lane.enter(peer)
         self._value: T | None = None
         self.done = False
         """Whether it was set, or nobody waits for it any more."""
@@ -46,10 +41,7 @@ class Reply(Generic[T]):
             return
         self.done = True
         if self._lane is not None:
-            if self._entered:
-                self._lane.leave(self._entered)
-            else:
-                self._lane.under_way -= 1
+            self._lane.leave(self._entered)
         self._value = value
         callback, self._callback, self._on_cancel = self._callback, None, None  # no cycle stays behind
         if callback is not None:

@@ -12,7 +12,7 @@ import itertools
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -110,7 +110,6 @@ class SendService:
         self._busy = False
         self._limits = Limits.of(config)
         self._brokers = BrokerProperties.of_config(config)
-        self._tail_of = lru_cache(maxsize=8192)(self._brokers.encoded)
         self._columns: SendColumns | None = None
         self.configure(config)
 
@@ -189,7 +188,7 @@ class SendService:
             self._failed(topic.name, len(records))
             raise
         records.topic = topic.name
-        records.tail = self._tail_of(topic.name)
+        records.tail = self._brokers.encoded(topic.name)
         answer: Reply[bytes] = Reply(None, self._lane, source)
         return _Call(answer, topic.name, records.queue_id, records, usual.message_ids, size)
 
@@ -248,14 +247,14 @@ class SendService:
 
     def _in_time(self, turn: list[_Call], late: ServiceError | None) -> list[_Call]:
         """Those calls that have not waited too long; the others, the first because of `late`, have their answer."""
-        kept = 0
+        refused = 0
         while late is not None:
-            call = turn[kept]
+            call = turn[refused]
             call.answer.set(rpc.SendMessageResponse(status=late.status).SerializeToString())
             self._failed(call.topic, len(call.message_ids))
-            kept += 1
-            late = self._lane.late(turn[kept].read_at) if kept < len(turn) else None
-        return turn[kept:]
+            refused += 1
+            late = self._lane.late(turn[refused].read_at) if refused < len(turn) else None
+        return turn[refused:]
 
     def _append(self, calls: list[_Call]) -> list[_Call]:
         """Those calls whose messages are in the log; the others have their answer. All are of one kind.

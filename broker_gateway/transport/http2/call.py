@@ -135,7 +135,9 @@ class Call:
         self._responded = False
         self._done = False
         self._using = 0
-        self._awaited = False  # by `requests`, which knows of it until it has its requests, or ends
+        self._awaited = (
+            False  # whether `requests` may hold an entry of it: until its request is complete, or it ends
+        )
 
     # ----- from the engine -----
 
@@ -336,6 +338,9 @@ class Call:
         self._requests.used(self._using)
         self._using = 0
         if not self._requests.use(size):
+            raise FramingError("RESOURCE_EXHAUSTED", "too many bytes of requests are held; try again later")
+        if self._done:  # it was the one that gave way
+            self._requests.used(size)
             raise FramingError("RESOURCE_EXHAUSTED", "too many bytes of requests are held; try again later")
         self._using = size
 

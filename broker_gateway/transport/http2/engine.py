@@ -325,7 +325,7 @@ class Connection(asyncio.Protocol):
             self._pace.defer(self)
         elif self._lost:
             self._lost = False  # told once
-            self._waiting = 0
+            self._waiting, self.full = 0, False
             self._replies.holds(self, 0)
             self._place.leave()
             self._pace.leave(self._share)

@@ -3,7 +3,7 @@
 | what | bound |
 |---|---|
 | all | QUANTUM_S a turn for the connections of an address, ALONE_S while no other has work; what is left is served in later turns, the addresses in turns |
-| large requests | none in a turn of which TURN_S were taken, by whomever: with many addresses each brings one |
+| large requests | none in a turn that has lasted for CROWDED_S: with many addresses each brings one |
 | SETTINGS | 100 at once, 20 a second |
 | WINDOW_UPDATE, PRIORITY, acknowledged PING | 10,000 at once, 1,000 a second, and one for each 4 bytes sent to the peer |
 
@@ -24,7 +24,9 @@ QUANTUM_S = 0.0015
 ALONE_S = 0.004
 """The same, of an address that had the turn before for itself: the fewer turns, the less each call costs."""
 TURN_S = 0.003
-"""What may be done of a turn of what was deferred, for all addresses; who sends large requests behind it is put off."""
+"""What may be done of a turn of what was deferred, for all addresses."""
+CROWDED_S = 0.005
+"""Who sends large requests in a turn that has lasted for longer is put off; one address does not fill it alone."""
 _SETTINGS, _SETTINGS_A_S = 100, 20.0
 _OVERHEAD, _OVERHEAD_A_S, _BYTES_EACH = 10_000, 1000.0, 4
 
@@ -51,35 +53,30 @@ class Share:
         self.host = host
         self._turn = turn
         self._pace = pace
-        self._number = turn.number
+        self._number = -1  # of the turn that `spent` is of
         self.spent = 0.0
         """Seconds of this turn, and what was too much in those before."""
         self.connections = 0
 
     def until(self, now: float) -> float:
         """Up to when a connection may serve, by the monotonic clock; `now` or before it: not in this turn."""
-        if self._number != self._turn.number:
-            self._begin()
+        number = self._turn.number
+        if self._number != number:
+            self._pace.begin(number)
+            self.lapse(number)
         return now + self._pace.quantum - self.spent
 
-    def _begin(self) -> None:
-        """A turn in which the address has work."""
-        pace, number = self._pace, self._turn.number
+    def lapse(self, number: int) -> None:
+        """What was spent, in the turn of that number: less by one share for each turn since."""
+        if self.spent:
+            self.spent = max(0.0, self.spent - self._pace.quantum * (number - self._number))
         self._number = number
-        if pace.number == number:
-            pace.addresses += 1
-            pace.quantum = QUANTUM_S
-        else:
-            pace.number = number
-            pace.quantum = ALONE_S if pace.addresses < 2 else QUANTUM_S
-            pace.addresses = 1
-        self.spent = self.spent - pace.quantum if self.spent > pace.quantum else 0.0
 
     def took(self, seconds: float) -> None:
-        """What a connection took of this turn, since it was told `until` when."""
+        """Adds what a connection took of this turn; `until` was asked before."""
         self.spent += seconds
         if self.spent > self._pace.quantum:
-            self._pace.owed(self)
+            self._pace.waits(self)
 
 
 class Pace:
@@ -88,13 +85,12 @@ class Pace:
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
         self._shares: dict[str, Share] = {}
+        """Of addresses that have connections, or owe."""
         self._owing: dict[str, Share] = {}
         self._waiting: Line[Backlogged] = Line()
         self._scheduled = False
-        self.number = turn.number
-        """Of the last turn in which any address had work."""
-        self.addresses = 0
-        """How many had some in that turn."""
+        self._number = -1  # of the last turn in which an address had work
+        self._addresses = 0  # that had some in it
         self.quantum = ALONE_S
         """What an address may take of that turn, s."""
 
@@ -115,16 +111,25 @@ class Pace:
         if not share.connections and share.host not in self._owing:
             self._shares.pop(share.host, None)
 
-    def owed(self, share: Share) -> None:
+    def begin(self, number: int) -> None:
+        """One more address has work in the turn of that number."""
+        if self._number == number:
+            self._addresses += 1
+            self.quantum = QUANTUM_S
+        else:
+            self.quantum = ALONE_S if self._addresses < 2 else QUANTUM_S
+            self._number, self._addresses = number, 1
+
+    def waits(self, share: Share) -> None:
         """An address took more than its share: the turns go on until it has waited for that."""
+        self._shares.setdefault(share.host, share)  # its last connection may be gone
         if not self._owing:
             self._turn.add(Stage.READ, self._pay)
         self._owing[share.host] = share
 
     def _pay(self) -> None:
-        now = time.monotonic()
         for share in list(self._owing.values()):
-            share.until(now)
+            share.lapse(self._turn.number)
             if share.spent <= self.quantum:
                 del self._owing[share.host]
                 self._forget(share)
@@ -134,7 +139,7 @@ class Pace:
     @property
     def crowded(self) -> bool:
         """Whether so much was done in this turn that large requests are put off to others."""
-        return self._turn.scheduled and monotonic_s() - self._turn.began > TURN_S
+        return self._turn.scheduled and monotonic_s() - self._turn.began > CROWDED_S
 
     def defer(self, connection: Backlogged) -> None:
         """Lets `connection` go on in a later turn; addresses take turns, and so do the connections of one."""
@@ -160,7 +165,7 @@ class Pace:
                     passed += 1
                     continue
                 passed = 0
-                self._waiting.pop().go_on(until)
+                self._waiting.pop().go_on(min(until, end))
                 after = time.monotonic()
                 share.took(after - now)
                 now = after

@@ -12,7 +12,7 @@ from hpack import Encoder
 
 from broker_gateway.places import Places
 from broker_gateway.transport.http2.engine import Connection
-from broker_gateway.transport.http2.pace import Pace, Share
+from broker_gateway.transport.http2.pace import Pace
 from broker_gateway.transport.http2.replies import Replies
 from broker_gateway.turn import Turn
 from tests.echo_service import SERVICE
@@ -80,12 +80,12 @@ class Transport(asyncio.Transport):
 
 
 def connected(
-    call: Callable[[], Call], events: list[str], pace: Pace | None = None
+    call: Callable[[], Call], events: list[str], turn: Turn | None = None, pace: Pace | None = None
 ) -> tuple[Connection, Transport]:
     """A connection whose peer has sent its first settings, on the event loop that runs; `events` has its end."""
     place = Places(lambda: 10).take("127.0.0.1", lambda: None)
     assert place is not None
-    turn = Turn()
+    turn = turn or Turn()
     connection = Connection(
         turn,
         pace or Pace(turn),
@@ -162,9 +162,10 @@ def test_calls_of_a_connection_that_is_lost_are_ended_in_several_turns() -> None
 
 def test_connections_that_are_lost_together_share_what_their_address_has_of_a_turn() -> None:
     async def run() -> tuple[int, list[str]]:
-        pace, events = Pace(Turn()), list[str]()
+        turn, events = Turn(), list[str]()
+        pace = Pace(turn)
         connections = [
-            connected(lambda: Call(events, stopping_s=A_WHILE_S), events, pace)[0] for _ in range(20)
+            connected(lambda: Call(events, stopping_s=A_WHILE_S), events, turn, pace)[0] for _ in range(20)
         ]
         for connection in connections:
             for each in requests()[:20]:
@@ -189,71 +190,3 @@ def test_a_connection_whose_peer_is_gone_already_is_closed() -> None:
         connection.close()
 
     asyncio.run(run())
-
-
-class Backlog:
-    """A connection that has more to do than there is time in a turn, `left` times."""
-
-    def __init__(self, host: str, pace: Pace, order: list[str], left: int) -> None:
-        self.host = host
-        self._pace, self._order, self._left = pace, order, left
-
-    def go_on(self, until: float) -> None:
-        while time.monotonic() < until:
-            time.sleep(A_WHILE_S)
-        self._order.append(self.host)
-        self._left -= 1
-        if self._left:
-            self._pace.defer(self)
-
-
-def test_addresses_take_turns_however_many_connections_one_has() -> None:
-    async def run() -> list[str]:
-        pace, order = Pace(Turn()), list[str]()
-        for _ in range(50):
-            pace.defer(Backlog("one", pace, order, 4))
-        pace.defer(Backlog("other", pace, order, 10))
-        await turns_until(lambda: len(order) == 210)
-        return order
-
-    order = asyncio.run(run())
-    last = max(at for at, host in enumerate(order) if host == "other")
-    assert last < 30, "ten times, with as many of the other address between them"
-
-
-def test_an_address_that_waits_longer_costs_a_turn_the_same_however_many_connections_it_has(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def run() -> int:
-        pace, order = Pace(Turn()), list[str]()
-        for _ in range(5000):
-            pace.defer(Backlog("one", pace, order, 1))
-        asked = 0
-        until = Share.until
-
-        def counted(share: Share, now: float) -> float:
-            nonlocal asked
-            asked += 1
-            return until(share, now)
-
-        monkeypatch.setattr(Share, "until", counted)
-        pace.share("one").took(1.0)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert not order
-        return asked
-
-    assert asyncio.run(run()) < 50
-
-
-def test_an_address_that_took_too_much_of_a_turn_waits_longer() -> None:
-    async def run() -> list[str]:
-        pace, order = Pace(Turn()), list[str]()
-        pace.share("one").took(1.0)
-        pace.defer(Backlog("one", pace, order, 1))
-        pace.defer(Backlog("other", pace, order, 100))
-        await turns_until(lambda: len(order) == 101)
-        return order
-
-    order = asyncio.run(run())
-    assert order == ["other"] * 100 + ["one"]

@@ -7,9 +7,15 @@ import struct
 import time
 from typing import Any
 
-from broker_gateway.transport.http2.framing import frame
+from google.protobuf.wrappers_pb2 import BytesValue
+
+from broker_gateway.transport.http2 import call as real
+from broker_gateway.transport.http2.engine import headers
+from broker_gateway.transport.http2.framing import compressed_frame, frame
 from broker_gateway.transport.http2.requests import Requests, RequestStream
-from broker_gateway.transport.methods import REQUEST_S
+from broker_gateway.transport.methods import REQUEST_S, methods
+from broker_gateway.turn import Turn
+from tests.echo_service import DESCRIPTOR, SERVICE, Echo
 
 MIB = 1 << 20
 
@@ -160,3 +166,34 @@ def test_a_byte_costs_the_same_behind_a_large_part() -> None:
     few = min(asyncio.run(cost(0)) for _ in range(3))
     many = min(asyncio.run(cost(12 * MIB)) for _ in range(3))
     assert many < 10 * few
+
+
+class Peer(Connection):
+    """What a call sees of its connection."""
+
+    called_at = last_heard = 0.0
+    peer, host, full = "127.0.0.1:1", "127.0.0.1", False
+
+    def respond(self, stream_id: int, fields: Any, end: bool) -> None: ...
+
+    def trailers(self, stream_id: int, fields: Any) -> None: ...
+
+
+def test_a_call_that_gives_way_to_its_own_request_gives_all_back() -> None:
+    """It has held bytes for longest when the request before them is unpacked and finds no room."""
+
+    async def run() -> int:
+        requests, turn = Requests(MIB), Turn()
+        served = {method.path: method for method in methods(DESCRIPTOR, Echo(turn))}
+        loop = asyncio.get_running_loop()
+        call = real.Call(Peer(), served, requests, set(), ("127.0.0.1", 1), loop)  # type: ignore[arg-type]
+        fields = headers({"content-type": "application/grpc", "grpc-encoding": "gzip"})
+        call.opened("POST", SERVICE + "Up", fields, False)
+        large = BytesValue(value=bytes(1_000_000)).SerializeToString()
+        call.data(compressed_frame(large) + frame(bytes(200_000)), False)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert call._done
+        return requests.held
+
+    assert asyncio.run(run()) == 0

@@ -1,0 +1,191 @@
+"""Shares of the event loop's turns: what an address took too much of it waits for, and nothing is kept of who is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+from broker_gateway.transport.http2.pace import ALONE_S, QUANTUM_S, Pace, Share
+from broker_gateway.turn import Stage, Turn
+
+A_WHILE_S = 0.0001
+
+
+async def turns(turn: Turn, count: int) -> None:
+    """So many turns in which there is something to do."""
+    for _ in range(count):
+        turn.add(Stage.WRITE, lambda: None)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+
+async def turns_until(done: Callable[[], bool]) -> None:
+    for _ in range(100_000):
+        if done():
+            return
+        await asyncio.sleep(0)
+
+
+def left(share: Share) -> float:
+    """Seconds of this turn that the address still has."""
+    return share.until(0.0)
+
+
+class Backlog:
+    """A connection that has more to do than there is time in a turn, `left` times."""
+
+    def __init__(self, host: str, pace: Pace, order: list[str], left: int) -> None:
+        self.host = host
+        self._pace, self._order, self._left = pace, order, left
+
+    def go_on(self, until: float) -> None:
+        while time.monotonic() < until:
+            time.sleep(A_WHILE_S)
+        self._order.append(self.host)
+        self._left -= 1
+        if self._left:
+            self._pace.defer(self)
+
+
+def test_addresses_take_turns_however_many_connections_one_has() -> None:
+    async def run() -> list[str]:
+        pace, order = Pace(Turn()), list[str]()
+        for _ in range(50):
+            pace.defer(Backlog("one", pace, order, 4))
+        pace.defer(Backlog("other", pace, order, 10))
+        await turns_until(lambda: len(order) == 210)
+        return order
+
+    order = asyncio.run(run())
+    last = max(at for at, host in enumerate(order) if host == "other")
+    assert last < 30, "ten times, with as many of the other address between them"
+
+
+def test_an_address_that_waits_longer_costs_a_turn_the_same_however_many_connections_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> int:
+        pace, order = Pace(Turn()), list[str]()
+        for _ in range(5000):
+            pace.defer(Backlog("one", pace, order, 1))
+        asked = 0
+        until = Share.until
+
+        def counted(share: Share, now: float) -> float:
+            nonlocal asked
+            asked += 1
+            return until(share, now)
+
+        monkeypatch.setattr(Share, "until", counted)
+        pace.share("one").took(1.0)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not order
+        return asked
+
+    assert asyncio.run(run()) < 50
+
+
+def test_an_address_that_took_too_much_of_a_turn_waits_longer() -> None:
+    async def run() -> list[str]:
+        pace, order = Pace(Turn()), list[str]()
+        pace.share("one").took(1.0)
+        pace.defer(Backlog("one", pace, order, 1))
+        pace.defer(Backlog("other", pace, order, 100))
+        await turns_until(lambda: len(order) == 101)
+        return order
+
+    order = asyncio.run(run())
+    assert order == ["other"] * 100 + ["one"]
+
+
+def test_an_address_that_is_alone_has_more_of_a_turn() -> None:
+    async def run() -> None:
+        turn = Turn()
+        pace = Pace(turn)
+        one, other = pace.share("one"), pace.share("other")
+        assert left(one) == ALONE_S
+        assert left(other) == QUANTUM_S
+        assert left(one) == QUANTUM_S, "in the same turn"
+        await turns(turn, 1)
+        assert left(one) == QUANTUM_S, "there were two in the turn before"
+        await turns(turn, 1)
+        assert left(one) == ALONE_S
+
+    asyncio.run(run())
+
+
+def test_addresses_whose_first_turn_it_is_count() -> None:
+    async def run() -> list[float]:
+        pace = Pace(Turn())
+        return [left(pace.share(f"number {number}")) for number in range(100)]
+
+    assert asyncio.run(run()) == [ALONE_S] + [QUANTUM_S] * 99
+
+
+def test_what_was_taken_lapses_with_the_turns() -> None:
+    async def run() -> None:
+        turn = Turn()
+        pace = Pace(turn)
+        one, other = pace.share("one"), pace.share("other")
+        one.until(0.0)
+        one.took(0.9 * ALONE_S)  # as much as one may that is alone
+        await turns(turn, 5)
+        assert left(other) == ALONE_S
+        assert left(one) == QUANTUM_S
+
+    asyncio.run(run())
+
+
+def test_who_owes_does_not_keep_others_from_being_alone() -> None:
+    async def run() -> None:
+        turn = Turn()
+        pace = Pace(turn)
+        gone, other = pace.share("gone"), pace.share("other")
+        gone.until(0.0)
+        gone.took(1.0)
+        pace.leave(gone)
+        await turns(turn, 2)
+        assert left(other) == ALONE_S
+
+    asyncio.run(run())
+
+
+def test_a_debt_outlives_the_connections_and_nothing_else_does() -> None:
+    async def run() -> None:
+        turn = Turn()
+        pace = Pace(turn)
+        share = pace.share("one")
+        share.until(0.0)
+        share.took(0.05)
+        pace.leave(share)
+        assert pace.share("one") is share
+        pace.leave(share)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert not turn.scheduled, "nothing is left to wait for"
+        assert not pace._shares
+        assert not pace._owing
+
+    asyncio.run(run())
+
+
+def test_what_was_taken_as_the_last_connection_left_is_owed_by_the_next() -> None:
+    """Charged behind the leaving, as by a connection whose calls are ended; no second share stands beside the first."""
+
+    async def run() -> None:
+        turn = Turn()
+        pace = Pace(turn)
+        share = pace.share("one")
+        share.until(0.0)
+        pace.leave(share)
+        share.took(0.05)
+        again = pace.share("one")
+        assert left(again) < 0
+        await turns(turn, 200)
+        assert pace.share("one") is again
+
+    asyncio.run(run())
