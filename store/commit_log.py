@@ -64,6 +64,7 @@ class CommitLog:
         self._max_message_size = max_message_size
         self._append_crc = append_crc
         self._writing: tuple[Segment, NDArray[np.uint8]] | None = None
+        self._reading: Segment | None = None  # the one that was read last
         self.encode: Callable[..., int] | None = None
         """`store/encode.py`'s, once the compiler is loaded; until then columns go the plain path."""
 
@@ -203,13 +204,15 @@ class CommitLog:
 
     def close(self) -> None:
         """Closes the segments."""
-        self._writing = None
+        self._writing = self._reading = None
         for segment in self.segments:
             segment.close()
 
     def read(self, offset: int, size: int) -> memoryview:
         """A view of `size` bytes at `offset`, within one segment. Raises OffsetOutOfRangeError."""
-        segment = self.segment_at(offset)
+        segment = self._reading
+        if segment is None or not 0 <= offset - segment.start < segment.size:
+            segment = self._reading = self.segment_at(offset)
         position = offset - segment.start
         if size < 0 or offset + size > self.max_offset or position + size > segment.size:
             raise OffsetOutOfRangeError(
@@ -229,6 +232,7 @@ class CommitLog:
     def take_out(self, count: int) -> list[Segment]:
         """Forgets the first segments and gives them; views of them stay good."""
         gone = self.segments[:count]
+        self._reading = None
         if self._writing is not None and self._writing[0] in gone:
             self._writing = None  # it would keep the segment mapped
         self.segments = self.segments[count:]

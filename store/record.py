@@ -49,6 +49,7 @@ SYS_COMMIT = 0x8
 SYS_ROLLBACK = 0xC
 SYS_BORN_HOST_V6 = 0x10
 SYS_STORE_HOST_V6 = 0x20
+_SYS_HOSTS_V6 = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 SYS_COMPRESSION_MASK = 0x700
 SYS_COMPRESSION_LZ4 = 0x100
 SYS_COMPRESSION_ZSTD = 0x200
@@ -68,6 +69,8 @@ HEAD = struct.Struct(">iIIiiqqiq")
 """TOTALSIZE to BORNTIMESTAMP."""
 MIDDLE = struct.Struct(">iqi")
 """RECONSUMETIMES to BODYLENGTH."""
+_USUAL = struct.Struct(">iIIiiqqiq8sq8siqi")
+"""TOTALSIZE to BODYLENGTH, of a record with IPv4 hosts."""
 assert HEAD.size == 48
 assert MIDDLE.size == 16
 FIXED_BYTES = HEAD.size + 8 + MIDDLE.size + 2
@@ -347,7 +350,6 @@ class RecordView:
         "store_host_bytes",
         "store_timestamp",
         "sys_flag",
-        "topic",
     )
 
     def __init__(self, view: memoryview) -> None:
@@ -360,40 +362,51 @@ class RecordView:
                 _,
                 self.queue_offset,
                 self.physical_offset,
-                sys_flag,
+                self.sys_flag,
                 self.born_timestamp,
-            ) = HEAD.unpack_from(view, 0)
-            at = HEAD.size
-            step = 20 if sys_flag & SYS_BORN_HOST_V6 else 8
-            self.born_ip = _host_texts(bytes(view[at : at + step]))[0]
-            at += step
-            (self.store_timestamp,) = _LONG.unpack_from(view, at)
-            at += 8
-            step = 20 if sys_flag & SYS_STORE_HOST_V6 else 8
-            self.store_host_bytes = bytes(view[at : at + step])
-            self.store_address = _host_texts(self.store_host_bytes)[1]
-            at += step + MIDDLE.size
-            (length,) = _INT.unpack_from(view, at - 4)
-            self.body = view[at : at + length]
-            at += length
+                born_host,
+                self.store_timestamp,
+                store_host,
+                _,
+                _,
+                length,
+            ) = _USUAL.unpack_from(view)
+            at = _USUAL.size
+            if self.sys_flag & _SYS_HOSTS_V6:
+                born_host, store_host, length, at = self._hosts(view)
+            self.born_ip = _host_texts(born_host)[0]
+            self.store_host_bytes = store_host
+            self.store_address = _host_texts(store_host)[1]
+            end = at + length
+            self.body = bytes(view[at:end])
             if magic == MAGIC_V2:
-                (length,) = _SHORT.unpack_from(view, at)
-                at += 2
+                (length,) = _SHORT.unpack_from(view, end)
+                end += 2 + length
             else:
-                length = view[at]
-                at += 1
-            self.topic = str(view[at : at + length], "utf-8")
-            at += length
-            (length,) = _SHORT.unpack_from(view, at)
-            self.properties = bytes(view[at + 2 : at + 2 + length])
-            self.sys_flag = sys_flag
-            whole = at + 2 + length == size == len(view)
+                end += 1 + view[end]
+            (length,) = _SHORT.unpack_from(view, end)
+            self.properties = bytes(view[end + 2 :])
+            whole = len(self.properties) == length and size == len(view) and at <= end
         except (struct.error, ValueError, IndexError, OSError) as error:
             raise RecordError(f"no whole record of {len(view)} bytes: {error}") from error
-        if not whole or magic not in (MAGIC_V1, MAGIC_V2):
+        if not whole or (magic != MAGIC_V2 and magic != MAGIC_V1):
             raise RecordError(f"no whole record of {len(view)} bytes (size {size}, magic {magic:#x})")
         if zlib_ng.crc32(self.body) & 0x7FFFFFFF != crc:
             raise RecordError(f"the body's CRC does not match in the record at {self.physical_offset}")
+
+    def _hosts(self, view: memoryview) -> tuple[bytes, bytes, int, int]:
+        """Born host, store host, the body's length and where it begins, when a host is IPv6; sets the store time."""
+        at = HEAD.size
+        step = 20 if self.sys_flag & SYS_BORN_HOST_V6 else 8
+        born_host = bytes(view[at : at + step])
+        at += step
+        (self.store_timestamp,) = _LONG.unpack_from(view, at)
+        at += 8
+        step = 20 if self.sys_flag & SYS_STORE_HOST_V6 else 8
+        store_host = bytes(view[at : at + step])
+        at += step
+        *_, length = MIDDLE.unpack_from(view, at)
+        return born_host, store_host, length, at + MIDDLE.size
 
 
 def store_time(view: memoryview, physical_offset: int) -> int | None:

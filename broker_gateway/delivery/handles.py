@@ -13,7 +13,6 @@ trusted before that.
 
 from __future__ import annotations
 
-import base64
 import binascii
 import re
 import struct
@@ -30,7 +29,7 @@ _PATTERN = "A[Q-Za-f][A-Za-z0-9_-]{26}"
 _written_by_us = re.compile(_PATTERN).fullmatch
 _all_written_by_us = re.compile(f"(?:{_PATTERN})*+").fullmatch
 """The first 12 bits are A and one of Q to f where the first byte is 1."""
-_TO_STANDARD = bytes.maketrans(b"-_", b"+/")
+_TO_URL, _TO_STANDARD = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
 
 
 class Handle(NamedTuple):
@@ -44,7 +43,7 @@ class Handle(NamedTuple):
 def encode_handle(queue_id: int, queue_offset: int, delivery_id: int) -> str:
     """The text of a handle, 28 characters."""
     packed = _LAYOUT.pack(_VERSION, queue_id, queue_offset, delivery_id)
-    return base64.urlsafe_b64encode(packed).decode("ascii")
+    return binascii.b2a_base64(packed, newline=False).translate(_TO_URL).decode()
 
 
 def decode_handle(text: str) -> Handle | None:

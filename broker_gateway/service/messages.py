@@ -81,10 +81,13 @@ def message_id_of(record: Record, properties: Mapping[str, str]) -> str:
     return properties.get("UNIQ_KEY") or offset_msg_id(record.store_host.packed, record.physical_offset)
 
 
+DELAYS = frozenset(("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC"))
+
+
 def message_type(properties: Mapping[str, str]) -> pb.MessageType:
     """The type that a record's properties stand for."""
     if properties.get("TRAN_MSG") == "true":
         return pb.TRANSACTION
-    if any(name in properties for name in ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC")):
+    if not DELAYS.isdisjoint(properties):
         return pb.DELAY
     return pb.FIFO if "__SHARDINGKEY" in properties else pb.NORMAL

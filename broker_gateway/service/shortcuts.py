@@ -7,12 +7,19 @@ test_shortcuts.py` holds the plain path it is compared with.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from broker_gateway.metadata.names import RESERVED_PROPERTIES
 from broker_gateway.service.broker_properties import without_brokers
-from broker_gateway.service.messages import message_id_of, message_type, timestamp, to_message, to_resource
+from broker_gateway.service.messages import (
+    DELAYS,
+    message_id_of,
+    message_type,
+    timestamp,
+    to_message,
+    to_resource,
+)
 from broker_gateway.service.status import OK, summary
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
@@ -86,6 +93,42 @@ def _text(value: str) -> bytes:
     return varint(len(encoded)) + encoded
 
 
+@lru_cache(maxsize=8192)
+def _known_text(value: str) -> bytes:
+    """Of what many messages have: names of properties, hosts."""
+    return _text(value)
+
+
+def _labels(properties: Mapping[str, str]) -> bytes:
+    """The system properties tag and keys."""
+    fields = bytearray()
+    if (tag := properties.get("TAGS")) is not None:
+        fields += b"\x0a" + _text(tag)
+    if keys := properties.get("KEYS"):
+        for key in keys.split(" "):
+            if key:
+                fields += b"\x12" + _text(key)
+    return bytes(fields)
+
+
+_UNUSUAL = DELAYS | {"__SHARDINGKEY", "TRACE_CONTEXT", "DLQ_ORIGIN_TOPIC", "TRAN_MSG"}
+"""With none of these properties a message is NORMAL and has no `_unusual_fields`."""
+
+
+def _unusual_fields(properties: Mapping[str, str]) -> bytes:
+    """The system properties message_group, trace_context and dead_letter_queue."""
+    fields = bytearray()
+    if (group := properties.get("__SHARDINGKEY")) is not None:
+        fields += b"\x8a\x01" + _text(group)
+    if (trace := properties.get("TRACE_CONTEXT")) is not None:
+        fields += b"\x92\x01" + _text(trace)
+    origin_topic, origin_id = properties.get("DLQ_ORIGIN_TOPIC"), properties.get("DLQ_ORIGIN_MESSAGE_ID")
+    if origin_topic is not None and origin_id is not None:
+        origin = pb.DeadLetterQueue(topic=origin_topic, message_id=origin_id)
+        fields += b"\xa2\x01" + _sized(origin.SerializeToString())
+    return bytes(fields)
+
+
 class StoredMessage:
     """A record of the log on its way to a consumer; `data` is the whole record.
 
@@ -110,49 +153,37 @@ class StoredMessage:
             return self.plain(
                 topic, handle, attempt, invisible_ms
             )  # negative numbers are written differently
-        body = bytes(view.body)
-        user = [(key, value) for key, value in properties.items() if key not in RESERVED_PROPERTIES]
-        system = bytearray()
-        if (tag := properties.get("TAGS")) is not None:
-            system += b"\x0a" + _text(tag)
-        if keys := properties.get("KEYS"):
-            for key in keys.split(" "):
-                if key:
-                    system += b"\x12" + _text(key)
+        body = view.body
+        parts = [_topic_field(topic)]
+        for key, value in properties.items():
+            if key not in RESERVED_PROPERTIES:
+                entry = b"\x0a%b\x12%b" % (_known_text(key), _text(value))
+                parts += (b"\x12", varint(len(entry)), entry)
+        usual = _UNUSUAL.isdisjoint(properties)
         digest = hashlib.md5(body, usedforsecurity=False).hexdigest().upper().encode()
         queue_id = view.queue_id
         born_host = properties.get("__BORNHOST") or view.born_ip
-        system += (
-            b"\x1a%b\x22\x24\x08\x02\x12\x20%b\x28%b\x30%b\x3a%b%b\x4a%b\x52%b\x62\x1c%b%b\x70%b\x7a%b\x80\x01%b"
+        system = (
+            b"%b\x1a%b\x22\x24\x08\x02\x12\x20%b\x28%c\x30%c\x3a%b%b\x4a%b\x52%b\x62\x1c%b%b\x70%b\x7a%b\x80\x01%b%b"
             % (
+                _labels(properties),
                 _text(self.message_id),
                 digest,
-                b"\x02" if view.sys_flag & SYS_COMPRESSED else b"\x01",
-                varint(message_type(properties)),
+                2 if view.sys_flag & SYS_COMPRESSED else 1,
+                pb.NORMAL if usual else message_type(properties),
                 _timestamp(view.born_timestamp),
-                b"\x42" + _text(born_host) if born_host else b"",
+                b"\x42" + _known_text(born_host) if born_host else b"",
                 _timestamp(view.store_timestamp),
-                _text(view.store_address),
+                _known_text(view.store_address),
                 handle.encode(),
                 b"\x68" + varint(queue_id) if queue_id else b"",
                 varint(view.queue_offset),
                 _duration(invisible_ms),
                 varint(attempt),
+                b"" if usual else _unusual_fields(properties),
             )
         )
-        if (group := properties.get("__SHARDINGKEY")) is not None:
-            system += b"\x8a\x01" + _text(group)
-        if (trace := properties.get("TRACE_CONTEXT")) is not None:
-            system += b"\x92\x01" + _text(trace)
-        origin_topic, origin_id = properties.get("DLQ_ORIGIN_TOPIC"), properties.get("DLQ_ORIGIN_MESSAGE_ID")
-        if origin_topic is not None and origin_id is not None:
-            origin = pb.DeadLetterQueue(topic=origin_topic, message_id=origin_id)
-            system += b"\xa2\x01" + _sized(origin.SerializeToString())
-        parts = [_topic_field(topic)]
-        for key, value in user:
-            entry = b"\x0a%b\x12%b" % (_text(key), _text(value))
-            parts += (b"\x12", varint(len(entry)), entry)
-        parts += (b"\x1a", varint(len(system)), bytes(system))
+        parts += (b"\x1a", varint(len(system)), system)
         if body:
             parts += (b"\x22", varint(len(body)), body)
         message = b"".join(parts)
