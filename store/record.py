@@ -158,8 +158,14 @@ def decode_properties(encoded: bytes | memoryview) -> dict[str, str]:
 
     Of a key that is repeated the last value counts that is not empty, as in RocketMQ.
     """
-    properties: dict[str, str] = {}
-    for part in bytes(encoded).decode("utf-8", "replace").split("\x02"):
+    parts = bytes(encoded).decode("utf-8", "replace").split("\x02")
+    if not parts[-1]:
+        parts.pop()  # there is a separator at the end
+    properties = {key: value for key, _, value in [part.partition("\x01") for part in parts] if key and value}
+    if len(properties) == len(parts):
+        return properties  # no key is repeated
+    properties = {}
+    for part in parts:
         key, separator, value = part.partition("\x01")
         if separator and key and (value or key not in properties):
             properties[key] = value

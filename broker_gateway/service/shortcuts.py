@@ -99,6 +99,9 @@ def _known_text(value: str) -> bytes:
     return _text(value)
 
 
+_LABELS = frozenset(("TAGS", "KEYS"))
+
+
 def _labels(properties: Mapping[str, str]) -> bytes:
     """The system properties tag and keys."""
     fields = bytearray()
@@ -166,7 +169,7 @@ class StoredMessage:
         system = (
             b"%b\x1a%b\x22\x24\x08\x02\x12\x20%b\x28%c\x30%c\x3a%b%b\x4a%b\x52%b\x62\x1c%b%b\x70%b\x7a%b\x80\x01%b%b"
             % (
-                _labels(properties),
+                b"" if _LABELS.isdisjoint(properties) else _labels(properties),
                 _text(self.message_id),
                 digest,
                 2 if view.sys_flag & SYS_COMPRESSED else 1,
@@ -211,6 +214,10 @@ def acked(entries: Sequence[tuple[str, str]], statuses: Sequence[pb.Status]) -> 
     distinct = {id(status): status for status in statuses}
     fields = {key: b"\x1a" + _sized(status.SerializeToString()) for key, status in distinct.items()}
     parts = [b"\x0a", _sized(summary(distinct.values()).SerializeToString())]
+    if len(fields) == 1:
+        alike = _alike(entries, *fields.values())
+        if alike:
+            return b"".join((*parts, alike))
     for (message_id, handle), status in zip(entries, statuses, strict=True):
         one, other, field = message_id.encode(), handle.encode(), fields[id(status)]
         if 0 < len(one) < 0x80 and 0 < len(other) < 0x80:
@@ -224,3 +231,20 @@ def acked(entries: Sequence[tuple[str, str]], statuses: Sequence[pb.Status]) -> 
         )
         parts += (b"\x12", varint(len(entry)), entry)
     return b"".join(parts)
+
+
+def _alike(entries: Sequence[tuple[str, str]], field: bytes) -> bytes:
+    """The entries of an `acked` whose ids, and whose handles, have one length, as one client's usually do; empty for others.
+
+    All are put together as text, which is then encoded once. `field` is the status of each.
+    """
+    ids, handles = zip(*entries, strict=True)
+    if len(set(map(len, ids))) > 1 or len(set(map(len, handles))) > 1:
+        return b""
+    one, other = len(ids[0]), len(handles[0])
+    if not (0 < one < 0x80 and 0 < other < 0x80 and "".join(ids).isascii() and "".join(handles).isascii()):
+        return b""
+    first = b"\x12%b\x0a%c" % (varint(one + other + len(field) + 4), one)
+    between, second = (field + first).decode("latin-1"), f"\x12{chr(other)}"
+    text = between.join([message_id + second + handle for message_id, handle in entries])
+    return first + text.encode("latin-1") + field

@@ -440,7 +440,7 @@ class Call:
             self._refuse_reply()
             return
         try:
-            data = b"".join([self._framed(each) for each in responses])
+            data = self._framed_together(responses)
             head = _GZIP_HEADERS if self._compress else _HEADERS
             sent = self._connection.reply(self.stream_id, head, data, _OK)
             self._responded = True
@@ -483,10 +483,7 @@ class Call:
         if self._connection.full:
             self._refuse_reply()
             raise engine.StreamGoneError
-        if isinstance(response, list):
-            data = b"".join([self._framed(each) for each in response])
-        else:
-            data = self._framed(response)
+        data = self._framed_together(response if isinstance(response, list) else (response,))
         if not self._responded:
             self._responded = True
             self._connection.respond(self.stream_id, _GZIP_HEADERS if self._compress else _HEADERS, False)
@@ -507,6 +504,15 @@ class Call:
         except engine.StreamGoneError:
             pass
         self._end()
+
+    def _framed_together(self, responses: Sequence[Response]) -> bytes:
+        parts: list[bytes] = []
+        for each in responses:
+            if isinstance(each, bytes) and len(each) <= MESSAGE_LIMIT_BYTES and not self._compress:
+                parts += (b"\0" + len(each).to_bytes(4, "big"), each)
+            else:
+                parts.append(self._framed(each))
+        return b"".join(parts)
 
     def _framed(self, response: Response) -> bytes:
         data = serialized(response)

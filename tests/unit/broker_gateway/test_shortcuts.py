@@ -69,6 +69,20 @@ def test_acked(entries: list[tuple[str, str, pb.Status]]) -> None:
     assert found == plain.SerializeToString()
 
 
+@given(
+    sizes=st.tuples(st.integers(0, 200), st.integers(0, 200)),
+    texts=st.lists(st.sampled_from("aZ0\u00e9"), min_size=1, max_size=40),
+    status=st.sampled_from([OK, pb.Status(code=pb.INVALID_RECEIPT_HANDLE, message="gone \u00e9" * 30)]),
+)
+def test_acked_with_ids_and_handles_of_one_length(
+    sizes: tuple[int, int], texts: list[str], status: pb.Status
+) -> None:
+    entries = [(text * sizes[0], text * sizes[1]) for text in texts]
+    asked = [rpc.AckMessageEntry(message_id=one, receipt_handle=other) for one, other in entries]
+    plain = ack_response(asked, [status] * len(entries))
+    assert shortcuts.acked(entries, [status] * len(entries)) == plain.SerializeToString()
+
+
 @settings(max_examples=300, deadline=None)
 @given(
     topic=NAMES,
