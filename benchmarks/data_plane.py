@@ -2,9 +2,8 @@
 
 `python -m benchmarks.data_plane [--cases send,receive,…]`. The figure to compare is the server's CPU seconds per
 1,000 messages. Every server is warmed with traffic, then passes alternate, the first of each case is dropped and
-the median of the others counts. While one is measured the others are stopped (SIGSTOP), since what they do by
-themselves, such as a broker's dispatch of what it was sent before, takes processor time from it. Ends with a table of
-the ratios to the proxy.
+the median of the others counts. While one is measured the others are stopped (SIGSTOP), so that each has
+the machine to itself. Ends with a table of the ratios to the proxy.
 """
 
 from __future__ import annotations

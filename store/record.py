@@ -78,7 +78,6 @@ FIXED_BYTES = HEAD.size + 8 + MIDDLE.size + 2
 CRC_BYTES = len(PROPERTY_CRC32) + 1 + 10 + 1
 _CRC_PREFIX = PROPERTY_CRC32.encode() + b"\x01"
 _LONG = struct.Struct(">q")
-_INT = struct.Struct(">i")
 _SHORT = struct.Struct(">H")
 
 
@@ -387,9 +386,11 @@ class RecordView:
             self.body = bytes(view[at:end])
             if magic == MAGIC_V2:
                 (length,) = _SHORT.unpack_from(view, end)
-                end += 2 + length
+                topic = end + 2
             else:
-                end += 1 + view[end]
+                length, topic = view[end], end + 1
+            end = topic + length
+            str(view[topic:end], "utf-8")  # raises when it is no text
             (length,) = _SHORT.unpack_from(view, end)
             self.properties = bytes(view[end + 2 :])
             whole = len(self.properties) == length and size == len(view) and at <= end

@@ -2,7 +2,7 @@
 
 | what | bound |
 |---|---|
-| all | QUANTUM_S a turn for the connections of an address, ALONE_S while no other has work; what is left is served in later turns, the addresses in turns |
+| all | the connections of an address get QUANTUM_S of a turn, or ALONE_S while no other address has work; the rest waits for later turns, in which the addresses alternate |
 | large requests | none in a turn that has lasted for CROWDED_S: with many addresses each brings one |
 | SETTINGS | 100 at once, 20 a second |
 | WINDOW_UPDATE, PRIORITY, acknowledged PING | 10,000 at once, 1,000 a second, and one for each 4 bytes sent to the peer |
