@@ -46,6 +46,8 @@ RETRIES = 10
 LONGEST_WAIT_S = 30.0
 ANSWER_S = 60.0
 """What the logs' answers may take at the start of a run that ends by itself."""
+_WORKER_LATE = "Python worker failed to connect back"
+"""What Spark says when a Python process that it starts took longer than its 10 s, which are not an option."""
 SIGNAL_S = 3.0
 """Spark that failed without a signal may have got ours: it is on its way."""
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -313,11 +315,18 @@ def _run(
         seen = committed
         if stopping.wait(SIGNAL_S):
             return
-        if options.once or failures > RETRIES or ForeignWriterError.__name__ in problem:
+        if failures > RETRIES or not _may_pass(problem, options.once):
             raise LakeError(_cause(problem))
         wait_s = min(2.0**failures, LONGEST_WAIT_S)
         sys.stderr.write(f"lakebroker: {_cause(problem)}; the query starts again in {wait_s:g} s\n")
         stopping.wait(max(wait_s - SIGNAL_S, 0))
+
+
+def _may_pass(problem: str, once: bool) -> bool:
+    """Whether the query is worth another start. A run that ends by itself has only the host's slowness to wait out."""
+    if ForeignWriterError.__name__ in problem:
+        return False
+    return not once or _WORKER_LATE in problem
 
 
 def _run_query(
@@ -353,6 +362,8 @@ def _run_query(
 
 def _cause(text: str) -> str:
     """The sentence of our error inside Spark's report of it."""
+    if _WORKER_LATE in text:
+        return "a Python worker of Spark did not start within 10 s: this host is overloaded, or its Python is slow to start"
     for line in reversed(text.splitlines()):
         if "structured_streaming.errors." in line:
             return line.split("Error: ", 1)[-1].strip()

@@ -47,10 +47,20 @@ def end(process: subprocess.Popen[str]) -> None:
             process.stdout.close()
 
 
-def catch_up(store: Path, lake: Path) -> None:
+def catch_up(store: Path, lake: Path, **environment: str) -> str:
+    """What the run wrote to stderr."""
     arguments = command("reput", "--store", str(store), "--lake", str(lake), "--once")
-    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200)
+    done = subprocess.run(
+        arguments,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
+    return done.stderr
 
 
 @pytest.mark.parametrize("fatal", ["consume_queue", "messages"])
@@ -77,4 +87,27 @@ def test_jvm_killed_in_mid_batch(tmp_path: Path) -> None:
         os.kill(int(pid), signal.SIGKILL)
     end(process)
     catch_up(store, lake)
+    assert_exact(lake, store)
+
+
+LATE = """
+import pathlib, sys, time
+
+late = pathlib.Path(__file__).with_name("late")
+if late.exists() and "python_streaming_source_runner" in " ".join(sys.orig_argv):
+    late.unlink()
+    time.sleep(15)
+"""
+"""Makes the first Python process that Spark starts to plan a batch later than the 10 s that Spark waits for it."""
+
+
+def test_a_python_worker_that_starts_late_is_waited_for(tmp_path: Path) -> None:
+    store, lake, slow = written(tmp_path / "store"), tmp_path / "lake", tmp_path / "slow"
+    slow.mkdir()
+    (slow / "sitecustomize.py").write_text(LATE)
+    (slow / "late").touch()
+    told = catch_up(store, lake, PYTHONPATH=str(slow))
+    assert not (slow / "late").exists()
+    assert "did not start within 10 s" in told
+    assert "the query starts again in 2 s" in told
     assert_exact(lake, store)

@@ -39,7 +39,13 @@ def rounds(folder: Path, tests: str, *options: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_in_the_background,
     )
+
+
+def _in_the_background() -> None:
+    """Starts a program as a shell does that does not wait for it: an interrupt is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def children(pid: int) -> list[int]:

@@ -274,7 +274,10 @@ class Call:
                 raise FramingError(
                     "INTERNAL", f"a request of {length} bytes, {len(buffer) - PREFIX_BYTES} were sent"
                 )
-            request = self._parsed(bytes(buffer[PREFIX_BYTES:]), bool(buffer[0]))
+            payload = (
+                buffer[PREFIX_BYTES:] if type(buffer) is bytes else bytes(memoryview(buffer)[PREFIX_BYTES:])
+            )
+            request = self._parsed(payload, bool(buffer[0]))
         except FramingError as error:
             self.fail(error.code, error.message)
             return
