@@ -238,8 +238,9 @@ class Broker:
             self._watchdog = asyncio.create_task(watch(), name="watchdog")
 
     def load_compiled(self) -> None:
-        """Loads compiled code of sends, then of searches by key. To be called on a thread."""
+        """Loads compiled code of sends and receives, then of searches by key. To be called on a thread."""
         self._send.load_compiled()
+        self._receive.load_compiled()
         self.administration.messages.load_compiled()
 
     def feed(self, sink: MetricsSink, period_s: float) -> None:

@@ -300,7 +300,7 @@ def _load_compiled(broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
     try:
         broker.load_compiled()
     except Exception:
-        log.exception("compiled code could not be loaded; sends go the slower plain path")
+        log.exception("compiled code could not be loaded; sends and receives go the slower plain path")
     else:
         _tell_compiled(time.monotonic() - began)
     finally:

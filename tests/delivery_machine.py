@@ -98,9 +98,10 @@ class Before:
 class DeliveryMachine(RuleBasedStateMachine):
     """See above. Its rules may be called by hand, to keep what was found: `start`, rules, `teardown`."""
 
-    @initialize(snapshot_bytes=st.sampled_from((2048, 1 << 40)))
-    def start(self, snapshot_bytes: int = 1 << 40) -> None:
+    @initialize(snapshot_bytes=st.sampled_from((2048, 1 << 40)), compiled=st.booleans())
+    def start(self, snapshot_bytes: int = 1 << 40, compiled: bool = False) -> None:
         self.snapshot_bytes = snapshot_bytes
+        self.compiled = compiled
         broker = InProcessBroker(
             clock=ManualClock(_BEGIN_MS),
             lakeJournalSnapshotBytes="1048576",
@@ -448,6 +449,8 @@ class DeliveryMachine(RuleBasedStateMachine):
     def _prepare(self) -> None:
         """Snapshots begin all the time or never, and reads of the index can fail, too."""
         self.broker.broker.journal._pace = SnapshotPace(self.snapshot_bytes, 100)
+        if self.compiled:
+            self.broker.broker.load_compiled()
         index = self.broker.store.index
         entries = index.entries
 

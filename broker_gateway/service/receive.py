@@ -103,6 +103,10 @@ class ReceiveService:
                 self._deliveries.offers.came_back(state.key)
                 self._wakeups.due(state.key.topic, state.key.group)
 
+    def load_compiled(self) -> None:
+        """Loads the shortcut for usual messages. To be called on a thread; until then all go the plain path."""
+        self._taker.load_compiled()
+
     def receive(
         self, request: rpc.ReceiveMessageRequest, context: CallContext, request_timeout_ms: int | None
     ) -> Reply[list[Response]]:

@@ -73,14 +73,16 @@ def _timestamp(ms: int) -> bytes:
 
 
 @lru_cache(maxsize=8192)
-def _duration(ms: int) -> bytes:
+def duration_field(ms: int) -> bytes:
+    """A duration with its length; ms of 0 or more."""
     duration = pb.SystemProperties().invisible_duration
     duration.FromMilliseconds(ms)
     return _sized(duration.SerializeToString())
 
 
 @lru_cache(maxsize=8192)
-def _topic_field(topic: str) -> bytes:
+def topic_field(topic: str) -> bytes:
+    """A message's field with the resource of a topic."""
     return b"\x0a" + _sized(to_resource(topic).SerializeToString())
 
 
@@ -157,7 +159,7 @@ class StoredMessage:
                 topic, handle, attempt, invisible_ms
             )  # negative numbers are written differently
         body = view.body
-        parts = [_topic_field(topic)]
+        parts = [topic_field(topic)]
         for key, value in properties.items():
             if key not in RESERVED_PROPERTIES:
                 entry = b"\x0a%b\x12%b" % (_known_text(key), _text(value))
@@ -181,7 +183,7 @@ class StoredMessage:
                 handle.encode(),
                 b"\x68" + varint(queue_id) if queue_id else b"",
                 varint(view.queue_offset),
-                _duration(invisible_ms),
+                duration_field(invisible_ms),
                 varint(attempt),
                 b"" if usual else _unusual_fields(properties),
             )

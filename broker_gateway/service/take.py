@@ -14,9 +14,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from broker_gateway.clock import now_ms
 from broker_gateway.delivery.handles import encode_handle
@@ -42,7 +44,11 @@ from store.errors import (
 )
 from store.message_store import MessageStore
 
+if TYPE_CHECKING:
+    from broker_gateway.service.receive_columns import ReceiveColumns
+
 log = structlog.get_logger(__name__)
+Array = NDArray[Any]
 
 _SCAN_ENTRIES = 4096
 _LOOK = 8 * _SCAN_ENTRIES
@@ -78,11 +84,18 @@ class Taker:
         """Of a group on a queue."""
         self._turn = itertools.count()
         self._retry_queues: RetryQueues | None = None
+        self._columns: ReceiveColumns | None = None
         self._failing: set[QueueKey] = set()
         self._unread = Seldom("messages")
         self._attempts: OrderedDict[
             tuple[str, str, str], tuple[str, list[tuple[QueueDelivery, InFlight]]]
         ] = OrderedDict()
+
+    def load_compiled(self) -> None:
+        """Loads the shortcut for usual messages, some seconds the first time on a machine. To be called on a thread."""
+        from broker_gateway.service.receive_columns import ReceiveColumns
+
+        self._columns = ReceiveColumns()
 
     def take(self, poll: Poll) -> bool:
         """A look for up to a batch of messages; whether there are any. Without, `poll.left` says whether it goes on.
@@ -206,24 +219,37 @@ class Taker:
         _, topic, queue_id = look.key
         tags = EVERYTHING if look.retry else look.poll.tags
         room = look.room(plan)
+        usual = not look.retry
         while room > 0:
             if look.work <= 0:
                 return False
             start = plan.cursor
             count = room if tags.everything else _SCAN_ENTRIES
-            offsets, sizes, codes = self._store.index.entries(topic, queue_id, start, count)
-            found = len(offsets)
+            places, sizes, codes = self._store.index.entries(topic, queue_id, start, count)
+            found = len(places)
             look.work -= found
-            positions: Sequence[int] = range(found)
+            offsets = np.arange(start, start + found)
             if not tags.everything:
                 wanted = np.flatnonzero(tags.mask(codes) | (sizes == 0))
-                offsets, sizes, codes = offsets[wanted], sizes[wanted], codes[wanted]
-                positions = wanted.tolist()
-            for position, physical, size, code in zip(
-                positions, offsets.tolist(), sizes.tolist(), codes.tolist(), strict=True
-            ):
-                plan.cursor = start + position + 1
-                if self._read_one(look, plan, start + position, physical, size, code):
+                offsets, places, sizes, codes = offsets[wanted], places[wanted], sizes[wanted], codes[wanted]
+            at = 0
+            while at < len(offsets):
+                if usual:
+                    part = slice(at, at + room)
+                    before = len(plan.delivered)
+                    taken = self._read_usual(
+                        look, plan, offsets[part], places[part], sizes[part], codes[part]
+                    )
+                    at += taken
+                    room -= len(plan.delivered) - before
+                    if room == 0 or look.body_bytes >= look.most_bytes:
+                        return True
+                    usual = taken > 0
+                    continue
+                offset, physical, size, code = (int(each[at]) for each in (offsets, places, sizes, codes))
+                at += 1
+                plan.cursor = offset + 1
+                if self._read_one(look, plan, offset, physical, size, code):
                     room -= 1
                     if room == 0 or look.body_bytes >= look.most_bytes:
                         return True
@@ -233,6 +259,33 @@ class Taker:
             if found < count:
                 return True
         return True
+
+    def _read_usual(
+        self, look: _Look, plan: Plan, offsets: Array, places: Array, sizes: Array, codes: Array
+    ) -> int:
+        """Reads new messages that the shortcut takes, up to one that it does not; how many were read.
+
+        One that the filter passes over counts too. All arrays are of one length, of entries of the queue.
+        """
+        if self._columns is None or not len(places):
+            return 0
+        poll, first = look.poll, int(places[0])
+        try:
+            data = self._store.read(first, int(places[-1] + sizes[-1]) - first)
+        except OffsetOutOfRangeError:  # not all in one segment
+            return 0
+        room = look.most_bytes - look.body_bytes
+        handle = look.handle_queue, poll.delivery_id
+        made = self._columns.take(
+            data, places - first, sizes, offsets, room, poll.topic.name, handle, poll.invisible_ms
+        )
+        everything, delivered = poll.tags.everything, plan.delivered
+        for each, offset, code in zip(made, offsets.tolist(), codes.tolist(), strict=False):
+            if everything or poll.tags.matches(each.tag):
+                delivered.append(look.add(each.response, each.body_length, each.message_id, offset, 1, code))
+        if made:
+            plan.cursor = int(offsets[len(made) - 1]) + 1
+        return len(made)
 
     def _read_one(self, look: _Look, plan: Plan, offset: int, physical: int, size: int, code: int) -> bool:
         """Whether a new message is delivered: it may be skipped, or passed over by the filter."""
@@ -415,16 +468,24 @@ class _Look:
 
     def deliver(self, stored: StoredMessage, offset: int, attempt: int, tags_code: int) -> InFlight:
         """Puts a message into what the reply will have."""
-        poll, delivery_id = self.poll, self.poll.delivery_id
-        handle = encode_handle(self.handle_queue, offset, delivery_id)
-        self.messages.append(stored.received(poll.topic.name, handle, attempt, poll.invisible_ms))
-        self.body_bytes += stored.body_length
+        poll = self.poll
+        handle = encode_handle(self.handle_queue, offset, poll.delivery_id)
+        response = stored.received(poll.topic.name, handle, attempt, poll.invisible_ms)
+        return self.add(response, stored.body_length, stored.message_id, offset, attempt, tags_code)
+
+    def add(
+        self, response: bytes, body_length: int, message_id: str, offset: int, attempt: int, tags_code: int
+    ) -> InFlight:
+        """The same of one whose response is made."""
+        poll = self.poll
+        self.messages.append(response)
+        self.body_bytes += body_length
         return InFlight(
             offset,
             attempt,
             self.now + poll.invisible_ms,
-            delivery_id,
-            stored.message_id,
+            poll.delivery_id,
+            message_id,
             poll.client_id,
             poll.auto_renew,
             False,

@@ -42,13 +42,14 @@ def everything(machine: DeliveryMachine) -> None:
     machine.receive("often", "two", "*", 5, 1000)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("call", CALLS)
-def test_an_error_at_every_call(call: str) -> None:
+def test_an_error_at_every_call(call: str, compiled: bool) -> None:
     """One at a time, then a crash."""
     number, calls = 0, 1
     while number < calls:
         machine = DeliveryMachine()
-        machine.start()
+        machine.start(compiled=compiled)
         before = machine.broker.store.calls[call]
         machine.break_one(call, number, OSError(errno.EIO, "Input/output error"))
         try:
