@@ -15,7 +15,7 @@ from broker_gateway.metadata.names import RESERVED_PROPERTIES
 from broker_gateway.service.messages import DELAYS
 from store.encode import copy
 from store.kernels.compiled import compiled
-from store.record import FIXED_BYTES, MAGIC_V1, MAGIC_V2, SYS_BORN_HOST_V6, SYS_COMPRESSED, SYS_STORE_HOST_V6
+from store.record import MAGIC_V1, MAGIC_V2, SYS_BORN_HOST_V6, SYS_COMPRESSED, SYS_STORE_HOST_V6
 
 Array = NDArray[Any]
 
@@ -47,6 +47,8 @@ _TEXT = np.frombuffer("".join(_NAMES).encode(), dtype=np.uint8)
 _SLOTS = 256
 _HEAD = 88
 """Bytes of a record before its body."""
+_LEAST_BYTES = _HEAD + 3
+"""Of a record: with the lengths of topic and properties."""
 _BORN_AT, _BORN_HOST_AT, _STORED_AT, _STORE_HOST_AT, _LENGTH_AT = 40, 48, 56, 64, 84
 _LATEST_MS = 253_402_300_799_999
 _HANDLE_LENGTH = 28
@@ -267,7 +269,7 @@ def _record(
 ) -> int:
     """Writes the response of the record [begin, stop) to `at` of `out`; where it ends, or -1 for the plain path."""
     unusual = np.int64(-1)
-    if stop - begin < FIXED_BYTES or _u32(data, begin) != stop - begin:
+    if stop - begin < _LEAST_BYTES or _u32(data, begin) != stop - begin:
         return unusual
     magic, sys_flag = _u32(data, begin + 4), _u32(data, begin + 36)
     if sys_flag & (SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6):

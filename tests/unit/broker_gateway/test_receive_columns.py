@@ -188,6 +188,14 @@ def test_what_does_not_fit_is_left_to_the_plain_path(columns: ReceiveColumns) ->
     assert taken(columns, [fits]) == [plainly(fits)]
 
 
+@pytest.mark.parametrize("size", [0, 1, 4, 75, 88, 90, 91, 92])
+def test_records_that_end_early(columns: ReceiveColumns, size: int) -> None:
+    data = bytearray(record({"UNIQ_KEY": "a"})[:size])
+    if size >= 4:
+        data[:4] = size.to_bytes(4, "big")
+    assert taken(columns, [bytes(data)]) == []
+
+
 def test_nothing_is_compiled_but_at_the_start(columns: ReceiveColumns) -> None:
     data = record({"UNIQ_KEY": "a"})
     place = [
