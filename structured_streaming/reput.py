@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 RETRIES = 10
 """Times that a failed query starts again without having committed anything in between."""
+RETRIES_ONCE = 3
+"""The same of a run that ends by itself."""
 LONGEST_WAIT_S = 30.0
 ANSWER_S = 60.0
 """What the logs' answers may take at the start of a run that ends by itself."""
@@ -315,7 +317,7 @@ def _run(
         seen = committed
         if stopping.wait(SIGNAL_S):
             return
-        if failures > RETRIES or not _may_pass(problem, options.once):
+        if failures > (RETRIES_ONCE if options.once else RETRIES) or not _may_pass(problem, options.once):
             raise LakeError(_cause(problem))
         wait_s = min(2.0**failures, LONGEST_WAIT_S)
         sys.stderr.write(f"lakebroker: {_cause(problem)}; the query starts again in {wait_s:g} s\n")
@@ -362,9 +364,12 @@ def _run_query(
 
 def _cause(text: str) -> str:
     """The sentence of our error inside Spark's report of it."""
-    if _WORKER_LATE in text:
-        return "a Python worker of Spark did not start within 10 s: this host is overloaded, or its Python is slow to start"
     for line in reversed(text.splitlines()):
         if "structured_streaming.errors." in line:
             return line.split("Error: ", 1)[-1].strip()
+    if _WORKER_LATE in text:
+        return (
+            "a Python worker of Spark did not start within 10 s: this host is overloaded, or that Python cannot run "
+            "(PYSPARK_PYTHON; what it printed is above)"
+        )
     return text.split("JVM stacktrace", 1)[0].strip()

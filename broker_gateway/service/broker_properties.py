@@ -76,7 +76,10 @@ def without_brokers(encoded: bytes) -> bytes:
     if not start or not behind:
         return encoded
     crc = len(encoded) - CRC_BYTES
-    end = crc if encoded.startswith(_CRC, crc - 1) else len(encoded)
+    last = (
+        encoded.startswith(_CRC, crc - 1) and encoded[crc + len(_CRC) - 1 : -1].isdigit() and encoded[-1] == 2
+    )
+    end = crc if last else len(encoded)
     if end - behind > _MOST_BYTES:  # another broker's, not the same for many messages: not worth remembering
         return encoded
     return encoded[:start] if _only_brokers(encoded[behind:end]) else encoded

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from zlib_ng import zlib_ng
 
+from broker_gateway.delivery.handles import encode_handle
 from broker_gateway.service import receive_walk
 from broker_gateway.service.poll import MAX_BATCH
 from broker_gateway.service.receive_walk import MOST_PROPERTIES, OUT_BYTES, ROW
-from broker_gateway.service.shortcuts import duration_field, topic_field
+from broker_gateway.service.shortcuts import StoredMessage, duration_field, topic_field
+from store.errors import StoreError
+from store.record import Host, PendingRecord, encode_properties, encode_record
 
 Array = NDArray[Any]
 _HANDLE = struct.Struct(">BIQQ")
@@ -29,7 +33,6 @@ class Delivered(NamedTuple):
 
     response: bytes
     message_id: str
-    tag: str | None
     body_length: int
 
 
@@ -42,10 +45,27 @@ class ReceiveColumns:
         self._texts = np.zeros(_TEXT_BYTES, dtype=np.uint8)
         self._out = np.zeros(OUT_BYTES, dtype=np.uint8)
         self._view = self._out.data
-        none = np.zeros(0, dtype=np.int64)
-        self.take(
-            memoryview(b"x"), none, none, none, 0, "t", (0, 0), 0
-        )  # compiles, or loads what was compiled
+        self._check()
+
+    def _check(self) -> None:
+        """Compiles, or loads what was compiled before, and compares a response with the plain path's.
+
+        Raises StoreError when they differ.
+        """
+        host = Host("127.0.0.1", 10_911).packed
+        properties = encode_properties({"UNIQ_KEY": "id", "TAGS": "tag", "KEYS": "a b", "name": "value"})
+        pending = PendingRecord("topic", 3, b"body", properties, 1_700_000_000_123, host)
+        record = memoryview(
+            b"".join(encode_record(pending, 11, 4096, 1_700_000_000_456, host, append_crc=True))
+        )
+        plain = StoredMessage(record).received("topic", encode_handle(5, 11, 7), 1, 30_000)
+        start, size, offset = (np.array([each]) for each in (0, len(record), 11))
+        found = self.take(record, start, size, offset, 1, "topic", (5, 7), 30_000, None)
+        if found != [Delivered(plain, "id", 4)]:
+            raise StoreError(
+                "the compiled receive writes other bytes than the plain one, which is used instead; "
+                "remove the folder of compiled code (lakeCompiledCodePath) and restart"
+            )
 
     def take(
         self,
@@ -57,11 +77,13 @@ class ReceiveColumns:
         topic: str,
         handle: tuple[int, int],
         invisible_ms: int,
-    ) -> list[Delivered]:
+        wanted: Callable[[str | None], bool] | None,
+    ) -> list[Delivered | None]:
         """Of the first records those that are usual and whole; bodies are taken until they have `most_bytes`.
 
         `starts` and `sizes` say where in `data` records are, `offsets` their queue offsets, `handle` is the
-        queue and the delivery that receipt handles name. Deliveries are first attempts.
+        queue and the delivery that receipt handles name. Deliveries are first attempts. None stands for a message
+        whose tag is not `wanted` (no function: all are).
         """
         packed = np.frombuffer(bytearray(_HANDLE.pack(1, handle[0], 0, handle[1])), dtype=np.uint8)
         count = receive_walk.walk(  # always with arrays of the same kinds: others would be compiled for
@@ -78,21 +100,20 @@ class ReceiveColumns:
             self._out,
             self._rows,
         )
-        view, made = self._view, []
-        for start, end, digest, name, name_length, tag, tag_length, at, length, crc in self._rows[
+        view = self._view
+        made: list[Delivered | None] = []
+        for start, end, digest, name, name_length, tag_at, tag_length, at, length, crc in self._rows[
             :count
         ].tolist():
             body = data[at : at + length]
             if zlib_ng.crc32(body) & 0x7FFFFFFF != crc:
                 break
+            if wanted is not None:
+                tag = None if tag_length < 0 else str(view[tag_at : tag_at + tag_length], "ascii")
+                if not wanted(tag):
+                    made.append(None)
+                    continue
             view[digest : digest + 32] = hashlib.md5(body, usedforsecurity=False).hexdigest().upper().encode()
-            response = bytes(view[start:end])
-            made.append(
-                Delivered(
-                    response,
-                    str(view[name : name + name_length], "ascii"),
-                    None if tag_length < 0 else str(view[tag : tag + tag_length], "ascii"),
-                    length,
-                )
-            )
+            message_id = str(view[name : name + name_length], "ascii")
+            made.append(Delivered(bytes(view[start:end]), message_id, length))
         return made

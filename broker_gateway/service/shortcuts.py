@@ -154,7 +154,7 @@ class StoredMessage:
     def received(self, topic: str, handle: str, attempt: int, invisible_ms: int) -> bytes:
         """The ReceiveMessageResponse with this message of `topic`, as `plain` gives it."""
         view, properties = self._view, self.properties
-        if view.born_timestamp < 0 or view.queue_id < 0 or attempt < 0 or invisible_ms < 0:
+        if min(view.born_timestamp, view.queue_id, view.queue_offset, attempt, invisible_ms) < 0:
             return self.plain(
                 topic, handle, attempt, invisible_ms
             )  # negative numbers are written differently

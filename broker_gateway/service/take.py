@@ -55,6 +55,8 @@ _LOOK = 8 * _SCAN_ENTRIES
 """Queue entries that a look goes through. What else it does counts as so many entries:"""
 _A_QUEUE = 512
 _A_SKIP = 64
+_BYTES_AN_ENTRY = 128
+"""Of a message that is read and then passed over."""
 _SKIPS_A_PLAN = 512
 """Their events fit one record of the journal with those of the messages."""
 _ATTEMPTS_KEPT = 20_000
@@ -234,6 +236,8 @@ class Taker:
                 offsets, places, sizes, codes = offsets[wanted], places[wanted], sizes[wanted], codes[wanted]
             at = 0
             while at < len(offsets):
+                if look.work <= 0:
+                    return False
                 if usual:
                     part = slice(at, at + room)
                     before = len(plan.delivered)
@@ -277,11 +281,23 @@ class Taker:
         room = look.most_bytes - look.body_bytes
         handle = look.handle_queue, poll.delivery_id
         made = self._columns.take(
-            data, places - first, sizes, offsets, room, poll.topic.name, handle, poll.invisible_ms
+            data,
+            places - first,
+            sizes,
+            offsets,
+            room,
+            poll.topic.name,
+            handle,
+            poll.invisible_ms,
+            None if poll.tags.everything else poll.tags.matches,
         )
-        everything, delivered = poll.tags.everything, plan.delivered
-        for each, offset, code in zip(made, offsets.tolist(), codes.tolist(), strict=False):
-            if everything or poll.tags.matches(each.tag):
+        delivered = plan.delivered
+        for each, offset, code, size in zip(
+            made, offsets.tolist(), codes.tolist(), sizes.tolist(), strict=False
+        ):
+            if each is None:
+                look.passed_over(size)
+            else:
                 delivered.append(look.add(each.response, each.body_length, each.message_id, offset, 1, code))
         if made:
             plan.cursor = int(offsets[len(made) - 1]) + 1
@@ -298,6 +314,7 @@ class Taker:
         if look.retry:  # that a real broker made
             attempt += self._store.record(physical, size).reconsume_times
         if attempt == 1 and not poll.tags.matches(stored.properties.get("TAGS")):
+            look.passed_over(size)
             return False
         plan.delivered.append(look.deliver(stored, offset, attempt, code))
         return True
@@ -465,6 +482,10 @@ class _Look:
             return 0
         left = self.poll.batch_size - len(self.poll.messages) - len(self.messages)
         return min(left, plan.room)
+
+    def passed_over(self, size: int) -> None:
+        """A record of so many bytes was read that the filter does not want."""
+        self.work -= _A_SKIP + size // _BYTES_AN_ENTRY
 
     def deliver(self, stored: StoredMessage, offset: int, attempt: int, tags_code: int) -> InFlight:
         """Puts a message into what the reply will have."""

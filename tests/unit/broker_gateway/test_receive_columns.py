@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from broker_gateway.service.broker_properties import BrokerProperties, born_prop
 from broker_gateway.service.receive_columns import Delivered, ReceiveColumns
 from broker_gateway.service.receive_walk import MOST_PROPERTIES, OUT_BYTES
 from broker_gateway.service.shortcuts import StoredMessage
-from store.errors import RecordError
+from store.errors import RecordError, StoreError
 from store.record import Host, PendingRecord, encode_properties, encode_record
 
 MS = st.integers(0, 253_402_300_799_999)
@@ -60,19 +60,20 @@ def taken(
     most_bytes: int = 1 << 20,
     topic: str = "ns%topic",
     invisible_ms: int = 30_000,
-) -> list[Delivered]:
+    wanted: Callable[[str | None], bool] | None = None,
+) -> list[Delivered | None]:
     sizes = np.array([len(each) for each in records], dtype=np.int64)
     starts = np.cumsum(sizes) - sizes + 3
     offsets = np.arange(len(records), dtype=np.int64) + FIRST_OFFSET
     data = memoryview(b"xyz" + b"".join(records))
-    return columns.take(data, starts, sizes, offsets, most_bytes, topic, HANDLE, invisible_ms)
+    return columns.take(data, starts, sizes, offsets, most_bytes, topic, HANDLE, invisible_ms, wanted)
 
 
 def plainly(data: bytes, number: int = 0, topic: str = "ns%topic", invisible_ms: int = 30_000) -> Delivered:
     stored = StoredMessage(memoryview(data))
     handle = encode_handle(HANDLE[0], FIRST_OFFSET + number, HANDLE[1])
     response = stored.received(topic, handle, 1, invisible_ms)
-    return Delivered(response, stored.message_id, stored.properties.get("TAGS"), stored.body_length)
+    return Delivered(response, stored.message_id, stored.body_length)
 
 
 @settings(max_examples=300, deadline=None)
@@ -207,7 +208,7 @@ def test_nothing_is_compiled_but_at_the_start(columns: ReceiveColumns) -> None:
         memoryview(bytearray(data)),
         memoryview(np.frombuffer(data, dtype=np.uint8)),
     ):
-        assert len(columns.take(view, *place, 100, "t" * 300, HANDLE, 0)) == 1
+        assert len(columns.take(view, *place, 100, "t" * 300, HANDLE, 0, None)) == 1
     assert len(receive_walk.walk.signatures) == 1
 
 
@@ -215,4 +216,51 @@ def test_places_outside_of_the_data(columns: ReceiveColumns) -> None:
     data = record({"UNIQ_KEY": "a"})
     for start, size in ((-1, len(data)), (1, len(data)), (0, -1), (0, 1 << 62), (1 << 62, 10)):
         starts, sizes, offsets = (np.array([each], dtype=np.int64) for each in (start, size, 0))
-        assert columns.take(memoryview(data), starts, sizes, offsets, 100, "t", HANDLE, 0) == []
+        assert columns.take(memoryview(data), starts, sizes, offsets, 100, "t", HANDLE, 0, None) == []
+
+
+def test_what_is_not_wanted_is_passed_over(columns: ReceiveColumns) -> None:
+    records = [
+        record({"UNIQ_KEY": f"id-{tag}"} | ({"TAGS": tag} if tag else {})) for tag in ("Aa", "BB", "", "Aa")
+    ]
+    asked: list[str | None] = []
+
+    def wanted(tag: str | None) -> bool:
+        asked.append(tag)
+        return tag == "Aa"
+
+    assert taken(columns, records, wanted=wanted) == [plainly(records[0]), None, None, plainly(records[3], 3)]
+    assert asked == ["Aa", "BB", None, "Aa"]
+
+
+@pytest.mark.parametrize("behind", [b"TAGS\x01abc\x02", b"k\x01vvvvvv\x02"])
+def test_a_property_named_as_the_crc_hides_none_behind_it(columns: ReceiveColumns, behind: bytes) -> None:
+    data = record(b"UNIQ_KEY\x01id\x02BORN_TIMESTAMP\x011\x02__CRC32#\x011\x02" + behind, crc=False)
+    assert taken(columns, [data]) == [plainly(data)]
+    stored = StoredMessage(memoryview(data))
+    assert plainly(data).response == stored.plain(
+        "ns%topic", encode_handle(HANDLE[0], FIRST_OFFSET, HANDLE[1]), 1, 30_000
+    )
+
+
+def test_a_negative_queue_offset_goes_the_plain_path(columns: ReceiveColumns) -> None:
+    data = bytearray(record({"UNIQ_KEY": "a"}))
+    data[20] = 0x80
+    assert taken(columns, [bytes(data)]) == []
+    stored = StoredMessage(memoryview(bytes(data)))
+    assert stored.received("t", "h", 1, 1) == stored.plain("t", "h", 1, 1)
+
+
+def test_compiled_code_that_writes_other_bytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = receive_walk.walk
+
+    def wrong(*arguments: object) -> int:
+        count = int(right(*arguments))
+        out = arguments[-2]
+        assert isinstance(out, np.ndarray)
+        out[8] ^= 1
+        return count
+
+    monkeypatch.setattr(receive_walk, "walk", wrong)
+    with pytest.raises(StoreError, match="other bytes than the plain one"):
+        ReceiveColumns()
