@@ -57,7 +57,7 @@ def catch_up(store: Path, lake: Path, **environment: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=1200,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stderr
@@ -67,7 +67,7 @@ def catch_up(store: Path, lake: Path, **environment: str) -> str:
 def test_driver_killed_between_two_table_commits(tmp_path: Path, fatal: str) -> None:
     store, lake = written(tmp_path / "store"), tmp_path / "lake"
     process = start(store, lake, fatal, 60_000)
-    assert process.wait(200) == -signal.SIGKILL
+    assert process.wait(1200) == -signal.SIGKILL
     end(process)
     with pytest.raises(AssertionError):
         assert_exact(lake, store)
