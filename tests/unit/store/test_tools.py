@@ -6,6 +6,7 @@ import json
 import shutil
 import tarfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -158,13 +159,21 @@ def test_what_stands_behind_the_flushed_offset_after_a_crash_is_shown(tmp_path: 
     end = store.max_offset
     assert store.flushed_offset == end
     more = [store.append([record])[0] for _ in range(100)]  # beyond the segment
+    last_segment = more[-1].physical_offset // SEGMENT * SEGMENT
+    rolled = max(each.physical_offset + each.size for each in more if each.physical_offset < last_segment)
+    deadline = time.monotonic() + 120
+    while store.flushed_offset < rolled:  # a whole segment is flushed for its index
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    more += [store.append([record])[0] for _ in range(5)]
+    assert more[-1].physical_offset // SEGMENT * SEGMENT == last_segment
     crashed = tmp_path / "crashed"
     shutil.copytree(tmp_path / "running", crashed)
     known = int.from_bytes((crashed / "flushed").read_bytes()[:8], "big")
     behind = [each for each in more if each.physical_offset >= known]
     assert behind
     found = printed("inspect", crashed)
-    assert (found["records"], found["max_offset"]) == (120 - len(behind), known)
+    assert (found["records"], found["max_offset"]) == (20 + len(more) - len(behind), known)
     assert found["unflushed"] == {
         "records": len(behind),
         "bytes": sum(each.size for each in behind),
