@@ -21,8 +21,8 @@ from store.columns import (
     SYS_FLAG,
 )
 from store.crc32 import crc32, joined
-from store.errors import StoreError
-from store.kernels.compiled import compiled, inlined
+from store.kernels.compiled import check_bytes, compiled, inlined
+from store.kernels.fields import copy
 from store.record import (
     CRC_BYTES,
     FIXED_BYTES,
@@ -50,15 +50,6 @@ def _u32(out: Array, at: int, value: int) -> int:
 @inlined
 def _u64(out: Array, at: int, value: int) -> int:
     return _u32(out, _u32(out, at, value >> 32), value)
-
-
-@inlined
-def copy(out: Array, at: int, data: Array, start: int, length: int) -> int:
-    """data[start:start + length] to `at` of `out`; returns where it ends. The caller has checked both bounds."""
-    to, first = np.uint64(at), np.uint64(start)  # unsigned positions let this become a block copy
-    for number in range(np.uint64(length)):
-        out[to + number] = data[first + number]
-    return at + length
 
 
 @compiled
@@ -198,8 +189,4 @@ def warm() -> None:
         rows,
         sizes,
     )
-    if end != len(plain) or out[:end].tobytes() != plain:
-        raise StoreError(
-            "the compiled encoder writes other bytes than the plain one, which is used instead; "
-            "remove the folder of compiled code (lakeCompiledCodePath) and restart"
-        )
+    check_bytes("encoder", out[:end].tobytes(), plain)

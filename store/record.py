@@ -69,7 +69,7 @@ HEAD = struct.Struct(">iIIiiqqiq")
 """TOTALSIZE to BORNTIMESTAMP."""
 MIDDLE = struct.Struct(">iqi")
 """RECONSUMETIMES to BODYLENGTH."""
-_USUAL = struct.Struct(">iIIiiqqiq8sq8siqi")
+USUAL = struct.Struct(">iIIiiqqiq8sq8siqi")
 """TOTALSIZE to BODYLENGTH, of a record with IPv4 hosts."""
 assert HEAD.size == 48
 assert MIDDLE.size == 16
@@ -375,8 +375,8 @@ class RecordView:
                 _,
                 _,
                 length,
-            ) = _USUAL.unpack_from(view)
-            at = _USUAL.size
+            ) = USUAL.unpack_from(view)
+            at = USUAL.size
             if self.sys_flag & _SYS_HOSTS_V6:
                 born_host, store_host, length, at = self._hosts(view)
             self.born_ip = _host_texts(born_host)[0]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from store.delay_levels import DEFAULT_DELAY_LEVELS_MS
 from store.kernels.compiled import compiled, inlined
+from store.kernels.fields import i32, i64, u32
 from store.row import (
     BAD_HEADER,
     BLANK,
@@ -57,27 +58,6 @@ _LEVELS_MS = np.array(DEFAULT_DELAY_LEVELS_MS, dtype=np.int64)
 Array = NDArray[Any]
 
 
-@inlined
-def _u32(data: Array, at: int) -> int:
-    return (
-        (np.int64(data[at]) << 24)
-        | (np.int64(data[at + 1]) << 16)
-        | (np.int64(data[at + 2]) << 8)
-        | np.int64(data[at + 3])
-    )
-
-
-@inlined
-def _i32(data: Array, at: int) -> int:
-    value = _u32(data, at)
-    return value - (np.int64(1) << 32) if value >= (np.int64(1) << 31) else value
-
-
-@inlined
-def _i64(data: Array, at: int) -> int:
-    return (_u32(data, at) << 32) | _u32(data, at + 4)
-
-
 @compiled
 def _header(data: Array, base: int, at: int, row: Array, segment_size: int) -> int:
     """Checks what stands at `at` and says what it is; of a record fills `row` up to PROPERTIES_LENGTH, of a blank SIZE.
@@ -90,8 +70,8 @@ def _header(data: Array, base: int, at: int, row: Array, segment_size: int) -> i
             if data[i] != 0:
                 return TORN
         return ZERO if at < end else END
-    size = _i32(data, at)
-    magic = _u32(data, at + 4)
+    size = i32(data, at)
+    magic = u32(data, at + 4)
     if magic == _BLANK_MAGIC:
         if size < 8 or size != segment_size - (base + at) % segment_size:
             return BAD_HEADER
@@ -105,34 +85,34 @@ def _header(data: Array, base: int, at: int, row: Array, segment_size: int) -> i
         return BAD_HEADER
     if at + 48 > end:
         return TORN
-    if _i64(data, at + 28) != base + at:
+    if i64(data, at + 28) != base + at:
         return BAD_HEADER
     if at + size > end:
         return TORN
     stop = at + size
-    sys_flag = _i32(data, at + 36)
+    sys_flag = i32(data, at + 36)
     row[POSITION] = at
     row[SIZE] = size
-    row[BODY_CRC] = _i32(data, at + 8)
-    row[QUEUE_ID] = _i32(data, at + 12)
-    row[FLAG] = _i32(data, at + 16)
-    row[QUEUE_OFFSET] = _i64(data, at + 20)
+    row[BODY_CRC] = i32(data, at + 8)
+    row[QUEUE_ID] = i32(data, at + 12)
+    row[FLAG] = i32(data, at + 16)
+    row[QUEUE_OFFSET] = i64(data, at + 20)
     row[SYS_FLAG] = sys_flag
-    row[BORN_TIMESTAMP] = _i64(data, at + 40)
+    row[BORN_TIMESTAMP] = i64(data, at + 40)
     cursor = at + 48
     row[BORN_HOST_START] = cursor
     cursor += 20 if sys_flag & 0x10 else 8
     if cursor + 8 > stop:
         return BAD_HEADER
-    row[STORE_TIMESTAMP] = _i64(data, cursor)
+    row[STORE_TIMESTAMP] = i64(data, cursor)
     cursor += 8
     row[STORE_HOST_START] = cursor
     cursor += 20 if sys_flag & 0x20 else 8
     if cursor + 16 > stop:
         return BAD_HEADER
-    row[RECONSUME_TIMES] = _i32(data, cursor)
-    row[PREPARED_OFFSET] = _i64(data, cursor + 4)
-    body_length = _i32(data, cursor + 12)
+    row[RECONSUME_TIMES] = i32(data, cursor)
+    row[PREPARED_OFFSET] = i64(data, cursor + 4)
+    body_length = i32(data, cursor + 12)
     cursor += 16
     if body_length < 0 or cursor + body_length > stop:
         return BAD_HEADER

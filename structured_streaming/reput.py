@@ -317,18 +317,20 @@ def _run(
         seen = committed
         if stopping.wait(SIGNAL_S):
             return
-        if failures > (RETRIES_ONCE if options.once else RETRIES) or not _may_pass(problem, options.once):
+        if failures > _retries(problem, once=options.once):
             raise LakeError(_cause(problem))
         wait_s = min(2.0**failures, LONGEST_WAIT_S)
         sys.stderr.write(f"lakebroker: {_cause(problem)}; the query starts again in {wait_s:g} s\n")
         stopping.wait(max(wait_s - SIGNAL_S, 0))
 
 
-def _may_pass(problem: str, once: bool) -> bool:
-    """Whether the query is worth another start. A run that ends by itself has only the host's slowness to wait out."""
+def _retries(problem: str, *, once: bool) -> int:
+    """How often what a query failed with is worth another start: a run that ends by itself only waits out a slow host."""
     if ForeignWriterError.__name__ in problem:
-        return False
-    return not once or _WORKER_LATE in problem
+        return 0
+    if once:
+        return RETRIES_ONCE if _WORKER_LATE in problem else 0
+    return RETRIES
 
 
 def _run_query(

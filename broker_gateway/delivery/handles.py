@@ -22,9 +22,9 @@ from typing import NamedTuple
 _LAYOUT = struct.Struct(">BIQQ")
 _BEHIND_THE_VERSION = struct.Struct(">xIQQ")
 _VERSION = 1
-_TEXT_LENGTH = (_LAYOUT.size * 4 + 2) // 3
+TEXT_LENGTH = (_LAYOUT.size * 4 + 2) // 3
 assert _LAYOUT.size == 21
-assert _TEXT_LENGTH == 28
+assert TEXT_LENGTH == 28
 _PATTERN = "A[Q-Za-f][A-Za-z0-9_-]{26}"
 _written_by_us = re.compile(_PATTERN).fullmatch
 _all_written_by_us = re.compile(f"(?:{_PATTERN})*+").fullmatch
@@ -40,9 +40,14 @@ class Handle(NamedTuple):
     delivery_id: int
 
 
+def pack_handle(queue_id: int, queue_offset: int, delivery_id: int) -> bytes:
+    """The 21 bytes of a handle."""
+    return _LAYOUT.pack(_VERSION, queue_id, queue_offset, delivery_id)
+
+
 def encode_handle(queue_id: int, queue_offset: int, delivery_id: int) -> str:
     """The text of a handle, 28 characters."""
-    packed = _LAYOUT.pack(_VERSION, queue_id, queue_offset, delivery_id)
+    packed = pack_handle(queue_id, queue_offset, delivery_id)
     return binascii.b2a_base64(packed, newline=False).translate(_TO_URL).decode()
 
 
@@ -54,7 +59,7 @@ def decode_handle(text: str) -> Handle | None:
 
 def decode_handles(texts: Sequence[str]) -> list[tuple[int, int, int] | None]:
     """Of each of `texts` what a `Handle` has, or None when it is not one of ours."""
-    if set(map(len, texts)) == {_TEXT_LENGTH} and _all_written_by_us(together := "".join(texts)):
+    if set(map(len, texts)) == {TEXT_LENGTH} and _all_written_by_us(together := "".join(texts)):
         return list(_unpacked(together))
     fits = list(map(_written_by_us, texts))
     unpacked = _unpacked("".join([text for text, fit in zip(texts, fits, strict=True) if fit]))

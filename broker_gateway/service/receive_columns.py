@@ -6,7 +6,6 @@ The plain path is `shortcuts.StoredMessage`; `tests/unit/broker_gateway/test_rec
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,16 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 from zlib_ng import zlib_ng
 
-from broker_gateway.delivery.handles import encode_handle
+from broker_gateway.delivery.handles import encode_handle, pack_handle
 from broker_gateway.service import receive_walk
 from broker_gateway.service.poll import MAX_BATCH
-from broker_gateway.service.receive_walk import MOST_PROPERTIES, OUT_BYTES, ROW
+from broker_gateway.service.receive_walk import MOST_PROPERTIES, OUT_BYTES, PROPERTY, ROW
 from broker_gateway.service.shortcuts import StoredMessage, duration_field, topic_field
-from store.errors import StoreError
+from store.kernels.compiled import check_bytes
 from store.record import Host, PendingRecord, encode_properties, encode_record
 
 Array = NDArray[Any]
-_HANDLE = struct.Struct(">BIQQ")
 _TEXT_BYTES = 64
 """Of two addresses with a port."""
 
@@ -41,7 +39,7 @@ class ReceiveColumns:
 
     def __init__(self) -> None:
         self._rows = np.zeros((MAX_BATCH, ROW), dtype=np.int64)
-        self._found = np.zeros((MOST_PROPERTIES, 6), dtype=np.int64)
+        self._found = np.zeros((MOST_PROPERTIES, PROPERTY), dtype=np.int64)
         self._texts = np.zeros(_TEXT_BYTES, dtype=np.uint8)
         self._out = np.zeros(OUT_BYTES, dtype=np.uint8)
         self._view = self._out.data
@@ -61,11 +59,7 @@ class ReceiveColumns:
         plain = StoredMessage(record).received("topic", encode_handle(5, 11, 7), 1, 30_000)
         start, size, offset = (np.array([each]) for each in (0, len(record), 11))
         found = self.take(record, start, size, offset, 1, "topic", (5, 7), 30_000, None)
-        if found != [Delivered(plain, "id", 4)]:
-            raise StoreError(
-                "the compiled receive writes other bytes than the plain one, which is used instead; "
-                "remove the folder of compiled code (lakeCompiledCodePath) and restart"
-            )
+        check_bytes("receive", found, [Delivered(plain, "id", 4)])
 
     def take(
         self,
@@ -85,7 +79,7 @@ class ReceiveColumns:
         queue and the delivery that receipt handles name. Deliveries are first attempts. None stands for a message
         whose tag is not `wanted` (no function: all are).
         """
-        packed = np.frombuffer(bytearray(_HANDLE.pack(1, handle[0], 0, handle[1])), dtype=np.uint8)
+        packed = np.frombuffer(bytearray(pack_handle(handle[0], 0, handle[1])), dtype=np.uint8)
         count = receive_walk.walk(  # always with arrays of the same kinds: others would be compiled for
             np.frombuffer(data.toreadonly(), dtype=np.uint8),
             starts.astype(np.int64),

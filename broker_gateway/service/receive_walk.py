@@ -1,7 +1,7 @@
 """Takes the records of a receive apart and writes what the consumer gets of each, in compiled code.
 
 Only usual records are taken: of version 4 addresses, ASCII names and values, with a message id, none of its properties
-twice, empty, or one of `_SPECIAL`. Of a body, digest and CRC are the caller's. The plain path is `shortcuts.StoredMessage`.
+twice, empty, or one of UNUSUAL_PROPERTIES. Of a body, digest and CRC are the caller's. The plain path is `shortcuts.StoredMessage`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from broker_gateway.delivery.handles import TEXT_LENGTH
 from broker_gateway.metadata.names import RESERVED_PROPERTIES
-from broker_gateway.service.messages import DELAYS
-from store.encode import copy
+from broker_gateway.service.send_checks import LATEST_BORN_S
+from broker_gateway.service.shortcuts import UNUSUAL_PROPERTIES
 from store.kernels.compiled import compiled
-from store.record import MAGIC_V1, MAGIC_V2, SYS_BORN_HOST_V6, SYS_COMPRESSED, SYS_STORE_HOST_V6
+from store.kernels.fields import copy, digits, i64, same, u32
+from store.record import MAGIC_V1, MAGIC_V2, SYS_BORN_HOST_V6, SYS_COMPRESSED, SYS_STORE_HOST_V6, USUAL
 
 Array = NDArray[Any]
 
@@ -37,23 +39,22 @@ MOST_PROPERTIES = 64
 OUT_BYTES = 4 << 20
 """Of output: what does not fit goes the plain path."""
 
-_SPECIAL = DELAYS | {"__SHARDINGKEY", "TRACE_CONTEXT", "DLQ_ORIGIN_TOPIC", "TRAN_MSG"}
 _SKIPPED, _ID, _TAGS, _KEYS, _BORN_HOST, _UNUSUAL, _USER = range(7)
 _KINDS = {"UNIQ_KEY": _ID, "TAGS": _TAGS, "KEYS": _KEYS, "__BORNHOST": _BORN_HOST}
-_KINDS |= dict.fromkeys(_SPECIAL, _UNUSUAL)
+_KINDS |= dict.fromkeys(UNUSUAL_PROPERTIES, _UNUSUAL)
 _NAMES = sorted(RESERVED_PROPERTIES)
 assert _KINDS.keys() <= RESERVED_PROPERTIES
 _TEXT = np.frombuffer("".join(_NAMES).encode(), dtype=np.uint8)
 _SLOTS = 256
-_HEAD = 88
+_HEAD = USUAL.size
 """Bytes of a record before its body."""
 _LEAST_BYTES = _HEAD + 3
 """Of a record: with the lengths of topic and properties."""
-_BORN_AT, _BORN_HOST_AT, _STORED_AT, _STORE_HOST_AT, _LENGTH_AT = 40, 48, 56, 64, 84
-_LATEST_MS = 253_402_300_799_999
-_HANDLE_LENGTH = 28
+_BORN_AT, _BORN_HOST_AT, _STORED_AT, _STORE_HOST_AT, _LENGTH_AT = 40, 48, 56, 64, _HEAD - 4
+_LATEST_MS = LATEST_BORN_S * 1000 + 999
 _BASE64 = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_", dtype=np.uint8)
-_KEY, _KEY_LENGTH, _VALUE, _VALUE_LENGTH, _KIND, _HASH, _PROPERTY = range(7)
+_KEY, _KEY_LENGTH, _VALUE, _VALUE_LENGTH, _KIND, _HASH, PROPERTY = range(7)
+"""A property: where its key and value are, what it is to a message, the hash of its key."""
 
 
 def _hash_of(text: bytes) -> int:
@@ -77,21 +78,6 @@ def _table() -> Array:
 
 
 _RESERVED = _table()
-
-
-@compiled
-def _u32(data: Array, at: int) -> int:
-    return (
-        np.int64(data[at]) << 24
-        | np.int64(data[at + 1]) << 16
-        | np.int64(data[at + 2]) << 8
-        | np.int64(data[at + 3])
-    )
-
-
-@compiled
-def _i64(data: Array, at: int) -> int:
-    return _u32(data, at) << 32 | _u32(data, at + 4)
 
 
 @compiled
@@ -140,27 +126,13 @@ def _timestamp(out: Array, at: int, field: int, ms: int) -> int:
 
 
 @compiled
-def _number(out: Array, at: int, value: int) -> int:
-    """Decimal digits of 0 or more; returns where they end."""
-    end = at + 1
-    rest = value // 10
-    while rest:
-        end += 1
-        rest //= 10
-    for place in range(end - 1, at - 1, -1):
-        out[place] = 48 + value % 10
-        value //= 10
-    return end
-
-
-@compiled
 def _address(out: Array, at: int, data: Array, host: int) -> int:
     """An address of version 4 as text."""
     for place in range(4):
         if place:
             out[at] = 0x2E
             at += 1
-        at = _number(out, at, np.int64(data[host + place]))
+        at = digits(out, at, np.int64(data[host + place]))
     return at
 
 
@@ -182,15 +154,8 @@ def _kind(data: Array, start: int, length: int, value: int) -> int:
     """What a property of that name, with that hash, is to a message."""
     slot = value % _SLOTS
     while _RESERVED[slot, 1]:
-        if _RESERVED[slot, 1] == length:
-            begin = _RESERVED[slot, 0]
-            same = True
-            for at in range(length):
-                if data[start + at] != _TEXT[begin + at]:
-                    same = False
-                    break
-            if same:
-                return np.int64(_RESERVED[slot, 2])
+        if _RESERVED[slot, 1] == length and same(data, start, _TEXT, _RESERVED[slot, 0], length):
+            return np.int64(_RESERVED[slot, 2])
         slot = (slot + 1) % _SLOTS
     return np.int64(_USER)
 
@@ -237,6 +202,12 @@ def _texts_length(field_bytes: int, length: int) -> int:
 
 
 @compiled
+def _entry_length(one: Array) -> int:
+    """Of the map entry of a user's property."""
+    return _texts_length(1, one[_KEY_LENGTH]) + _texts_length(1, one[_VALUE_LENGTH])
+
+
+@compiled
 def _keys(out: Array, at: int, data: Array, start: int, length: int, write: bool) -> int:
     """The system property keys, of names with spaces between them; returns where it ends."""
     begin = start
@@ -269,13 +240,13 @@ def _record(
 ) -> int:
     """Writes the response of the record [begin, stop) to `at` of `out`; where it ends, or -1 for the plain path."""
     unusual = np.int64(-1)
-    if stop - begin < _LEAST_BYTES or _u32(data, begin) != stop - begin:
+    if stop - begin < _LEAST_BYTES or u32(data, begin) != stop - begin:
         return unusual
-    magic, sys_flag = _u32(data, begin + 4), _u32(data, begin + 36)
+    magic, sys_flag = u32(data, begin + 4), u32(data, begin + 36)
     if sys_flag & (SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6):
         return unusual
-    queue_id, queue_offset = _u32(data, begin + 12), _i64(data, begin + 20)
-    born, stored = _i64(data, begin + _BORN_AT), _i64(data, begin + _STORED_AT)
+    queue_id, queue_offset = u32(data, begin + 12), i64(data, begin + 20)
+    born, stored = i64(data, begin + _BORN_AT), i64(data, begin + _STORED_AT)
     if (
         queue_id >= 1 << 31
         or queue_offset < 0
@@ -283,7 +254,7 @@ def _record(
         or not 0 <= stored <= _LATEST_MS
     ):
         return unusual
-    body, body_length = begin + _HEAD, _u32(data, begin + _LENGTH_AT)
+    body, body_length = begin + _HEAD, u32(data, begin + _LENGTH_AT)
     place = body + body_length
     if place + 4 > stop:
         return unusual
@@ -315,7 +286,7 @@ def _record(
         one = found[number]
         kind = one[_KIND]
         if kind == _USER:
-            entry = _texts_length(1, one[_KEY_LENGTH]) + _texts_length(1, one[_VALUE_LENGTH])
+            entry = _entry_length(one)
             users += _texts_length(1, entry)
         elif kind == _ID:
             message_id = number
@@ -331,7 +302,7 @@ def _record(
     host_end = _address(texts, 0, data, begin + _BORN_HOST_AT)
     address_end = _address(texts, host_end, data, begin + _STORE_HOST_AT)
     texts[address_end] = 0x3A
-    address_end = _number(texts, address_end + 1, _u32(data, begin + _STORE_HOST_AT + 4))
+    address_end = digits(texts, address_end + 1, u32(data, begin + _STORE_HOST_AT + 4))
     born_host_length = found[born_host, _VALUE_LENGTH] if born_host >= 0 else host_end
     address_length = address_end - host_end
     id_length = found[message_id, _VALUE_LENGTH]
@@ -341,7 +312,7 @@ def _record(
     if keys >= 0:
         system += _keys(out, 0, data, found[keys, _VALUE], found[keys, _VALUE_LENGTH], False)
     system += 4 + _timestamp_length(born) + _timestamp_length(stored)
-    system += _texts_length(1, born_host_length) + _texts_length(1, address_length) + 2 + _HANDLE_LENGTH
+    system += _texts_length(1, born_host_length) + _texts_length(1, address_length) + 2 + TEXT_LENGTH
     if queue_id:
         system += 1 + _varint_length(queue_id)
     system += 1 + _varint_length(queue_offset) + 1 + len(duration) + 3
@@ -359,7 +330,7 @@ def _record(
         one = found[number]
         if one[_KIND] == _USER:
             out[at] = 0x12
-            entry = _texts_length(1, one[_KEY_LENGTH]) + _texts_length(1, one[_VALUE_LENGTH])
+            entry = _entry_length(one)
             at = _varint(out, at + 1, entry)
             out[at] = 0x0A
             at = _varint(out, at + 1, one[_KEY_LENGTH])
@@ -404,7 +375,7 @@ def _record(
     out[at] = 0x52
     at = _varint(out, at + 1, address_length)
     at = copy(out, at, texts, host_end, address_length)
-    out[at], out[at + 1] = 0x62, _HANDLE_LENGTH
+    out[at], out[at + 1] = 0x62, TEXT_LENGTH
     at = _handle(out, at + 2, packed)
     if queue_id:
         out[at] = 0x68
@@ -420,7 +391,7 @@ def _record(
         at = _varint(out, at + 1, body_length)
         at = copy(out, at, data, body, body_length)
     row[END] = at
-    row[BODY], row[BODY_LENGTH], row[BODY_CRC] = body, body_length, _u32(data, begin + 8)
+    row[BODY], row[BODY_LENGTH], row[BODY_CRC] = body, body_length, u32(data, begin + 8)
     return at
 
 

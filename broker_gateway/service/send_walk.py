@@ -47,8 +47,8 @@ from store.columns import (
     SYS_FLAG,
     TAGS_CODE,
 )
-from store.encode import copy
 from store.kernels.compiled import compiled
+from store.kernels.fields import copy, digits, same
 from store.record import SYS_COMPRESSED
 
 Array = NDArray[Any]
@@ -132,14 +132,6 @@ def _blank(data: Array, start: int, length: int) -> bool:
 
 
 @compiled
-def _same(one: Array, start: int, other: Array, begin: int, length: int) -> bool:
-    for number in range(length):
-        if one[start + number] != other[begin + number]:
-            return False
-    return True
-
-
-@compiled
 def _hash(data: Array, start: int, length: int) -> Any:
     value = np.uint64(0xCBF29CE484222325)
     for at in range(np.uint64(start), np.uint64(start + length)):
@@ -158,20 +150,6 @@ def _is_reserved(reserved: Array, value: Any) -> bool:
         else:
             high = middle
     return low < len(reserved) and reserved[low] == value
-
-
-@compiled
-def _number(out: Array, at: int, value: int) -> int:
-    """Decimal digits of 0 or more at `at` of `out`; returns where they end."""
-    end = at + 1
-    rest = value // 10
-    while rest:
-        end += 1
-        rest //= 10
-    for place in range(end - 1, at - 1, -1):
-        out[place] = 48 + value % 10
-        value //= 10
-    return end
 
 
 @compiled
@@ -366,7 +344,7 @@ def _message(
     properties[used] = 2
     used += 1
     if host_length and not (
-        host_length == len(host) and _same(data, host_start, host, np.int64(0), host_length)
+        host_length == len(host) and same(data, host_start, host, np.int64(0), host_length)
     ):
         if not _printable(data, host_start, host_length):
             return UNUSUAL
@@ -376,7 +354,7 @@ def _message(
         used += 1
     if born < 0:
         born = limits[NOW]
-    used = _number(properties, copy(properties, used, _BORN_TIMESTAMP, 0, len(_BORN_TIMESTAMP)), born)
+    used = digits(properties, copy(properties, used, _BORN_TIMESTAMP, 0, len(_BORN_TIMESTAMP)), born)
     properties[used] = 2
     used += 1
     if used - first > limits[RECORD_PROPERTIES]:
@@ -417,7 +395,7 @@ def walk(
             return unusual
         if count:
             first = rows[0]
-            if row[TOPIC_LENGTH] != first[TOPIC_LENGTH] or not _same(
+            if row[TOPIC_LENGTH] != first[TOPIC_LENGTH] or not same(
                 data, first[TOPIC_START], data, row[TOPIC_START], first[TOPIC_LENGTH]
             ):
                 return unusual

@@ -116,7 +116,7 @@ def _labels(properties: Mapping[str, str]) -> bytes:
     return bytes(fields)
 
 
-_UNUSUAL = DELAYS | {"__SHARDINGKEY", "TRACE_CONTEXT", "DLQ_ORIGIN_TOPIC", "TRAN_MSG"}
+UNUSUAL_PROPERTIES = DELAYS | {"__SHARDINGKEY", "TRACE_CONTEXT", "DLQ_ORIGIN_TOPIC", "TRAN_MSG"}
 """With none of these properties a message is NORMAL and has no `_unusual_fields`."""
 
 
@@ -164,7 +164,7 @@ class StoredMessage:
             if key not in RESERVED_PROPERTIES:
                 entry = b"\x0a%b\x12%b" % (_known_text(key), _text(value))
                 parts += (b"\x12", varint(len(entry)), entry)
-        usual = _UNUSUAL.isdisjoint(properties)
+        usual = UNUSUAL_PROPERTIES.isdisjoint(properties)
         digest = hashlib.md5(body, usedforsecurity=False).hexdigest().upper().encode()
         queue_id = view.queue_id
         born_host = properties.get("__BORNHOST") or view.born_ip

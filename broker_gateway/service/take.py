@@ -238,26 +238,19 @@ class Taker:
             while at < len(offsets):
                 if look.work <= 0:
                     return False
+                part, before = slice(at, at + room), len(plan.delivered)
+                read = 0
                 if usual:
-                    part = slice(at, at + room)
-                    before = len(plan.delivered)
-                    taken = self._read_usual(
-                        look, plan, offsets[part], places[part], sizes[part], codes[part]
-                    )
-                    at += taken
-                    room -= len(plan.delivered) - before
-                    if room == 0 or look.body_bytes >= look.most_bytes:
-                        return True
-                    usual = taken > 0
-                    continue
-                offset, physical, size, code = (int(each[at]) for each in (offsets, places, sizes, codes))
-                at += 1
-                plan.cursor = offset + 1
-                if self._read_one(look, plan, offset, physical, size, code):
-                    room -= 1
-                    if room == 0 or look.body_bytes >= look.most_bytes:
-                        return True
-                elif len(plan.skipped) >= _SKIPS_A_PLAN:
+                    read = self._read_usual(look, plan, offsets[part], places[part], sizes[part], codes[part])
+                if not read:
+                    usual, read = False, 1
+                    self._read_one(look, plan, *(int(each[at]) for each in (offsets, places, sizes, codes)))
+                at += read
+                delivered = len(plan.delivered) - before
+                room -= delivered
+                if room == 0 or look.body_bytes >= look.most_bytes:
+                    return True
+                if not usual and not delivered and len(plan.skipped) >= _SKIPS_A_PLAN:
                     return False
             plan.cursor = start + found
             if found < count:
@@ -303,21 +296,21 @@ class Taker:
             plan.cursor = int(offsets[len(made) - 1]) + 1
         return len(made)
 
-    def _read_one(self, look: _Look, plan: Plan, offset: int, physical: int, size: int, code: int) -> bool:
-        """Whether a new message is delivered: it may be skipped, or passed over by the filter."""
+    def _read_one(self, look: _Look, plan: Plan, offset: int, physical: int, size: int, code: int) -> None:
+        """Reads a new message, which is delivered, skipped, or passed over by the filter."""
+        plan.cursor = offset + 1
         poll, attempt = look.poll, 1
         stored = self._read(physical, size)
         if stored is None:
             look.work -= _A_SKIP
             plan.skipped.append(InFlight(offset, 1, look.now, poll.delivery_id, "", poll.client_id))
-            return False
+            return
         if look.retry:  # that a real broker made
             attempt += self._store.record(physical, size).reconsume_times
         if attempt == 1 and not poll.tags.matches(stored.properties.get("TAGS")):
             look.passed_over(size)
-            return False
+            return
         plan.delivered.append(look.deliver(stored, offset, attempt, code))
-        return True
 
     def _read(self, physical: int, size: int) -> StoredMessage | None:
         """A message of the log; None when there is none to be read."""

@@ -27,6 +27,7 @@ from numba import njit
 from numba.core import serialize
 from numba.core.compiler import CompileResult
 
+from store.errors import StoreError
 from store.kernels.code_folders import CODE_FOLDERS, CodeFolders, read_own
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -85,6 +86,15 @@ def compiled(function: Function) -> Function:
 def inlined(function: Function) -> Function:
     """`compiled`, and put into the functions that call it."""
     return cast(Function, _keeping(njit(inline="always")(function)))
+
+
+def check_bytes(what: str, found: object, plain: object) -> None:
+    """Raises StoreError when what compiled code made is not what the plain code makes."""
+    if found != plain:
+        raise StoreError(
+            f"the compiled {what} writes other bytes than the plain one, which is used instead; "
+            "remove the folder of compiled code (lakeCompiledCodePath) and restart"
+        )
 
 
 def _keeping(dispatcher: Any) -> Any:

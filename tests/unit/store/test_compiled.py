@@ -16,6 +16,7 @@ import pytest
 from broker_gateway.service import receive_walk, send_walk
 from store import crc32, encode, walk
 from store.errors import StoreError
+from store.kernels import fields
 from store.kernels.code_folders import CODE_FOLDERS, STORE_FOLDER, CodeFolders
 from store.kernels.compiled import COMPILING, stamp
 
@@ -195,7 +196,9 @@ def test_which_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_kernel_can_be_kept() -> None:
     kernels = [
-        each for module in (walk, encode, crc32, send_walk, receive_walk) for each in vars(module).values()
+        each
+        for module in (walk, encode, fields, crc32, send_walk, receive_walk)
+        for each in vars(module).values()
     ]
     stamps = [stamp(each) for each in kernels if hasattr(each, "py_func")]
     assert len(stamps) > 30
