@@ -14,6 +14,7 @@ from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.journal.replay import records_from
 from broker_gateway.metadata.catalog import Group
 from broker_gateway.metadata.names import JOURNAL_TOPIC
+from broker_gateway.metrics import Metrics
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2
 from lakebroker_testing.broker import InProcessBroker
@@ -382,6 +383,19 @@ def test_large_messages_come_some_at_a_time(broker: InProcessBroker) -> None:
     found = [bodies(broker.receive("orders", "billing", batch=32)[1]) for _ in range(8)]
     assert [sum(map(len, each)) <= (1 << 20) + (200 << 10) for each in found] == [True] * 8
     assert sorted(body[0] for each in found for body in each) == list(range(16))
+
+
+def test_messages_that_only_look_like_the_filter_count_by_their_bytes(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tags of one hash code: each message is read before the filter passes it over, and others have their turn meanwhile."""
+    count, looks = 200, []
+    for _ in range(count):
+        broker.send("orders", b"x" * 40_000, tag="BB")
+    broker.send("orders", b"found", tag="Aa")
+    monkeypatch.setattr(Metrics, "looked", lambda _, seconds: looks.append(seconds))
+    assert bodies(broker.receive("orders", "billing", filter="Aa")[1]) == [b"found"]
+    assert len(looks) >= 3, "looks at 8 MB"
 
 
 def test_who_waits_sees_queues_that_a_topic_gets_meanwhile(broker: InProcessBroker) -> None:
