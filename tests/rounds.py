@@ -127,7 +127,9 @@ def pytest_command(asked: argparse.Namespace, outcomes: Path) -> list[str]:
     """A test may take as much longer as there are busy processes beside it."""
     patience = TIMEOUT_S * (1 + asked.busy)
     command = [sys.executable, "-m", "pytest", "-p", "tests.outcomes", "--outcomes", str(outcomes)]
-    workers = ["-n", str(asked.workers), "--dist", "loadfile"] if asked.workers else []
+    workers = (
+        ["-n", str(asked.workers), "--dist", "loadfile", "--no-loadscope-reorder"] if asked.workers else []
+    )
     return [*command, f"--timeout={patience}", *workers, *asked.paths]
 
 
