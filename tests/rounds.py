@@ -23,8 +23,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 EVIDENCE = "docs/evidence"
 RECORD = ROOT / EVIDENCE / "rounds.jsonl"
-TIMEOUT_S = 300
-"""Of one test on a quiet machine, as in pyproject.toml."""
 _BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    sum(range(1_000_000))"
 _EXAMPLES = """examples:
   python -m tests.rounds                                    ten rounds of tests/unit and tests/fault beside 8 processes
@@ -125,12 +123,12 @@ def run_round(asked: argparse.Namespace, commit: str, output: Path) -> dict[str,
 
 def pytest_command(asked: argparse.Namespace, outcomes: Path) -> list[str]:
     """A test may take as much longer as there are busy processes beside it."""
-    patience = TIMEOUT_S * (1 + asked.busy)
     command = [sys.executable, "-m", "pytest", "-p", "tests.outcomes", "--outcomes", str(outcomes)]
+    patience = ["-p", "tests.patience", "--patience", str(1 + asked.busy)]
     workers = (
         ["-n", str(asked.workers), "--dist", "loadfile", "--no-loadscope-reorder"] if asked.workers else []
     )
-    return [*command, f"--timeout={patience}", *workers, *asked.paths]
+    return [*command, *patience, *workers, *asked.paths]
 
 
 def counted(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -388,7 +388,7 @@ def main(plan_file: str) -> None:
         for each in threads:
             each.start()
         for each in threads:
-            each.join(max(0.0, hostile.until - time.monotonic()) + 60)
+            each.join(max(0.0, hostile.until + 60 - time.monotonic()))
 
 
 if __name__ == "__main__":
