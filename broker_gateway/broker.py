@@ -237,11 +237,24 @@ class Broker:
         if watchdog:
             self._watchdog = asyncio.create_task(watch(), name="watchdog")
 
-    def load_compiled(self) -> None:
-        """Loads compiled code of sends and receives, then of searches by key. To be called on a thread."""
-        self._send.load_compiled()
-        self._receive.load_compiled()
-        self.administration.messages.load_compiled()
+    def load_compiled(self) -> bool:
+        """Loads compiled code of sends, receives and searches by key; False when some could not be. To be called on a thread.
+
+        What could not be loaded is logged, and goes its slower plain path.
+        """
+        parts = {
+            "sends": self._send.load_compiled,
+            "receives": self._receive.load_compiled,
+            "searches by key": self.administration.messages.load_compiled,
+        }
+        loaded = True
+        for part, load in parts.items():
+            try:
+                load()
+            except Exception:
+                log.exception("compiled code could not be loaded: the slower plain path serves", part=part)
+                loaded = False
+        return loaded
 
     def feed(self, sink: MetricsSink, period_s: float) -> None:
         """Gives the metrics to a sink at intervals, on a thread; a slow one is waited for."""

@@ -298,11 +298,8 @@ def _load_compiled(broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
     before, began = sys.getswitchinterval(), time.monotonic()
     sys.setswitchinterval(_LOADING_SWITCH_S)
     try:
-        broker.load_compiled()
-    except Exception:
-        log.exception("compiled code could not be loaded; sends and receives go the slower plain path")
-    else:
-        _tell_compiled(time.monotonic() - began)
+        if broker.load_compiled():
+            _tell_compiled(time.monotonic() - began)
     finally:
         sys.setswitchinterval(before)
     gc.freeze()

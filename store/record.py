@@ -180,10 +180,20 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
-@lru_cache(maxsize=4096)
+_MOST_KEPT = 256
+"""Characters of a tag whose code is kept: clients choose them."""
+
+
 def tags_code(tag: str | None) -> int:
     """The consume queue's tags code: Java's hash of the tag, 0 without one."""
-    return java_hash(tag) if tag else 0
+    if not tag:
+        return 0
+    return _kept_code(tag) if len(tag) <= _MOST_KEPT else java_hash(tag)
+
+
+@lru_cache(maxsize=4096)
+def _kept_code(tag: str) -> int:
+    return java_hash(tag)
 
 
 def offset_msg_id(store_host: bytes, physical_offset: int) -> str:

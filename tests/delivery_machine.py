@@ -450,7 +450,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         """Snapshots begin all the time or never, and reads of the index can fail, too."""
         self.broker.broker.journal._pace = SnapshotPace(self.snapshot_bytes, 100)
         if self.compiled:
-            self.broker.broker.load_compiled()
+            assert self.broker.broker.load_compiled()
         index = self.broker.store.index
         entries = index.entries
 

@@ -95,9 +95,17 @@ def _text(value: str) -> bytes:
     return varint(len(encoded)) + encoded
 
 
-@lru_cache(maxsize=8192)
+_MOST_KEPT = 256
+"""Characters of a text that is kept: clients choose what they send, and some thousands are."""
+
+
 def _known_text(value: str) -> bytes:
     """Of what many messages have: names of properties, hosts."""
+    return _kept_text(value) if len(value) <= _MOST_KEPT else _text(value)
+
+
+@lru_cache(maxsize=8192)
+def _kept_text(value: str) -> bytes:
     return _text(value)
 
 

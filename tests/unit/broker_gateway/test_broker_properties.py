@@ -47,7 +47,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[InProcessBroker]:
         broker.create_topic("orders")
         broker.create_group("billing", retry_max_times=1)
         if request.param:
-            broker.broker.load_compiled()
+            assert broker.broker.load_compiled()
         yield broker
 
 

@@ -31,7 +31,7 @@ def outcomes(*, compiled: bool) -> dict[str, Outcome]:
         broker.create_topic("orders")
         broker.create_group("billing")
         if compiled:
-            broker.broker.load_compiled()
+            assert broker.broker.load_compiled()
         return {extreme.name: outcome(broker, extreme) for extreme in EXTREMES}
 
 
@@ -88,7 +88,7 @@ def test_born_times(compiled: bool) -> None:
         broker.create_topic("orders")
         broker.create_group("billing")
         if compiled:
-            broker.broker.load_compiled()
+            assert broker.broker.load_compiled()
         born = {
             (0, 0): NOW,
             (1, 999_999_999): 1_999,

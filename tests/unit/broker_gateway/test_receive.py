@@ -32,7 +32,7 @@ KEY = QueueKey("billing", "orders", 0)
 def broker(request: pytest.FixtureRequest) -> Iterator[InProcessBroker]:
     with InProcessBroker() as broker:
         if request.param == "compiled":
-            broker.broker.load_compiled()
+            assert broker.broker.load_compiled()
         broker.create_topic("orders")
         broker.create_group("billing")
         yield broker

@@ -58,7 +58,7 @@ def test_a_type_that_the_topic_does_not_take(
     broker: InProcessBroker, topic: str, kind: pb.MessageType, expected: pb.Code, compiled: bool
 ) -> None:
     if compiled:
-        broker.broker.load_compiled()
+        assert broker.broker.load_compiled()
     answer = broker.send(topic, b"one", message_type=kind)
     assert answer.status.code == expected, answer.status.message
 
@@ -84,7 +84,7 @@ def test_the_type_comes_before_anything_else(broker: InProcessBroker, wrong: dic
 def test_waiting_begins_when_a_send_is_there_whole(broker: InProcessBroker, compiled: bool) -> None:
     """What the turn read of others before it is no time that it waited."""
     if compiled:
-        broker.broker.load_compiled()
+        assert broker.broker.load_compiled()
     broker.broker.admission.check_waiting()
 
     def others_are_read() -> None:

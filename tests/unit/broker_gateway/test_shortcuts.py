@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from broker_gateway.service.status import OK, ServiceError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from store.errors import RecordError
-from store.record import Host, PendingRecord, encode_properties, encode_record
+from store.record import Host, PendingRecord, encode_properties, encode_record, tags_code
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=12)
 NAMES = st.text("abc%-_", min_size=1, max_size=150)
@@ -175,3 +176,27 @@ def test_properties_of_a_send(
     system = message.system_properties
     fast = attempt(lambda: encoded_properties(message, system, message_id, tag, LIMITS, host, 1))
     assert fast == attempt(lambda: checked_properties(message, LIMITS, host, 1))
+
+
+def test_long_texts_that_clients_choose_are_not_kept() -> None:
+    """Each of its own, as peers send them who want this process's memory: hosts, names of properties, tags."""
+    tracemalloc.start()
+    try:
+        for number in range(300):
+            text = f"{number:05d}" * 2000
+            properties = {"UNIQ_KEY": "m", "__BORNHOST": text, text: "value", "TAGS": text}
+            pending = PendingRecord(
+                "topic",
+                0,
+                b"",
+                encode_properties(properties),
+                1,
+                Host("10.0.0.1", 1).packed,
+                tags_code=tags_code(text),
+            )
+            data = b"".join(encode_record(pending, 1, 2, 3, Host("10.0.0.1", 1).packed, append_crc=True))
+            StoredMessage(memoryview(data)).received("topic", "handle", 1, 1000)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1 << 20

@@ -85,7 +85,7 @@ def whenever(
 @pytest.mark.parametrize("seconds", [2**62, 2**63 - 1, 253_402_300_800, -1, -(2**63)])
 def test_a_time_that_is_none_counts_as_absent(broker: InProcessBroker, seconds: int, compiled: bool) -> None:
     if compiled:
-        broker.broker.load_compiled()
+        assert broker.broker.load_compiled()
     odd = message("orders", b"odd")
     odd.system_properties.born_timestamp.seconds = seconds
     waiting = broker.begin_receive("orders", "billing", wait_ms=60_000)
