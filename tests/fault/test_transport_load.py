@@ -9,8 +9,11 @@ import asyncio
 import contextlib
 import os
 import random
+import select
 import socket
 import struct
+import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +32,7 @@ from tests.raw_peer import (
     END_STREAM,
     HEADERS,
     PREFACE,
+    RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
     RawPeer,
@@ -38,8 +42,8 @@ from tests.raw_peer import (
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 METADATA = (("x-mq-client-id", "load"),)
-LONG = {"calls": 1_000_000, "cancelled": 200_000, "connections": 10_000}
-SHORT = {"calls": 20_000, "cancelled": 5_000, "connections": 500}
+LONG = {"calls": 1_000_000, "cancelled": 200_000, "connections": 10_000, "reset_s": 60}
+SHORT = {"calls": 20_000, "cancelled": 5_000, "connections": 500, "reset_s": 10}
 NUMBERS = LONG if EVIDENCE else SHORT
 GROWTH_MB = 150
 pytestmark = pytest.mark.timeout(3600)
@@ -172,6 +176,58 @@ async def _drained(call: Any) -> bool:
         async for _ in call:
             pass
     return False
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpcio"])
+def test_streams_opened_and_reset(tmp_path: Path, record_property: Note, transport: str) -> None:
+    """Receives that three connections open and reset as fast as they are taken, beside one honest sender."""
+    with Gateway(tmp_path, patient=True, transport=transport) as gateway:
+        assert gateway.process is not None
+        before = rss_anon_mb(gateway)
+        until, counts = time.monotonic() + NUMBERS["reset_s"], [0, 0, 0]
+        floods = [
+            threading.Thread(
+                target=_open_and_reset, args=(gateway.address, until, counts, number), daemon=True
+            )
+            for number in range(len(counts))
+        ]
+        for flood in floods:
+            flood.start()
+        most, answers = 0.0, 0
+        with grpc.insecure_channel(gateway.address) as channel:
+            while time.monotonic() < until or not answers:
+                code = sender(channel)(message(b"z"), metadata=METADATA, timeout=120).status.code
+                assert code == pb.OK
+                answers += 1
+                most = max(most, rss_anon_mb(gateway) - before)
+        for flood in floods:
+            flood.join(60)
+        record_property("resets", sum(counts))
+        record_property("honest_calls", answers)
+        record_property("grown_mb", round(most, 1))
+        assert min(counts) > 1000
+        assert most < 2 * GROWTH_MB
+        assert gateway.terminate() == 0
+
+
+def _open_and_reset(address: str, until: float, counts: list[int], place: int) -> None:
+    """Begins on another connection when one is closed."""
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError), RawPeer(address) as peer:
+            peer.socket.settimeout(1)
+            stream = 1
+            while time.monotonic() < until:
+                burst = b""
+                for _ in range(100):
+                    request = poll(20).SerializeToString()
+                    burst += peer.request(stream, SERVICE + "ReceiveMessage", request, *METADATA)
+                    burst += frame(RST_STREAM, 0, stream, b"\0\0\0\x08")
+                    stream += 2
+                peer.send(burst)
+                counts[place] += 100
+                while select.select([peer.socket], [], [], 0)[0]:
+                    if not peer.socket.recv(1 << 16):
+                        raise ConnectionResetError
 
 
 def test_connections_opened_and_dropped(gateway: Gateway, record_property: Note) -> None:

@@ -24,8 +24,10 @@ from broker_gateway.transport.methods import (
 )
 
 MAX_STREAMS = 100_000
-MAX_STREAMS_A_CONNECTION = 128
-"""Clients hold back the calls beyond it. Calls are begun in the order they came: others wait for all that one opens at once."""
+MAX_STREAMS_A_CONNECTION = 1024
+"""Clients hold back the calls beyond it, and gRPC refuses new ones until the calls that ended are gone from here: what is
+opened and reset would fill the memory otherwise. Calls are begun in the order they came: others wait for all that one opens at once.
+"""
 _READ_BYTES = 8 << 10
 """What is read of a connection before others have their turn: a megabyte of small frames takes longer than most calls."""
 
@@ -49,7 +51,6 @@ class GrpcioServer:
                 ("grpc.max_connection_idle_ms", int(max_idle_s * 1000)),
                 ("grpc.compression_enabled_algorithms_bitset", 1),
                 ("grpc.so_reuseport", 0),
-                ("grpc.http.overload_protection", 0),  # it refuses calls of clients that keep to the bound
                 ("grpc.experimental.tcp_read_chunk_size", _READ_BYTES),
                 ("grpc.experimental.tcp_min_read_chunk_size", 256),
                 ("grpc.experimental.tcp_max_read_chunk_size", _READ_BYTES),
