@@ -26,7 +26,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import load_generator
+from benchmarks import load_generator, revision
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.real_rocketmq import RocketMQ
 
@@ -172,7 +172,13 @@ def main() -> None:
                         continue  # that transport takes plaintext only
                     with alone(server, [*servers, echo]):
                         result = measure(case, server)
-                    line = {"case": case.name, "server": server.name, "pass": number, "dropped": dropped}
+                    line = {
+                        "commit": revision.commit(),
+                        "case": case.name,
+                        "server": server.name,
+                        "pass": number,
+                        "dropped": dropped,
+                    }
                     sys.stdout.write(json.dumps({**line, **result}) + "\n")
                     sys.stdout.flush()
                     if not dropped:

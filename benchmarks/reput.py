@@ -22,7 +22,7 @@ import numpy as np
 from deltalake import DeltaTable
 from rich.console import Console
 
-from benchmarks import load_generator
+from benchmarks import load_generator, revision
 from lakebroker_testing.gateway import ROOT, Gateway, ProcessError, Reput, command
 from lakebroker_testing.logs import LogWriter, pending
 from lakebroker_testing.real_rocketmq import RocketMQ
@@ -190,8 +190,12 @@ def main() -> None:
     chosen = parser.parse_args()
     load_generator.program()
     for size in (100, 1024):
-        print(json.dumps(bulk(chosen.log_bytes // (size + _RECORD_BYTES), size, chosen.passes)), flush=True)
-    print(json.dumps(freshness(chosen.rate, chosen.seconds)), flush=True)
+        _tell(bulk(chosen.log_bytes // (size + _RECORD_BYTES), size, chosen.passes))
+    _tell(freshness(chosen.rate, chosen.seconds))
+
+
+def _tell(figures: dict[str, Any]) -> None:
+    print(json.dumps({"commit": revision.commit(), **figures}), flush=True)
 
 
 if __name__ == "__main__":
