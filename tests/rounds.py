@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import functools
 import json
 import os
 import signal
@@ -16,13 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 EVIDENCE = "docs/evidence"
 RECORD = ROOT / EVIDENCE / "rounds.jsonl"
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 _BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    sum(range(1_000_000))"
 _EXAMPLES = """examples:
   python -m tests.rounds                                    ten rounds of tests/unit and tests/fault beside 8 processes
@@ -169,15 +171,32 @@ def row(number: int, found: Mapping[str, Any]) -> str:
 @contextlib.contextmanager
 def _process(command: Sequence[str], out: Any) -> Iterator[subprocess.Popen[bytes]]:
     """Interrupted when the block is left early, so that it ends what it started."""
-    with subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT) as process:
-        try:
-            yield process
-        finally:
+    process = None
+    try:
+        with _signals_wait() as resume:  # one between fork and assignment would leave an orphan
+            process = subprocess.Popen(
+                command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, preexec_fn=resume
+            )
+        yield process
+    finally:
+        if process is not None:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(60)
-                process.kill()
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[Callable[[], object]]:
+    """Signals that end this process come after the block; gives what a child calls, which has none to wait for."""
+    resume = functools.partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, _ENDING)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield resume
+    finally:
+        resume()
 
 
 def _git(tree: Path, *arguments: str) -> str:
