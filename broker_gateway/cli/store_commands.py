@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -228,8 +228,9 @@ def import_(
     from store.errors import StoreError
     from store.permissions import use
 
+    _check_folder(folder)
     if not (folder / "commitlog").is_dir():
-        fail(f"{folder} holds no commitlog; give the folder of a store (storePathRootDir)")
+        _fail_without_log(folder)
     use(group_read=False)
     try:
         taken = take_over(folder, broker_name, cluster, skip_damaged=skip_damaged)
@@ -256,19 +257,36 @@ def _reading(folder: Path) -> Iterator[tuple[LogReader, bool]]:
     from store.log_reader import LogReader
     from store.recovery import load_identity
 
-    if not folder.is_dir():
-        fail(f"{folder} is no folder; give the store's (storePathRootDir)")
+    _check_folder(folder)
     try:
         ours = load_identity(folder) is not None
         reader = LogReader(folder) if ours else LogReader(folder, broker="rocketmq", log_id="rocketmq")
     except (StoreError, OSError) as error:
         fail(str(error))
     if not ours and not (folder / "commitlog").is_dir():
-        fail(f"{folder} holds no commitlog; give the folder of a store (storePathRootDir)")
+        _fail_without_log(folder)
     try:
         yield reader, ours
     finally:
         reader.close()
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        fail(f"{folder} is not a folder; give the store's (storePathRootDir)")
+
+
+def _fail_without_log(folder: Path) -> NoReturn:
+    """Names the stores in folders of this one, where several brokers run on one host."""
+    from store.claim import stores_inside
+
+    try:
+        inside = ", ".join(map(str, stores_inside(folder)))
+    except OSError as error:
+        fail(f"{folder} cannot be read: {error.strerror}; give the folder of a store (storePathRootDir)")
+    if inside:
+        fail(f"{folder} holds no commitlog, but stores are in it; give one of them: {inside}")
+    fail(f"{folder} holds no commitlog; give the folder of a store (storePathRootDir)")
 
 
 @contextmanager

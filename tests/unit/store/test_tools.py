@@ -119,7 +119,7 @@ def test_damage_is_named_and_the_exit_status_says_so(ours: tuple[Path, list[int]
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["inspect", "/does/not/exist"], 1, "/does/not/exist is no folder"),
+        (["inspect", "/does/not/exist"], 1, "/does/not/exist is not a folder"),
         (["verify", "EMPTY"], 1, "holds no commitlog"),
         (["inspect", "OURS", "--offset", "5"], 1, "no record begins at 5; the one before begins at 0"),
         (["inspect", "OURS", "--offset", "999999999"], 1, "999999999"),
@@ -233,3 +233,27 @@ def test_a_summary_counts_the_places_without_a_record(ours: tuple[Path, list[int
     flip_byte(min((folder / "commitlog").iterdir()), offsets[20] + 4)
     assert printed("inspect", folder)["damaged"] == 1
     assert "1 places hold no record; run lakebroker store verify" in run("inspect", folder).stderr
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "import", "rebuild"])
+def test_a_folder_of_several_stores_names_them(ours: tuple[Path, list[int]], command: str) -> None:
+    folder = ours[0]
+    inner = folder.rename(folder.with_name("inner"))
+    outer = folder
+    outer.mkdir()
+    store = inner.rename(outer / "broker-a-0")
+    said = run(command, outer)
+    assert said.exit_code == 1
+    assert (
+        f"lakebroker: {outer} holds no commitlog, but stores are in it; give one of them: {store}\n"
+        == said.stderr
+    )
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "import", "rebuild"])
+def test_a_path_that_is_not_a_folder_is_named_alike_by_all(tmp_path: Path, command: str) -> None:
+    said = run(command, tmp_path / "nope")
+    assert said.exit_code == 1
+    assert (
+        said.stderr == f"lakebroker: {tmp_path}/nope is not a folder; give the store's (storePathRootDir)\n"
+    )
