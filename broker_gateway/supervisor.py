@@ -22,7 +22,7 @@ from typing import Any
 import structlog
 
 from broker_gateway.config import GatewayConfig
-from broker_gateway.errors import HostError, OptionError, StartError
+from broker_gateway.errors import HostError, OptionError, StartError, reason
 from broker_gateway.logs import configure_logs
 from broker_gateway.registration.options import local_address
 from store.claim import holds_store, stores_inside
@@ -111,7 +111,9 @@ def _check_root(root: Path, names: Set[str]) -> None:
     try:
         others = [path for path in stores_inside(root) if path.name not in names]
     except OSError as error:
-        raise HostError(f"the folder {root} cannot be used: {error}; give another one (--store)") from error
+        raise HostError(
+            f"the folder {root} cannot be used: {reason(error)}; give another one (--store)"
+        ) from error
     if others:
         log.warning(
             "stores in the folder are left alone; their brokers start with their brokerName and enough --processes",
