@@ -4,6 +4,10 @@ Owns code generation only. Services have no generated stubs: a transport binds t
 The files keep their wire names (`apache/rocketmq/v2/…`); only the Python imports move under
 `lakebroker_pb`, so that the package does not claim the top-level name `apache`.
 
+All of them are in a descriptor pool of their own (`lakebroker_pb.pool`): RocketMQ's Python client registers messages of
+the same names in the process's default pool. A pool has nothing of another one, so that Google's `Timestamp` and
+`Duration` are compiled into it too; only `lakebroker_pb.google.protobuf` has the ones that our messages take.
+
 Usage without a build: `python hatch_build.py`.
 """
 
@@ -18,7 +22,19 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent
 SOURCE = ROOT / "proto"
 TARGET = ROOT / "lakebroker_pb"
-_IMPORT = re.compile(r"^(from|import) (apache|lakebroker)(?=[.\s])", re.MULTILINE)
+IMPORTED = ("google/protobuf/duration.proto", "google/protobuf/timestamp.proto")
+"""Google's files that ours import."""
+_IMPORT = re.compile(
+    r"^(from|import) (apache|lakebroker|google\.protobuf(?= import (?:duration|timestamp)_pb2))(?=[.\s])",
+    re.MULTILINE,
+)
+_DEFAULT_POOL = "_descriptor_pool.Default()"
+_POOL = '''"""The descriptors of this package, apart from the process's default ones."""
+
+from google.protobuf.descriptor_pool import DescriptorPool
+
+POOL = DescriptorPool()
+'''
 
 
 def generate() -> None:
@@ -30,16 +46,39 @@ def generate() -> None:
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir()
     files = sorted(str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.proto"))
-    arguments = [f"-I{SOURCE}", f"-I{include}", f"--python_out={staging}", f"--pyi_out={staging}", *files]
+    arguments = [
+        f"-I{SOURCE}",
+        f"-I{include}",
+        f"--python_out={staging}",
+        f"--pyi_out={staging}",
+        *files,
+        *IMPORTED,
+    ]
     if status := protoc.main(["protoc", *arguments]):
         raise SystemExit(f"protoc failed with status {status} on {', '.join(files)}")
     for path in [*staging.rglob("*.py"), *staging.rglob("*.pyi")]:
-        path.write_text(_IMPORT.sub(r"\1 lakebroker_pb.\2", path.read_text()))
+        path.write_text(_in_package(path))
+    (staging / "pool.py").write_text(_POOL)
     for folder in [staging, *(path for path in staging.rglob("*") if path.is_dir())]:
         (folder / "__init__.py").touch()
     (staging / "py.typed").touch()
     shutil.rmtree(TARGET, ignore_errors=True)
     staging.rename(TARGET)
+
+
+def _in_package(path: Path) -> str:
+    """A generated file's text with its imports under `lakebroker_pb`, and the package's pool in place of the default one.
+
+    Raises SystemExit when protoc no longer writes what is replaced: the messages would be in the default pool.
+    """
+    text = _IMPORT.sub(r"\1 lakebroker_pb.\2", path.read_text())
+    if path.suffix == ".pyi":
+        return text
+    if text.count(_DEFAULT_POOL) != 1:
+        raise SystemExit(f"protoc wrote {path.name} without {_DEFAULT_POOL}; adapt {Path(__file__).name}")
+    text = text.replace(_DEFAULT_POOL, "_POOL")
+    mark = "# @@protoc_insertion_point(imports)\n"
+    return text.replace(mark, f"{mark}from lakebroker_pb.pool import POOL as _POOL\n", 1)
 
 
 try:

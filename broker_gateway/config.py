@@ -74,7 +74,7 @@ def _ip(value: str) -> str:
     try:
         socket.inet_pton(socket.AF_INET6 if ":" in value else socket.AF_INET, value)
     except (OSError, ValueError) as error:
-        raise ValueError("it is no IP address; host names are not looked up") from error
+        raise ValueError("it is not an IP address; host names are not looked up") from error
     return value
 
 
@@ -131,7 +131,8 @@ class BrokerOptions(_Group):
     )
     default_topic_queue_nums: int = Field(8, ge=1, le=1024, description="queues of a topic made on first use")
     auto_create_topic_enable: bool = Field(
-        True, description="register TBW102, by whose route 4.x clients make topics on first use"
+        True,
+        description="register TBW102, the template topic by whose route 4.x clients make topics on first use",
     )
     enable_mixed_message_type: bool = Field(
         False, description="message.type=MIXED may be given to topics over the remoting port"

@@ -29,3 +29,8 @@ class ModeError(StartError):
 
     exit_code = 252
     """-4 as the original's."""
+
+
+def reason(error: Exception) -> str:
+    """What an error says, for a message that names the file already."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -23,7 +23,8 @@ class Lake:
     def __init__(self, location: str) -> None:
         if importlib.util.find_spec("deltalake") is None:
             raise StartError(
-                f"lakeLocation={location} needs the package deltalake: pip install 'lakebroker[lake]'"
+                f"lakeLocation={location} needs the package deltalake; install the extra 'lake' of lakebroker: "
+                "pip install '.[lake]' in its source folder"
             )
         if "://" not in location and Path(location).is_file():
             raise StartError(f"lakeLocation={location} is a file; name the lake's folder")

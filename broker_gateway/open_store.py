@@ -14,7 +14,7 @@ from store.flush import PAGE_BYTES
 from store.message_store import MessageStore
 from store.permissions import Closed
 from store.record import Host
-from store.recovery import RecoveryReport
+from store.recovery import ABORT_FILE, RecoveryReport
 
 log = structlog.get_logger(__name__)
 TOLD = 20
@@ -44,9 +44,14 @@ def open_store(config: GatewayConfig, stopped: Callable[[], bool]) -> MessageSto
 
 
 def _open(config: GatewayConfig, stopped: Callable[[], bool]) -> MessageStore:
+    clean = not (config.store.store_path_root_dir / ABORT_FILE).exists()
+
     def progress(done: int, total: int) -> None:
         if stopped():
             raise RecoveryStoppedError(f"stopped at {done} of {total} bytes")
+        if done == 0 and not clean:
+            log.info("the broker did not stop cleanly; scanning the log behind its index", mib=total >> 20)
+            return
         if total > 1 << 30:
             log.info("scanning the log", done_mib=done >> 20, total_mib=total >> 20)
 

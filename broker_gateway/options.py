@@ -18,12 +18,13 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
+from pydantic_core import ErrorDetails
 
-from broker_gateway.errors import OptionError
+from broker_gateway.errors import OptionError, reason
 
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
 """Java's; str.splitlines knows more, which may stand in a value."""
-_RANGE = ("greater_than_equal", "less_than_equal")
+_RANGE = ("greater_than_equal", "less_than_equal", "enum", "literal_error")
 """Errors that say no more than what is allowed."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 
@@ -68,11 +69,11 @@ class OptionGroup(BaseModel):
         wanted, text = cls.model_fields[info.field_name].annotation, value.strip()
         if wanted is bool:
             if text.lower() not in ("true", "false"):
-                raise ValueError("it is no boolean")
+                raise ValueError("it is not a boolean")
             return text.lower() == "true"
         if wanted is int:
             if not is_integer(text):
-                raise ValueError("it is no integer")
+                raise ValueError("it is not an integer")
             return int(text)
         return value
 
@@ -108,7 +109,7 @@ def read_file(path: Path) -> dict[str, str]:
     try:
         text = path.read_text(encoding="utf-8-sig")  # editors put a byte order mark before it
     except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(f"the configuration file {path} cannot be read: {error}") from error
+        raise OptionError(f"the configuration file {path} cannot be read: {reason(error)}") from error
     return parse_properties(text, str(path))
 
 
@@ -165,36 +166,58 @@ def given_options(
 def load_groups(
     groups: Mapping[str, type[OptionGroup]], given: Mapping[str, str], others: Others | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Every group by its name, and a warning for every option without effect. Raises OptionError for a bad value."""
+    """Every group by its name, and a warning for every option without effect. Raises OptionError, which names all bad
+    values, one a line."""
     known = option_names(groups)
     elsewhere: Collection[str] = others.names() if others is not None else ()
-    warnings = []
+    warnings, problems = [], []
     grouped: dict[str, dict[str, Any]] = {group: {} for group in groups}
     for name, value in given.items():
         group = known.get(name)
         if group is not None:
             grouped[group][name] = value
         elif others is not None and name in elsewhere:
-            if (warning := others.take(name, value)) is not None:
+            try:
+                warning = others.take(name, value)
+            except OptionError as error:
+                problems.append(str(error))
+                continue
+            if warning is not None:
                 warnings.append(warning)
         else:
             hint = _nearest(name, [*known, *elsewhere])
             warnings.append(f"option {name} is unknown and has no effect{hint}")
-    return {name: validated(options, grouped[name], name) for name, options in groups.items()}, warnings
+    parts = {}
+    for name, options in groups.items():
+        try:
+            parts[name] = validated(options, grouped[name], name)
+        except OptionError as error:
+            problems.append(str(error))
+    if problems:
+        raise OptionError("\n".join(problems))
+    return parts, warnings
 
 
 def validated(options: type[_G], given: Mapping[str, Any], group: str) -> _G:
-    """The group with these options. Raises OptionError, which names the option and its value."""
+    """The group with these options. Raises OptionError, which names each option that is wrong and its value, one a line."""
     try:
         return options.model_validate(dict(given))
     except ValidationError as error:
-        problem = error.errors()[0]
-        name = str(problem["loc"][0]) if problem["loc"] else group
-        allowed = allowed_values(options).get(name, "")
-        hint = f" (allowed: {allowed})" if allowed else ""
-        message = problem["msg"].removeprefix("Value error, ")
-        said = f"allowed: {allowed}" if allowed and problem["type"] in _RANGE else f"{message}{hint}"
-        raise OptionError(f"option {name}={given.get(name, problem['input'])}: {said}") from error
+        problems: dict[str, str] = {}
+        for problem in error.errors():
+            name = str(problem["loc"][0]) if problem["loc"] else group
+            problems.setdefault(name, _said(problem, allowed_values(options).get(name, "")))
+        bad = error.errors()[0]["input"]
+        lines = [f"option {name}={given.get(name, bad)}: {said}" for name, said in problems.items()]
+        raise OptionError("\n".join(lines)) from error
+
+
+def _said(problem: ErrorDetails, allowed: str) -> str:
+    """What is wrong with an option, once."""
+    if allowed and problem["type"] in _RANGE:
+        return f"allowed: {allowed}"
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{message} (allowed: {allowed})" if allowed else message
 
 
 @lru_cache(maxsize=32)

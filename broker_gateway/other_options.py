@@ -60,20 +60,20 @@ def checked(row: Row, value: str) -> str:
 
 
 def _boolean(_row: Row, value: str) -> str:
-    return "" if value.lower() in ("true", "false") else "it is no boolean (allowed: true or false)"
+    return "" if value.lower() in ("true", "false") else "it is not a boolean (allowed: true or false)"
 
 
 def _integer(row: Row, value: str) -> str:
     bits = _INTEGERS[row.kind]
     allowed = f"(allowed: {-1 << bits} to {(1 << bits) - 1})"
     if not is_integer(value):
-        return f"it is no integer {allowed}"
+        return f"it is not an integer {allowed}"
     return "" if -1 << bits <= int(value) < 1 << bits else f"it is out of range {allowed}"
 
 
 def _number(_row: Row, value: str) -> str:
     if _NUMBER.fullmatch(value) is None or not isfinite(float(value)):
-        return "it is no number (allowed: such as 0.95)"
+        return "it is not a number (allowed: such as 0.95)"
     return ""
 
 

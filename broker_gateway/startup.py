@@ -6,7 +6,9 @@
 | extensions | what installed packages plug in | - |
 | access | the token of Log and Admin services | - |
 | host | room on the disks, open files (`host_checks.py`) | - |
+| certificate | the operator's is read | - |
 | remoting ports | are taken, since records carry them | given back |
+| other ports | are looked at, so that one that is taken ends the start before there is a store | - |
 | store | lock, recovery, flushing | flush, remove `abort`, unlock |
 | metadata | topics, groups, offsets and what is in flight, from the journal; system topics | - |
 | services | scheduled tasks begin | tasks end, pending minutes and a snapshot are journaled |
@@ -53,7 +55,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from broker_gateway.broker import Broker
 from broker_gateway.config import GatewayConfig
-from broker_gateway.errors import HostError, OptionError, StartError
+from broker_gateway.errors import HostError, OptionError, StartError, reason
 from broker_gateway.extensions import Extensions, load_extensions
 from broker_gateway.host_checks import check_host, most_connections
 from broker_gateway.later import tell_now
@@ -61,6 +63,7 @@ from broker_gateway.logs import configure_logs, say
 from broker_gateway.metrics import Metrics
 from broker_gateway.open_store import open_store
 from broker_gateway.places import Places
+from broker_gateway.ports import Wanted, check_ports
 from broker_gateway.registration.startup import start_registration
 from broker_gateway.reload import Configuration
 from broker_gateway.remoting.connection import Processors
@@ -165,7 +168,9 @@ class _Start:
             ("extensions", self._load_extensions),
             ("access", self._read_token),
             ("host", self._check_host),
+            ("certificate", self._check_certificate),
             ("remoting ports", self._take_ports),
+            ("other ports", self._check_ports),
             ("store", self._open_store),
             ("metadata", self._load_metadata),
             ("services", self._start_services),
@@ -197,6 +202,13 @@ class _Start:
         self._remoting = await asyncio.to_thread(take_ports, self.config)  # looks up a host name
         self._undo.add("giving the remoting ports back", self._remoting.close)
         self.config = self.configuration.bound(listen_port=self._remoting.port)
+
+    async def _check_certificate(self) -> None:
+        _check_transport(self.config)
+        await asyncio.to_thread(_operators_certificate, self.config)
+
+    async def _check_ports(self) -> None:
+        await asyncio.to_thread(check_ports, _other_ports(self.config))  # looks up host names
 
     async def _open_store(self) -> None:
         # on a thread: a scan must not hold up signals
@@ -336,9 +348,7 @@ def _bind(
     try:
         server = _server(config, broker.turn, address, port, places)
     except (OSError, RuntimeError) as error:
-        raise StartError(
-            f"port {port} of {address} cannot be opened ({error}); choose another grpcServerPort"
-        ) from error
+        raise _grpc_port(config).refused(error) from error
     services: dict[ServiceDescriptor, object] = {
         service_pb2.DESCRIPTOR.services_by_name["MessagingService"]: broker.messaging,
         admin_pb2.DESCRIPTOR.services_by_name["AdminService"]: broker.admin,
@@ -355,12 +365,33 @@ def _bind(
     return server, health
 
 
+def _grpc_port(config: GatewayConfig) -> Wanted:
+    return Wanted(
+        "grpcServerPort", config.proxy.grpc_server_port, "grpcBindAddress", config.proxy.grpc_bind_address
+    )
+
+
+def _metrics_port(config: GatewayConfig) -> Wanted:
+    host, port = config.proxy.metrics_prom_exporter_host, config.proxy.metrics_prom_exporter_port
+    return Wanted("metricsPromExporterPort", port, "metricsPromExporterHost", host)
+
+
+def _other_ports(config: GatewayConfig) -> list[Wanted]:
+    """What will be opened beside the remoting ports."""
+    wanted = [_grpc_port(config)]
+    if config.proxy.metrics_prom_exporter_port >= 0:
+        wanted.append(_metrics_port(config))
+    if config.registration.lake_with_namesrv:
+        port = config.registration.lake_namesrv_listen_port
+        wanted.append(
+            Wanted("lakeNamesrvListenPort", port, "grpcBindAddress", config.proxy.grpc_bind_address)
+        )
+    return wanted
+
+
 def _server(config: GatewayConfig, turn: Turn, address: str, port: int, places: Places) -> Server:
-    """The transport that was chosen. Raises OptionError, OSError or RuntimeError."""
+    """The transport that was chosen. Raises OptionError, HostError, OSError or RuntimeError."""
     if config.lake.lake_transport == "grpcio":
-        asked = {"tls_cert_path", "tls_key_path", "tls_test_mode_enable"} & config.proxy.model_fields_set
-        if any(getattr(config.proxy, field) for field in asked):
-            raise OptionError("TLS needs the transport http2; set lakeTransport=http2 or leave TLS out")
         log.info("the transport grpcio takes plaintext only; clients that speak TLS need lakeTransport=http2")
         from broker_gateway.transport.grpcio.server import GrpcioServer
 
@@ -371,13 +402,30 @@ def _server(config: GatewayConfig, turn: Turn, address: str, port: int, places: 
     return Http2Server(address, port, config.broker.broker_ip1, turn, _tls(config), places)
 
 
-def _tls(config: GatewayConfig) -> ssl.SSLContext | None:
+def _check_transport(config: GatewayConfig) -> None:
+    """Raises OptionError when TLS is asked for and the transport has none."""
+    if config.lake.lake_transport != "grpcio":
+        return
+    asked = {"tls_cert_path", "tls_key_path", "tls_test_mode_enable"} & config.proxy.model_fields_set
+    if any(getattr(config.proxy, field) for field in asked):
+        raise OptionError("TLS needs the transport http2; set lakeTransport=http2 or leave TLS out")
+
+
+def _operators_certificate(config: GatewayConfig) -> ssl.SSLContext | None:
+    """With the certificate in tlsCertPath; None without one. Raises OptionError."""
     certificate, key = config.proxy.tls_cert_path, config.proxy.tls_key_path
     if (certificate is None) != (key is None):
         missing = "tlsKeyPath" if key is None else "tlsCertPath"
         raise OptionError(f"{missing} is missing; a certificate needs its key")
     if certificate is not None and key is not None:
         return server_context(certificate, key)
+    return None
+
+
+def _tls(config: GatewayConfig) -> ssl.SSLContext | None:
+    context = _operators_certificate(config)
+    if context is not None:
+        return context
     if not config.proxy.tls_test_mode_enable:
         return None
     folder = config.store.store_path_root_dir / "config"
@@ -404,9 +452,7 @@ def _serve_metrics(config: GatewayConfig, broker: Broker, undo: Undo) -> int:
     try:
         http, _ = broker.metrics.serve(host, port)
     except OSError as error:
-        raise StartError(
-            f"port {port} of {host} cannot be opened ({error}); choose another metricsPromExporterPort"
-        ) from error
+        raise _metrics_port(config).refused(error) from error
     undo.add("closing the metrics port", http.server_close)
     undo.add("ending the metrics server", http.shutdown)
     return int(http.server_port)
@@ -426,7 +472,7 @@ def _announce(config: GatewayConfig, ports: dict[str, int], undo: Undo) -> None:
             with contextlib.suppress(OSError):
                 staged.unlink()
             raise HostError(
-                f"lakePortFile={path} cannot be written: {error}; name a file in a folder to write to"
+                f"lakePortFile={path} cannot be written: {reason(error)}; name a file in a folder to write to"
             ) from error
     name, ip, port = config.broker.broker_name, config.broker.broker_ip1, config.broker.listen_port
     line = f"The broker[{name}, {ip}:{port}] boot success. serializeType=JSON"

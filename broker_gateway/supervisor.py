@@ -2,7 +2,8 @@
 
 Each has its own name (`broker-a-0`), store (a folder of that name in `storePathRootDir`) and ports (the n-th: the
 configured ones plus n, remoting plus 10 n; 0 stays 0). A broker that ends before it ever served is not started
-again: its configuration is wrong, and everything stops with its exit status.
+again: its configuration is wrong, and everything stops with its exit status. A folder that is a store itself is
+refused: brokers beside it would begin empty.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,10 @@ from typing import Any
 import structlog
 
 from broker_gateway.config import GatewayConfig
-from broker_gateway.errors import OptionError
+from broker_gateway.errors import HostError, OptionError, StartError, reason
 from broker_gateway.logs import configure_logs
 from broker_gateway.registration.options import local_address
+from store.claim import holds_store, stores_inside
 
 log = structlog.get_logger(__name__)
 
@@ -79,8 +82,13 @@ def _at_the_firsts_name_server(config: GatewayConfig) -> dict[str, str]:
 
 
 def supervise(config: GatewayConfig, arguments: list[str], processes: int) -> int:
-    """Runs the brokers until a signal stops them; returns the exit status. `arguments` are those of the command."""
+    """Runs the brokers until a signal stops them; returns the exit status. `arguments` are those of the command.
+
+    Raises OptionError, StartError.
+    """
     configure_logs(config.lake.lake_log_format, config.lake.lake_log_level)
+    root = config.store.store_path_root_dir
+    _check_root(root, {f"{config.broker.broker_name}-{number}" for number in range(processes)})
     folder = config.store.store_path_root_dir / "processes"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PEERS_FILE).unlink(missing_ok=True)
@@ -91,6 +99,26 @@ def supervise(config: GatewayConfig, arguments: list[str], processes: int) -> in
         command = [sys.executable, "-m", "broker_gateway.cli.main", "gateway", *arguments, *settings]
         children.append(_Child(options["brokerName"], command, Path(options["lakePortFile"])))
     return _Supervisor(children, folder / PEERS_FILE, config.lake.lake_port_file).run()
+
+
+def _check_root(root: Path, names: Set[str]) -> None:
+    """Raises StartError when the folder is a store itself; warns of stores in it that none of these brokers has."""
+    if holds_store(root):
+        raise StartError(
+            f"{root} is the store of one broker, and --processes gives each broker a folder of its own in it, so that "
+            "all would begin empty; start it without --processes, or give another folder (--store)"
+        )
+    try:
+        others = [path for path in stores_inside(root) if path.name not in names]
+    except OSError as error:
+        raise HostError(
+            f"the folder {root} cannot be used: {reason(error)}; give another one (--store)"
+        ) from error
+    if others:
+        log.warning(
+            "stores in the folder are left alone; their brokers start with their brokerName and enough --processes",
+            stores=[str(path) for path in others],
+        )
 
 
 class _Supervisor:

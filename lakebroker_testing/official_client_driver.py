@@ -1,7 +1,8 @@
-"""Drives the official RocketMQ Python client by lines of JSON. Run by an interpreter of its own.
+"""Drives the official RocketMQ Python client by lines of JSON. Run by an interpreter of its own,
+which has the client's packages and can be killed.
 
-The client carries the same proto files as lakebroker, so the two cannot share a process. Reads one command a
-line, `{"do": NAME, ...}`, and answers one line, `{"ok": true, ...}` or `{"ok": false, "error": TEXT}`.
+Reads one command a line, `{"do": NAME, ...}`, and answers one line, `{"ok": true, ...}` or
+`{"ok": false, "error": TEXT}`.
 
 | command | arguments | answer |
 |---|---|---|

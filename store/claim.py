@@ -7,6 +7,7 @@ be refused before anything in it changes.
 |---|---|
 | `lakebroker.json`, `commitlog`, `consumequeue`, `config/topics.json` or `config/consumerOffset.json` | a store, ours or a real broker's |
 | nothing but what a start that failed, or a new disk, leaves | becomes a store |
+| stores in folders of their own, as several brokers of one host have them | refused, and they are named |
 | else | refused |
 
 A folder of the log is one of a store when it holds segments, or when the store knows it already.
@@ -37,16 +38,41 @@ _SHOWN = 3
 def check_folders(root: Path, log_folders: Sequence[Path] = ()) -> None:
     """Raises ForeignFolderError unless a store may be, or be made, in `root`, with its log in these folders;
     StoreDamagedError of one whose identity cannot be read; OSError."""
-    if not any((root / mark).exists() for mark in _MARKS):
+    if not holds_store(root):
         ours = _HARMLESS | {
             folder.name for folder in log_folders if folder.absolute().parent == root.absolute()
         }
-        _refuse(root, ours, "give an empty folder or a store (storePathRootDir)")
+        inside = stores_inside(root)
+        _refuse(
+            root, ours, _one_of(inside) if inside else "give an empty folder or a store (storePathRootDir)"
+        )
     identity = load_identity(root)
     known = {each.absolute() for each in commit_log_folders(root, identity)} if identity is not None else ()
     for folder in log_folders:
         if folder.absolute() not in known and not list_segments(folder):
             _refuse(folder, _HARMLESS, "give an empty folder or one with segments (storePathCommitLog)")
+
+
+def holds_store(root: Path) -> bool:
+    """Whether a store is in `root` itself, ours or a real broker's."""
+    return any((root / mark).exists() for mark in _MARKS)
+
+
+def stores_inside(root: Path) -> list[Path]:
+    """Stores of ours in folders of `root`, sorted. Raises OSError."""
+    if not root.is_dir():
+        return []
+    # os.path, since other users' folders may not be looked into
+    return sorted(each for each in root.iterdir() if os.path.isfile(each / IDENTITY_FILE))
+
+
+def _one_of(stores: Sequence[Path]) -> str:
+    """What to do about a folder that has these stores in it."""
+    first = stores[0]
+    return (
+        f"stores of single brokers are in it: start {len(stores)} brokers with --processes {len(stores)}, or one with "
+        f"--store {first} --set brokerName={first.name}"
+    )
 
 
 def check_segment_size(folders: Sequence[Path], segment_size: int) -> None:

@@ -206,14 +206,17 @@ def recover(
 ) -> int:
     """Fills `index` from `runs` and by scanning what they do not cover; returns the end of the log.
 
-    See the module for what is cut and what is kept. `progress(done, total)` in bytes of the log to scan; what it raises
-    ends the scan before anything of the log was changed.
+    See the module for what is cut and what is kept. `progress(done, total)` in bytes of the log to scan, first with
+    nothing done; what it raises ends the scan before anything of the log was changed.
     """
     started = time.monotonic()
     end = segments[0].start if segments else 0
     if runs:
         flushed_offset = max(flushed_offset, runs[-1].end)  # written behind a flush
     total = (segments[-1].end - end if segments else 0) - sum(run.end - run.start for run in runs)
+
+    if progress is not None:
+        progress(0, total)
 
     def scanned(count: int) -> None:
         report.bytes_scanned += count

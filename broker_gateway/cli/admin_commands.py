@@ -20,6 +20,11 @@ TokenFile = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
 _DEFAULT = "127.0.0.1:8081"
 _TIMEOUT_S = 10.0
+_UNCONNECTED = ("failed to connect to all addresses", "errors resolving ", "DNS resolution failed")
+"""How gRPC's details begin when there was no connection."""
+_TIMED_OUT = "Deadline Exceeded"
+"""gRPC's own details, when no answer came in time."""
+_GRPC_PORT = "--gateway takes the host and gRPC port of a gateway (grpcServerPort, 8081 unless it is set)"
 _TYPES_HELP = (
     "Accepted message type, may be repeated: NORMAL, FIFO, DELAY, TRANSACTION, LITE or PRIORITY; MIXED: all; "
     "none: as it is, or all"
@@ -88,8 +93,8 @@ def create_topic(
     answer = _call(gateway, token_file, "PutTopic", pb.PutTopicRequest(topic=asked), pb.PutTopicResponse)
     warn(answer.warnings)
     show(
-        [_topic_row(answer.topic) | {"created": answer.created}],
-        ["name", "queues", "types", "created"],
+        [_topic_row(answer.topic) | {"created": answer.created, "changed": answer.changed}],
+        ["name", "queues", "types", "created", "changed"],
         as_json,
     )
 
@@ -126,8 +131,8 @@ def create_group(
         asked.retry_max_times = retry_max
     answer = _call(gateway, token_file, "PutGroup", pb.PutGroupRequest(group=asked), pb.PutGroupResponse)
     show(
-        [_group_row(answer.group) | {"created": answer.created}],
-        ["name", "retry_max_times", "fifo", "created"],
+        [_group_row(answer.group) | {"created": answer.created, "changed": answer.changed}],
+        ["name", "retry_max_times", "fifo", "created", "changed"],
         as_json,
     )
 
@@ -154,6 +159,7 @@ def _group_row(group: Any) -> dict[str, Any]:
 def _call(gateway: str, token_file: Path | None, method: str, request: Any, response_type: Any) -> Any:
     import grpc
 
+    from broker_gateway.errors import reason
     from broker_gateway.remoting.address import parse_address
     from broker_gateway.remoting.errors import ConnectError
     from store.errors import SecretError
@@ -171,7 +177,7 @@ def _call(gateway: str, token_file: Path | None, method: str, request: Any, resp
         except SecretError as error:
             fail(str(error))
         except OSError as error:
-            fail(f"--token-file {token_file} cannot be read: {error}")
+            fail(f"--token-file {token_file} cannot be read: {reason(error)}")
     with grpc.insecure_channel(gateway) as channel:
         call = channel.unary_unary(
             f"/lakebroker.admin.v1.AdminService/{method}",
@@ -185,7 +191,12 @@ def _call(gateway: str, token_file: Path | None, method: str, request: Any, resp
 
 
 def _failed(gateway: str, code: str, details: str) -> str:
-    """What became of a call; gRPC says of nobody there that it tried all addresses."""
-    if code == "UNAVAILABLE" and "connection refused" in details.lower():
+    """What became of a call; gRPC gives UNAVAILABLE, too, when nobody answered."""
+    unconnected = details.startswith(_UNCONNECTED)
+    if code == "UNAVAILABLE" and unconnected and "connection refused" in details.lower():
         return f"no gateway at {gateway}: connection refused"
+    if code == "UNAVAILABLE" and unconnected:
+        return f"nobody answers gRPC at {gateway} ({details}); {_GRPC_PORT}"
+    if code == "DEADLINE_EXCEEDED" and details == _TIMED_OUT:
+        return f"nobody answered at {gateway} within {_TIMEOUT_S:.0f} s; {_GRPC_PORT}"
     return f"the gateway at {gateway} answered {code}: {details}"

@@ -226,5 +226,8 @@ def _need_spark() -> None:
         import deltalake
         import pyspark
     except ModuleNotFoundError as error:
-        fail(f"{error.name} is not installed; install lakebroker[spark]")
+        fail(
+            f"{error.name} is not installed; install the extra 'spark' of lakebroker: pip install '.[spark]' in its "
+            "source folder"
+        )
     del deltalake, pyspark

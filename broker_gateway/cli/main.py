@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from typing import Annotated
+
 import typer
 
 from broker_gateway.cli import admin_commands, gateway_command, lake_commands, namesrv_command, store_commands
 
 app = typer.Typer(
     name="lakebroker",
-    help="A RocketMQ broker whose consume queues and indexes Spark builds in Delta Lake.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"lakebroker {version('lakebroker')}")
+        raise typer.Exit
+
+
+@app.callback()
+def lakebroker(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """A RocketMQ broker whose consume queues and indexes Spark builds in Delta Lake."""
+
+
 gateway_command.register(app)
 namesrv_command.register(app)
 admin_commands.register(app)

@@ -36,6 +36,11 @@ def lines(text: str) -> str:
     return printable(text, keep="\n\t")
 
 
+def counted(count: int, one: str, more: str = "") -> str:
+    """A number of things; `more` is the plural where that is not `one` with an s."""
+    return f"{count:,} {one if count == 1 else more or one + 's'}"
+
+
 def parse_settings(settings: Sequence[str]) -> dict[str, str]:
     """The options of `--set name=value`; ends the command when one is written otherwise."""
     options = {}

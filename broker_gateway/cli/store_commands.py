@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from broker_gateway.cli.output import fail, show_table, warn
+from broker_gateway.cli.output import counted, fail, show_table, warn
 from broker_gateway.printable import printable
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ Example: lakebroker store verify /var/lib/lakebroker --json
 """
 _REBUILD = """Writes consumequeue/ and index/ from the log, as a RocketMQ broker has them, so that one starts at once on the store; of a store of ours also topics, groups and offsets in config/.
 
-Nothing else may have the store. Use the options when that broker's configuration differs from the defaults. What is in flight becomes check points of POP in the log; with --offsets-only, messages that were acknowledged before an older one of their queue was are delivered again.
+Nothing else may have the store. Use the options when that broker's configuration differs from the defaults. What is in flight becomes check points of POP in the log: RocketMQ's records of which messages a group was given and has not acknowledged. With --offsets-only, messages that were acknowledged before an older one of their queue was are delivered again.
 
 Example: lakebroker store rebuild /var/lib/lakebroker
 """
@@ -66,7 +66,7 @@ def inspect(
     offset: Annotated[int | None, typer.Option(help="Show the record at this physical offset")] = None,
     key: Annotated[str | None, typer.Option(help="Show records with this key")] = None,
     message_id: Annotated[str | None, typer.Option(help="Show records with this message id")] = None,
-    topic: Annotated[str | None, typer.Option(help="Only of this topic")] = None,
+    topic: Annotated[str | None, typer.Option(help="Only of this topic; with --key or --message-id")] = None,
     limit: Annotated[int, typer.Option(help="Show at most so many records", min=1)] = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -75,6 +75,8 @@ def inspect(
 
     if sum(each is not None for each in (offset, key, message_id)) > 1:
         fail("--offset, --key and --message-id exclude each other; give one", 2)
+    if topic is not None and key is None and message_id is None:
+        fail(f"--topic {topic} goes with --key or --message-id; give one of them, or leave it out", 2)
     with _reading(folder) as (reader, _):
         if offset is None and key is None and message_id is None:
             _show_summary(reader, as_json)
@@ -115,7 +117,7 @@ def verify(folder: Folder, as_json: AsJson = False) -> None:
         typer.echo(json.dumps({"records": result.records, "bytes": result.bytes, "bad": bad}))
     else:
         typer.echo(
-            f"{result.records:,} records, {result.bytes:,} bytes, "
+            f"{counted(result.records, 'record')}, {counted(result.bytes, 'byte')}, "
             f"physical offsets {result.min_offset:,} to {result.max_offset:,}"
         )
         for problem in result.bad:
@@ -193,8 +195,8 @@ def rebuild(
         typer.echo(json.dumps({**asdict(done), "bad": bad, "config": [str(path) for path in config]}))
     else:
         typer.echo(
-            f"{done.units:,} units of {done.queues:,} queues, {done.index_entries:,} entries in "
-            f"{done.index_files} index files"
+            f"{counted(done.units, 'unit')} of {counted(done.queues, 'queue')}, "
+            f"{counted(done.index_entries, 'entry', 'entries')} in {counted(done.index_files, 'index file')}"
         )
         if done.multi_dispatch and not enable_multi_dispatch:
             typer.echo(
@@ -208,7 +210,7 @@ def rebuild(
         first = done.bad[0]
         warn(
             [
-                f"{len(done.bad)} places of the log are damaged and were passed over, the first at {first.offset}: "
+                f"damage in {counted(len(done.bad), 'place')} of the log was passed over, the first at {first.offset}: "
                 f"{first.reason}; run lakebroker store verify {folder}"
             ]
         )
@@ -228,8 +230,9 @@ def import_(
     from store.errors import StoreError
     from store.permissions import use
 
+    _check_folder(folder)
     if not (folder / "commitlog").is_dir():
-        fail(f"{folder} holds no commitlog; give the folder of a store (storePathRootDir)")
+        _fail_without_log(folder)
     use(group_read=False)
     try:
         taken = take_over(folder, broker_name, cluster, skip_damaged=skip_damaged)
@@ -246,7 +249,12 @@ def import_(
     if as_json:
         typer.echo(json.dumps(counts))
     else:
-        typer.echo(", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items()))
+        told = [
+            counted(taken.topics, "topic"),
+            counted(taken.groups, "group"),
+            counted(taken.offsets, "offset"),
+        ]
+        typer.echo(", ".join([*told, f"{taken.in_flight:,} in flight", f"{taken.retries:,} retries moved"]))
 
 
 @contextmanager
@@ -256,19 +264,36 @@ def _reading(folder: Path) -> Iterator[tuple[LogReader, bool]]:
     from store.log_reader import LogReader
     from store.recovery import load_identity
 
-    if not folder.is_dir():
-        fail(f"{folder} is no folder; give the store's (storePathRootDir)")
+    _check_folder(folder)
     try:
         ours = load_identity(folder) is not None
         reader = LogReader(folder) if ours else LogReader(folder, broker="rocketmq", log_id="rocketmq")
     except (StoreError, OSError) as error:
         fail(str(error))
     if not ours and not (folder / "commitlog").is_dir():
-        fail(f"{folder} holds no commitlog; give the folder of a store (storePathRootDir)")
+        _fail_without_log(folder)
     try:
         yield reader, ours
     finally:
         reader.close()
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        fail(f"{folder} is not a folder; give the store's (storePathRootDir)")
+
+
+def _fail_without_log(folder: Path) -> NoReturn:
+    """Names the stores in folders of this one, where several brokers run on one host."""
+    from store.claim import stores_inside
+
+    try:
+        inside = ", ".join(map(str, stores_inside(folder)))
+    except OSError as error:
+        fail(f"{folder} cannot be read: {error.strerror}; give the folder of a store (storePathRootDir)")
+    if inside:
+        fail(f"{folder} holds no commitlog, but stores are in it; give one of them: {inside}")
+    fail(f"{folder} holds no commitlog; give the folder of a store (storePathRootDir)")
 
 
 @contextmanager
@@ -319,20 +344,20 @@ def _show_summary(reader: LogReader, as_json: bool) -> None:
         return
     typer.echo(f"broker {printable(reader.broker)}, log {printable(reader.log_id)}")
     typer.echo(
-        f"physical offsets {found.min_offset:,} to {found.max_offset:,} in {len(segments)} segments, "
-        f"{found.records:,} records of {found.bytes:,} bytes"
+        f"physical offsets {found.min_offset:,} to {found.max_offset:,} in {counted(len(segments), 'segment')}, "
+        f"{counted(found.records, 'record')} of {counted(found.bytes, 'byte')}"
     )
     if found.damaged:
         warn(
             [
-                f"{found.damaged} places hold no record; run lakebroker store verify, which checks the CRCs too, "
+                f"{counted(found.damaged, 'place')} without a record; run lakebroker store verify, which checks the CRCs too, "
                 "to see which"
             ]
         )
     if found.unflushed_records:
         typer.echo(
-            f"behind {found.max_offset:,}, the end that is known to be on disk: {found.unflushed_records:,} records of "
-            f"{found.unflushed_bytes:,} bytes up to {found.written_offset:,}; the broker's next start takes them"
+            f"behind {found.max_offset:,}, the end that is known to be on disk: {counted(found.unflushed_records, 'record')} of "
+            f"{counted(found.unflushed_bytes, 'byte')} up to {found.written_offset:,}; the broker's next start takes them"
         )
     if found.first_ms is not None and found.last_ms is not None:
         typer.echo(

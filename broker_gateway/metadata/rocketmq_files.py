@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from broker_gateway.delivery.queue_delivery import QueueKey
+from broker_gateway.errors import reason
 from broker_gateway.metadata.catalog import MAX_QUEUES, READ, WRITE, Catalog, Group, Topic
 from broker_gateway.metadata.data_version import DataVersion, DataVersionError, parse_data_version
 from broker_gateway.metadata.message_types import message_type, message_types_of
@@ -142,7 +143,7 @@ def _table(path: Path, name: str, found: Config) -> dict[str, dict[str, Any]]:
         except FileNotFoundError:
             continue
         except (OSError, ValueError, KeyError, TypeError) as error:  # DataVersionError is a ValueError
-            problems.append(f"{each} cannot be read: {error}")
+            problems.append(f"{each} cannot be read: {reason(error)}")
     if problems and not backup.exists() and path.exists():
         raise ConfigFileError(f"{problems[-1]}; restore it from a copy, or remove it to go on without")
     return {}

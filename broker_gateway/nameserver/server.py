@@ -10,7 +10,6 @@ from functools import partial
 
 import structlog
 
-from broker_gateway.errors import StartError
 from broker_gateway.nameserver.admin_requests import AdminRequests
 from broker_gateway.nameserver.broker_requests import BrokerRequests
 from broker_gateway.nameserver.brokers import BrokerKey, MinBrokerIdChange
@@ -19,6 +18,7 @@ from broker_gateway.nameserver.config import NameServerConfig
 from broker_gateway.nameserver.state import State
 from broker_gateway.peer_log import PeerLog
 from broker_gateway.places import Places
+from broker_gateway.ports import Wanted
 from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode
 from broker_gateway.remoting.command import Command
@@ -77,10 +77,8 @@ class NameServer:
                 options.bind_address, options.listen_port, backlog=options.server_socket_backlog
             )
         except OSError as error:
-            raise StartError(
-                f"port {options.listen_port} of {options.bind_address} cannot be opened ({error});"
-                " choose another listenPort or bindAddress"
-            ) from error
+            wanted = Wanted("listenPort", options.listen_port, "bindAddress", options.bind_address)
+            raise wanted.refused(error) from error
         if options.listen_port == 0:
             self._state.config = self._state.config.changed({"listenPort": str(self.port)})
         self._scan = asyncio.create_task(self._look_for_silent(), name="scan not active broker")

@@ -36,7 +36,11 @@ def _allow_files(connections: int) -> None:
     wanted = connections + _FILES_BESIDE
     if hard != resource.RLIM_INFINITY and hard < wanted:
         log.warning(
-            "the host allows fewer open files than lakeMaxConnections needs", allowed=hard, needed=wanted
+            "the host allows fewer open files than lakeMaxConnections needs; raise the limit (LimitNOFILE= of a systemd "
+            "unit, ulimit -Hn of a shell, --ulimit nofile= of a container) or set a smaller lakeMaxConnections",
+            allowed=hard,
+            needed=wanted,
+            lakeMaxConnections=connections,
         )
         wanted = hard
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -44,7 +44,7 @@ SQL_REFUSED = _refused("SQL filters are not built yet; use a tag filter")
 FLOW_REFUSED = _refused(
     "this kind of flow control is not built; the queue capacities bound what is under way"
 )
-COLD = _accepted("reads of cold data are not told from others")
+COLD = _accepted("reads of cold data are treated like any others")
 POP = _accepted("messages in flight are kept in the journal and delivered again in place; nothing is revived")
 AUTH = _accepted("authentication and authorization of clients are not built yet")
 AUTH_REFUSED = _refused("authentication and authorization of clients are not built yet")

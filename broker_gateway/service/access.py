@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from pathlib import Path
 
-from broker_gateway.errors import OptionError
+from broker_gateway.errors import OptionError, reason
 from broker_gateway.service.context import CallContext, RpcError
 from store.errors import SecretError
 from store.permissions import check_secret
@@ -23,7 +23,7 @@ class Access:
             except SecretError as error:
                 raise OptionError(str(error)) from error
             except OSError as error:
-                raise OptionError(f"lakeTokenFile={token_file} cannot be read: {error}") from error
+                raise OptionError(f"lakeTokenFile={token_file} cannot be read: {reason(error)}") from error
             except UnicodeDecodeError:  # which has the token in it
                 raise OptionError(
                     f"lakeTokenFile={token_file} is not UTF-8; write the token in letters and digits, as "

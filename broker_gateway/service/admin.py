@@ -87,7 +87,10 @@ class AdminService:
         except CatalogFullError as error:
             raise RpcError("RESOURCE_EXHAUSTED", str(error)) from error
         await self._tell_peers("PutTopic", request, context)
-        return pb.PutTopicResponse(topic=_topic(topic), created=created, warnings=_warnings(topic))
+        changed = known is not None and topic != known
+        return pb.PutTopicResponse(
+            topic=_topic(topic), created=created, warnings=_warnings(topic), changed=changed
+        )
 
     async def ListTopics(self, request: pb.ListTopicsRequest, context: CallContext) -> pb.ListTopicsResponse:
         self._access.check(context)
@@ -125,7 +128,8 @@ class AdminService:
         except CatalogFullError as error:
             raise RpcError("RESOURCE_EXHAUSTED", str(error)) from error
         await self._tell_peers("PutGroup", request, context)
-        return pb.PutGroupResponse(group=_group(group), created=created)
+        changed = known is not None and group != known
+        return pb.PutGroupResponse(group=_group(group), created=created, changed=changed)
 
     async def ListGroups(self, request: pb.ListGroupsRequest, context: CallContext) -> pb.ListGroupsResponse:
         self._access.check(context)

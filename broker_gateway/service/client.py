@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import structlog
-from google.protobuf.duration_pb2 import Duration
 
 from broker_gateway.clients import COMMANDS_A_CLIENT, ClientRegistry, ClientSession
 from broker_gateway.config import GatewayConfig
@@ -18,6 +17,7 @@ from broker_gateway.service.status import OK, ServiceError, status_of
 from broker_gateway.service.validation import client_id_of, group_of, resource_name
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_pb.google.protobuf.duration_pb2 import Duration
 
 log = structlog.get_logger(__name__)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.service.resources import Resources
@@ -13,6 +11,7 @@ from broker_gateway.service.status import OK, ServiceError
 from broker_gateway.service.validation import group_of, shown
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from store.message_store import MessageStore
 from store.time_search import BoundaryType
 

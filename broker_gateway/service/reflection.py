@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
 
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha import reflection_pb2 as pb
 
 from broker_gateway.service.context import CallContext
+from lakebroker_pb.pool import POOL
 
 _NOT_FOUND, _UNIMPLEMENTED = 5, 12
 
@@ -18,7 +21,7 @@ class ReflectionService:
 
     def __init__(self, services: Iterable[str]) -> None:
         self._services = sorted(services)
-        self._pool = descriptor_pool.Default()
+        self._pools = (POOL, descriptor_pool.Default())  # our services; those of health and reflection
 
     async def ServerReflectionInfo(
         self, requests: AsyncIterator[pb.ServerReflectionRequest], context: CallContext
@@ -35,9 +38,11 @@ class ReflectionService:
                     pb.ServiceResponse(name=name) for name in self._services
                 )
             elif kind == "file_by_filename":
-                self._put(response, self._pool.FindFileByName(request.file_by_filename))
+                name = request.file_by_filename
+                self._put(response, self._found(lambda pool: pool.FindFileByName(name)))
             elif kind == "file_containing_symbol":
-                self._put(response, self._pool.FindFileContainingSymbol(request.file_containing_symbol))
+                symbol = request.file_containing_symbol
+                self._put(response, self._found(lambda pool: pool.FindFileContainingSymbol(symbol)))
             else:
                 response.error_response.error_code = _UNIMPLEMENTED
                 response.error_response.error_message = f"{kind or 'an empty request'} is not answered"
@@ -45,6 +50,14 @@ class ReflectionService:
             response.error_response.error_code = _NOT_FOUND
             response.error_response.error_message = "no such file or symbol"
         return response
+
+    def _found(self, look: Callable[[DescriptorPool], FileDescriptor]) -> FileDescriptor:
+        """The first pool's that has it. Raises KeyError."""
+        *before, last = self._pools
+        for pool in before:
+            with contextlib.suppress(KeyError):
+                return look(pool)
+        return look(last)
 
     @staticmethod
     def _put(response: pb.ServerReflectionResponse, file: FileDescriptor) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from google.protobuf.timestamp_pb2 import Timestamp
 from zlib_ng import zlib_ng
 
 from broker_gateway.config import GatewayConfig
@@ -21,6 +20,7 @@ from broker_gateway.service.broker_properties import BrokerProperties, born_prop
 from broker_gateway.service.status import ServiceError
 from broker_gateway.service.validation import check_key, check_tag, check_text, resource_name, shown
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from store.record import (
     PROPERTIES_MAX_BYTES,
     SYS_BORN_HOST_V6,

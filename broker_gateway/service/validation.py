@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from google.protobuf.duration_pb2 import Duration
-
 from broker_gateway.metadata.names import (
     CONTROL_CHARACTER,
     DLQ_PREFIX,
@@ -20,6 +18,7 @@ from broker_gateway.metadata.system_topics import is_system_topic
 from broker_gateway.service.context import CallContext
 from broker_gateway.service.status import ServiceError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.google.protobuf.duration_pb2 import Duration
 
 CLIENT_ID_MAX_LENGTH = 255
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import Gateway
 from tests.integration.gateway.test_retention import AT_ONCE, BODY, SEGMENT, drain, first_segment, wait_for

@@ -138,7 +138,10 @@ def test_topics_and_groups_by_hand(gateway: Gateway, name: str) -> None:
     made = run(
         "topic", "create", name, "--queues", "3", "--type", "NORMAL", "--gateway", gateway.address, "--json"
     )
-    assert json.loads(made.stdout)[0] == {"name": name, "queues": 3, "types": "NORMAL", "created": True}
+    kept = {"name": name, "queues": 3, "types": "NORMAL"}
+    assert json.loads(made.stdout)[0] == {**kept, "created": True, "changed": False}
+    again = run("topic", "create", name, "--gateway", gateway.address, "--json")
+    assert json.loads(again.stdout)[0] == {**kept, "created": False, "changed": False}
     assert name in run("topic", "list", "--gateway", gateway.address).stdout
     group = run("group", "create", name, "--retry-max", "2", "--gateway", gateway.address, "--json")
     assert json.loads(group.stdout)[0]["retry_max_times"] == 2

@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
+from broker_gateway.supervisor import _check_root
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
-from lakebroker_testing.gateway import ROOT, command
+from lakebroker_testing.gateway import ROOT, Gateway, command
 from lakebroker_testing.official_client import OfficialClient
+from store.recovery import IDENTITY_FILE
 
 
 class Host:
@@ -147,3 +150,31 @@ def test_a_broker_that_cannot_start_stops_all(tmp_path: Path) -> None:
     )
     assert done.returncode == 253
     assert "tlsKeyPath is missing" in done.stderr + done.stdout
+
+
+def test_a_folder_that_is_a_store_already_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    with Gateway(tmp_path) as gateway:
+        assert gateway.terminate() == 0
+    before = sorted(path.name for path in gateway.store.iterdir())
+    done = subprocess.run(
+        command("gateway", "--processes", "2", "--store", str(gateway.store)),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 255
+    assert f"lakebroker: {gateway.store} is the store of one broker" in done.stderr
+    assert "start it without --processes" in done.stderr
+    assert sorted(path.name for path in gateway.store.iterdir()) == before
+
+
+def test_stores_that_no_broker_has_are_named(tmp_path: Path) -> None:
+    for name in ("broker-a-0", "broker-a-1", "other-0"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / IDENTITY_FILE).touch()
+    with structlog.testing.capture_logs() as lines:
+        _check_root(tmp_path, {"broker-a-0"})
+    (line,) = lines
+    assert line["stores"] == [str(tmp_path / "broker-a-1"), str(tmp_path / "other-0")]

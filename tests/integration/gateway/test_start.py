@@ -77,7 +77,25 @@ def test_a_port_that_is_taken(tmp_path: Path, taken: int, option: str) -> None:
     assert f"lakebroker: port {taken} of 127.0.0.1 cannot be opened" in done.stderr
     assert f"choose another {option}" in done.stderr
     assert "boot success" not in done.stdout
-    assert_nothing_left(tmp_path)
+    assert list(tmp_path.iterdir()) == [], "no store was made"
+
+
+def test_a_name_servers_port_that_is_taken(tmp_path: Path, taken: int) -> None:
+    done = start(tmp_path, "--with-namesrv", lakeNamesrvListenPort=str(taken))
+    assert done.returncode == 255
+    assert f"lakebroker: port {taken} of 127.0.0.1 cannot be opened" in done.stderr
+    assert "choose another lakeNamesrvListenPort" in done.stderr
+    assert list(tmp_path.iterdir()) == [], "no store was made"
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpcio"])
+@pytest.mark.parametrize("option", ["grpcBindAddress", "metricsPromExporterHost", "bindAddress"])
+def test_an_address_that_another_host_has(tmp_path: Path, option: str, transport: str) -> None:
+    done = start(tmp_path, lakeTransport=transport, **{option: "203.0.113.1"})
+    assert done.returncode == 255
+    assert f"lakebroker: {option}=203.0.113.1 is not an address of this host" in done.stderr
+    assert "give one of its IP addresses" in done.stderr
+    assert list(tmp_path.iterdir()) == [], "no store was made"
 
 
 def test_a_store_that_another_process_has(tmp_path: Path) -> None:
@@ -91,7 +109,7 @@ def test_a_store_that_another_process_has(tmp_path: Path) -> None:
 
 
 def test_a_store_whose_identity_is_damaged(tmp_path: Path) -> None:
-    assert start(tmp_path, tlsCertPath="/missing").returncode == 253  # it made the store
+    assert start(tmp_path, lakePortFile="/proc/nope/x").returncode == 254  # it made the store
     identity = tmp_path / "store" / "lakebroker.json"
     identity.write_bytes(b"\x00" * 100)
     done = start(tmp_path)
@@ -157,20 +175,22 @@ def test_certificates_that_are_none(tmp_path: Path) -> None:
     done = start(tmp_path, tlsCertPath=str(bad), tlsKeyPath=str(bad))
     assert done.returncode == 253
     assert f"tlsCertPath={bad}" in done.stderr
-    assert_nothing_left(tmp_path)
     alone = start(tmp_path, tlsCertPath=str(bad))
     assert alone.returncode == 253
     assert "tlsKeyPath is missing" in alone.stderr
-    assert_nothing_left(tmp_path)
-    folder = tmp_path / "store" / "config" / "trial-key.tmp"
-    folder.mkdir(parents=True)
-    kept = start(tmp_path)
-    assert kept.returncode == 254
-    assert "tlsTestModeEnable=false" in kept.stderr
-    assert_nothing_left(tmp_path)
     grpcio = start(tmp_path, lakeTransport="grpcio", tlsTestModeEnable="true")
     assert grpcio.returncode == 253
     assert "TLS needs the transport http2" in grpcio.stderr
+    assert list(tmp_path.iterdir()) == [bad], "no store was made"
+
+
+def test_a_folder_that_keeps_no_certificate(tmp_path: Path) -> None:
+    folder = tmp_path / "store" / "config" / "trial-key.tmp"
+    folder.mkdir(parents=True)
+    (tmp_path / "store" / "commitlog").mkdir()  # a store, as one is left
+    kept = start(tmp_path)
+    assert kept.returncode == 254
+    assert "tlsTestModeEnable=false" in kept.stderr
     assert_nothing_left(tmp_path)
 
 
@@ -250,7 +270,7 @@ def test_a_configuration_file_that_cannot_be_read(tmp_path: Path) -> None:
         ({"namesrvAddr": "here"}, 253, "option namesrvAddr=here"),
         ({"listenPort": "1"}, 253, "option listenPort=1: it leaves no room for the fast port"),
         ({"listenPort": "65535"}, 253, "option listenPort=65535: it leaves no room for haListenPort"),
-        ({"brokerIP1": "localhost"}, 253, "option brokerIP1=localhost: it is no IP address"),
+        ({"brokerIP1": "localhost"}, 253, "option brokerIP1=localhost: it is not an IP address"),
         ({"storePathRootDir": ""}, 253, "option storePathRootDir=: a path is needed"),
         ({"lakePortFile": "/tmp"}, 253, "option lakePortFile=/tmp: it is a folder; name a file in it"),
         ({"enableControllerMode": "true", "enableDLegerCommitLog": "true"}, 252, "must not both be true"),
@@ -389,6 +409,8 @@ def test_isolated_logs_name_the_broker_on_every_line(tmp_path: Path) -> None:
 
 def test_what_was_started_can_be_started_again_after_each_failure(tmp_path: Path, taken: int) -> None:
     assert start(tmp_path, grpcServerPort=str(taken)).returncode == 255
+    assert start(tmp_path, lakePortFile="/proc/nope/x").returncode == 254
+    assert (tmp_path / "store").exists(), "the last step failed"
     deadline = time.monotonic() + 60
     with Gateway(tmp_path) as gateway:
         assert time.monotonic() < deadline

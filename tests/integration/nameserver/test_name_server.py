@@ -592,7 +592,7 @@ def test_exit_codes(tmp_path: Path) -> None:
             (
                 (*paths, "--set", "listenPort=0", "--set", "bindAddress=203.0.113.1"),
                 255,
-                "203.0.113.1 cannot be opened",
+                "bindAddress=203.0.113.1 is not an address of this host",
             ),
         ):
             done = lakebroker(*arguments)

@@ -91,6 +91,7 @@ def test_born_times(compiled: bool) -> None:
             assert broker.broker.load_compiled()
         born = {
             (0, 0): NOW,
+            (0, 999_999_999): NOW,
             (1, 999_999_999): 1_999,
             (253_402_300_799, 999_999_999): 253_402_300_799_999,
             (253_402_300_800, 0): NOW,

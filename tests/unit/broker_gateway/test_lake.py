@@ -67,3 +67,13 @@ def test_what_is_no_lake_is_named(tmp_path: Path) -> None:
     (tmp_path / "lake" / "reput_progress" / "_delta_log" / f"{0:020}.json").write_text("torn")
     with pytest.raises(LakeUnreachableError, match="reput_progress"):
         Lake(str(tmp_path / "lake")).dispatched_to("b", "l")
+
+
+def test_a_package_that_is_missing_comes_with_a_command_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(StartError) as refused:
+        Lake("lake")
+    assert str(refused.value) == (
+        "lakeLocation=lake needs the package deltalake; install the extra 'lake' of lakebroker: pip install '.[lake]' "
+        "in its source folder"
+    )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from structlog.testing import capture_logs
 
 from broker_gateway.config import load_config
 from broker_gateway.open_store import TOLD, open_store
+from store.record import Host, PendingRecord
+
+HOST = Host("127.0.0.1", 10911)
+SMALL = {"mappedFileSizeCommitLog": str(16 << 20)}
 
 
 def opened(root: Path, **given: str) -> list[dict[str, object]]:
@@ -38,3 +43,24 @@ def test_many_files_of_the_index_that_cannot_be_read_have_few_lines(tmp_path: Pa
         (tmp_path / "lakeindex" / f"{number + 1:020d}").write_bytes(b"nothing")
     told = [each for each in opened(tmp_path) if "queue index" in str(each["event"])]
     assert [each.get("files") for each in told] == [*[None] * TOLD, 100 - TOLD]
+
+
+def test_a_scan_after_a_crash_is_announced_before_it_begins(tmp_path: Path) -> None:
+    def lines() -> list[dict[str, object]]:
+        options = {"storePathRootDir": str(tmp_path), "brokerIP1": "127.0.0.1"}
+        with capture_logs() as logs:
+            store = open_store(load_config(None, {**options, **SMALL}, {})[0], lambda: False)
+            store.append([PendingRecord("t", 0, b"", b"", 1000, HOST.packed)])
+            store.close()
+        return [dict(each) for each in logs]
+
+    first, second = lines(), lines()
+    shutil.rmtree(tmp_path / "lakeindex")
+    (tmp_path / "abort").touch()
+    third = lines()
+    assert not any("cleanly" in str(each["event"]) for each in [*first, *second])
+    announced, recovered = [
+        number for number, each in enumerate(third) if "cleanly" in str(each["event"]) or "records" in each
+    ]
+    assert announced < recovered
+    assert third[announced]["mib"] == 16

@@ -6,7 +6,6 @@ import random
 from typing import TypeVar
 
 import pytest
-from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from broker_gateway.service.send_checks import Limits, Peer, peer_of, pending_re
 from broker_gateway.service.send_columns import SendColumns
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from store.columns import PendingColumns
 from store.record import PendingRecord, decode_properties
 

@@ -51,6 +51,18 @@ def test_a_folder_of_the_log_with_other_files_is_refused(tmp_path: Path, shared:
     assert shared.stat().st_mode & 0o777 == 0o777
 
 
+def test_a_folder_of_several_brokers_stores_is_refused_with_how_to_start_them(tmp_path: Path) -> None:
+    for name in ("broker-a-0", "broker-a-1"):
+        open_store(tmp_path / name).close()
+    (tmp_path / "processes").mkdir()
+    with pytest.raises(ForeignFolderError) as refused:
+        open_store(tmp_path)
+    assert str(refused.value) == (
+        f"{tmp_path} holds other files (broker-a-0, broker-a-1, processes); stores of single brokers are in it: start 2 "
+        f"brokers with --processes 2, or one with --store {tmp_path}/broker-a-0 --set brokerName=broker-a-0"
+    )
+
+
 @pytest.mark.parametrize("name", ["lock", "lost+found", "lakebroker.json.tmp"])
 def test_what_a_failed_start_or_a_new_disk_leaves_is_no_hindrance(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()

@@ -119,11 +119,13 @@ def test_damage_is_named_and_the_exit_status_says_so(ours: tuple[Path, list[int]
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["inspect", "/does/not/exist"], 1, "/does/not/exist is no folder"),
+        (["inspect", "/does/not/exist"], 1, "/does/not/exist is not a folder"),
         (["verify", "EMPTY"], 1, "holds no commitlog"),
         (["inspect", "OURS", "--offset", "5"], 1, "no record begins at 5; the one before begins at 0"),
         (["inspect", "OURS", "--offset", "999999999"], 1, "999999999"),
         (["inspect", "OURS", "--key", "a", "--offset", "1"], 2, "exclude each other"),
+        (["inspect", "OURS", "--topic", "nope"], 2, "--topic nope goes with --key or --message-id"),
+        (["inspect", "OURS", "--topic", "t0", "--offset", "0"], 2, "--topic t0 goes with --key"),
         (["inspect", "OURS", "--key", "nobody"], 1, "no record with key nobody"),
     ],
 )
@@ -232,4 +234,38 @@ def test_a_summary_counts_the_places_without_a_record(ours: tuple[Path, list[int
     assert printed("inspect", folder)["damaged"] == 0
     flip_byte(min((folder / "commitlog").iterdir()), offsets[20] + 4)
     assert printed("inspect", folder)["damaged"] == 1
-    assert "1 places hold no record; run lakebroker store verify" in run("inspect", folder).stderr
+    assert "1 place without a record; run lakebroker store verify" in run("inspect", folder).stderr
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "import", "rebuild"])
+def test_a_folder_of_several_stores_names_them(ours: tuple[Path, list[int]], command: str) -> None:
+    folder = ours[0]
+    inner = folder.rename(folder.with_name("inner"))
+    outer = folder
+    outer.mkdir()
+    store = inner.rename(outer / "broker-a-0")
+    said = run(command, outer)
+    assert said.exit_code == 1
+    assert (
+        f"lakebroker: {outer} holds no commitlog, but stores are in it; give one of them: {store}\n"
+        == said.stderr
+    )
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "import", "rebuild"])
+def test_a_path_that_is_not_a_folder_is_named_alike_by_all(tmp_path: Path, command: str) -> None:
+    said = run(command, tmp_path / "nope")
+    assert said.exit_code == 1
+    assert (
+        said.stderr == f"lakebroker: {tmp_path}/nope is not a folder; give the store's (storePathRootDir)\n"
+    )
+
+
+def test_one_of_a_thing_is_no_plural(tmp_path: Path) -> None:
+    store = MessageStore.open(tmp_path, broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT)
+    store.append([PendingRecord("t", 0, b"body", encode_properties({"KEYS": "k"}), 1000, HOST.packed)])
+    store.close()
+    summary = run("inspect", tmp_path).stdout
+    assert "in 1 segment, 1 record of " in summary
+    assert run("verify", tmp_path).stdout.startswith("1 record, ")
+    assert run("rebuild", tmp_path).stdout.startswith("1 unit of 1 queue, 1 entry in 1 index file\n")

@@ -95,3 +95,16 @@ def test_a_group_keeps_what_only_other_programs_set(broker: InProcessBroker) -> 
     group = broker.broker.catalog.group("audit")
     assert group is not None
     assert not group.consume_enabled
+
+
+def test_an_answer_tells_what_was_changed_from_what_was_so_already(broker: InProcessBroker) -> None:
+    def made(answer: Any) -> tuple[bool, bool]:
+        return answer.created, answer.changed
+
+    assert made(put_topic(broker, queues=4)) == (True, False)
+    assert made(put_topic(broker, queues=4)) == (False, False)
+    assert made(put_topic(broker)) == (False, False)
+    assert made(put_topic(broker, queues=5)) == (False, True)
+    assert made(put_group(broker, fifo=False)) == (True, False)
+    assert made(put_group(broker, fifo=False)) == (False, False)
+    assert made(put_group(broker, fifo=True)) == (False, True)

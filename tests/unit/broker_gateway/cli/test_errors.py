@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import socket
+import sys
+import threading
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -41,6 +44,50 @@ def test_nobody_at_an_address_is_said_in_a_sentence(closed_port: str) -> None:
     text = said("topic", "list", "--gateway", closed_port)
     assert text == f"lakebroker: no gateway at {closed_port}: connection refused\n"
     assert _failed("h:1", "UNAVAILABLE", "stopping") == "the gateway at h:1 answered UNAVAILABLE: stopping"
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        "failed to connect to all addresses; last error: UNAVAILABLE: ipv4:127.0.0.1:10911: Socket closed",
+        "errors resolving nosuchhost.example:80: [field:hostname lookup error: Domain name not found]",
+        "DNS resolution failed for nosuchhost.example:80: C-ares status is not ARES_SUCCESS",
+    ],
+)
+def test_where_nobody_answers_the_grpc_port_is_named(details: str) -> None:
+    assert _failed("h:1", "UNAVAILABLE", details) == (
+        f"nobody answers gRPC at h:1 ({details}); --gateway takes the host and gRPC port of a gateway "
+        "(grpcServerPort, 8081 unless it is set)"
+    )
+
+
+def test_a_server_of_another_protocol_did_not_answer() -> None:
+    def close_each() -> None:
+        while True:
+            try:
+                taken, _ = server.accept()
+            except OSError:  # the test is over
+                return
+            taken.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closing = threading.Thread(target=close_each)
+        closing.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        text = said("topic", "list", "--gateway", address)
+        server.shutdown(socket.SHUT_RDWR)
+    closing.join()
+    assert text.startswith(f"lakebroker: nobody answers gRPC at {address} (")
+    assert "8081" in text
+
+
+def test_no_answer_in_time_is_not_called_one() -> None:
+    assert _failed("h:1", "DEADLINE_EXCEEDED", "Deadline Exceeded").startswith(
+        "nobody answered at h:1 within 10 s; --gateway takes"
+    )
+    assert _failed("h:1", "DEADLINE_EXCEEDED", "too long") == (
+        "the gateway at h:1 answered DEADLINE_EXCEEDED: too long"
+    )
 
 
 def test_a_broker_without_a_port_is_refused(tmp_path: Path) -> None:
@@ -100,3 +147,47 @@ def test_nobody_at_a_brokers_address_is_said_in_a_sentence(closed_port: str) -> 
     with pytest.raises(UnreachableError, match=f"^no broker at {closed_port}: connection refused$"):
         log.describe()
     log.close()
+
+
+def test_a_package_that_is_missing_comes_with_a_command_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    assert said("sql", "--lake", "lake", "SELECT 1") == (
+        "lakebroker: deltalake is not installed; install the extra 'spark' of lakebroker: pip install '.[spark]' in its "
+        "source folder\n"
+    )
+
+
+def test_the_version_is_the_packages() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.output) == (0, f"lakebroker {version('lakebroker')}\n")
+
+
+def test_a_file_that_cannot_be_read_is_named_once(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    assert said("gateway", "-c", str(missing)) == (
+        f"lakebroker: the configuration file {missing} cannot be read: No such file or directory\n"
+    )
+    assert said("topic", "list", "--token-file", str(missing)) == (
+        f"lakebroker: --token-file {missing} cannot be read: No such file or directory\n"
+    )
+
+
+def test_all_bad_options_are_named(tmp_path: Path) -> None:
+    bad = {
+        "flushDiskType": "XX",
+        "deleteWhen": "99",
+        "listenPort": "many",
+        "brokerIP1": "localhost",
+        "traceOn": "yes",
+    }
+    settings = [part for name, value in bad.items() for part in ("--set", f"{name}={value}")]
+    text = said("gateway", "--store", str(tmp_path / "store"), *settings)
+    for name, value in bad.items():
+        assert text.count(f"option {name}={value}: ") == 1
+    assert len(text.splitlines()) == len(bad)
+
+
+def test_what_is_allowed_is_said_once() -> None:
+    assert (
+        said("gateway", "--transport", "x") == "lakebroker: option lakeTransport=x: allowed: http2, grpcio\n"
+    )

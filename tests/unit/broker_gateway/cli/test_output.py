@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
-from broker_gateway.cli.output import fail, show
+from broker_gateway.cli.output import counted, fail, show
 from store.message_store import MessageStore
 from store.record import Host, PendingRecord, encode_properties
 
@@ -58,3 +58,9 @@ def test_records_of_a_store_are_shown_as_they_are(tmp_path: Path) -> None:
         assert controls(done.output) == set()
     assert "\\x1b[2J[/y]" in done.stdout
     assert f"colour = {SHOWN}" in done.stdout
+
+
+def test_numbers_of_things() -> None:
+    assert [counted(number, "topic") for number in (0, 1, 2000)] == ["0 topics", "1 topic", "2,000 topics"]
+    assert counted(1, "entry", "entries") == "1 entry"
+    assert counted(2, "entry", "entries") == "2 entries"

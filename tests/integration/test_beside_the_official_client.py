@@ -1,0 +1,61 @@
+"""The official Python client and `lakebroker_testing` in one process, as docs/testing-your-code.md shows them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lakebroker_testing.gateway import ROOT, Gateway
+from lakebroker_testing.official_client import interpreter
+
+FIRST = {
+    "client first": "import rocketmq, lakebroker_testing.client",
+    "broker first": "import lakebroker_testing.client, rocketmq",
+}
+SCRIPT = """
+import sys
+sys.path.append(sys.argv[2])
+{imports}
+from lakebroker_testing.broker import InProcessBroker
+from lakebroker_testing.client import Client
+from rocketmq import ClientConfiguration, Credentials, Message, Producer
+
+with InProcessBroker() as broker:
+    broker.create_topic("t")
+    broker.create_group("g")
+    broker.send("t", b"inside")
+    print(broker.receive("t", "g")[1][0].body)
+
+producer = Producer(ClientConfiguration(sys.argv[1], Credentials()), ("t",))
+producer.startup()
+message = Message()
+message.topic, message.body = "t", b"over gRPC"
+producer.send(message)
+producer.shutdown()
+client = Client(sys.argv[1])
+print(client.receive("t", "g")[1][0].body)
+client.channel.close()
+"""
+
+
+@pytest.mark.parametrize("imports", FIRST.values(), ids=FIRST.keys())
+def test_both_work_in_one_process(tmp_path: Path, imports: str) -> None:
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = interpreter().parent.parent / "lib" / version / "site-packages"
+    with Gateway(tmp_path) as gateway:
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT.format(imports=imports), gateway.address, str(packages)],
+            cwd=ROOT,
+            env={**os.environ, "HOME": str(tmp_path)},  # the client writes its log there
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "b'inside'\nb'over gRPC'\n"
+        assert gateway.terminate() == 0
