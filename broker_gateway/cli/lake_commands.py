@@ -124,7 +124,7 @@ def init(lake: Lake) -> None:
     from structured_streaming.tables import TABLES, create_tables
 
     try:
-        folder = create_tables(lake, beside_others=True)
+        folder = create_tables(lake)
     except LakeError as error:
         fail(str(error))
     typer.echo(f"{len(TABLES)} tables are in {folder}")
