@@ -71,7 +71,7 @@ def reput(
     _need_spark()
     from store.errors import SecretError
     from store.permissions import check_secret
-    from structured_streaming.errors import LakeError
+    from structured_streaming.errors import LakeError, StoppedError
     from structured_streaming.progress import BatchReport
     from structured_streaming.reput import ReputOptions, run_reput
     from structured_streaming.tables import create_tables
@@ -111,11 +111,19 @@ def reput(
         message_delay_level=message_delay_level,
     )
     try:
-        _check_source(options)
-        create_tables(lake)
-        run_reput(options, on_batch, master, tell=_tell)
+        with raised_signals():
+            _check_source(options)
+            create_tables(lake)
+            run_reput(options, on_batch, master, tell=_tell)
+    except StoppedError as error:
+        fail(str(error), 128 + error.number)
     except LakeError as error:
         fail(str(error))
+    except Signalled as stopped:
+        said = f"stopped by {stopped} before it began to read"
+        if once:
+            fail(f"{said}; run it again", stopped.status)
+        _tell(said)
 
 
 def init(lake: Lake) -> None:
@@ -246,8 +254,9 @@ def _check_source(options: ReputOptions) -> None:
     without a port, a token that cannot be read; with `--once`, that nobody answers."""
     from structured_streaming.errors import SourceError
     from structured_streaming.reput import check_present
-    from structured_streaming.source.logs import open_log, targets, token_of
+    from structured_streaming.source.logs import by_broker, open_log, targets, token_of
 
+    stores = {}
     named = options.source()
     token = token_of({"tokenfile": named.get("tokenFile", "")})
     for target in targets(named):
@@ -255,9 +264,12 @@ def _check_source(options: ReputOptions) -> None:
         if kind == "store":
             if not Path(place).exists():
                 raise SourceError(f"{place} does not exist; give the folder of a store")
-            open_log(target, token).close()
+            log = open_log(target, token)
+            stores[target] = log.describe()
+            log.close()
         else:
             _check_address(place)
+    by_broker(stores)
     if options.once:
         check_present(options)
 
