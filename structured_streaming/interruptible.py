@@ -84,15 +84,13 @@ def started(start: Callable[[], SparkSession], stopping: threading.Event | None 
 
     module.Popen = launch
     try:
-        session = interruptible(start, stop, stopping)
+        return interruptible(start, stop, stopping)
     except KeyboardInterrupt:
         for process in launched:
             _end(process)
         raise
     finally:
         module.Popen = popen
-    _activate(session)
-    return session
 
 
 def of_jobs(session: SparkSession, work: Callable[[], T]) -> T:

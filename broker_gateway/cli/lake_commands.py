@@ -49,7 +49,9 @@ def register(app: typer.Typer) -> None:
 
 def reput(
     lake: Lake,
-    brokers: Annotated[str, typer.Option(help="Gateways, host:port,…")] = "",
+    brokers: Annotated[
+        str, typer.Option(help="Gateways, host:port,…; each with a brokerName of its own")
+    ] = "",
     store: Annotated[str, typer.Option(help="Folders of stores on this machine, divided by commas")] = "",
     once: Annotated[bool, typer.Option("--once", help="End when everything there is was read")] = False,
     trigger: Annotated[str, typer.Option(help="Time between batches; 0s: at once")] = "0s",
