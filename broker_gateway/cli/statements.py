@@ -16,11 +16,13 @@ _PART = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_NOTHING = re.compile(r"(?:\s+|--[^\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
+"""Between semicolons: no statement."""
 _BLOCK = re.compile(r"\s*BEGIN\b", re.IGNORECASE)
 
 
 def statements(line: str) -> list[str]:
-    """The statements of a line, without empty ones; a text that is not closed is left to Spark to refuse."""
+    """The statements of a line, without empty ones and mere comments; a text that is not closed is left to Spark to refuse."""
     if _BLOCK.match(line):
         return [line]
     found, begin = [], 0
@@ -28,4 +30,4 @@ def statements(line: str) -> list[str]:
         if part.group() == ";":
             found.append(line[begin : part.start()].strip())
             begin = part.end()
-    return [each for each in (*found, line[begin:].strip()) if each]
+    return [each for each in (*found, line[begin:].strip()) if not _NOTHING.fullmatch(each)]

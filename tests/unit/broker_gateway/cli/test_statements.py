@@ -14,6 +14,8 @@ from broker_gateway.cli.statements import statements
         ("select 1; select 2;", ["select 1", "select 2"]),
         (" ;; ", []),
         ("", []),
+        ("select 1; -- done; really", ["select 1"]),
+        ("/* first; */; select 1 /* last */;", ["select 1 /* last */"]),
         ("select ';', \";\", `;`; x", ["select ';', \";\", `;`", "x"]),
         (r"select '\';'; x", [r"select '\';'", "x"]),
         (r"select r'\'; x", [r"select r'\'", "x"]),
