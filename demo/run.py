@@ -147,8 +147,8 @@ def catch_up(reput: Reput, progress: Progress) -> None:
 
 def ask(lake: Path, counted: workload.Counted) -> list[str]:
     """Asks every question, prints the answers, draws the chart; returns what is wrong."""
-    with console.status("starting Spark SQL"):
-        session = lake_session(str(lake))
+    console.print("starting Spark for SQL ...")  # a status shows nothing where the output is no terminal
+    session = lake_session(str(lake))
     wrong = []
     answers = []
     for question in QUESTIONS:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 
 class LakeError(Exception):
     """Any of them."""
@@ -23,8 +25,22 @@ class TooMuchError(LakeError):
     """Rows that would not fit in memory together; made in parts they do."""
 
 
+class SameBrokerError(SourceError):
+    """Two logs of one broker name, of which a lake can hold only one; no later try helps."""
+
+
 class UnreachableError(SourceError):
     """A log that does not answer now; it may later."""
+
+
+class StoppedError(LakeError):
+    """A run that ends by itself was stopped by a signal before everything was read."""
+
+    def __init__(self, number: int, reached: str) -> None:
+        super().__init__(
+            f"stopped by {signal.Signals(number).name} before everything was read: {reached}; run it again to go on"
+        )
+        self.number = number
 
 
 class ReadOnlyError(LakeError):

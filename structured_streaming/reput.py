@@ -5,7 +5,7 @@ decided by the lake, never by Spark's checkpoint, which is scratch: each start m
 lost, copied or second checkpoint neither skips nor repeats.
 
 A signal ends the job cleanly, whoever else got it: a commit under way is finished, a batch that was not
-committed repeats at the next start.
+committed repeats at the next start. A run that was to end by itself says then what it reached, as an error.
 """
 
 from __future__ import annotations
@@ -25,15 +25,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from structured_streaming.batch_commits import BatchCommits
-from structured_streaming.errors import ForeignWriterError, LakeError, SourceError
+from structured_streaming.errors import (
+    ForeignWriterError,
+    LakeError,
+    SameBrokerError,
+    SourceError,
+    StoppedError,
+)
+from structured_streaming.interruptible import started
 from structured_streaming.jvm_output import STARTING, jvm_output_to_file
 from structured_streaming.progress import BatchReport
 from structured_streaming.scratch import scratch_folder
 from structured_streaming.sink.base import Sink
 from structured_streaming.sink.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.source.log_watch import LogWatch
-from structured_streaming.source.logs import targets, token_of
-from structured_streaming.source.notes import Notes, NotesFile
+from structured_streaming.source.logs import by_broker, targets, token_of
+from structured_streaming.source.notes import NotesFile
 from structured_streaming.tables import create_tables
 
 if TYPE_CHECKING:
@@ -88,16 +95,20 @@ class ReputOptions:
 
 
 class _Goal:
-    """What a run that ends by itself has to read: the logs' ends at its start. Raises SourceError."""
+    """What a run that ends by itself has to read: the logs' ends at its start. Raises SourceError.
+
+    Who does not answer is not told here: the run ends with it, or its source tells.
+    """
 
     def __init__(self, options: ReputOptions) -> None:
         named = {name.lower(): value for name, value in options.source().items()}
-        watch = LogWatch(targets(named), token_of(named), Notes(""), ANSWER_S)
+        watch = LogWatch(targets(named), token_of(named), lambda text: None, ANSWER_S)
         self._lake = options.lake
         self._states = watch.states()
         self._missing = watch.missing()
         if not self._states:
             raise SourceError("; ".join(self._missing.values()))
+        by_broker(self._states)
 
     @property
     def ends(self) -> str:
@@ -118,7 +129,7 @@ class _Goal:
 
 
 def check_present(options: ReputOptions) -> None:
-    """Raises SourceError unless one of the logs answers."""
+    """Raises SourceError unless one of the logs answers, and no two are of one broker."""
     _Goal(options)
 
 
@@ -221,21 +232,24 @@ def run_reput(
     sink: Sink | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Runs the job until it is done (`once`) or a signal stops it; a failed query starts again. Raises LakeError.
+    """Runs the job until it is done (`once`) or a signal stops it; a failed query starts again.
+
+    Raises LakeError, StoppedError where a signal came before it was done.
 
     `tell` gets a line before Spark starts, one when it begins to read, and one when it has ended as it should.
     """
-    stopping = threading.Event()
-    _stop_at_signals(stopping)
+    stopping, complete = _Stopping(), False
     with tempfile.TemporaryDirectory(prefix="lakebroker-spark-", ignore_cleanup_errors=True) as scratch:
         session = None
         try:
             tell(STARTING)
-            session = reput_session(master, scratch)
-            _stop_at_signals(stopping)  # Spark has its own handler
+            session = started(lambda: reput_session(master, scratch), stopping)
             _expect_end_of_jvm(session, stopping)
             tell(_reading(options))
-            _run(session, options, on_batch, sink, stopping)
+            complete = _run(session, options, on_batch, sink, stopping)
+        except KeyboardInterrupt:
+            if not stopping.is_set():
+                raise
         except Exception:
             if not stopping.wait(SIGNAL_S):
                 raise
@@ -247,7 +261,23 @@ def run_reput(
             if session is not None:
                 with contextlib.suppress(Exception):
                     session.stop()
-    tell(f"{'stopped' if stopping.is_set() else 'done'}; {_reached(options.lake)}")
+    if options.once and not complete:
+        raise StoppedError(stopping.number, _reached(options.lake))
+    tell(f"{'done' if options.once else 'stopped'}; {_reached(options.lake)}")
+
+
+class _Stopping(threading.Event):
+    """Set by a signal, `number`, from now on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+
+    def _stop(self, number: int, _frame: object) -> None:
+        self.number = self.number or number
+        self.set()
 
 
 def _reading(options: ReputOptions) -> str:
@@ -288,19 +318,14 @@ def _expect_end_of_jvm(session: SparkSession, stopping: threading.Event) -> None
     server.handle_error = handle_error
 
 
-def _stop_at_signals(stopping: threading.Event) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stopping.set())
-
-
 def _run(
     session: SparkSession,
     options: ReputOptions,
     on_batch: Callable[[BatchReport], None],
     sink: Sink | None,
     stopping: threading.Event,
-) -> None:
-    """Starts the query again until it is done. Raises LakeError."""
+) -> bool:
+    """Starts the query again until it is done; whether everything was read. Raises LakeError."""
     committed = 0
 
     def counted(report: BatchReport) -> None:
@@ -310,23 +335,25 @@ def _run(
 
     failures, seen = 0, 0
     while not stopping.is_set():
-        problem = _run_query(session, options, counted, sink, stopping)
-        if problem is None:
-            return
+        ended = _run_query(session, options, counted, sink, stopping)
+        if isinstance(ended, bool):
+            return ended
+        problem = ended
         failures = failures + 1 if committed == seen else 1
         seen = committed
         if stopping.wait(SIGNAL_S):
-            return
+            return False
         if failures > _retries(problem, once=options.once):
             raise LakeError(_cause(problem))
         wait_s = min(2.0**failures, LONGEST_WAIT_S)
         sys.stderr.write(f"lakebroker: {_cause(problem)}; the query starts again in {wait_s:g} s\n")
         stopping.wait(max(wait_s - SIGNAL_S, 0))
+    return False
 
 
 def _retries(problem: str, *, once: bool) -> int:
     """How often what a query failed with is worth another start: a run that ends by itself only waits out a slow host."""
-    if ForeignWriterError.__name__ in problem:
+    if any(each.__name__ in problem for each in (ForeignWriterError, SameBrokerError)):
         return 0
     if once:
         return RETRIES_ONCE if _WORKER_LATE in problem else 0
@@ -339,8 +366,9 @@ def _run_query(
     on_batch: Callable[[BatchReport], None],
     sink: Sink | None,
     stopping: threading.Event,
-) -> str | None:
-    """Runs the query until it ends or `stopping` is set; returns what it failed with, None for a good end.
+) -> str | bool:
+    """Runs the query until it ends or `stopping` is set; returns what it failed with or, for a good end, whether
+    everything was read that a run that ends by itself has to read.
 
     Raises LakeError for a run that ended by itself before all was read.
     """
@@ -358,10 +386,12 @@ def _run_query(
         running.commits.close()
         running.notes.show()
         shutil.rmtree(running.scratch, ignore_errors=True)
-    lacking = running.goal.lacking() if running.goal is not None and not stopping.is_set() else []
-    if lacking:
+    if running.goal is None:
+        return False
+    lacking = running.goal.lacking()
+    if lacking and not stopping.is_set():
         raise LakeError(f"not everything was read: {'; '.join(lacking)}; run it again")
-    return None
+    return not lacking
 
 
 def _cause(text: str) -> str:

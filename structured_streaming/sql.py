@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from structured_streaming.errors import LakeError
 from structured_streaming.jvm_output import STARTING, jvm_output_to_file
@@ -18,6 +18,7 @@ from structured_streaming.views import VIEWS
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
     from pyspark.sql.types import DataType
 
@@ -96,8 +97,16 @@ def query(session: SparkSession, statement: str, *, write: bool = False) -> pa.T
             ]
         ).toArrow()
     except PySparkException as error:
-        raise LakeError(re.split(r"\n\s*JVM stacktrace", str(error))[0].strip()) from error
+        raise LakeError(_said(error)) from error
     return found.rename_columns(names)
+
+
+def _said(error: PySparkException) -> str:
+    """What Spark says is wrong, without its plan and its trace."""
+    origin: Any = getattr(error, "_origin", None)
+    if origin is not None and origin.getClass().getSimpleName() == "ExtendedAnalysisException":
+        return str(origin.getSimpleMessage()).strip()
+    return re.split(r"\n\s*JVM stacktrace", str(error))[0].strip()
 
 
 def _as_text(kind: DataType) -> bool:

@@ -21,6 +21,7 @@ from structured_streaming.errors import LocationError
 SCHEMA_VERSION = "1"
 SCRATCH_PREFIX = ".lakebroker-"
 """Of folders in a lake that a crash may leave and nothing needs."""
+_SHOWN = 3
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]")
 """delta-rs decodes the first, turns the second into `/`, and refuses the others."""
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -267,10 +268,10 @@ def open_lake(location: str) -> Path:
     return folder
 
 
-def create_tables(location: str, *, beside_others: bool = False) -> Path:
+def create_tables(location: str) -> Path:
     """Makes what is missing of the lake's tables, durably; a table is there as a whole or not at all.
 
-    Raises LocationError, also for a folder with other things in it and no table, unless `beside_others`.
+    Raises LocationError, also for a folder with other things in it and no table.
     """
     from store.segment import sync_folder
 
@@ -278,12 +279,8 @@ def create_tables(location: str, *, beside_others: bool = False) -> Path:
     _check_folder(folder)
     missing = [table for table in TABLES.values() if not _is_table(folder / table.name)]
     try:
-        if len(missing) == len(TABLES) and not beside_others and folder.is_dir():
-            others = [each.name for each in folder.iterdir() if not each.name.startswith(".")]
-            if others and others != ["lost+found"]:
-                raise LocationError(
-                    f"{folder} is no lake, and not empty: it holds {others[0]!r}; give the lake's folder, or an empty one"
-                )
+        if len(missing) == len(TABLES) and folder.is_dir():
+            _refuse_others(folder)
         made = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         for each in made:
@@ -296,6 +293,16 @@ def create_tables(location: str, *, beside_others: bool = False) -> Path:
             f"lake location {folder}: {error.strerror or error}; give a folder to write to"
         ) from error
     return folder
+
+
+def _refuse_others(folder: Path) -> None:
+    """Raises LocationError when a folder without a table holds anything that is not hidden; OSError."""
+    others = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
+    if others and others != ["lost+found"]:
+        shown = ", ".join(map(repr, others[:_SHOWN])) + (", ..." if len(others) > _SHOWN else "")
+        raise LocationError(
+            f"{folder} is no lake, and not empty: it holds {shown}; give the lake's folder, or an empty or a new one"
+        )
 
 
 def _create_table(folder: Path, table: Table) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from broker_gateway.cli.output import fail, warn
+from broker_gateway.cli.signals import Signalled, raised_signals
+from broker_gateway.cli.statements import statements
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from structured_streaming.reput import ReputOptions
 
 Lake = Annotated[str, typer.Option(help="Where the tables are: a folder")]
@@ -26,6 +31,8 @@ Examples:
   lakebroker reput --store /var/lib/lakebroker --lake ./lake --once
 """
 _SQL = """Answers SQL over the lake's tables and views; interactive without a statement.
+
+ctrl-C ends the statement that runs; at the prompt, ctrl-D leaves.
 
 Times are UTC. csv and json lose nothing: binary values are base64, maps, arrays and structs are JSON; in csv NULL is an empty field, an empty text is "".
 
@@ -42,7 +49,9 @@ def register(app: typer.Typer) -> None:
 
 def reput(
     lake: Lake,
-    brokers: Annotated[str, typer.Option(help="Gateways, host:port,…")] = "",
+    brokers: Annotated[
+        str, typer.Option(help="Gateways, host:port,…; each with a brokerName of its own")
+    ] = "",
     store: Annotated[str, typer.Option(help="Folders of stores on this machine, divided by commas")] = "",
     once: Annotated[bool, typer.Option("--once", help="End when everything there is was read")] = False,
     trigger: Annotated[str, typer.Option(help="Time between batches; 0s: at once")] = "0s",
@@ -64,7 +73,7 @@ def reput(
     _need_spark()
     from store.errors import SecretError
     from store.permissions import check_secret
-    from structured_streaming.errors import LakeError
+    from structured_streaming.errors import LakeError, StoppedError
     from structured_streaming.progress import BatchReport
     from structured_streaming.reput import ReputOptions, run_reput
     from structured_streaming.tables import create_tables
@@ -104,11 +113,19 @@ def reput(
         message_delay_level=message_delay_level,
     )
     try:
-        _check_source(options)
-        create_tables(lake)
-        run_reput(options, on_batch, master, tell=_tell)
+        with raised_signals():
+            _check_source(options)
+            create_tables(lake)
+            run_reput(options, on_batch, master, tell=_tell)
+    except StoppedError as error:
+        fail(str(error), 128 + error.number)
     except LakeError as error:
         fail(str(error))
+    except Signalled as stopped:
+        said = f"stopped by {stopped} before it began to read"
+        if once:
+            fail(f"{said}; run it again", stopped.status)
+        _tell(said)
 
 
 def init(lake: Lake) -> None:
@@ -117,7 +134,7 @@ def init(lake: Lake) -> None:
     from structured_streaming.tables import TABLES, create_tables
 
     try:
-        folder = create_tables(lake, beside_others=True)
+        folder = create_tables(lake)
     except LakeError as error:
         fail(str(error))
     typer.echo(f"{len(TABLES)} tables are in {folder}")
@@ -141,32 +158,92 @@ def sql(
 ) -> None:
     if form not in ("table", "csv", "json"):
         fail(f"--format {form}: give table, csv or json", 2)
+    try:
+        with raised_signals():
+            _sql(lake, statement, master, _Form(form, write, escape))
+    except KeyboardInterrupt as stopped:
+        fail("interrupted", stopped.status if isinstance(stopped, Signalled) else 130)
+
+
+class _Form(NamedTuple):
+    """How statements are run, and their results printed."""
+
+    name: str
+    write: bool
+    escape: bool
+
+
+def _sql(lake: str, statement: str | None, master: str, form: _Form) -> None:
     _need_spark()
-    from broker_gateway.cli.sql_results import print_rows
     from structured_streaming.errors import LakeError
-    from structured_streaming.sql import lake_session, query
+    from structured_streaming.interruptible import started
+    from structured_streaming.sql import lake_session
 
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8" if form != "table" else None, errors="backslashreplace")
+        sys.stdout.reconfigure(encoding="utf-8" if form.name != "table" else None, errors="backslashreplace")
     try:
-        session = lake_session(lake, master, _tell)
+        session = started(lambda: lake_session(lake, master, _tell))
         if statement is not None:
-            print_rows(query(session, statement, write=write), form, sys.stdout, escape=escape)
+            _run(session, statement, form)
             return
     except LakeError as error:
         fail(str(error))
+    _interactive(session, form)
+
+
+def _interactive(session: SparkSession, form: _Form) -> None:
+    """Statements from standard input until it ends; ctrl-C at a terminal ends the line, not the command."""
     while True:
         try:
-            statement = _statement()
-        except (EOFError, KeyboardInterrupt):
+            line = _statement()
+        except EOFError:
+            _end_prompt()
             return
-        if statement.rstrip("; ") in ("exit", "quit"):
+        except Signalled as stopped:
+            _goes_on(stopped)
+            _end_prompt()
+            continue
+        if line.rstrip("; ") in ("exit", "quit"):
             return
-        if statement:
-            try:
-                print_rows(query(session, statement, write=write), form, sys.stdout, escape=escape)
-            except LakeError as error:
-                warn([str(error)])
+        try:
+            for each in statements(line):
+                _run_told(session, each, form)
+        except Signalled as stopped:
+            _goes_on(stopped)
+            _end_prompt()
+            warn(["interrupted"])
+
+
+def _run(session: SparkSession, statement: str, form: _Form) -> None:
+    """Prints the result of a statement. Raises LakeError; Signalled, once its jobs have ended."""
+    from broker_gateway.cli.sql_results import print_rows
+    from structured_streaming.interruptible import of_jobs
+    from structured_streaming.sql import query
+
+    rows = of_jobs(session, lambda: query(session, statement, write=form.write))
+    print_rows(rows, form.name, sys.stdout, escape=form.escape)
+
+
+def _run_told(session: SparkSession, statement: str, form: _Form) -> None:
+    """The same, with its error printed."""
+    from structured_streaming.errors import LakeError
+
+    try:
+        _run(session, statement, form)
+    except LakeError as error:
+        warn([str(error)])
+
+
+def _goes_on(stopped: Signalled) -> None:
+    """Raises it again unless a person pressed ctrl-C at a prompt."""
+    if stopped.number != signal.SIGINT or not sys.stdin.isatty():
+        raise stopped
+
+
+def _end_prompt() -> None:
+    """What follows begins a line of its own."""
+    if sys.stdin.isatty():
+        typer.echo(err=True)
 
 
 def _statement() -> str:
@@ -179,8 +256,9 @@ def _check_source(options: ReputOptions) -> None:
     without a port, a token that cannot be read; with `--once`, that nobody answers."""
     from structured_streaming.errors import SourceError
     from structured_streaming.reput import check_present
-    from structured_streaming.source.logs import open_log, targets, token_of
+    from structured_streaming.source.logs import by_broker, open_log, targets, token_of
 
+    stores = {}
     named = options.source()
     token = token_of({"tokenfile": named.get("tokenFile", "")})
     for target in targets(named):
@@ -188,9 +266,12 @@ def _check_source(options: ReputOptions) -> None:
         if kind == "store":
             if not Path(place).exists():
                 raise SourceError(f"{place} does not exist; give the folder of a store")
-            open_log(target, token).close()
+            log = open_log(target, token)
+            stores[target] = log.describe()
+            log.close()
         else:
             _check_address(place)
+    by_broker(stores)
     if options.once:
         check_present(options)
 

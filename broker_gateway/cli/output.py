@@ -11,12 +11,16 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, TextIO
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from broker_gateway.line_output import LineOutput
 from broker_gateway.printable import printable
+
+_LEAST = 32
+"""Characters of a cell that are not broken."""
 
 
 def fail(message: str, exit_code: int = 1) -> NoReturn:
@@ -63,11 +67,48 @@ def show(rows: Sequence[dict[str, Any]], columns: Sequence[str], as_json: bool) 
 def show_table(
     columns: Sequence[str] | None, rows: Iterable[Sequence[object]], out: TextIO | None = None
 ) -> None:
-    """Prints a table; no `columns`: one without a head. A cell may have several lines."""
-    table = Table(show_header=columns is not None)
-    rows = list(rows)
-    for name in columns if columns is not None else [""] * max(map(len, rows), default=0):
-        table.add_column(Text(printable(name)), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(lines(str(value))) for value in row))
-    Console(file=out).print(table, highlight=False)
+    """Prints a table; no `columns`: one without a head. A cell may have several lines.
+
+    Where the columns do not fit the width, each row becomes lines of name and value, and nothing is lost.
+    """
+    console = Console(file=out)
+    cells = [[lines(str(value)) for value in row] for row in rows]
+    heads = [printable(name) for name in columns] if columns is not None else None
+    if heads is not None and _least_width(heads, cells) > console.width:
+        _show_blocks(console, heads, cells)
+        return
+    table = Table(show_header=heads is not None)
+    for head in heads if heads is not None else [""] * max(map(len, cells), default=0):
+        table.add_column(Text(head), overflow="fold")
+    for row in cells:
+        table.add_row(*map(Text, row))
+    console.print(table, highlight=False)
+
+
+def _least_width(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> int:
+    """What a table needs that can be read: whole names, and cells of some width, or whole."""
+    widths = [_width(head) for head in heads]
+    for row in cells:
+        widths = [max(width, min(_width(cell), _LEAST)) for width, cell in zip(widths, row, strict=True)]
+    return sum(width + len("│  ") for width in widths) + len("│")
+
+
+def _show_blocks(console: Console, heads: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    """Rows as lines of name and value; a value's further lines stand below its first."""
+    indent = max(map(_width, heads)) + 2
+    for number, row in enumerate(cells, 1):
+        shown = [f"-- row {number} of {len(cells)}"]
+        for head, cell in zip(heads, row, strict=True):
+            value = cell.replace("\n", "\n" + " " * indent)
+            shown.append(f"{head}{' ' * (indent - _width(head))}{value}")
+        _print(console, "\n".join(shown))
+    if not cells:
+        _print(console, f"no rows of {', '.join(heads)}")
+
+
+def _print(console: Console, text: str) -> None:
+    console.print(Text(text), highlight=False, soft_wrap=True)
+
+
+def _width(text: str) -> int:
+    return max(map(cell_len, text.split("\n")))

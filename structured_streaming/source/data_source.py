@@ -1,5 +1,7 @@
 """The data source `lakebroker`.
 
+    from structured_streaming import LakebrokerDataSource
+
     spark.dataSource.register(LakebrokerDataSource)
     spark.readStream.format("lakebroker").option("brokers", "host:8081").load()
 
@@ -25,7 +27,7 @@ that was planned but cannot be read fails a query; the reput commits the others 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +38,7 @@ from pyspark.sql.types import StructType
 
 from structured_streaming.errors import SourceError, UnreachableError
 from structured_streaming.source.log_watch import LogWatch
-from structured_streaming.source.logs import LogState, open_log
+from structured_streaming.source.logs import LogState, by_broker, open_log
 from structured_streaming.source.notes import Notes
 from structured_streaming.source.options import SourceOptions
 from structured_streaming.tables import MESSAGES
@@ -149,15 +151,3 @@ class LogBatchReader(Reading, DataSourceReader):  # type: ignore[misc]
                 log.close()
                 found += self.parts(target, state, cuts)
         return found
-
-
-def by_broker(states: Mapping[str, LogState]) -> dict[str, tuple[str, LogState]]:
-    """Target and state by broker name. Raises SourceError for a name that two have."""
-    found: dict[str, tuple[str, LogState]] = {}
-    for target, state in states.items():
-        if state.broker in found:
-            raise SourceError(
-                f"{target} and {found[state.broker][0]} are both broker {state.broker!r}; rename one"
-            )
-        found[state.broker] = (target, state)
-    return found

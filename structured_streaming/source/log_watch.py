@@ -261,7 +261,9 @@ class LogWatch:
 
     def _gone(self, peer: _Peer, reason: str) -> None:
         if not peer.reason:
-            self._note(f"{reason}; the other logs are read on, this one is asked again")
+            others = any(each.state and not each.away for each in self._peers.values() if each is not peer)
+            on = "the other logs are read on, this one" if others else "it"
+            self._note(f"{reason}; {on} is asked again")
         peer.away, peer.reason = True, reason
 
 

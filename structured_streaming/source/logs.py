@@ -6,13 +6,13 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from store.errors import StoreError
-from structured_streaming.errors import SourceError, UnreachableError
+from structured_streaming.errors import SameBrokerError, SourceError, UnreachableError
 
 CHUNK_BYTES = 2 << 20
 FOLDER_CHUNK_BYTES = 16 << 20
@@ -291,6 +291,23 @@ def targets(options: dict[str, str]) -> list[str]:
     if not named:
         raise SourceError("no log to read: set the option store (folders) or brokers (host:port,…)")
     return named
+
+
+def by_broker(states: Mapping[str, LogState]) -> dict[str, tuple[str, LogState]]:
+    """Target and state by broker name. Raises SameBrokerError for a name that two have."""
+    found: dict[str, tuple[str, LogState]] = {}
+    for target, state in states.items():
+        other, known = found.setdefault(state.broker, (target, state))
+        if other == target:
+            continue
+        both = f"{other.partition(':')[2]} and {target.partition(':')[2]}"
+        if known.log_id == state.log_id:
+            raise SameBrokerError(f"{both} are one log (broker {state.broker!r}), given twice; give it once")
+        raise SameBrokerError(
+            f"{both} are both broker {state.broker!r}: brokers that share a lake each need a brokerName of their own "
+            "before their first start, for a store keeps its name; read one of them into another lake"
+        )
+    return found
 
 
 def token_of(options: dict[str, str]) -> str | None:

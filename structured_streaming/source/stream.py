@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from structured_streaming.errors import SourceError
-from structured_streaming.source.data_source import START_S, LogRange, Reading, by_broker
+from structured_streaming.source.data_source import START_S, LogRange, Reading
 from structured_streaming.source.log_watch import PATIENCE_S, LogWatch, Question
-from structured_streaming.source.logs import LogState
+from structured_streaming.source.logs import LogState, by_broker
 from structured_streaming.source.notes import Notes
 from structured_streaming.source.options import SourceOptions
 from structured_streaming.source.shares import fair_shares
@@ -67,7 +67,9 @@ class _StreamReading(Reading):
         super().__init__(options)
         # a run that ends by itself is in no hurry: it waits for every log's answer
         patience_s = PATIENCE_S if options.ending is None else START_S
-        self._watch = LogWatch(options.targets, options.token, Notes(options.notes), patience_s)
+        self._note = Notes(options.notes)
+        self._told_up_to_date = False
+        self._watch = LogWatch(options.targets, options.token, self._note, patience_s)
         self._until = options.ending
         self._stops: dict[tuple[str, str], list[int]] = {}
         self._last: Offsets = {}
@@ -129,6 +131,7 @@ class _StreamReading(Reading):
         states = by_broker(self._watch.states())
         firsts = self._firsts(states)
         if states and all(self._end(state) <= firsts[broker] for broker, (_, state) in states.items()):
+            self._tell_up_to_date()
             after = {target: state.end for target, state in states.values()}
             states = by_broker(self._watch.states(_IDLE_WAIT_MS, after))
             firsts = self._firsts(states)
@@ -142,6 +145,12 @@ class _StreamReading(Reading):
         for (broker, log_id), plan in self._plans.items():
             self._last[broker] = {"log_id": log_id, "offset": plan.cuts[-1]}
         return self._last
+
+    def _tell_up_to_date(self) -> None:
+        """Once, to who watches a reput that goes on."""
+        if self._progress is not None and self.options.ending is None and not self._told_up_to_date:
+            self._told_up_to_date = True
+            self._note("the lake is up to date; waiting for more")
 
     def _look_back(self) -> None:
         """What became of the last batch; offsets of the lake count, whatever Spark believes."""

@@ -74,6 +74,37 @@ def test_a_signal_to_the_process_group_ends_it_cleanly(tmp_path: Path, number: s
     assert_nothing_is_left(tmp_path)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_was_to_end_by_itself_says_what_it_reached(tmp_path: Path, number: signal.Signals) -> None:
+    store = written(tmp_path / "store", "broker-a", 8000)
+    process = reput(tmp_path, "--store", str(store), "--batch-bytes", str(1 << 20), "--once")
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["lag_bytes"] > 0
+    process.send_signal(number)
+    errors = ended(process)
+    assert process.returncode == 128 + number, errors[-3000:]
+    assert "Traceback" not in errors
+    last = errors.splitlines()[-1]
+    reached = f"stopped by {number.name} before everything was read: the lake {tmp_path / 'lake'} is at "
+    assert last.startswith(f"lakebroker: {reached}")
+    assert "broker-a" in last
+    assert_nothing_is_left(tmp_path)
+
+
+def test_a_run_that_is_stopped_while_spark_starts_ends_with_it(tmp_path: Path) -> None:
+    store = written(tmp_path / "store", "broker-a", 1)
+    process = reput(tmp_path, "--store", str(store), "--once")
+    assert process.stderr is not None
+    assert process.stderr.readline() == "lakebroker: starting Spark ...\n"
+    process.send_signal(signal.SIGINT)
+    errors = ended(process)
+    assert process.returncode == 130, errors[-3000:]
+    (line,) = errors.splitlines()
+    assert line.startswith("lakebroker: stopped by SIGINT before everything was read: the lake ")
+    assert "is at the beginning" in line
+    assert_nothing_is_left(tmp_path)
+
+
 def test_a_run_that_could_not_read_all_says_so(tmp_path: Path) -> None:
     store = written(tmp_path / "store", "broker-a", 500)
     with Relay("", silent=True) as silent:

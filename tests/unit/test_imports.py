@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import functools
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,3 +52,16 @@ def test_nothing_is_imported_from_where_it_must_not(part: str) -> None:
         if f"{name}.".startswith(f"{refused}.")
     }
     assert not found, "what tests share belongs into lakebroker_testing, or into a file of tests/ itself"
+
+
+def test_the_data_source_is_where_the_readme_imports_it_and_pyspark_comes_only_with_it() -> None:
+    (line,) = [each for each in (ROOT / "README.md").read_text().splitlines() if "import Lakebroker" in each]
+    script = f"""
+import sys
+import structured_streaming
+assert "pyspark" not in sys.modules
+{line}
+assert LakebrokerDataSource.name() == "lakebroker"
+assert not hasattr(structured_streaming, "nothing")
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +23,7 @@ from lakebroker_testing.gateway import ROOT, Gateway, command
 from lakebroker_testing.logs import LogWriter
 from store.log_reader import LogReader
 from structured_streaming.errors import ForeignWriterError, LakeError
-from structured_streaming.reput import ReputOptions, start_reput
+from structured_streaming.reput import ReputOptions, _run, start_reput
 from structured_streaming.sink.delta_commit import DeltaCommitSink
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.sql import register
@@ -147,6 +148,16 @@ def test_a_stale_second_writer_is_refused(spark: SparkSession, tmp_path: Path) -
         with pytest.raises(ForeignWriterError, match="another reput"):
             stale.commit(manifest)
     assert assert_exact(lake, writer.folder) == before
+
+
+def test_two_brokers_of_one_name_end_the_job(spark: SparkSession, tmp_path: Path) -> None:
+    stores = [LogWriter(tmp_path / name, "broker-a") for name in ("one", "two")]
+    for each in stores:
+        each.messages(1)
+        each.close()
+    options = ReputOptions(str(tmp_path / "lake"), store=",".join(str(each.folder) for each in stores))
+    with pytest.raises(LakeError, match="both broker 'broker-a': brokers that share a lake each need"):
+        _run(spark, options, lambda report: None, None, threading.Event())
 
 
 def test_wrong_options_are_named(spark: SparkSession, tmp_path: Path) -> None:

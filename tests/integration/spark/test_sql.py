@@ -206,6 +206,8 @@ def test_bad_sql_is_one_error_without_a_trace(spark: SparkSession, lake: Path) -
         assert isinstance(done.exception, SystemExit)
         assert why in done.stderr
         assert "stack" not in done.stderr.lower()
+        assert "Relation" not in done.stderr, "Spark's plan, with every column"
+        assert "pos" in done.stderr, "where in the statement"
 
 
 def row(log: str, offset: int, **columns: Any) -> dict[str, Any]:

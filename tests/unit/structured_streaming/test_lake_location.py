@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
 from structured_streaming.tables import TABLES, create_tables
+from tests.written_log import written
 
 
 def ended(*arguments: str) -> str:
@@ -71,14 +73,32 @@ def test_a_wrong_store_ends_the_reput_at_once_and_makes_no_lake(tmp_path: Path) 
     assert not lake.exists()
 
 
-def test_init_makes_what_is_missing_beside_other_things(tmp_path: Path) -> None:
-    (tmp_path / "notes").write_text("x")
+def test_init_makes_what_is_missing_of_a_lake(tmp_path: Path) -> None:
     for _ in range(2):
         done = CliRunner().invoke(app, ["init", "--lake", str(tmp_path)])
         assert done.exit_code == 0, done.output
         assert done.stdout == f"{len(TABLES)} tables are in {tmp_path}\n"
-    assert sorted(each.name for each in tmp_path.iterdir()) == sorted([*TABLES, "notes"])
+        (tmp_path / "notes").write_text("x")  # beside its tables
+        shutil.rmtree(tmp_path / "quarantine")
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted(
+        [*TABLES.keys() - {"quarantine"}, "notes"]
+    )
     assert "file is no lake but a file" in ended("init", "--lake", str(_file(tmp_path)))
+
+
+@pytest.mark.parametrize("command", [("init",), ("reput", "--brokers", "127.0.0.1:1")])
+def test_no_lake_is_made_in_a_folder_of_something_else(tmp_path: Path, command: tuple[str, ...]) -> None:
+    store = written(tmp_path / "store", "broker-a", 1)
+    environment = tmp_path / "venv"
+    for name in ("bin", "include", "lib", "pyvenv.cfg"):
+        (environment / name).mkdir(parents=True)
+    for folder, holds in ((store, "'commitlog'"), (environment, "'bin', 'include', 'lib', ...")):
+        before = sorted(folder.rglob("*"))
+        line = ended(*command, "--lake", str(folder))
+        assert f"{folder} is no lake, and not empty: it holds " in line
+        assert holds in line
+        assert line.endswith("give the lake's folder, or an empty or a new one")
+        assert sorted(folder.rglob("*")) == before
 
 
 def test_sql_names_a_table_that_is_missing(tmp_path: Path) -> None:

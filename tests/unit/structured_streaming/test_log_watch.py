@@ -107,3 +107,17 @@ def test_a_log_that_fails_is_left_alone_longer_each_time(watch: LogWatch, notes:
 
     calls = (fail, fail_late, fail)
     assert [rests(watch, notes, call, answer) for call in calls] == ["0.001 s", "0.001 s", "0.004 s"]
+
+
+@pytest.mark.parametrize(
+    ("alone", "said"),
+    [(True, "it is asked again"), (False, "the other logs are read on, this one is asked again")],
+)
+def test_others_are_named_where_there_are_some(
+    tmp_path: Path, notes: list[str], alone: bool, said: str
+) -> None:
+    stores = [written(tmp_path / name, name, 1) for name in ("broker-a", "broker-b")]
+    watch = LogWatch([f"store:{store}" for store in stores[: 1 if alone else 2]], None, notes.append, 60.0)
+    target, *_ = watch.states()
+    watch.rest(target, "gone")
+    assert [note.partition("; ")[2] for note in notes] == [said]

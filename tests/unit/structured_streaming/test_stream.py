@@ -189,3 +189,22 @@ def test_a_log_of_which_a_batch_read_a_part_is_not_left_alone_longer_each_time(t
 def next_offset(stream: Any, offset: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = stream.latestOffset(offset, stream.getDefaultReadLimit())
     return found
+
+
+def test_a_reput_that_goes_on_is_told_once_that_it_is_up_to_date(tmp_path: Path) -> None:
+    store, lake, notes = written(tmp_path / "store", "broker-a", 100), tmp_path / "lake", tmp_path / "notes"
+    create_tables(str(lake))
+    sink = DeltaCommitSink(str(lake))
+    stream = reader(store, lake=str(lake), notes=str(notes))
+    offset = stream.initialOffset()
+    latest = stream.latestOffset(offset, stream.getDefaultReadLimit())
+    parts = stream.partitions(offset, latest)
+    assert not notes.exists()
+    sink.commit([row for part in parts for batch in stream.read(part) for row in batch.to_pylist()])
+    for _ in range(2):
+        assert stream.latestOffset(latest, stream.getDefaultReadLimit()) == latest
+    assert notes.read_text() == "the lake is up to date; waiting for more\n"
+
+    stream = reader(store, lake=str(lake), notes=str(notes), endingOffsets='{"broker-a": 1000000}')
+    stream.latestOffset(latest, stream.getDefaultReadLimit())
+    assert len(notes.read_text().splitlines()) == 1, "a run that ends by itself says it at its end"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 import socket
 import sys
 import threading
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from broker_gateway.cli import lake_commands
 from broker_gateway.cli.admin_commands import _failed, _when
 from broker_gateway.cli.lake_commands import _statement
 from broker_gateway.cli.main import app
@@ -190,4 +193,28 @@ def test_all_bad_options_are_named(tmp_path: Path) -> None:
 def test_what_is_allowed_is_said_once() -> None:
     assert (
         said("gateway", "--transport", "x") == "lakebroker: option lakeTransport=x: allowed: http2, grpcio\n"
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_reput_that_is_stopped_before_it_reads_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setattr(lake_commands, "_check_source", lambda options: os.kill(os.getpid(), number))
+    reput = ["reput", "--brokers", "127.0.0.1:1", "--lake", str(tmp_path / "lake")]
+    line = f"lakebroker: stopped by {number.name} before it began to read"
+    done = CliRunner().invoke(app, [*reput, "--once"])
+    assert (done.exit_code, done.stderr) == (128 + number, f"{line}; run it again\n")
+    done = CliRunner().invoke(app, reput)
+    assert (done.exit_code, done.stderr) == (0, f"{line}\n")
+    assert not (tmp_path / "lake").exists()
+
+
+def test_brokers_that_do_not_answer_are_named_once(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        closed = [f"127.0.0.1:{each.getsockname()[1]}" for each in (one, two)]
+    text = said("reput", "--once", "--brokers", ",".join(closed), "--lake", str(tmp_path / "lake"))
+    assert (
+        text
+        == "lakebroker: " + "; ".join(f"no broker at {each}: connection refused" for each in closed) + "\n"
     )

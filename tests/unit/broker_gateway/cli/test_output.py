@@ -64,3 +64,48 @@ def test_numbers_of_things() -> None:
     assert [counted(number, "topic") for number in (0, 1, 2000)] == ["0 topics", "1 topic", "2,000 topics"]
     assert counted(1, "entry", "entries") == "1 entry"
     assert counted(2, "entry", "entries") == "2 entries"
+
+
+def test_a_row_that_does_not_fit_is_shown_as_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ["consumer_group", "topic", "committed_offset", "max_offset", "漢字", "commit_timestamp"]
+    rows = [
+        dict(zip(names, ("g" * 40, "t", 12, 30, "x" * 300, "2023-11-14T22:13:20.123456Z"), strict=True)),
+        dict(zip(names, ("[red]", HOSTILE, 0, 0, "a\nb", ""), strict=True)),
+    ]
+    show(rows, names, as_json=False)
+    out = capsys.readouterr().out
+    assert out.splitlines() == [
+        "-- row 1 of 2",
+        f"consumer_group    {'g' * 40}",
+        "topic             t",
+        "committed_offset  12",
+        "max_offset        30",
+        f"漢字              {'x' * 300}",
+        "commit_timestamp  2023-11-14T22:13:20.123456Z",
+        "-- row 2 of 2",
+        "consumer_group    [red]",
+        f"topic             {SHOWN}",
+        "committed_offset  0",
+        "max_offset        0",
+        "漢字              a",
+        "                  b",
+        "commit_timestamp  ",
+    ]
+    show([], names * 3, as_json=False)
+    assert capsys.readouterr().out.startswith("no rows of consumer_group, topic, ")
+
+
+@pytest.mark.parametrize(("width", "table"), [(66, True), (65, False)])
+def test_a_table_is_one_as_long_as_names_and_short_values_fit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int, table: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    name, value = "n" * 27, "v" * 500
+    show([{name: 1, "text": value}], [name, "text"], as_json=False)
+    out = capsys.readouterr().out
+    assert ("│" in out) is table
+    assert name in out
+    assert out.count("v") == 500

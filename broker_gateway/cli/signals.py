@@ -1,0 +1,33 @@
+"""SIGINT and SIGTERM as exceptions of the main thread, for commands that end what they began."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Signalled(KeyboardInterrupt):
+    """A signal came; `status` is what a command that it ended answers."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+        self.status = 128 + number
+
+
+@contextmanager
+def raised_signals() -> Iterator[None]:
+    """Within, signals raise Signalled, unless others take them meanwhile."""
+    before = {number: signal.signal(number, _raise) for number in _NUMBERS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _raise(number: int, _frame: object) -> None:
+    raise Signalled(number)

@@ -1,0 +1,175 @@
+"""ctrl-C in `lakebroker sql`: it ends the statement, not the session, and leaves neither jobs nor a JVM."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from broker_gateway.cli.main import app
+from lakebroker_testing.gateway import ROOT, command
+from structured_streaming.tables import create_tables
+
+PATIENCE_S = 200.0
+AGAIN_S = 10.0
+ENDLESS = "SELECT sum(a.id * b.id) FROM range(100000000000) a CROSS JOIN range(100000000000) b"
+PROMPT = "lakebroker> "
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return create_tables(str(tmp_path / "lake"))
+
+
+def children(pid: int) -> set[int]:
+    """Processes that a process started."""
+    found = set[int]()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found |= set(map(int, (task / "children").read_text().split()))
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_cancels_the_statement(spark: SparkSession, lake: Path, number: signal.Signals) -> None:
+    tracker = spark.sparkContext.statusTracker()
+
+    def press() -> None:
+        until = time.monotonic() + PATIENCE_S
+        while not tracker.getActiveJobsIds() and time.monotonic() < until:
+            time.sleep(0.05)
+        os.kill(os.getpid(), number)
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    done = CliRunner().invoke(app, ["sql", "--lake", str(lake), ENDLESS])
+    pressing.join()
+    assert done.exit_code == 128 + number, done.exception
+    assert done.stderr == "lakebroker: starting Spark ...\nlakebroker: interrupted\n"
+    assert done.stdout == ""
+    assert not tracker.getActiveJobsIds()
+
+
+def test_a_jvm_that_starts_ends_with_us(lake: Path) -> None:
+    process = subprocess.Popen(
+        command("sql", "--lake", str(lake), "SELECT 1"),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "lakebroker: starting Spark ...\n"
+        until = time.monotonic() + PATIENCE_S
+        while not (jvm := children(process.pid)):
+            assert time.monotonic() < until, "no JVM is started"
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, out, errors) == (130, "", "lakebroker: interrupted\n")
+        assert [pid for pid in jvm if Path(f"/proc/{pid}").exists()] == []
+    finally:
+        kill_session(process)
+
+
+class Terminal:
+    """The other end of a process's terminal."""
+
+    def __init__(self, master: int) -> None:
+        self._master = master
+        self.shown = ""
+
+    def type(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
+    def until(self, text: str) -> str:
+        """What is shown up to the next such text."""
+        until = time.monotonic() + PATIENCE_S
+        while text not in self.shown:
+            assert self._read_until(until), f"{text!r} is not shown, but {self.shown!r}"
+        before, _, self.shown = self.shown.partition(text)
+        return before
+
+    def interrupt_prompt(self) -> str:
+        """Presses ctrl-C at the prompt; what is shown before the next one.
+
+        Again where none comes: Python overlooks a signal between showing a prompt and reading what is typed.
+        """
+        until = time.monotonic() + PATIENCE_S
+        while PROMPT not in self.shown:
+            assert time.monotonic() < until, self.shown
+            self.type("\x03")
+            again = time.monotonic() + AGAIN_S
+            while PROMPT not in self.shown and self._read_until(again):
+                pass
+        return self.until(PROMPT)
+
+    def _read_until(self, until: float) -> bool:
+        """Whether something more was shown."""
+        ready, _, _ = select.select([self._master], [], [], max(until - time.monotonic(), 0))
+        if not ready:
+            return False
+        try:
+            self.shown += os.read(self._master, 1 << 16).decode()
+        except OSError as error:
+            raise AssertionError(f"it ended, after {self.shown!r}") from error
+        return True
+
+
+@contextmanager
+def on_a_terminal(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], Terminal]]:
+    """The command in a session of its own, on its own terminal."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        ["setsid", "--ctty", *command(*arguments)],
+        cwd=ROOT,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+    )
+    os.close(slave)
+    try:
+        yield process, Terminal(master)
+    finally:
+        kill_session(process)
+        os.close(master)
+
+
+def kill_session(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    """Ends the process, if a test left it, with its children."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def test_ctrl_c_leaves_the_interactive_session_as_it_was(lake: Path) -> None:
+    with on_a_terminal("sql", "--lake", str(lake), "--format", "csv") as (process, terminal):
+        terminal.until(PROMPT)
+        terminal.type("SELECT what is not")
+        assert "Traceback" not in terminal.interrupt_prompt()
+        terminal.type(f"SELECT 'beg' || 'un;' AS a; {ENDLESS};\n")
+        terminal.until("begun;")
+        terminal.type("\x03")
+        shown = terminal.until(PROMPT)
+        assert shown.strip().splitlines()[-1] == "lakebroker: interrupted"
+        assert "Traceback" not in shown
+        assert "Exception" not in shown
+        terminal.type("SELECT 'st' || 'ill' AS a\n")
+        terminal.until("still")
+        terminal.until(PROMPT)
+        terminal.type("\x04")
+        assert process.wait(PATIENCE_S) == 0
