@@ -64,6 +64,14 @@ def test_a_log_of_ten_batches_is_read_to_its_end(tmp_path: Path, store: Path, ve
     assert len(sizes) >= BATCHES
     assert max(sizes) <= BATCH_BYTES
 
+    query = ["sql", "--lake", str(once), "--format", "json", "SELECT count(*) AS messages FROM messages"]
+    asked = subprocess.run(
+        [interpreter(version), "-m", "broker_gateway.cli.main", *query],
+        **{"cwd": ROOT, "env": environment(), "capture_output": True, "text": True, "timeout": PATIENCE_S},
+    )
+    assert asked.returncode == 0, asked.stderr[-3000:]
+    assert json.loads(asked.stdout) == [{"messages": RECORDS}]
+
     continuous = tmp_path / "continuous"
     assert batches_until_the_end(reput(version, store, continuous), tmp_path / "errors") >= BATCHES
     assert assert_exact(continuous, store)["messages"] == RECORDS
