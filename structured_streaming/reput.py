@@ -55,7 +55,7 @@ RETRIES_ONCE = 3
 LONGEST_WAIT_S = 30.0
 ANSWER_S = 60.0
 """What the logs' answers may take at the start of a run that ends by itself."""
-_WORKER_LATE = "Python worker failed to connect back"
+WORKER_LATE = "Python worker failed to connect back"
 """What Spark says when a Python process that it starts took longer than its 10 s, which are not an option."""
 SIGNAL_S = 3.0
 """Spark that failed without a signal may have got ours: it is on its way."""
@@ -356,7 +356,7 @@ def _retries(problem: str, *, once: bool) -> int:
     if any(each.__name__ in problem for each in (ForeignWriterError, SameBrokerError)):
         return 0
     if once:
-        return RETRIES_ONCE if _WORKER_LATE in problem else 0
+        return RETRIES_ONCE if WORKER_LATE in problem else 0
     return RETRIES
 
 
@@ -399,7 +399,7 @@ def _cause(text: str) -> str:
     for line in reversed(text.splitlines()):
         if "structured_streaming.errors." in line:
             return line.split("Error: ", 1)[-1].strip()
-    if _WORKER_LATE in text:
+    if WORKER_LATE in text:
         return (
             "a Python worker of Spark did not start within 10 s: this host is overloaded, or that Python cannot run "
             "(PYSPARK_PYTHON; what it printed is above)"

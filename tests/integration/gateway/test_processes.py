@@ -139,15 +139,14 @@ def test_an_official_client_uses_both(host: Host) -> None:
     assert all(sent.values()), f"one broker got everything: {sent}"
 
 
+def ended(store: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """What became of two brokers that do not start."""
+    arguments = command("gateway", "--processes", "2", "--store", str(store), *options)
+    return subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
 def test_a_broker_that_cannot_start_stops_all(tmp_path: Path) -> None:
-    done = subprocess.run(
-        command("gateway", "--processes", "2", "--store", str(tmp_path), "--set", "tlsCertPath=/nowhere"),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = ended(tmp_path, "--set", "tlsCertPath=/nowhere")
     assert done.returncode == 253
     assert "tlsKeyPath is missing" in done.stderr + done.stdout
 
@@ -156,14 +155,7 @@ def test_a_folder_that_is_a_store_already_is_refused_and_stays_as_it_is(tmp_path
     with Gateway(tmp_path) as gateway:
         assert gateway.terminate() == 0
     before = sorted(path.name for path in gateway.store.iterdir())
-    done = subprocess.run(
-        command("gateway", "--processes", "2", "--store", str(gateway.store)),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = ended(gateway.store)
     assert done.returncode == 255
     assert f"lakebroker: {gateway.store} is the store of one broker" in done.stderr
     assert "start it without --processes" in done.stderr

@@ -23,7 +23,7 @@ from lakebroker_testing.gateway import ROOT, Gateway, command
 from lakebroker_testing.logs import LogWriter
 from store.log_reader import LogReader
 from structured_streaming.errors import ForeignWriterError, LakeError
-from structured_streaming.reput import ReputOptions, _run, start_reput
+from structured_streaming.reput import WORKER_LATE, ReputOptions, _run, start_reput
 from structured_streaming.sink.delta_commit import DeltaCommitSink
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.sql import register
@@ -46,7 +46,7 @@ def to_the_end(start: Callable[[], tuple[StreamingQuery, Path]]) -> None:
             query.awaitTermination()
             return
         except StreamingQueryException as error:
-            if not left or "Python worker failed to connect back" not in str(error):
+            if not left or WORKER_LATE not in str(error):
                 raise
         finally:
             shutil.rmtree(checkpoint)
