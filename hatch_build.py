@@ -29,6 +29,7 @@ _IMPORT = re.compile(
     re.MULTILINE,
 )
 _DEFAULT_POOL = "_descriptor_pool.Default()"
+_IMPORTS_END = "# @@protoc_insertion_point(imports)\n"
 _POOL = '''"""The descriptors of this package, apart from the process's default ones."""
 
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -74,11 +75,13 @@ def _in_package(path: Path) -> str:
     text = _IMPORT.sub(r"\1 lakebroker_pb.\2", path.read_text())
     if path.suffix == ".pyi":
         return text
-    if text.count(_DEFAULT_POOL) != 1:
-        raise SystemExit(f"protoc wrote {path.name} without {_DEFAULT_POOL}; adapt {Path(__file__).name}")
+    for replaced in (_DEFAULT_POOL, _IMPORTS_END):
+        if text.count(replaced) != 1:
+            raise SystemExit(
+                f"protoc wrote {path.name} without one {replaced.strip()}; adapt {Path(__file__).name}"
+            )
     text = text.replace(_DEFAULT_POOL, "_POOL")
-    mark = "# @@protoc_insertion_point(imports)\n"
-    return text.replace(mark, f"{mark}from lakebroker_pb.pool import POOL as _POOL\n", 1)
+    return text.replace(_IMPORTS_END, f"{_IMPORTS_END}from lakebroker_pb.pool import POOL as _POOL\n")
 
 
 try:

@@ -240,19 +240,20 @@ class Broker:
     def load_compiled(self) -> bool:
         """Loads compiled code of sends, receives and searches by key; False when some could not be. To be called on a thread.
 
-        What could not be loaded is logged, and goes its slower plain path.
+        What could not be loaded is logged. Sends and receives go their slower plain path then; searches have none.
         """
+        plain, tried_again = "they go the slower plain path", "each tries again, and may fail"
         parts = {
-            "sends": self._send.load_compiled,
-            "receives": self._receive.load_compiled,
-            "searches by key": self.administration.messages.load_compiled,
+            "sends": (self._send.load_compiled, plain),
+            "receives": (self._receive.load_compiled, plain),
+            "searches by key": (self.administration.messages.load_compiled, tried_again),
         }
         loaded = True
-        for part, load in parts.items():
+        for part, (load, consequence) in parts.items():
             try:
                 load()
             except Exception:
-                log.exception("compiled code could not be loaded: the slower plain path serves", part=part)
+                log.exception("compiled code could not be loaded", part=part, consequence=consequence)
                 loaded = False
         return loaded
 

@@ -14,7 +14,7 @@ from store.flush import PAGE_BYTES
 from store.message_store import MessageStore
 from store.permissions import Closed
 from store.record import Host
-from store.recovery import ABORT_FILE, RecoveryReport
+from store.recovery import RecoveryReport, stopped_cleanly
 
 log = structlog.get_logger(__name__)
 TOLD = 20
@@ -44,7 +44,7 @@ def open_store(config: GatewayConfig, stopped: Callable[[], bool]) -> MessageSto
 
 
 def _open(config: GatewayConfig, stopped: Callable[[], bool]) -> MessageStore:
-    clean = not (config.store.store_path_root_dir / ABORT_FILE).exists()
+    clean = stopped_cleanly(config.store.store_path_root_dir)
 
     def progress(done: int, total: int) -> None:
         if stopped():

@@ -43,20 +43,28 @@ def is_address_unknown(error: Exception) -> bool:
 
 
 def check_ports(wanted: Sequence[Wanted]) -> None:
-    """Takes all of them at a time and gives them back. Raises StartError for the first that is taken, or that two want."""
+    """Takes all of them at a time and gives them back. Raises StartError for the first that is taken, or that two want.
+
+    An IPv6 address is taken without IPv4 behind it: some of the transports open it so.
+    """
     with ExitStack() as held:
         for each in wanted:
             family = socket.AF_INET6 if ":" in each.address else socket.AF_INET
             try:
-                held.enter_context(bound_socket(family, (each.address, each.port)))
+                held.enter_context(bound_socket(family, (each.address, each.port), with_ipv4=False))
             except (OSError, UnicodeError) as error:
                 raise each.refused(error) from error
 
 
-def bound_socket(family: int, address: tuple[Any, ...]) -> socket.socket:
-    """A socket, not blocking, that no other one shares the port with. Raises OSError, UnicodeError."""
+def bound_socket(family: int, address: tuple[Any, ...], *, with_ipv4: bool = True) -> socket.socket:
+    """A socket, not blocking, that no other one shares the port with; one of `::` may have IPv4's too.
+
+    Raises OSError, UnicodeError.
+    """
     found = socket.socket(family, socket.SOCK_STREAM)
     try:
+        if family == socket.AF_INET6 and not with_ipv4:
+            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         try:
             found.bind(address)
         except OSError as error:

@@ -64,7 +64,7 @@ from broker_gateway.metrics import Metrics
 from broker_gateway.open_store import open_store
 from broker_gateway.places import Places
 from broker_gateway.ports import Wanted, check_ports
-from broker_gateway.registration.startup import start_registration
+from broker_gateway.registration.startup import name_server_port, start_registration
 from broker_gateway.reload import Configuration
 from broker_gateway.remoting.connection import Processors
 from broker_gateway.service.access import Access
@@ -382,10 +382,7 @@ def _other_ports(config: GatewayConfig) -> list[Wanted]:
     if config.proxy.metrics_prom_exporter_port >= 0:
         wanted.append(_metrics_port(config))
     if config.registration.lake_with_namesrv:
-        port = config.registration.lake_namesrv_listen_port
-        wanted.append(
-            Wanted("lakeNamesrvListenPort", port, "grpcBindAddress", config.proxy.grpc_bind_address)
-        )
+        wanted.append(name_server_port(config))
     return wanted
 
 

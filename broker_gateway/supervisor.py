@@ -103,17 +103,18 @@ def supervise(config: GatewayConfig, arguments: list[str], processes: int) -> in
 
 def _check_root(root: Path, names: Set[str]) -> None:
     """Raises StartError when the folder is a store itself; warns of stores in it that none of these brokers has."""
-    if holds_store(root):
-        raise StartError(
-            f"{root} is the store of one broker, and --processes gives each broker a folder of its own in it, so that "
-            "all would begin empty; start it without --processes, or give another folder (--store)"
-        )
     try:
+        is_store = holds_store(root)
         others = [path for path in stores_inside(root) if path.name not in names]
     except OSError as error:
         raise HostError(
             f"the folder {root} cannot be used: {reason(error)}; give another one (--store)"
         ) from error
+    if is_store:
+        raise StartError(
+            f"{root} is the store of one broker, and --processes gives each broker a folder of its own in it, so that "
+            "all would begin empty; start it without --processes, or give another folder (--store)"
+        )
     if others:
         log.warning(
             "stores in the folder are left alone; their brokers start with their brokerName and enough --processes",

@@ -44,7 +44,7 @@ def check_folders(root: Path, log_folders: Sequence[Path] = ()) -> None:
         }
         inside = stores_inside(root)
         _refuse(
-            root, ours, _one_of(inside) if inside else "give an empty folder or a store (storePathRootDir)"
+            root, ours, _start_of(inside) if inside else "give an empty folder or a store (storePathRootDir)"
         )
     identity = load_identity(root)
     known = {each.absolute() for each in commit_log_folders(root, identity)} if identity is not None else ()
@@ -66,12 +66,18 @@ def stores_inside(root: Path) -> list[Path]:
     return sorted(each for each in root.iterdir() if os.path.isfile(each / IDENTITY_FILE))
 
 
-def _one_of(stores: Sequence[Path]) -> str:
-    """What to do about a folder that has these stores in it."""
+def _start_of(stores: Sequence[Path]) -> str:
+    """How to start the brokers whose stores a folder has in it. Raises StoreDamagedError."""
+    brokers = {path.name: identity.broker for path in stores if (identity := load_identity(path)) is not None}
     first = stores[0]
+    one = f"--store {first} --set brokerName={brokers.get(first.name, first.name)}"
+    together, count = first.name.removesuffix("-0"), len(stores)
+    numbered = {f"{together}-{number}": f"{together}-{number}" for number in range(count)}
+    if brokers != numbered:
+        return f"stores of single brokers are in it: start each by itself, such as {one}"
     return (
-        f"stores of single brokers are in it: start {len(stores)} brokers with --processes {len(stores)}, or one with "
-        f"--store {first} --set brokerName={first.name}"
+        f"stores of single brokers are in it: start {count} brokers with --processes {count} --set "
+        f"brokerName={together}, or one with {one}"
     )
 
 

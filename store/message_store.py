@@ -46,6 +46,7 @@ from store.recovery import (
     open_runs,
     open_segments,
     recover,
+    stopped_cleanly,
     write_identity,
 )
 from store.remake import Remake
@@ -166,7 +167,7 @@ class MessageStore:
                     "set brokerName to that or use another store"
                 )
             segment_size = identity.segment_size
-            report = RecoveryReport(clean=not (root / ABORT_FILE).exists())
+            report = RecoveryReport(clean=stopped_cleanly(root))
             report.closed = close_to_others(root, commit_log_folders(root, identity))
             with open_new(root / ABORT_FILE, "w") as abort:
                 abort.write(str(os.getpid()))

@@ -32,6 +32,7 @@ from store.segment import Segment, list_segments, only_zeros, sync_folder
 
 LOCK_FILE = "lock"
 ABORT_FILE = "abort"
+"""There while a broker runs, and behind one that did not stop cleanly."""
 IDENTITY_FILE = "lakebroker.json"
 COMMIT_LOG_FOLDER = "commitlog"
 INDEX_FOLDER = "lakeindex"
@@ -82,6 +83,11 @@ def lock_store(root: Path) -> int:
             f"Lock failed, MQ already started: another process has the store {root}; stop it or use another store"
         ) from error
     return fd
+
+
+def stopped_cleanly(root: Path) -> bool:
+    """Whether the store's last broker did. Raises OSError."""
+    return not (root / ABORT_FILE).exists()
 
 
 def load_identity(root: Path) -> Identity | None:

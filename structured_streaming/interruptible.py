@@ -1,23 +1,26 @@
 """Spark's work that a signal can stop: it runs on a thread of its own, so that no signal breaks into a call of py4j.
 
-pyspark has a handler of SIGINT too, which does; it leaves it away where it is not started by the main thread.
+Signals are noted meanwhile, and handled as before when the work has ended. pyspark has a handler of SIGINT too, which
+does break in; it installs none when it is not started by the main thread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_NUMBERS = (signal.SIGINT, signal.SIGTERM)
 _LOOK_S = 0.2
 _PATIENCE_S = 5.0
 """What a JVM may take to end by itself."""
@@ -25,16 +28,19 @@ T = TypeVar("T")
 
 
 class Abandoned(KeyboardInterrupt):
-    """A second interrupt came before the work had ended."""
+    """Signals came again before the work had ended. `status` is what a command answers that the first one ended."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.status = 128 + number
 
 
-def interruptible(
-    work: Callable[[], T], stop: Callable[[], None], stopping: threading.Event | None = None
-) -> T:
-    """The result of `work`.
+def interruptible(work: Callable[[], T], stop: Callable[[int], None], most: int = 2) -> tuple[T, int]:
+    """The result of `work`, and the number of the first signal (SIGINT, SIGTERM) that came before it ended, else 0.
 
-    At a KeyboardInterrupt, or once `stopping` is set, `stop` is called until the work ended, with whatever; then
-    KeyboardInterrupt is raised. At a second one the work is left alone, and Abandoned is raised.
+    From a signal on, `stop` is called again and again with how many came, until the work has ended. When it ended
+    with an error, the signal is passed on (`pass_on`); with `most` signals it is left alone, and Abandoned is raised.
+    To be called by the main thread.
     """
     future: Future[T] = Future()
 
@@ -44,26 +50,32 @@ def interruptible(
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=run, daemon=True, name="spark").start()
-    try:
-        while not future.done():
+    with _noted_signals() as noted:
+        threading.Thread(target=run, daemon=True, name="spark").start()
+        while not future.done() and not noted:
             wait([future], _LOOK_S)
-            if stopping is not None and stopping.is_set():
-                raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        try:
+        if noted:
             with _nothing_logged():
-                while not future.done():
-                    stop()
+                while not future.done() and len(noted) < most:
+                    stop(len(noted))
                     wait([future], _LOOK_S)
-        except KeyboardInterrupt:
-            raise Abandoned from None
-        raise
-    return future.result()
+    if not noted:
+        return future.result(), 0
+    if not future.done():
+        raise Abandoned(noted[0])
+    if future.exception() is not None:
+        pass_on(noted[0])
+    return future.result(), noted[0]
 
 
-def started(start: Callable[[], SparkSession], stopping: threading.Event | None = None) -> SparkSession:
-    """The session that `start` makes. Interrupted as `interruptible` is; its JVM has ended then."""
+def pass_on(number: int) -> NoReturn:
+    """Has a signal handled that was noted; raises KeyboardInterrupt where its handler raises nothing."""
+    signal.raise_signal(number)
+    raise KeyboardInterrupt
+
+
+def started(start: Callable[[], SparkSession]) -> SparkSession:
+    """The session that `start` makes. At a signal its JVM is ended, then the signal is passed on."""
     from pyspark import java_gateway
 
     module: Any = java_gateway  # it hands the process out to nobody before it answers
@@ -75,26 +87,30 @@ def started(start: Callable[[], SparkSession], stopping: threading.Event | None 
         launched.append(popen(*arguments, **options))
         return launched[-1]
 
-    def stop() -> None:
+    def stop(signals: int) -> None:
         nonlocal until
         until = until or time.monotonic() + _PATIENCE_S
+        gently = signals == 1 and time.monotonic() < until
         for process in launched:
             if process.poll() is None:
-                process.terminate() if time.monotonic() < until else process.kill()
+                process.terminate() if gently else process.kill()
 
     module.Popen = launch
     try:
-        return interruptible(start, stop, stopping)
+        session, number = interruptible(start, stop, most=3)
+        if number:
+            pass_on(number)
     except KeyboardInterrupt:
         for process in launched:
             _end(process)
         raise
     finally:
         module.Popen = popen
+    return session
 
 
-def of_jobs(session: SparkSession, work: Callable[[], T]) -> T:
-    """The result of `work`; interrupted as `interruptible` is, with its Spark jobs cancelled."""
+def of_jobs(session: SparkSession, work: Callable[[], T]) -> tuple[T, int]:
+    """As `interruptible`; Spark's jobs are cancelled at a signal."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     def run() -> T:
@@ -102,8 +118,8 @@ def of_jobs(session: SparkSession, work: Callable[[], T]) -> T:
         session.sparkContext.setLocalProperty("spark.job.interruptOnCancel", "true")
         return work()
 
-    def cancel() -> None:
-        with contextlib.suppress(Py4JError):  # the JVM is gone: it got the signal too
+    def cancel(_signals: int) -> None:
+        with contextlib.suppress(Py4JError, OSError):  # the JVM is gone: it got the signal too
             session.sparkContext.cancelAllJobs()
 
     return interruptible(run, cancel)
@@ -122,6 +138,21 @@ def _end(process: subprocess.Popen[Any]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def _noted_signals() -> Iterator[list[int]]:
+    """The numbers of signals that come within, which are not handled. Those that are ignored stay so."""
+    noted: list[int] = []
+    before = {number: signal.getsignal(number) for number in _NUMBERS}
+    try:
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, lambda number, _frame: noted.append(number))
+        yield noted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,7 @@ ANSWER_S = 60.0
 """What the logs' answers may take at the start of a run that ends by itself."""
 WORKER_LATE = "Python worker failed to connect back"
 """What Spark says when a Python process that it starts took longer than its 10 s, which are not an option."""
+_LOOK_S = 0.1
 SIGNAL_S = 3.0
 """Spark that failed without a signal may have got ours: it is on its way."""
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -243,7 +245,7 @@ def run_reput(
         session = None
         try:
             tell(STARTING)
-            session = started(lambda: reput_session(master, scratch), stopping)
+            session = started(lambda: reput_session(master, scratch))
             _expect_end_of_jvm(session, stopping)
             tell(_reading(options))
             complete = _run(session, options, on_batch, sink, stopping)
@@ -266,18 +268,26 @@ def run_reput(
     tell(f"{'done' if options.once else 'stopped'}; {_reached(options.lake)}")
 
 
-class _Stopping(threading.Event):
-    """Set by a signal, `number`, from now on."""
+class _Stopping:
+    """Whether a signal came, from now on, and its `number`. No event, whose lock a signal could find taken."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.number = 0
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
 
+    def is_set(self) -> bool:
+        return self.number != 0
+
+    def wait(self, seconds: float) -> bool:
+        """Waits so long for a signal; whether one came."""
+        until = time.monotonic() + seconds
+        while not self.number and time.monotonic() < until:
+            time.sleep(min(_LOOK_S, seconds))
+        return self.is_set()
+
     def _stop(self, number: int, _frame: object) -> None:
         self.number = self.number or number
-        self.set()
 
 
 def _reading(options: ReputOptions) -> str:
@@ -298,7 +308,7 @@ def _reached(lake: str) -> str:
     return f"the lake {lake} is at {', '.join(places) or 'the beginning'}"
 
 
-def _expect_end_of_jvm(session: SparkSession, stopping: threading.Event) -> None:
+def _expect_end_of_jvm(session: SparkSession, stopping: _Stopping) -> None:
     """A signal to the process group ends the JVM too: its connections break then, which is no error."""
 
     def is_told(record: logging.LogRecord) -> bool:
@@ -323,7 +333,7 @@ def _run(
     options: ReputOptions,
     on_batch: Callable[[BatchReport], None],
     sink: Sink | None,
-    stopping: threading.Event,
+    stopping: _Stopping,
 ) -> bool:
     """Starts the query again until it is done; whether everything was read. Raises LakeError."""
     committed = 0
@@ -365,7 +375,7 @@ def _run_query(
     options: ReputOptions,
     on_batch: Callable[[BatchReport], None],
     sink: Sink | None,
-    stopping: threading.Event,
+    stopping: _Stopping,
 ) -> str | bool:
     """Runs the query until it ends or `stopping` is set; returns what it failed with or, for a good end, whether
     everything was read that a run that ends by itself has to read.

@@ -301,7 +301,7 @@ def _refuse_others(folder: Path) -> None:
     if others and others != ["lost+found"]:
         shown = ", ".join(map(repr, others[:_SHOWN])) + (", ..." if len(others) > _SHOWN else "")
         raise LocationError(
-            f"{folder} is no lake, and not empty: it holds {shown}; give the lake's folder, or an empty or a new one"
+            f"{folder} is no lake, and not empty: it holds {shown}; give the lake's folder, or an empty or new one"
         )
 
 

@@ -180,12 +180,14 @@ def _process(command: Sequence[str], out: Any) -> Iterator[subprocess.Popen[byte
         yield process
     finally:
         if process is not None:
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(60)
-            process.kill()
-            process.wait()
+            try:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGINT)
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(60)
+            finally:  # another signal does not wait
+                process.kill()
+                process.wait()
 
 
 @contextlib.contextmanager

@@ -162,7 +162,7 @@ def sql(
         with raised_signals():
             _sql(lake, statement, master, _Form(form, write, escape))
     except KeyboardInterrupt as stopped:
-        fail("interrupted", stopped.status if isinstance(stopped, Signalled) else 130)
+        fail("interrupted", getattr(stopped, "status", 130))
 
 
 class _Form(NamedTuple):
@@ -215,13 +215,18 @@ def _interactive(session: SparkSession, form: _Form) -> None:
 
 
 def _run(session: SparkSession, statement: str, form: _Form) -> None:
-    """Prints the result of a statement. Raises LakeError; Signalled, once its jobs have ended."""
+    """Prints the result of a statement. Raises LakeError; Signalled, once its jobs have ended.
+
+    A signal that came too late for this statement is not for those behind it.
+    """
     from broker_gateway.cli.sql_results import print_rows
-    from structured_streaming.interruptible import of_jobs
+    from structured_streaming.interruptible import of_jobs, pass_on
     from structured_streaming.sql import query
 
-    rows = of_jobs(session, lambda: query(session, statement, write=form.write))
+    rows, number = of_jobs(session, lambda: query(session, statement, write=form.write))
     print_rows(rows, form.name, sys.stdout, escape=form.escape)
+    if number:
+        pass_on(number)
 
 
 def _run_told(session: SparkSession, statement: str, form: _Form) -> None:

@@ -1,33 +1,47 @@
 """Statements of SQL in one line, divided by semicolons as Spark's own shell divides them.
 
-A semicolon in a text, a quoted name or a comment divides nothing, nor one of a `BEGIN ... END` block.
+A semicolon in a text, a quoted name or a comment divides nothing. Nor does one behind a `BEGIN`: a block ends with
+its line.
 """
 
 from __future__ import annotations
 
 import re
 
-_PART = re.compile(
+_TOKEN = re.compile(
     r"""
-    (?<!\w)[rR](?:'[^']*(?:'|\Z)|"[^"]*(?:"|\Z))      # raw: no escapes
+    [rR](?:'[^']*(?:'|\Z)|"[^"]*(?:"|\Z))      # raw: no escapes
     | '(?:\\.|[^'\\])*(?:'|\Z) | "(?:\\.|[^"\\])*(?:"|\Z) | `[^`]*(?:`|\Z)
-    | --[^\n]* | /\*.*?(?:\*/|\Z)
-    | ;
+    | (?P<nothing> \s+ | --[^\n]* | (?P<comment>/\*) )
+    | \w+ | .
     """,
     re.VERBOSE | re.DOTALL,
 )
-_NOTHING = re.compile(r"(?:\s+|--[^\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
-"""Between semicolons: no statement."""
-_BLOCK = re.compile(r"\s*BEGIN\b", re.IGNORECASE)
+_BOUND = re.compile(r"/\*|\*/")
 
 
 def statements(line: str) -> list[str]:
     """The statements of a line, without empty ones and mere comments; a text that is not closed is left to Spark to refuse."""
-    if _BLOCK.match(line):
-        return [line]
-    found, begin = [], 0
-    for part in _PART.finditer(line):
-        if part.group() == ";":
-            found.append(line[begin : part.start()].strip())
-            begin = part.end()
-    return [each for each in (*found, line[begin:].strip()) if not _NOTHING.fullmatch(each)]
+    found, begin, at, empty = [], 0, 0, True
+    while token := _TOKEN.match(line, at):
+        at = _end_of_comment(line, token.end()) if token["comment"] else token.end()
+        if token["nothing"]:
+            continue
+        if token.group() == ";":
+            if not empty:
+                found.append(line[begin : token.start()].strip())
+            begin, empty = at, True
+            continue
+        if empty and token.group().upper() == "BEGIN":
+            return [*found, line[begin:].strip()]
+        empty = False
+    return found if empty else [*found, line[begin:].strip()]
+
+
+def _end_of_comment(line: str, at: int) -> int:
+    """Where a comment ends whose text begins at `at`; those in it end first."""
+    depth = 1
+    while depth and (bound := _BOUND.search(line, at)):
+        depth += 1 if bound.group() == "/*" else -1
+        at = bound.end()
+    return at if depth == 0 else len(line)

@@ -37,10 +37,14 @@ _SILENT_LINES = 20
 
 
 class NameServer:
-    """One name server, as a process or within a broker's, whose `places` it shares. Raises HostError for an unusable KV
-    file."""
+    """One name server, as a process or within a broker's, whose `places` it shares and whose options for its port
+    `wanted` names. Raises HostError for an unusable KV file."""
 
-    def __init__(self, config: NameServerConfig, places: Places | None = None) -> None:
+    def __init__(
+        self, config: NameServerConfig, places: Places | None = None, wanted: Wanted | None = None
+    ) -> None:
+        server = config.server
+        self._wanted = wanted or Wanted("listenPort", server.listen_port, "bindAddress", server.bind_address)
         self._state = State(config, _monotonic_ms, self._notify)
         processors = Processors()
         self._broker_requests = BrokerRequests(self._state)
@@ -77,8 +81,7 @@ class NameServer:
                 options.bind_address, options.listen_port, backlog=options.server_socket_backlog
             )
         except OSError as error:
-            wanted = Wanted("listenPort", options.listen_port, "bindAddress", options.bind_address)
-            raise wanted.refused(error) from error
+            raise self._wanted.refused(error) from error
         if options.listen_port == 0:
             self._state.config = self._state.config.changed({"listenPort": str(self.port)})
         self._scan = asyncio.create_task(self._look_for_silent(), name="scan not active broker")

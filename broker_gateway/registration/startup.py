@@ -11,6 +11,7 @@ from broker_gateway.config import GatewayConfig
 from broker_gateway.nameserver.config import NameServerConfig, load_config
 from broker_gateway.nameserver.server import NameServer
 from broker_gateway.places import Places
+from broker_gateway.ports import Wanted
 from broker_gateway.registration.options import local_address
 from broker_gateway.registration.registration import Registration
 from broker_gateway.undo import Undo
@@ -60,13 +61,23 @@ def name_server_config(
     )
 
 
+def name_server_port(config: GatewayConfig) -> Wanted:
+    """The port of the broker's own name server, with the broker's options for it."""
+    return Wanted(
+        "lakeNamesrvListenPort",
+        config.registration.lake_namesrv_listen_port,
+        "grpcBindAddress",
+        config.proxy.grpc_bind_address,
+    )
+
+
 async def _start_name_server(config: GatewayConfig, places: Places, undo: Undo) -> tuple[str, int]:
     """Its address for this host, and its port."""
     options, warnings = name_server_config(config)
     options.namesrv.config_store_path.parent.mkdir(parents=True, exist_ok=True)
     for warning in warnings:
         log.warning(warning)
-    server = NameServer(options, places)
+    server = NameServer(options, places, name_server_port(config))
     await server.start()
     undo.add("ending the name server", server.stop)
     address = local_address(options.server.bind_address, server.port)

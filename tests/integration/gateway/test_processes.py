@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import structlog
 
+from broker_gateway.errors import HostError
 from broker_gateway.supervisor import _check_root
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
@@ -170,3 +171,9 @@ def test_stores_that_no_broker_has_are_named(tmp_path: Path) -> None:
         _check_root(tmp_path, {"broker-a-0"})
     (line,) = lines
     assert line["stores"] == [str(tmp_path / "broker-a-1"), str(tmp_path / "other-0")]
+
+
+def test_a_folder_that_cannot_be_looked_into_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 300)  # of other users, who may not be looked into, root has none
+    with pytest.raises(HostError, match=r"the folder .*xxx cannot be used: .*give another one \(--store\)"):
+        _check_root(folder, set())

@@ -11,6 +11,7 @@ import pytest
 
 from broker_gateway.config import GatewayConfig, load_config
 from broker_gateway.errors import OptionError, StartError
+from broker_gateway.ports import Wanted, check_ports
 from broker_gateway.transport.remoting.ports import Ports, take_ports
 
 
@@ -100,3 +101,15 @@ def test_an_address_of_another_host_is_tried_once(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(StartError, match=r"bindAddress=192\.0\.2\.1 is not an address of this host"):
         take_ports(config(0, "192.0.2.1"))
     assert len(tried) == 1
+
+
+def test_an_ipv6_port_may_be_anothers_of_ipv4() -> None:
+    """As the transport http2 opens it."""
+    with socket.create_server(("0.0.0.0", 0)) as other:
+        wanted = Wanted("grpcServerPort", other.getsockname()[1], "grpcBindAddress", "::")
+        check_ports([wanted])
+        with (
+            socket.create_server(("::", wanted.port), family=socket.AF_INET6),
+            pytest.raises(StartError, match="choose another grpcServerPort"),
+        ):
+            check_ports([wanted])

@@ -12,10 +12,10 @@ from store.record import Host
 from store.segment import list_segments
 
 
-def open_store(root: Path, commit_log_paths: tuple[Path, ...] = ()) -> MessageStore:
+def open_store(root: Path, commit_log_paths: tuple[Path, ...] = (), broker: str = "b") -> MessageStore:
     return MessageStore.open(
         root,
-        broker="b",
+        broker=broker,
         cluster="c",
         store_host=Host("127.0.0.1", 10911),
         segment_size=1 << 20,
@@ -51,15 +51,35 @@ def test_a_folder_of_the_log_with_other_files_is_refused(tmp_path: Path, shared:
     assert shared.stat().st_mode & 0o777 == 0o777
 
 
-def test_a_folder_of_several_brokers_stores_is_refused_with_how_to_start_them(tmp_path: Path) -> None:
-    for name in ("broker-a-0", "broker-a-1"):
-        open_store(tmp_path / name).close()
+@pytest.mark.parametrize(
+    ("brokers", "remedy"),
+    [
+        (
+            {"broker-a-0": "broker-a-0", "broker-a-1": "broker-a-1"},
+            "start 2 brokers with --processes 2 --set brokerName=broker-a, or one with --store {}/broker-a-0 "
+            "--set brokerName=broker-a-0",
+        ),
+        (
+            {"broker-a-1": "broker-a-1", "broker-a-3": "broker-a-3"},
+            "start each by itself, such as --store {}/broker-a-1 --set brokerName=broker-a-1",
+        ),
+        (
+            {"broker-a-0": "orders", "broker-a-1": "broker-a-1"},
+            "start each by itself, such as --store {}/broker-a-0 --set brokerName=orders",
+        ),
+    ],
+)
+def test_a_folder_of_several_brokers_stores_is_refused_with_how_to_start_them(
+    tmp_path: Path, brokers: dict[str, str], remedy: str
+) -> None:
+    for name, broker in brokers.items():
+        open_store(tmp_path / name, broker=broker).close()
     (tmp_path / "processes").mkdir()
     with pytest.raises(ForeignFolderError) as refused:
         open_store(tmp_path)
     assert str(refused.value) == (
-        f"{tmp_path} holds other files (broker-a-0, broker-a-1, processes); stores of single brokers are in it: start 2 "
-        f"brokers with --processes 2, or one with --store {tmp_path}/broker-a-0 --set brokerName=broker-a-0"
+        f"{tmp_path} holds other files ({', '.join(brokers)}, processes); stores of single brokers are in it: "
+        + remedy.format(tmp_path)
     )
 
 

@@ -97,7 +97,7 @@ def test_no_lake_is_made_in_a_folder_of_something_else(tmp_path: Path, command: 
         line = ended(*command, "--lake", str(folder))
         assert f"{folder} is no lake, and not empty: it holds " in line
         assert holds in line
-        assert line.endswith("give the lake's folder, or an empty or a new one")
+        assert line.endswith("give the lake's folder, or an empty or new one")
         assert sorted(folder.rglob("*")) == before
 
 

@@ -25,6 +25,12 @@ from broker_gateway.cli.statements import statements
         ("select 'open; delete", ["select 'open; delete"]),
         ("select 1 /* open; delete", ["select 1 /* open; delete"]),
         ("BEGIN DELETE FROM a; END", ["BEGIN DELETE FROM a; END"]),
+        ("select 1; /* c */ begin delete from a; end", ["select 1", "/* c */ begin delete from a; end"]),
+        ("beginning; x", ["beginning", "x"]),
+        ("/* a */ select 1; /* b */ select 2", ["/* a */ select 1", "/* b */ select 2"]),
+        ("-- why\nselect 1; x", ["-- why\nselect 1", "x"]),
+        ("select 1 /* a /* n; */ ; b */; x", ["select 1 /* a /* n; */ ; b */", "x"]),
+        ("/* x */" + " " * 100_000 + "select 1", ["/* x */" + " " * 100_000 + "select 1"]),
     ],
 )
 def test_a_line_is_divided_at_semicolons(line: str, expected: list[str]) -> None:

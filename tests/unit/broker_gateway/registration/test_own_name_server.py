@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from pathlib import Path
 
 import pytest
 
 from broker_gateway.config import load_config
-from broker_gateway.errors import OptionError
+from broker_gateway.errors import OptionError, StartError
 from broker_gateway.nameserver.config import NameServerConfig
-from broker_gateway.registration.startup import name_server_config
+from broker_gateway.nameserver.server import NameServer
+from broker_gateway.registration.startup import name_server_config, name_server_port
 
 
 def own(folder: Path, environment: dict[str, str] | None = None, **options: str) -> NameServerConfig:
@@ -49,3 +52,19 @@ def test_a_bad_stored_option_is_named(tmp_path: Path) -> None:
     stored(tmp_path, "waitSecondsForService=soon\n")
     with pytest.raises(OptionError, match="option waitSecondsForService=soon"):
         own(tmp_path)
+
+
+def test_a_port_that_is_taken_is_named_by_the_brokers_option(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        options = {
+            "storePathRootDir": str(tmp_path),
+            "grpcBindAddress": "127.0.0.1",
+            "lakeNamesrvListenPort": str(other.getsockname()[1]),
+        }
+        config, _ = load_config(None, options, {})
+
+        async def start() -> None:
+            await NameServer(name_server_config(config, {})[0], wanted=name_server_port(config)).start()
+
+        with pytest.raises(StartError, match="choose another lakeNamesrvListenPort"):
+            asyncio.run(start())

@@ -1,0 +1,113 @@
+"""Work on another thread that signals stop, whenever they come."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from structured_streaming.interruptible import Abandoned, interruptible
+
+WAIT_S = 60.0
+
+
+class Handled(KeyboardInterrupt):
+    """What this test's handler of signals raises."""
+
+
+@pytest.fixture(autouse=True)
+def _handler() -> Iterator[None]:
+    def handle(number: int, _frame: object) -> None:
+        raise Handled(number)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def never(_signals: int) -> None:
+    raise AssertionError("nothing is to be stopped")
+
+
+def test_work_without_a_signal() -> None:
+    assert interruptible(lambda: 7, never) == (7, 0)
+    with pytest.raises(ZeroDivisionError):
+        interruptible(lambda: 1 // 0, never)
+    with pytest.raises(Handled):
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_work_and_is_handled_then(number: signal.Signals) -> None:
+    stopped, asked = threading.Event(), list[int]()
+
+    def work() -> None:
+        os.kill(os.getpid(), number)
+        assert stopped.wait(WAIT_S)
+        raise RuntimeError("cancelled")
+
+    def stop(signals: int) -> None:
+        asked.append(signals)
+        if len(asked) == 3:
+            stopped.set()
+
+    with pytest.raises(Handled) as handled:
+        interruptible(work, stop)
+    assert handled.value.args == (number,)
+    assert asked[:3] == [1, 1, 1]
+
+
+def test_a_signal_before_the_thread_runs_stops_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = threading.Event()
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        signal.raise_signal(signal.SIGINT)
+        start(thread)
+
+    def work() -> None:
+        assert stopped.wait(WAIT_S)
+        raise RuntimeError("cancelled")
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(Handled):
+        interruptible(work, lambda signals: stopped.set())
+
+
+def test_work_that_ends_well_beside_a_signal_has_its_result() -> None:
+    def work() -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        return "committed"
+
+    assert interruptible(work, lambda signals: None) == ("committed", signal.SIGINT)
+
+
+def test_a_second_signal_leaves_the_work_alone() -> None:
+    ended = threading.Event()
+
+    def work() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        ended.wait(WAIT_S)
+
+    def stop(signals: int) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Abandoned) as abandoned:
+        interruptible(work, stop)
+    ended.set()
+    assert abandoned.value.status == 128 + signal.SIGTERM
+
+
+def test_ignored_signals_stay_so() -> None:
+    """A shell has what it starts in the background ignore ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def work() -> int:
+        os.kill(os.getpid(), signal.SIGINT)
+        return 7
+
+    assert interruptible(work, never) == (7, 0)
