@@ -50,7 +50,10 @@ def _open(config: GatewayConfig, stopped: Callable[[], bool]) -> MessageStore:
         if stopped():
             raise RecoveryStoppedError(f"stopped at {done} of {total} bytes")
         if done == 0 and not clean:
-            log.info("the broker did not stop cleanly; scanning the log behind its index", mib=total >> 20)
+            log.info(
+                "the broker did not stop cleanly; scanning the part of the log that is not indexed",
+                mib=total >> 20,
+            )
             return
         if total > 1 << 30:
             log.info("scanning the log", done_mib=done >> 20, total_mib=total >> 20)

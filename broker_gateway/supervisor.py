@@ -8,6 +8,7 @@ refused: brokers beside it would begin empty.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -90,14 +91,14 @@ def supervise(config: GatewayConfig, arguments: list[str], processes: int) -> in
     root = config.store.store_path_root_dir
     _check_root(root, {f"{config.broker.broker_name}-{number}" for number in range(processes)})
     folder = config.store.store_path_root_dir / "processes"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / PEERS_FILE).unlink(missing_ok=True)
     children = []
     for number in range(processes):
         options = child_options(config, number, folder)
         settings = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
         command = [sys.executable, "-m", "broker_gateway.cli.main", "gateway", *arguments, *settings]
         children.append(_Child(options["brokerName"], command, Path(options["lakePortFile"])))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PEERS_FILE).unlink(missing_ok=True)
     return _Supervisor(children, folder / PEERS_FILE, config.lake.lake_port_file).run()
 
 
@@ -112,12 +113,12 @@ def _check_root(root: Path, names: Set[str]) -> None:
         ) from error
     if is_store:
         raise StartError(
-            f"{root} is the store of one broker, and --processes gives each broker a folder of its own in it, so that "
-            "all would begin empty; start it without --processes, or give another folder (--store)"
+            f"{root} is the store of one broker, and --processes gives each broker a folder of its own in it, so all "
+            "of them would start empty; start it without --processes, or give another folder (--store)"
         )
     if others:
         log.warning(
-            "stores in the folder are left alone; their brokers start with their brokerName and enough --processes",
+            "these stores are not started; set their brokerName or raise --processes to start them",
             stores=[str(path) for path in others],
         )
 
@@ -209,6 +210,8 @@ class _Supervisor:
         if self._port_file is not None:
             self._port_file.unlink(missing_ok=True)
         self._peers_file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # else it has files of brokers that ran
+            self._peers_file.parent.rmdir()
         return max((status for status in statuses if status > 0), default=0)
 
 

@@ -73,6 +73,8 @@ def _start_of(stores: Sequence[Path]) -> str:
     one = f"--store {first} --set brokerName={brokers.get(first.name, first.name)}"
     together, count = first.name.removesuffix("-0"), len(stores)
     numbered = {f"{together}-{number}": f"{together}-{number}" for number in range(count)}
+    if count == 1:
+        return f"the store of a broker is in it: start that with {one}"
     if brokers != numbered:
         return f"stores of single brokers are in it: start each by itself, such as {one}"
     return (

@@ -39,8 +39,8 @@ def interruptible(work: Callable[[], T], stop: Callable[[int], None], most: int 
     """The result of `work`, and the number of the first signal (SIGINT, SIGTERM) that came before it ended, else 0.
 
     From a signal on, `stop` is called again and again with how many came, until the work has ended. When it ended
-    with an error, the signal is passed on (`pass_on`); with `most` signals it is left alone, and Abandoned is raised.
-    To be called by the main thread.
+    with an error, the signal is passed on (`pass_on`). The signal that makes `most` raises Abandoned, whatever `stop`
+    does then, and the work is left alone. To be called by the main thread.
     """
     future: Future[T] = Future()
 
@@ -50,19 +50,17 @@ def interruptible(work: Callable[[], T], stop: Callable[[int], None], most: int 
         except BaseException as error:
             future.set_exception(error)
 
-    with _noted_signals() as noted:
+    with _noted_signals(most) as noted:
         threading.Thread(target=run, daemon=True, name="spark").start()
         while not future.done() and not noted:
             wait([future], _LOOK_S)
         if noted:
             with _nothing_logged():
-                while not future.done() and len(noted) < most:
+                while not future.done():
                     stop(len(noted))
                     wait([future], _LOOK_S)
     if not noted:
         return future.result(), 0
-    if not future.done():
-        raise Abandoned(noted[0])
     if future.exception() is not None:
         pass_on(noted[0])
     return future.result(), noted[0]
@@ -141,14 +139,19 @@ def _end(process: subprocess.Popen[Any]) -> None:
 
 
 @contextmanager
-def _noted_signals() -> Iterator[list[int]]:
-    """The numbers of signals that come within, which are not handled. Those that are ignored stay so."""
+def _noted_signals(most: int) -> Iterator[list[int]]:
+    """The numbers of signals that come within, which are not handled; Abandoned is raised where there are `most`."""
     noted: list[int] = []
     before = {number: signal.getsignal(number) for number in _NUMBERS}
+
+    def note(number: int, _frame: object) -> None:
+        noted.append(number)
+        if len(noted) >= most:
+            raise Abandoned(noted[0])
+
     try:
-        for number, handler in before.items():
-            if handler is not signal.SIG_IGN:
-                signal.signal(number, lambda number, _frame: noted.append(number))
+        for number in before:
+            signal.signal(number, note)
         yield noted
     finally:
         for number, handler in before.items():

@@ -23,6 +23,8 @@ type traffic struct {
 	ending    chan struct{}
 	sent      atomic.Int64
 	received  atomic.Int64
+	began     time.Time
+	fresh     atomic.Int64 // of received, those that were sent since it began
 	sends     latencies
 	journeys  latencies
 	failure   atomic.Pointer[error]
@@ -102,7 +104,7 @@ func receive(o options) (report, error) {
 }
 
 func through(o options) (report, error) {
-	t := &traffic{o: o, ending: make(chan struct{})}
+	t := &traffic{o: o, ending: make(chan struct{}), began: time.Now()}
 	all, err := clients(o, v2.ClientType_SIMPLE_CONSUMER, o.connections)
 	if err != nil {
 		return nil, err
@@ -122,7 +124,12 @@ func through(o options) (report, error) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	t.measuring.Store(false)
-	r := report{"received": t.received.Load(), "received_per_s": rounded(float64(t.received.Load()) / o.seconds.Seconds())}
+	received := t.received.Load()
+	r := report{
+		"received":       received,
+		"received_per_s": rounded(float64(received) / o.seconds.Seconds()),
+		"received_fresh": t.fresh.Load(),
+	}
 	if err := observed.into(r, t.sent.Load()); err != nil {
 		return nil, err
 	}
@@ -278,7 +285,11 @@ func (t *traffic) startReceivers(all []*client, working *sync.WaitGroup) {
 				if t.measuring.Load() {
 					for _, message := range messages {
 						if ns, err := strconv.ParseInt(message.UserProperties[sentAt], 10, 64); err == nil {
-							journeys = append(journeys, now.Sub(time.Unix(0, ns)))
+							sent := time.Unix(0, ns)
+							journeys = append(journeys, now.Sub(sent))
+							if sent.After(t.began) {
+								t.fresh.Add(1)
+							}
 						}
 					}
 				}

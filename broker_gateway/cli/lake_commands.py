@@ -7,17 +7,16 @@ import json
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from broker_gateway.cli.output import fail, warn
-from broker_gateway.cli.signals import Signalled, raised_signals
+from broker_gateway.cli.signals import raised_signals
+from broker_gateway.cli.sql_session import Form, run_line, run_lines
 from broker_gateway.cli.statements import statements
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from structured_streaming.reput import ReputOptions
 
 Lake = Annotated[str, typer.Option(help="Where the tables are: a folder")]
@@ -32,7 +31,9 @@ Examples:
 """
 _SQL = """Answers SQL over the lake's tables and views; interactive without a statement.
 
-ctrl-C ends the statement that runs; at the prompt, ctrl-D leaves.
+Statements are divided by semicolons; one that fails keeps those behind it from running, and ends the command unless it was typed at the prompt.
+
+ctrl-C cancels the statement that runs, and leaves when pressed again before that has ended; a change that was being committed may have happened. At the prompt, ctrl-D leaves.
 
 Times are UTC. csv and json lose nothing: binary values are base64, maps, arrays and structs are JSON; in csv NULL is an empty field, an empty text is "".
 
@@ -121,10 +122,10 @@ def reput(
         fail(str(error), 128 + error.number)
     except LakeError as error:
         fail(str(error))
-    except Signalled as stopped:
+    except KeyboardInterrupt as stopped:
         said = f"stopped by {stopped} before it began to read"
         if once:
-            fail(f"{said}; run it again", stopped.status)
+            fail(f"{said}; run it again", _status(stopped))
         _tell(said)
 
 
@@ -142,7 +143,7 @@ def init(lake: Lake) -> None:
 
 def sql(
     lake: Lake,
-    statement: Annotated[str | None, typer.Argument(help="The statement; none: interactive")] = None,
+    statement: Annotated[str | None, typer.Argument(help="Statements; none: those of standard input")] = None,
     form: Annotated[str, typer.Option("--format", help="table, csv or json")] = "table",
     master: Annotated[str, typer.Option(help="Spark master")] = "local[2]",
     write: Annotated[
@@ -158,22 +159,16 @@ def sql(
 ) -> None:
     if form not in ("table", "csv", "json"):
         fail(f"--format {form}: give table, csv or json", 2)
+    if statement is not None and not statements(statement):
+        fail(f"there is no statement in {statement!r}; give one, or nothing to be asked for them", 2)
     try:
         with raised_signals():
-            _sql(lake, statement, master, _Form(form, write, escape))
+            _sql(lake, statement, master, Form(form, write, escape))
     except KeyboardInterrupt as stopped:
-        fail("interrupted", getattr(stopped, "status", 130))
+        fail("interrupted", _status(stopped))
 
 
-class _Form(NamedTuple):
-    """How statements are run, and their results printed."""
-
-    name: str
-    write: bool
-    escape: bool
-
-
-def _sql(lake: str, statement: str | None, master: str, form: _Form) -> None:
+def _sql(lake: str, statement: str | None, master: str, form: Form) -> None:
     _need_spark()
     from structured_streaming.errors import LakeError
     from structured_streaming.interruptible import started
@@ -183,77 +178,18 @@ def _sql(lake: str, statement: str | None, master: str, form: _Form) -> None:
         sys.stdout.reconfigure(encoding="utf-8" if form.name != "table" else None, errors="backslashreplace")
     try:
         session = started(lambda: lake_session(lake, master, _tell))
-        if statement is not None:
-            _run(session, statement, form)
-            return
+        if statement is None:
+            run_lines(session, form)
+        else:
+            run_line(session, statement, form)
     except LakeError as error:
         fail(str(error))
-    _interactive(session, form)
 
 
-def _interactive(session: SparkSession, form: _Form) -> None:
-    """Statements from standard input until it ends; ctrl-C at a terminal ends the line, not the command."""
-    while True:
-        try:
-            line = _statement()
-        except EOFError:
-            _end_prompt()
-            return
-        except Signalled as stopped:
-            _goes_on(stopped)
-            _end_prompt()
-            continue
-        if line.rstrip("; ") in ("exit", "quit"):
-            return
-        try:
-            for each in statements(line):
-                _run_told(session, each, form)
-        except Signalled as stopped:
-            _goes_on(stopped)
-            _end_prompt()
-            warn(["interrupted"])
-
-
-def _run(session: SparkSession, statement: str, form: _Form) -> None:
-    """Prints the result of a statement. Raises LakeError; Signalled, once its jobs have ended.
-
-    A signal that came too late for this statement is not for those behind it.
-    """
-    from broker_gateway.cli.sql_results import print_rows
-    from structured_streaming.interruptible import of_jobs, pass_on
-    from structured_streaming.sql import query
-
-    rows, number = of_jobs(session, lambda: query(session, statement, write=form.write))
-    print_rows(rows, form.name, sys.stdout, escape=form.escape)
-    if number:
-        pass_on(number)
-
-
-def _run_told(session: SparkSession, statement: str, form: _Form) -> None:
-    """The same, with its error printed."""
-    from structured_streaming.errors import LakeError
-
-    try:
-        _run(session, statement, form)
-    except LakeError as error:
-        warn([str(error)])
-
-
-def _goes_on(stopped: Signalled) -> None:
-    """Raises it again unless a person pressed ctrl-C at a prompt."""
-    if stopped.number != signal.SIGINT or not sys.stdin.isatty():
-        raise stopped
-
-
-def _end_prompt() -> None:
-    """What follows begins a line of its own."""
-    if sys.stdin.isatty():
-        typer.echo(err=True)
-
-
-def _statement() -> str:
-    """The next one; a prompt is for a terminal. Raises EOFError."""
-    return input("lakebroker> " if sys.stdin.isatty() else "").strip()
+def _status(stopped: KeyboardInterrupt) -> int:
+    """What a command answers that a signal ended; Signalled and Abandoned know which."""
+    status: int = getattr(stopped, "status", 128 + signal.SIGINT)
+    return status
 
 
 def _check_source(options: ReputOptions) -> None:

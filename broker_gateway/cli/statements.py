@@ -1,7 +1,7 @@
 """Statements of SQL in one line, divided by semicolons as Spark's own shell divides them.
 
-A semicolon in a text, a quoted name or a comment divides nothing. Nor does one behind a `BEGIN`: a block ends with
-its line.
+A semicolon in a text, a quoted name or a comment divides nothing. Nor does one behind a `BEGIN`, or a label and a
+`BEGIN`: a block ends with its line.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ _BOUND = re.compile(r"/\*|\*/")
 
 def statements(line: str) -> list[str]:
     """The statements of a line, without empty ones and mere comments; a text that is not closed is left to Spark to refuse."""
-    found, begin, at, empty = [], 0, 0, True
+    found, begin, at = [], 0, 0
+    words: list[str] = []
     while token := _TOKEN.match(line, at):
         at = _end_of_comment(line, token.end()) if token["comment"] else token.end()
         if token["nothing"]:
             continue
         if token.group() == ";":
-            if not empty:
+            if words:
                 found.append(line[begin : token.start()].strip())
-            begin, empty = at, True
+            begin, words = at, []
             continue
-        if empty and token.group().upper() == "BEGIN":
+        words.append(token.group())
+        if len(words) in (1, 3) and words[-1].upper() == "BEGIN" and words[1:2] in ([], [":"]):
             return [*found, line[begin:].strip()]
-        empty = False
-    return found if empty else [*found, line[begin:].strip()]
+    return [*found, line[begin:].strip()] if words else found
 
 
 def _end_of_comment(line: str, at: int) -> int:

@@ -131,7 +131,8 @@ class _StreamReading(Reading):
         states = by_broker(self._watch.states())
         firsts = self._firsts(states)
         if states and all(self._end(state) <= firsts[broker] for broker, (_, state) in states.items()):
-            self._tell_up_to_date()
+            if not self._watch.missing():
+                self._tell_up_to_date()
             after = {target: state.end for target, state in states.values()}
             states = by_broker(self._watch.states(_IDLE_WAIT_MS, after))
             firsts = self._firsts(states)

@@ -14,10 +14,12 @@ import pytest
 
 from tests.rounds import ROOT, busy_processes
 
-PASSES, FAILS, WAITS = (
+PASSES, FAILS, WAITS, LIMITED = (
     "def test_passes() -> None:\n    pass\n",
     "def test_fails() -> None:\n    raise AssertionError\n",
     "import time\n\ndef test_waits() -> None:\n    time.sleep(600)\n",
+    "import pytest\n\n@pytest.mark.timeout(5)\ndef test_limited(request: pytest.FixtureRequest) -> None:\n"
+    "    assert request.node.get_closest_marker('timeout').args == (15.0,)\n",
 )
 
 
@@ -88,6 +90,12 @@ def test_a_round_that_fails_names_the_test_and_keeps_what_was_printed(tmp_path: 
     (kept,) = tmp_path.glob("lakebroker-rounds-*")
     assert str(kept) in err
     assert "AssertionError" in (kept / "round-1.txt").read_text()
+
+
+def test_limits_grow_with_the_busy_processes(tmp_path: Path) -> None:
+    process = rounds(tmp_path, LIMITED, "--rounds", "1", "--busy", "2")
+    out, err = process.communicate(timeout=1200)
+    assert process.returncode == 0, out + err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])

@@ -148,6 +148,7 @@ def ended(store: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_broker_that_cannot_start_stops_all(tmp_path: Path) -> None:
     done = ended(tmp_path, "--set", "tlsCertPath=/nowhere")
+    assert not list(tmp_path.iterdir()), "a single broker may begin there"
     assert done.returncode == 253
     assert "tlsKeyPath is missing" in done.stderr + done.stdout
 

@@ -148,10 +148,11 @@ def test_it_only_reads(spark: SparkSession, tmp_path: Path) -> None:
         assert (done.exit_code, done.stderr) == (0, STARTING), f"{statement}: {done.stderr}"
     assert "mine" in invoke(lake, "SHOW VIEWS").stdout, "a view for the session"
     assert sorted(lake.rglob("*")) == before
-    done = invoke(lake, "SELECT 1; DELETE FROM messages", "--write")
+    done = invoke(lake, "SELECT 1; DELETE FROM messages")
     assert done.exit_code == 1
-    assert "extra input 'DELETE'" in done.stderr
-    done = invoke(lake, "DELETE FROM messages", "--write")
+    assert "--write" in done.stderr
+    assert sorted(lake.rglob("*")) == before
+    done = invoke(lake, "SELECT 1; DELETE FROM messages", "--write")
     assert (done.exit_code, done.stderr) == (0, STARTING)
     assert DeltaTable(str(lake / "messages")).to_pyarrow_table().num_rows == 0
 
@@ -313,3 +314,35 @@ def test_lag_has_a_row_for_each_queue_of_a_topic_that_a_group_reads(
     )
     plan = spark.sql("EXPLAIN FORMATTED SELECT * FROM consumer_lag").first()[0]
     assert "body" not in plan
+
+
+@pytest.mark.parametrize("given", ["argument", "input"])
+def test_statements_end_with_the_first_that_fails(lake: Path, given: str) -> None:
+    line = "/* two */ SELECT 1 AS a; SELECT 2 AS a; SELECT 3 FROM nowhere; SELECT 4 AS a"
+    arguments = ["sql", "--lake", str(lake), "--format", "csv"]
+    if given == "argument":
+        done = CliRunner().invoke(app, [*arguments, line])
+    else:
+        done = CliRunner().invoke(app, arguments, input=f"{line}\nSELECT 5 AS a\n")
+    assert done.exit_code == 1
+    assert done.stdout == "a\n1\na\n2\n"
+    assert "nowhere" in done.stderr
+
+
+def test_lines_of_a_script(lake: Path) -> None:
+    done = CliRunner().invoke(
+        app,
+        ["sql", "--lake", str(lake), "--format", "csv"],
+        input="SELECT 1 AS a\n\n-- none\nSELECT 2 AS a;\n",
+    )
+    assert (done.exit_code, done.stdout) == (0, "a\n1\na\n2\n")
+
+
+@pytest.mark.parametrize("nothing", ["", " ; ", "/* none */ -- at all"])
+def test_an_argument_without_a_statement(lake: Path, nothing: str) -> None:
+    done = invoke(lake, nothing)
+    assert done.exit_code == 2
+    assert (
+        done.stderr
+        == f"lakebroker: there is no statement in {nothing!r}; give one, or nothing to be asked for them\n"
+    )

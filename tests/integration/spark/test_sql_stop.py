@@ -168,6 +168,10 @@ def test_ctrl_c_leaves_the_interactive_session_as_it_was(lake: Path) -> None:
         assert shown.strip().splitlines()[-1] == "lakebroker: interrupted"
         assert "Traceback" not in shown
         assert "Exception" not in shown
+        terminal.type("SELECT 1 AS none FROM nowhere; SELECT 'beh' || 'ind' AS a\n")
+        shown = terminal.until(PROMPT)
+        assert "nowhere" in shown
+        assert "behind" not in shown
         terminal.type("SELECT 'st' || 'ill' AS a\n")
         terminal.until("still")
         terminal.until(PROMPT)

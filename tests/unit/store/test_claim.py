@@ -67,6 +67,7 @@ def test_a_folder_of_the_log_with_other_files_is_refused(tmp_path: Path, shared:
             {"broker-a-0": "orders", "broker-a-1": "broker-a-1"},
             "start each by itself, such as --store {}/broker-a-0 --set brokerName=orders",
         ),
+        ({"broker-a-0": "broker-a-0"}, "start that with --store {}/broker-a-0 --set brokerName=broker-a-0"),
     ],
 )
 def test_a_folder_of_several_brokers_stores_is_refused_with_how_to_start_them(
@@ -78,7 +79,12 @@ def test_a_folder_of_several_brokers_stores_is_refused_with_how_to_start_them(
     with pytest.raises(ForeignFolderError) as refused:
         open_store(tmp_path)
     assert str(refused.value) == (
-        f"{tmp_path} holds other files ({', '.join(brokers)}, processes); stores of single brokers are in it: "
+        f"{tmp_path} holds other files ({', '.join(brokers)}, processes); "
+        + (
+            "the store of a broker is in it: "
+            if len(brokers) == 1
+            else "stores of single brokers are in it: "
+        )
         + remedy.format(tmp_path)
     )
 

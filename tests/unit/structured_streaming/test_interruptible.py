@@ -86,7 +86,9 @@ def test_work_that_ends_well_beside_a_signal_has_its_result() -> None:
     assert interruptible(work, lambda signals: None) == ("committed", signal.SIGINT)
 
 
-def test_a_second_signal_leaves_the_work_alone() -> None:
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_second_signal_leaves_the_work_alone(hangs: bool) -> None:
+    """Also where the JVM answers nothing to what is to stop it."""
     ended = threading.Event()
 
     def work() -> None:
@@ -95,19 +97,13 @@ def test_a_second_signal_leaves_the_work_alone() -> None:
 
     def stop(signals: int) -> None:
         os.kill(os.getpid(), signal.SIGINT)
+        if hangs:
+            ended.wait(WAIT_S)
 
     with pytest.raises(Abandoned) as abandoned:
         interruptible(work, stop)
+    assert not ended.is_set()
     ended.set()
     assert abandoned.value.status == 128 + signal.SIGTERM
-
-
-def test_ignored_signals_stay_so() -> None:
-    """A shell has what it starts in the background ignore ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def work() -> int:
-        os.kill(os.getpid(), signal.SIGINT)
-        return 7
-
-    assert interruptible(work, never) == (7, 0)
+    with pytest.raises(Handled):
+        signal.raise_signal(signal.SIGINT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import socket
@@ -16,7 +15,6 @@ from typer.testing import CliRunner
 
 from broker_gateway.cli import lake_commands
 from broker_gateway.cli.admin_commands import _failed, _when
-from broker_gateway.cli.lake_commands import _statement
 from broker_gateway.cli.main import app
 from store.message_store import MessageStore
 from store.record import Host, PendingRecord
@@ -125,14 +123,6 @@ def test_damage_is_counted_and_its_file_named(tmp_path: Path) -> None:
     text = said("store", "verify", str(tmp_path))
     assert "1 place is damaged" in text
     assert f"{appended[1].physical_offset} in {segment}: " in text
-
-
-def test_statements_of_a_file_are_read_without_a_prompt(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("SELECT 1 \n"))
-    assert _statement() == "SELECT 1"
-    assert capsys.readouterr().out == ""
 
 
 def test_a_time_is_read_by_people() -> None:
