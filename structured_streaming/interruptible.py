@@ -74,16 +74,24 @@ def pass_on(number: int) -> NoReturn:
 
 def started(start: Callable[[], SparkSession]) -> SparkSession:
     """The session that `start` makes. At a signal its JVM is ended, then the signal is passed on."""
-    from pyspark import java_gateway
-
-    module: Any = java_gateway  # it hands the process out to nobody before it answers
     launched: list[subprocess.Popen[Any]] = []
-    popen = module.Popen
     until = 0.0
 
-    def launch(*arguments: Any, **options: Any) -> Any:
-        launched.append(popen(*arguments, **options))
-        return launched[-1]
+    def watched() -> SparkSession:
+        from pyspark import java_gateway
+
+        module: Any = java_gateway  # it hands the process out to nobody before it answers
+        popen = module.Popen
+
+        def launch(*arguments: Any, **options: Any) -> Any:
+            launched.append(popen(*arguments, **options))
+            return launched[-1]
+
+        module.Popen = launch
+        try:
+            return start()
+        finally:
+            module.Popen = popen
 
     def stop(signals: int) -> None:
         nonlocal until
@@ -93,17 +101,14 @@ def started(start: Callable[[], SparkSession]) -> SparkSession:
             if process.poll() is None:
                 process.terminate() if gently else process.kill()
 
-    module.Popen = launch
     try:
-        session, number = interruptible(start, stop, most=3)
+        session, number = interruptible(watched, stop, most=3)
         if number:
             pass_on(number)
     except KeyboardInterrupt:
         for process in launched:
             _end(process)
         raise
-    finally:
-        module.Popen = popen
     return session
 
 

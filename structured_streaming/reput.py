@@ -247,7 +247,8 @@ def run_reput(
             tell(STARTING)
             session = started(lambda: reput_session(master, scratch))
             _expect_end_of_jvm(session, stopping)
-            tell(_reading(options))
+            if not stopping.is_set():
+                tell(_reading(options))
             complete = _run(session, options, on_batch, sink, stopping)
         except KeyboardInterrupt:
             if not stopping.is_set():
