@@ -39,6 +39,7 @@ from broker_gateway.reload import Configuration
 from broker_gateway.service.access import Access
 from broker_gateway.service.context import CallContext
 from broker_gateway.service.request_limits import limits_of, parser
+from broker_gateway.startup import tune_collector
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker
@@ -169,7 +170,8 @@ def timed_callbacks(spent: list[float]) -> Iterator[None]:
 
 
 def snapshot(folder: Path, states: int) -> Calls:
-    """Of the journal alone, with one message in flight in each state."""
+    """Of the journal alone, with one message in flight in each state; all of them came behind the start."""
+    tune_collector()
     store = MessageStore.open(folder, broker="broker-a", cluster="c", store_host=HOST, segment_size=1 << 28)
     catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
     ending: list[Callable[[], None]] = []
@@ -254,10 +256,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("case", nargs="*", choices=sorted(CASES), default=sorted(CASES))
+    parser.add_argument("case", nargs="*", choices=[*sorted(CASES), "all"], default="all")
     parser.add_argument("--size", type=int, help="other than the case's own")
     options = parser.parse_args()
-    for case in options.case:
+    for case in sorted(CASES) if "all" in options.case else options.case:
         size = options.size or DEFAULT_SIZE[case]
         with tempfile.TemporaryDirectory(prefix="lakebroker-") as folder:
             found = measure(CASES[case](Path(folder), size))

@@ -288,7 +288,7 @@ class _Start:
 
     async def _announce(self) -> None:
         self._go_on()
-        _tune_collector()
+        tune_collector()
         _announce(self.config, self._ports, self._undo)
         threading.Thread(
             target=_load_compiled,
@@ -298,7 +298,7 @@ class _Start:
         ).start()
 
 
-def _tune_collector() -> None:
+def tune_collector() -> None:
     """Calls leave hardly any cycles: looking for them every 700 objects costs 6 % of a send."""
     gc.collect()
     gc.freeze()
