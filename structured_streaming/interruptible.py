@@ -17,6 +17,8 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from structured_streaming.errors import LakeError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -113,19 +115,36 @@ def started(start: Callable[[], SparkSession]) -> SparkSession:
 
 
 def of_jobs(session: SparkSession, work: Callable[[], T]) -> tuple[T, int]:
-    """As `interruptible`; Spark's jobs are cancelled at a signal."""
+    """As `interruptible`; Spark's jobs are cancelled at a signal. Where it raises Abandoned, the JVM is ended.
+
+    Raises LakeError when the JVM does not answer.
+    """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     def run() -> T:
-        _activate(session)
-        session.sparkContext.setLocalProperty("spark.job.interruptOnCancel", "true")
+        try:
+            _activate(session)
+            session.sparkContext.setLocalProperty("spark.job.interruptOnCancel", "true")
+        except (Py4JError, OSError) as error:
+            raise LakeError(f"Spark does not answer ({error}); start again") from error
         return work()
 
     def cancel(_signals: int) -> None:
         with contextlib.suppress(Py4JError, OSError):  # the JVM is gone: it got the signal too
             session.sparkContext.cancelAllJobs()
 
-    return interruptible(run, cancel)
+    try:
+        return interruptible(run, cancel)
+    except Abandoned:
+        _end(jvm_of(session))
+        raise
+
+
+def jvm_of(session: SparkSession) -> subprocess.Popen[Any]:
+    """The process that pyspark started for the session."""
+    gateway: Any = session.sparkContext._gateway
+    process: subprocess.Popen[Any] = gateway.proc
+    return process
 
 
 def _activate(session: SparkSession) -> None:
@@ -147,7 +166,7 @@ def _end(process: subprocess.Popen[Any]) -> None:
 def _noted_signals(most: int) -> Iterator[list[int]]:
     """The numbers of signals that come within, which are not handled; Abandoned is raised where there are `most`."""
     noted: list[int] = []
-    before = {number: signal.getsignal(number) for number in _NUMBERS}
+    interrupt, terminate = (signal.getsignal(number) for number in _NUMBERS)
 
     def note(number: int, _frame: object) -> None:
         noted.append(number)
@@ -155,12 +174,14 @@ def _noted_signals(most: int) -> Iterator[list[int]]:
             raise Abandoned(noted[0])
 
     try:
-        for number in before:
+        for number in _NUMBERS:
             signal.signal(number, note)
         yield noted
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        try:
+            signal.signal(signal.SIGINT, interrupt)
+        finally:  # a signal that comes between them raises
+            signal.signal(signal.SIGTERM, terminate)
 
 
 @contextmanager

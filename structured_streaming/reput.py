@@ -5,7 +5,8 @@ decided by the lake, never by Spark's checkpoint, which is scratch: each start m
 lost, copied or second checkpoint neither skips nor repeats.
 
 A signal ends the job cleanly, whoever else got it: a commit under way is finished, a batch that was not
-committed repeats at the next start. A run that was to end by itself says then what it reached, as an error.
+committed repeats at the next start. A second signal ends Spark at once, which is as safe. With `once`, a signal makes the
+run fail and say how far it got.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -23,7 +25,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from structured_streaming.batch_commits import BatchCommits
 from structured_streaming.errors import (
@@ -33,7 +35,7 @@ from structured_streaming.errors import (
     SourceError,
     StoppedError,
 )
-from structured_streaming.interruptible import started
+from structured_streaming.interruptible import jvm_of, started
 from structured_streaming.jvm_output import STARTING, jvm_output_to_file
 from structured_streaming.progress import BatchReport
 from structured_streaming.scratch import scratch_folder
@@ -58,6 +60,7 @@ ANSWER_S = 60.0
 """What the logs' answers may take at the start of a run that ends by itself."""
 WORKER_LATE = "Python worker failed to connect back"
 """What Spark says when a Python process that it starts took longer than its 10 s, which are not an option."""
+_OURS = "structured_streaming.errors."
 _LOOK_S = 0.1
 SIGNAL_S = 3.0
 """Spark that failed without a signal may have got ours: it is on its way."""
@@ -246,6 +249,7 @@ def run_reput(
         try:
             tell(STARTING)
             session = started(lambda: reput_session(master, scratch))
+            stopping.ends(jvm_of(session))
             _expect_end_of_jvm(session, stopping)
             if not stopping.is_set():
                 tell(_reading(options))
@@ -253,8 +257,8 @@ def run_reput(
         except KeyboardInterrupt:
             if not stopping.is_set():
                 raise
-        except Exception:
-            if not stopping.wait(SIGNAL_S):
+        except Exception as error:
+            if isinstance(error, LakeError) or not stopping.wait(SIGNAL_S):
                 raise
         finally:
             if stopping.is_set():
@@ -264,16 +268,22 @@ def run_reput(
             if session is not None:
                 with contextlib.suppress(Exception):
                     session.stop()
+            stopping.reap()
     if options.once and not complete:
         raise StoppedError(stopping.number, _reached(options.lake))
     tell(f"{'done' if options.once else 'stopped'}; {_reached(options.lake)}")
 
 
 class _Stopping:
-    """Whether a signal came, from now on, and its `number`. No event, whose lock a signal could find taken."""
+    """Whether a signal came, from now on, and its `number`. No event, whose lock a signal could find taken.
+
+    A second signal ends the JVM, which may hang: what waits for it fails then.
+    """
 
     def __init__(self) -> None:
         self.number = 0
+        self._jvm: subprocess.Popen[Any] | None = None
+        self._killed = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
 
@@ -287,7 +297,19 @@ class _Stopping:
             time.sleep(min(_LOOK_S, seconds))
         return self.is_set()
 
+    def ends(self, jvm: subprocess.Popen[Any]) -> None:
+        """The JVM to end."""
+        self._jvm = jvm
+
+    def reap(self) -> None:
+        """Waits for the JVM where it was ended."""
+        if self._killed and self._jvm is not None:
+            self._jvm.wait()
+
     def _stop(self, number: int, _frame: object) -> None:
+        if self.number and self._jvm is not None:
+            self._killed = True
+            self._jvm.kill()
         self.number = self.number or number
 
 
@@ -352,9 +374,12 @@ def _run(
         problem = ended
         failures = failures + 1 if committed == seen else 1
         seen = committed
+        final = failures > _retries(problem, once=options.once)
+        if final and _is_ours(problem):
+            raise LakeError(_cause(problem))
         if stopping.wait(SIGNAL_S):
             return False
-        if failures > _retries(problem, once=options.once):
+        if final:
             raise LakeError(_cause(problem))
         wait_s = min(2.0**failures, LONGEST_WAIT_S)
         sys.stderr.write(f"lakebroker: {_cause(problem)}; the query starts again in {wait_s:g} s\n")
@@ -405,10 +430,15 @@ def _run_query(
     return not lacking
 
 
+def _is_ours(problem: str) -> bool:
+    """Whether an error of ours ended the query, which the end of a JVM never looks like."""
+    return _OURS in problem
+
+
 def _cause(text: str) -> str:
     """The sentence of our error inside Spark's report of it."""
     for line in reversed(text.splitlines()):
-        if "structured_streaming.errors." in line:
+        if _OURS in line:
             return line.split("Error: ", 1)[-1].strip()
     if WORKER_LATE in text:
         return (

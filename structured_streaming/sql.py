@@ -79,8 +79,10 @@ def register(session: SparkSession, location: str) -> None:
 def query(session: SparkSession, statement: str, *, write: bool = False) -> pa.Table:
     """The rows of one statement, on the driver; timestamps in UTC, to the microsecond.
 
-    Types without an Arrow form (intervals, variants) come as text. Raises ReadOnlyError, LakeError for bad SQL.
+    Types without an Arrow form (intervals, variants) come as text. Raises ReadOnlyError, LakeError for bad SQL and for
+    what fails while it runs.
     """
+    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
     from pyspark.sql.functions import col
 
@@ -98,7 +100,19 @@ def query(session: SparkSession, statement: str, *, write: bool = False) -> pa.T
         ).toArrow()
     except PySparkException as error:
         raise LakeError(_said(error)) from error
+    except Py4JJavaError as error:  # what pyspark has no class for
+        raise LakeError(_root_of(error)) from error
+    except (Py4JError, OSError) as error:
+        raise LakeError(f"Spark does not answer ({error}); start again") from error
     return found.rename_columns(names)
+
+
+def _root_of(error: Any) -> str:
+    """What the first cause of a Py4JJavaError says."""
+    cause = error.java_exception
+    while (before := cause.getCause()) is not None:
+        cause = before
+    return str(cause.toString()).strip()
 
 
 def _said(error: PySparkException) -> str:

@@ -13,7 +13,7 @@ import typer
 
 from broker_gateway.cli.output import fail, warn
 from broker_gateway.cli.signals import raised_signals
-from broker_gateway.cli.sql_session import Form, run_line, run_lines
+from broker_gateway.cli.sql_session import Form, run_input, run_text
 from broker_gateway.cli.statements import statements
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ Lake = Annotated[str, typer.Option(help="Where the tables are: a folder")]
 
 _REPUT = """Builds the lake from commit logs; runs until it is stopped, or once.
 
+ctrl-C or SIGTERM stops it when a commit under way has ended; a second one stops it at once. The next run goes on where the lake ends.
+
 Examples:
 
   lakebroker reput --brokers 127.0.0.1:8081 --lake ./lake
@@ -31,13 +33,17 @@ Examples:
 """
 _SQL = """Answers SQL over the lake's tables and views; interactive without a statement.
 
-Statements are divided by semicolons; one that fails keeps those behind it from running, and ends the command unless it was typed at the prompt.
+A statement ends at a semicolon, on whatever line it stands, or with the input. One that fails stops those behind it. At the prompt the session goes on then; otherwise the command ends with status 1.
 
-ctrl-C cancels the statement that runs, and leaves when pressed again before that has ended; a change that was being committed may have happened. At the prompt, ctrl-D leaves.
+ctrl-C cancels the statement that runs, and leaves when pressed again before that has ended; a change that was being committed may have happened. At the prompt, ctrl-D, exit or quit leaves. Before a statement that begins with a comment of dashes, write -- as an argument of its own.
 
 Times are UTC. csv and json lose nothing: binary values are base64, maps, arrays and structs are JSON; in csv NULL is an empty field, an empty text is "".
 
-Example: lakebroker sql --lake ./lake "SELECT topic, count(*) FROM messages GROUP BY topic"
+Examples:
+
+  lakebroker sql --lake ./lake "SELECT topic, count(*) FROM messages GROUP BY topic"
+
+  lakebroker sql --lake ./lake --format csv < questions.sql > answers.csv
 """
 
 
@@ -143,7 +149,9 @@ def init(lake: Lake) -> None:
 
 def sql(
     lake: Lake,
-    statement: Annotated[str | None, typer.Argument(help="Statements; none: those of standard input")] = None,
+    statement: Annotated[
+        str | None, typer.Argument(help="Statements; without it those of standard input")
+    ] = None,
     form: Annotated[str, typer.Option("--format", help="table, csv or json")] = "table",
     master: Annotated[str, typer.Option(help="Spark master")] = "local[2]",
     write: Annotated[
@@ -160,7 +168,10 @@ def sql(
     if form not in ("table", "csv", "json"):
         fail(f"--format {form}: give table, csv or json", 2)
     if statement is not None and not statements(statement):
-        fail(f"there is no statement in {statement!r}; give one, or nothing to be asked for them", 2)
+        fail(
+            f"there is no statement in {statement!r}; give a statement, or leave the argument out to type statements",
+            2,
+        )
     try:
         with raised_signals():
             _sql(lake, statement, master, Form(form, write, escape))
@@ -174,14 +185,16 @@ def _sql(lake: str, statement: str | None, master: str, form: Form) -> None:
     from structured_streaming.interruptible import started
     from structured_streaming.sql import lake_session
 
+    if sys.stdout is None:
+        fail("standard output is closed; results need one")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8" if form.name != "table" else None, errors="backslashreplace")
     try:
         session = started(lambda: lake_session(lake, master, _tell))
         if statement is None:
-            run_lines(session, form)
+            run_input(session, form)
         else:
-            run_line(session, statement, form)
+            run_text(session, statement, form)
     except LakeError as error:
         fail(str(error))
 

@@ -50,7 +50,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, str]:
     options = {}
     for setting in settings:
         name, separator, value = setting.partition("=")
-        if not separator:
+        if not separator or not name.strip():
             fail(f"--set {setting}: write it as name=value", 253)
         options[name.strip()] = value.strip()
     return options

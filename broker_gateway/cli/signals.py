@@ -21,12 +21,14 @@ class Signalled(KeyboardInterrupt):
 @contextmanager
 def raised_signals() -> Iterator[None]:
     """Within, signals raise Signalled, unless others take them meanwhile."""
-    before = {number: signal.signal(number, _raise) for number in _NUMBERS}
+    interrupt, terminate = (signal.signal(number, _raise) for number in _NUMBERS)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        try:
+            signal.signal(signal.SIGINT, interrupt)
+        finally:  # a signal that comes between them raises
+            signal.signal(signal.SIGTERM, terminate)
 
 
 def _raise(number: int, _frame: object) -> None:

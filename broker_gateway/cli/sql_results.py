@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
-from broker_gateway.cli.output import fail, lines, show_table
+from broker_gateway.cli.output import lines, show_table
 from broker_gateway.printable import printable
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _QUOTED = frozenset('",\r\n')
 
 
 def print_rows(rows: pa.Table, form: str, out: TextIO, *, escape: bool = True) -> None:
-    """Prints a result as `table`, `csv` or `json`; ends the command when JSON cannot hold its columns."""
+    """Prints a result as `table`, `csv` or `json`. Raises LakeError when JSON cannot hold its columns; OSError."""
     if form == "json":
         _print_json(rows, out)
     elif form == "csv":
@@ -48,7 +48,9 @@ def _print_json(rows: pa.Table, out: TextIO) -> None:
     names = rows.column_names
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        fail(
+        from structured_streaming.errors import LakeError
+
+        raise LakeError(
             f"column {twice[0]} stands twice in the result, which JSON cannot hold; give one another name (AS …)"
         )
     columns = [_plain(column, _base64) for column in rows.columns]

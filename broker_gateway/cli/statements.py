@@ -1,48 +1,83 @@
-"""Statements of SQL in one line, divided by semicolons as Spark's own shell divides them.
+"""Statements of SQL, divided by semicolons where Spark's lexer sees one.
 
-A semicolon in a text, a quoted name or a comment divides nothing. Nor does one behind a `BEGIN`, or a label and a
-`BEGIN`: a block ends with its line.
+A semicolon in a text, a quoted name, a comment or between dollar signs divides nothing. Nor does one in a block (`BEGIN`,
+or a label and `BEGIN`): that ends with its own `END`, a label or none, and a semicolon. A name `end` that stands right before a
+semicolon ends it too; Spark refuses both halves then.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _TOKEN = re.compile(
     r"""
     [rR](?:'[^']*(?:'|\Z)|"[^"]*(?:"|\Z))      # raw: no escapes
-    | '(?:\\.|[^'\\])*(?:'|\Z) | "(?:\\.|[^"\\])*(?:"|\Z) | `[^`]*(?:`|\Z)
-    | (?P<nothing> \s+ | --[^\n]* | (?P<comment>/\*) )
+    | '(?:\\.|[^'\\])*+(?:'|\\?\Z) | "(?:\\.|[^"\\])*+(?:"|\\?\Z) | `[^`]*(?:`|\Z)
+    | (?P<dollars>\$(?:[A-Za-z]\w*)?\$)
+    | (?P<comment>/\*(?!\+))                   # with a plus it is a hint, whose words are words
+    | (?P<nothing>\s+ | --(?:\\\n|[^\r\n])*)
     | \w+ | .
     """,
     re.VERBOSE | re.DOTALL,
 )
-_BOUND = re.compile(r"/\*|\*/")
+_BOUND = re.compile(r"/\*(?!\+)|\*/")
+_NOT_A_BLOCK = ("IF", "LOOP", "WHILE", "REPEAT", "FOR")
+"""What `END` ends beside BEGIN and CASE, whose beginnings are not counted."""
 
 
-def statements(line: str) -> list[str]:
-    """The statements of a line, without empty ones and mere comments; a text that is not closed is left to Spark to refuse."""
+def statements(text: str) -> list[str]:
+    """The statements of a text, without empty ones and mere comments; what is not closed is left to Spark to refuse."""
+    found, rest = divided(text)
+    return [*found, rest.strip()] if rest else found
+
+
+def divided(text: str) -> tuple[list[str], str]:
+    """The statements that a semicolon ends, and what stands behind the last of them, "" for mere blanks and comments."""
     found, begin, at = [], 0, 0
     words: list[str] = []
-    while token := _TOKEN.match(line, at):
-        at = _end_of_comment(line, token.end()) if token["comment"] else token.end()
-        if token["nothing"]:
+    while token := _TOKEN.match(text, at):
+        word, at = token.group().upper(), token.end()
+        if token["comment"]:
+            at, closed = _behind_comment(text, at)
+            if closed:
+                continue
+        elif token["nothing"]:
             continue
-        if token.group() == ";":
-            if words:
-                found.append(line[begin : token.start()].strip())
-            begin, words = at, []
+        elif token["dollars"]:
+            end = text.find(token.group(), at)
+            at = end + len(word) if end >= 0 else len(text)
+        if word != ";" or not _ends(words):
+            words.append(word)
             continue
-        words.append(token.group())
-        if len(words) in (1, 3) and words[-1].upper() == "BEGIN" and words[1:2] in ([], [":"]):
-            return [*found, line[begin:].strip()]
-    return [*found, line[begin:].strip()] if words else found
+        if words:
+            found.append(text[begin : token.start()].strip())
+        begin, words = at, []
+    return found, text[begin:] if words else ""
 
 
-def _end_of_comment(line: str, at: int) -> int:
-    """Where a comment ends whose text begins at `at`; those in it end first."""
+def _behind_comment(text: str, at: int) -> tuple[int, bool]:
+    """Where a comment ends whose text begins at `at`, and whether it does; those in it end first."""
     depth = 1
-    while depth and (bound := _BOUND.search(line, at)):
+    while depth and (bound := _BOUND.search(text, at)):
         depth += 1 if bound.group() == "/*" else -1
         at = bound.end()
-    return at if depth == 0 else len(line)
+    return (at, True) if depth == 0 else (len(text), False)
+
+
+def _ends(words: Sequence[str]) -> bool:
+    """Whether a semicolon behind these words ends the statement."""
+    if words[:1] != ["BEGIN"] and words[1:3] != [":", "BEGIN"]:
+        return True
+    return "END" in words[-2:] and _open_blocks(words) <= 0
+
+
+def _open_blocks(words: Sequence[str]) -> int:
+    depth, before = 0, ""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word in ("BEGIN", "CASE") and before != "END":
+            depth += 1
+        elif word == "END" and following not in _NOT_A_BLOCK:
+            depth -= 1
+        before = word
+    return depth

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lakebroker_testing.gateway import ROOT, command
+from tests.children import children
 from tests.lake_checks import assert_exact
 from tests.relay import Relay
 from tests.written_log import written
@@ -103,6 +104,24 @@ def test_a_run_that_is_stopped_while_spark_starts_ends_with_it(tmp_path: Path) -
     assert errors.endswith("is at the beginning; run it again to go on\n")
     assert len(errors.splitlines()) == 1, errors
     assert_nothing_is_left(tmp_path)
+
+
+def test_a_second_signal_ends_a_run_whose_jvm_hangs(tmp_path: Path) -> None:
+    store = written(tmp_path / "store", "broker-a", 100)
+    process = reput(tmp_path, "--store", str(store))
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["lag_bytes"] == 0
+    (jvm,) = [pid for pid in children(process.pid) if Path(f"/proc/{pid}/comm").read_text() == "java\n"]
+    os.kill(jvm, signal.SIGSTOP)
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(3)
+    process.send_signal(signal.SIGTERM)
+    errors = ended(process)
+    assert process.returncode == 0, errors[-3000:]
+    assert errors.splitlines()[-1].startswith(f"lakebroker: stopped; the lake {tmp_path / 'lake'} is at ")
+    assert "Traceback" not in errors
+    assert not Path(f"/proc/{jvm}").exists()
 
 
 def test_a_run_that_could_not_read_all_says_so(tmp_path: Path) -> None:

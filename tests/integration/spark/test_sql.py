@@ -323,7 +323,7 @@ def test_statements_end_with_the_first_that_fails(lake: Path, given: str) -> Non
     if given == "argument":
         done = CliRunner().invoke(app, [*arguments, line])
     else:
-        done = CliRunner().invoke(app, arguments, input=f"{line}\nSELECT 5 AS a\n")
+        done = CliRunner().invoke(app, arguments, input=f"{line};\nSELECT 5 AS a\n")
     assert done.exit_code == 1
     assert done.stdout == "a\n1\na\n2\n"
     assert "nowhere" in done.stderr
@@ -333,9 +333,54 @@ def test_lines_of_a_script(lake: Path) -> None:
     done = CliRunner().invoke(
         app,
         ["sql", "--lake", str(lake), "--format", "csv"],
-        input="SELECT 1 AS a\n\n-- none\nSELECT 2 AS a;\n",
+        input="SELECT 1\nAS a;\n\n-- none; at all\nSELECT 2 AS a;/*\nSELECT 3;\n*/ SELECT 4\nAS a",
     )
-    assert (done.exit_code, done.stdout) == (0, "a\n1\na\n2\n")
+    assert (done.exit_code, done.stdout) == (0, "a\n1\na\n2\na\n4\n")
+
+
+def test_a_statement_of_several_lines_is_not_run_in_part(tmp_path: Path) -> None:
+    lake = create_tables(str(tmp_path / "lake"))
+    add(lake, "messages", {"topic": "t", "is_system": False})
+    done = CliRunner().invoke(
+        app,
+        ["sql", "--lake", str(lake), "--write", "--format", "csv"],
+        input="DELETE FROM messages\nWHERE topic = 'no such topic';\n/*\nDELETE FROM messages;\n*/\n",
+    )
+    assert (done.exit_code, done.stdout) == (0, "num_affected_rows\n0\n"), done.stderr
+    assert invoke(lake, "SELECT count(*) AS n FROM messages", "--format", "csv").stdout == "n\n1\n"
+
+
+@pytest.mark.parametrize(
+    "open_comment", ["SELECT 1 AS a; /* open; SELECT 2", "SELECT 1 AS a; /* open;\nSELECT 2;\n"]
+)
+@pytest.mark.parametrize("given", ["argument", "input"])
+def test_a_comment_that_is_not_closed_is_refused(lake: Path, open_comment: str, given: str) -> None:
+    arguments = ["sql", "--lake", str(lake), "--format", "csv"]
+    if given == "argument":
+        done = CliRunner().invoke(app, [*arguments, open_comment])
+    else:
+        done = CliRunner().invoke(app, arguments, input=open_comment)
+    assert (done.exit_code, done.stdout) == (1, "a\n1\n")
+    assert "UNCLOSED_BRACKETED_COMMENT" in done.stderr
+
+
+def test_what_fails_while_it_runs_is_one_error(tmp_path: Path) -> None:
+    lake = create_tables(str(tmp_path / "lake"))
+    add(lake, "messages", {"topic": "t", "is_system": False})
+    for each in (lake / "messages").rglob("*.parquet"):
+        each.unlink()
+    done = invoke(lake, "SELECT * FROM messages", "--format", "csv")
+    assert (done.exit_code, done.stdout) == (1, ""), done.exception
+    assert "FileNotFoundException" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_input_that_is_no_text_is_one_error(lake: Path) -> None:
+    done = CliRunner().invoke(
+        app, ["sql", "--lake", str(lake), "--format", "csv"], input=b"SELECT 1 AS a;\nSELECT '\xe9';\n"
+    )
+    assert done.exit_code == 1
+    assert "no UTF-8 text" in done.stderr
 
 
 @pytest.mark.parametrize("nothing", ["", " ; ", "/* none */ -- at all"])
@@ -344,5 +389,5 @@ def test_an_argument_without_a_statement(lake: Path, nothing: str) -> None:
     assert done.exit_code == 2
     assert (
         done.stderr
-        == f"lakebroker: there is no statement in {nothing!r}; give one, or nothing to be asked for them\n"
+        == f"lakebroker: there is no statement in {nothing!r}; give a statement, or leave the argument out to type statements\n"
     )

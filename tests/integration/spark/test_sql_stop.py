@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from broker_gateway.cli.main import app
 from lakebroker_testing.gateway import ROOT, command
 from structured_streaming.tables import create_tables
+from tests.children import children
 
 PATIENCE_S = 200.0
 AGAIN_S = 10.0
@@ -32,14 +33,6 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     return create_tables(str(tmp_path / "lake"))
-
-
-def children(pid: int) -> set[int]:
-    """Processes that a process started."""
-    found = set[int]()
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        found |= set(map(int, (task / "children").read_text().split()))
-    return found
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -168,11 +161,13 @@ def test_ctrl_c_leaves_the_interactive_session_as_it_was(lake: Path) -> None:
         assert shown.strip().splitlines()[-1] == "lakebroker: interrupted"
         assert "Traceback" not in shown
         assert "Exception" not in shown
-        terminal.type("SELECT 1 AS none FROM nowhere; SELECT 'beh' || 'ind' AS a\n")
+        terminal.type("SELECT 1 AS none FROM nowhere; SELECT 'beh' || 'ind' AS a;\n")
         shown = terminal.until(PROMPT)
         assert "nowhere" in shown
         assert "behind" not in shown
-        terminal.type("SELECT 'st' || 'ill' AS a\n")
+        terminal.type("SELECT 'st' || 'ill'\n")
+        terminal.until("-> ")
+        terminal.type("AS a;\n")
         terminal.until("still")
         terminal.until(PROMPT)
         terminal.type("\x04")

@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import typer
 
 from broker_gateway.cli.sql_results import print_rows
+from structured_streaming.errors import LakeError
 
 UTC_US = pa.timestamp("us", tz="UTC")
 
@@ -129,5 +129,5 @@ def test_many_binary_bytes_come_back() -> None:
 def test_json_refuses_two_columns_of_one_name() -> None:
     rows = pa.table([pa.array([1]), pa.array([2])], names=["a", "a"])
     assert printed(rows, "csv") == "a,a\r\n1,2\r\n"
-    with pytest.raises(typer.Exit):
+    with pytest.raises(LakeError, match="column a stands twice"):
         printed(rows, "json")

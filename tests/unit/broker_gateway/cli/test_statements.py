@@ -1,14 +1,14 @@
-"""A line of SQL is divided where Spark's own shell divides it."""
+"""SQL is divided where Spark's lexer sees a semicolon."""
 
 from __future__ import annotations
 
 import pytest
 
-from broker_gateway.cli.statements import statements
+from broker_gateway.cli.statements import divided, statements
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"),
+    ("text", "expected"),
     [
         ("select 1", ["select 1"]),
         ("select 1; select 2;", ["select 1", "select 2"]),
@@ -33,8 +33,38 @@ from broker_gateway.cli.statements import statements
         ("/* a */ select 1; /* b */ select 2", ["/* a */ select 1", "/* b */ select 2"]),
         ("-- why\nselect 1; x", ["-- why\nselect 1", "x"]),
         ("select 1 /* a /* n; */ ; b */; x", ["select 1 /* a /* n; */ ; b */", "x"]),
+        ("select 1; /* open; select 2", ["select 1", "/* open; select 2"]),
+        ("select 1; -- c\rselect 2", ["select 1", "-- c\rselect 2"]),
+        ("-- c \\\nstill; c\nselect 2; x", ["-- c \\\nstill; c\nselect 2", "x"]),
+        ("select 0; /* a /*+ b */ select 1", ["select 0", "/* a /*+ b */ select 1"]),
+        ("select /*+ foo('*/; ') */ 1; x", ["select /*+ foo('*/; ') */ 1", "x"]),
+        ("f as $$ a; b $$; x", ["f as $$ a; b $$", "x"]),
+        ("f as $py$ a; $$; b $py$; x", ["f as $py$ a; $$; b $py$", "x"]),
+        ("f as $$ a; b", ["f as $$ a; b"]),
+        ("begin select 1; end; x", ["begin select 1; end", "x"]),
+        (
+            "a: begin if x then y; end if; begin z; end; select case when 1 then 2 end; end a; x",
+            ["a: begin if x then y; end if; begin z; end; select case when 1 then 2 end; end a", "x"],
+        ),
+        ("'" + r"\'" * 100_000 + "\\", ["'" + r"\'" * 100_000 + "\\"]),
         ("/* x */" + " " * 100_000 + "select 1", ["/* x */" + " " * 100_000 + "select 1"]),
     ],
 )
-def test_a_line_is_divided_at_semicolons(line: str, expected: list[str]) -> None:
-    assert statements(line) == expected
+def test_a_text_is_divided_at_semicolons(text: str, expected: list[str]) -> None:
+    assert statements(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("select 1", ([], "select 1")),
+        ("select 1; -- done\n", (["select 1"], "")),
+        ("select 1; /* not\n", (["select 1"], " /* not\n")),
+        ("select 1; select\n", (["select 1"], " select\n")),
+        ("select 'a;\n", ([], "select 'a;\n")),
+        ("begin select 1;\n", ([], "begin select 1;\n")),
+        ("begin select 1;\nend;\n", (["begin select 1;\nend"], "")),
+    ],
+)
+def test_what_no_semicolon_ends_is_left(text: str, expected: tuple[list[str], str]) -> None:
+    assert divided(text) == expected
