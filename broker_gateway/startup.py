@@ -38,7 +38,6 @@ import contextlib
 import gc
 import json
 import os
-import signal
 import ssl
 import sys
 import threading
@@ -71,6 +70,7 @@ from broker_gateway.service.access import Access
 from broker_gateway.service.health import HealthService
 from broker_gateway.service.log import LogService
 from broker_gateway.service.reflection import ReflectionService
+from broker_gateway.stop_signals import stop_at_signals
 from broker_gateway.transport.certificates import server_context, trial_context
 from broker_gateway.transport.methods import Method, Server
 from broker_gateway.transport.remoting.ports import Ports, take_ports
@@ -123,9 +123,7 @@ async def _serve_and_tell(configuration: Configuration) -> None:
 
 async def _serve(configuration: Configuration) -> None:
     stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _stop, stopped)
+    stop_at_signals(stopped)
     async with Undo() as undo:
         start = _Start(configuration, stopped, undo)
         try:
@@ -329,12 +327,6 @@ def _tell_compiled(seconds: float) -> None:
         compiled_now=COMPILING.compiled,
         compiling_seconds=round(COMPILING.seconds, 1),
     )
-
-
-def _stop(stopped: asyncio.Event) -> None:
-    if stopped.is_set():
-        os._exit(1)  # a second signal does not wait for running calls
-    stopped.set()
 
 
 def _bind(

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import resource
-import signal
 from collections.abc import Iterable
 
 import structlog
@@ -15,6 +13,7 @@ from broker_gateway.later import tell_now
 from broker_gateway.logs import configure_logs, say
 from broker_gateway.nameserver.config import NameServerConfig
 from broker_gateway.nameserver.server import NameServer
+from broker_gateway.stop_signals import stop_at_signals
 
 log = structlog.get_logger(__name__)
 _FILES_BESIDE = 64
@@ -49,8 +48,7 @@ def _allow_files(connections: int) -> None:
 
 async def _serve(config: NameServerConfig) -> None:
     stopped = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, _stop, stopped)
+    stop_at_signals(stopped)
     server = NameServer(config)
     await server.start()
     try:
@@ -62,9 +60,3 @@ async def _serve(config: NameServerConfig) -> None:
         await server.stop()
         tell_now()
     log.info("stopped")
-
-
-def _stop(stopped: asyncio.Event) -> None:
-    if stopped.is_set():
-        os._exit(1)  # a second signal does not wait for running requests
-    stopped.set()
