@@ -403,6 +403,9 @@ class LakeOptions(_Group):
     lake_peers_file: OptionalPath = Field(
         None, description="file with the other brokers of this host; kept by --processes"
     )
+    lake_stop_at_end_of_input: bool = Field(
+        False, description="stop when standard input ends; set by --processes, so that no broker outlives it"
+    )
     lake_log_format: Literal["text", "json"] = Field("text", description="form of log lines")
     lake_log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level")
 

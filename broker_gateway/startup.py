@@ -70,7 +70,7 @@ from broker_gateway.service.access import Access
 from broker_gateway.service.health import HealthService
 from broker_gateway.service.log import LogService
 from broker_gateway.service.reflection import ReflectionService
-from broker_gateway.stop_signals import stop_at_signals
+from broker_gateway.stop_signals import stop_at_end_of_input, stop_at_signals
 from broker_gateway.transport.certificates import server_context, trial_context
 from broker_gateway.transport.methods import Method, Server
 from broker_gateway.transport.remoting.ports import Ports, take_ports
@@ -124,6 +124,8 @@ async def _serve_and_tell(configuration: Configuration) -> None:
 async def _serve(configuration: Configuration) -> None:
     stopped = asyncio.Event()
     stop_at_signals(stopped)
+    if configuration.current.lake.lake_stop_at_end_of_input:
+        stop_at_end_of_input(stopped)
     async with Undo() as undo:
         start = _Start(configuration, stopped, undo)
         try:

@@ -1,17 +1,20 @@
-"""SIGINT and SIGTERM of a serving process: the first stops it in an orderly way, a later one at once."""
+"""What stops a serving process: the first SIGINT or SIGTERM in an orderly way, a later one at once; the end of its input."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import sys
+import threading
 
 import structlog
 
 from broker_gateway.clock import monotonic_s
 
 log = structlog.get_logger(__name__)
-_ONE_S = 0.5
+ONE_SIGNAL_S = 0.5
 """Signals within that time are one: who stops a service may tell both its process group and its processes."""
 
 
@@ -24,9 +27,22 @@ def stop_at_signals(stopped: asyncio.Event) -> None:
         if not stopped.is_set():
             first_s = monotonic_s()
             stopped.set()
-        elif monotonic_s() - first_s > _ONE_S:
+        elif monotonic_s() - first_s > ONE_SIGNAL_S:
             log.warning("a second signal: it ends at once, and nothing that was answered as done is lost")
             os._exit(1)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, came)
+
+
+def stop_at_end_of_input(stopped: asyncio.Event) -> None:
+    """Sets `stopped` when standard input ends, as it does when the process at its other end is gone."""
+    loop, given = asyncio.get_running_loop(), sys.stdin.fileno()
+
+    def watch() -> None:
+        while os.read(given, 4096):
+            pass
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it was stopped meanwhile
+            loop.call_soon_threadsafe(stopped.set)
+
+    threading.Thread(target=watch, name="end-of-input", daemon=True).start()

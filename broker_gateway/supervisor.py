@@ -3,19 +3,23 @@
 Each has its own name (`broker-a-0`), store (a folder of that name in `storePathRootDir`) and ports (the n-th: the
 configured ones plus n, remoting plus 10 n; 0 stays 0). A broker that ends before it ever served is not started
 again: its configuration is wrong, and everything stops with its exit status. A folder that is a store itself is
-refused: brokers beside it would begin empty.
+refused: brokers beside it would begin empty. So is one where another supervisor runs.
+
+The brokers are in sessions of their own, so that a signal to the process group reaches them once, from here. The end of
+their standard input tells them that the supervisor is gone: they stop then.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +30,7 @@ from broker_gateway.config import GatewayConfig
 from broker_gateway.errors import HostError, OptionError, StartError, reason
 from broker_gateway.logs import configure_logs
 from broker_gateway.registration.options import local_address
+from broker_gateway.stop_signals import ONE_SIGNAL_S
 from store.claim import holds_store, stores_inside
 
 log = structlog.get_logger(__name__)
@@ -36,6 +41,8 @@ _LOOK_S = 0.1
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
 _STABLE_S = 60.0
+_END_S = 60.0
+"""A broker takes its grace and the time of a snapshot to end."""
 _PORT_STEP = {"grpcServerPort": 1, "metricsPromExporterPort": 1, "listenPort": 10}
 
 
@@ -61,6 +68,7 @@ def child_options(config: GatewayConfig, number: int, folder: Path) -> dict[str,
         "storePathRootDir": str(config.store.store_path_root_dir / name),
         "lakePortFile": str(folder / f"{name}.json"),
         "lakePeersFile": str(folder / PEERS_FILE),
+        "lakeStopAtEndOfInput": "true",
     }
     for option, step in _PORT_STEP.items():
         port = int(options[option])
@@ -97,20 +105,45 @@ def supervise(config: GatewayConfig, arguments: list[str], processes: int) -> in
         settings = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
         command = [sys.executable, "-m", "broker_gateway.cli.main", "gateway", *arguments, *settings]
         children.append(_Child(options["brokerName"], command, Path(options["lakePortFile"])))
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / PEERS_FILE).unlink(missing_ok=True)
-    return _Supervisor(children, folder / PEERS_FILE, config.lake.lake_port_file).run()
-
-
-def _check_root(root: Path, names: Set[str]) -> None:
-    """Raises StartError when the folder is a store itself; warns of stores in it that none of these brokers has."""
+    with _usable(root):
+        folder.mkdir(parents=True, exist_ok=True)
+        locked = _lock(folder)
+        (folder / PEERS_FILE).unlink(missing_ok=True)
     try:
-        is_store = holds_store(root)
-        others = [path for path in stores_inside(root) if path.name not in names]
+        return _Supervisor(children, folder / PEERS_FILE, config.lake.lake_port_file).run()
+    finally:
+        os.close(locked)
+
+
+@contextlib.contextmanager
+def _usable(root: Path) -> Iterator[None]:
+    """What goes wrong within with a file is the folder's fault. Raises HostError."""
+    try:
+        yield
     except OSError as error:
         raise HostError(
             f"the folder {root} cannot be used: {reason(error)}; give another one (--store)"
         ) from error
+
+
+def _lock(folder: Path) -> int:
+    """A descriptor that keeps other supervisors out of the folder until it is closed. Raises HostError, OSError."""
+    locked = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(locked)
+        raise HostError(
+            f"another `lakebroker gateway --processes` runs in {folder.parent}; stop it, or give another folder (--store)"
+        ) from None
+    return locked
+
+
+def _check_root(root: Path, names: Set[str]) -> None:
+    """Raises StartError when the folder is a store itself; warns of stores in it that none of these brokers has."""
+    with _usable(root):
+        is_store = holds_store(root)
+        others = [path for path in stores_inside(root) if path.name not in names]
     if is_store:
         raise StartError(
             f"{root} is the store of one broker, and --processes gives each broker a folder of its own in it, so all "
@@ -124,56 +157,82 @@ def _check_root(root: Path, names: Set[str]) -> None:
 
 
 class _Supervisor:
+    """Its files are told again and again until they can be written; a broker that cannot be started is tried again."""
+
     def __init__(self, children: list[_Child], peers_file: Path, port_file: Path | None) -> None:
         self._children = children
         self._peers_file = peers_file
         self._port_file = port_file
-        self._stopping = False
+        self._stopped_at: float | None = None
+        self._at_once = False
         self._announced: list[dict[str, Any]] = []
+        self._told: set[str] = set()
 
     def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         status = 0
         try:
-            while not self._stopping:
+            while self._stopped_at is None:
                 for child in self._children:
-                    failed = self._look_after(child)
+                    failed = self._looked_after(child)
                     if failed is not None:
                         log.error(
                             "a broker could not start; all are stopped", broker=child.name, status=failed
                         )
                         status = failed
-                        self._stopping = True
-                self._announce()
+                        self._stopped_at = time.monotonic()
+                with self._tried("the other brokers' ports cannot be told"):
+                    self._announce()
                 time.sleep(_LOOK_S)
         finally:
             status = self._end() or status
         return status
 
     def _stop(self, _number: int, _frame: object) -> None:
-        self._stopping = True
+        now = time.monotonic()
+        if self._stopped_at is None:
+            self._stopped_at = now
+        elif now - self._stopped_at > ONE_SIGNAL_S:
+            self._at_once = True
 
-    def _look_after(self, child: _Child) -> int | None:
+    @contextlib.contextmanager
+    def _tried(self, event: str) -> Iterator[None]:
+        """An error of the host is logged once until it goes well: the brokers that run go on."""
+        try:
+            yield
+        except OSError as error:
+            if event not in self._told:
+                self._told.add(event)
+                log.error(event, error=str(error))
+        else:
+            self._told.discard(event)
+
+    def _looked_after(self, child: _Child) -> int | None:
         """Starts or restarts a broker; the exit status of one that never served."""
         now = time.monotonic()
         if child.process is None:
             if now >= child.start_at:
-                child.port_file.unlink(missing_ok=True)
-                child.ports = {}
-                child.process = subprocess.Popen(child.command)
-                child.started_at = now
+                child.start_at = now + child.wait_s
+                with self._tried(f"{child.name} cannot be started; it is tried again"):
+                    child.port_file.unlink(missing_ok=True)
+                    child.ports = {}
+                    child.process = subprocess.Popen(
+                        child.command, stdin=subprocess.PIPE, start_new_session=True
+                    )
+                    child.started_at = now
             return None
         ended = child.process.poll()
         if ended is None:
             if not child.ports and child.port_file.exists():
-                child.ports = json.loads(child.port_file.read_text())
-                child.served = True
+                with self._tried(f"the ports of {child.name} cannot be read"):
+                    child.ports = json.loads(child.port_file.read_text())
+                    child.served = True
             elif child.ports and now - child.started_at > _STABLE_S:
                 child.wait_s = _FIRST_WAIT_S
             return None
         if not child.served:
-            return ended if ended > 0 else 1
+            return _status(ended) or 1
         log.error("a broker died; it is started again", broker=child.name, status=ended, wait_s=child.wait_s)
         child.process, child.ports = None, {}
         child.start_at = now + child.wait_s
@@ -181,7 +240,7 @@ class _Supervisor:
         return None
 
     def _announce(self) -> None:
-        """Tells the brokers, and whoever asked with `lakePortFile`, which of them serve where."""
+        """Tells the brokers, and whoever asked with `lakePortFile`, which of them serve where. Raises OSError."""
         serving = [
             {
                 "name": child.name,
@@ -195,24 +254,37 @@ class _Supervisor:
         ]
         if serving == self._announced:
             return
-        self._announced = serving
         _write(self._peers_file, json.dumps(serving))
         if self._port_file is not None and len(serving) == len(self._children):
             _write(self._port_file, json.dumps({"processes": serving}))
+        self._announced = serving
 
     def _end(self) -> int:
-        """SIGTERM to all, and their worst exit status."""
-        running = [child.process for child in self._children if child.process is not None]
-        for process in running:
+        """SIGTERM to all, SIGKILL to those that have not ended long after it; their worst exit status."""
+        running = {child.name: child.process for child in self._children if child.process is not None}
+        for process in running.values():
             if process.poll() is None:
                 process.terminate()
-        statuses = [process.wait() for process in running]
-        if self._port_file is not None:
-            self._port_file.unlink(missing_ok=True)
-        self._peers_file.unlink(missing_ok=True)
+        until = time.monotonic() + _END_S
+        while left := {name: each for name, each in running.items() if each.poll() is None}:
+            if self._at_once or time.monotonic() > until:
+                log.error("brokers that do not end are killed", brokers=sorted(left))
+                for process in left.values():
+                    process.kill()
+                    process.wait()
+            time.sleep(_LOOK_S)
+        with self._tried("files of this run are left"):
+            if self._port_file is not None:
+                self._port_file.unlink(missing_ok=True)
+            self._peers_file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # else it has files of brokers that ran
             self._peers_file.parent.rmdir()
-        return max((status for status in statuses if status > 0), default=0)
+        return max((_status(process.returncode) for process in running.values()), default=0)
+
+
+def _status(returned: int) -> int:
+    """As a shell says it: 128 and the signal for what a signal ended."""
+    return returned if returned >= 0 else 128 - returned
 
 
 def _write(path: Path, text: str) -> None:

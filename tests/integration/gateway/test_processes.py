@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -45,9 +46,14 @@ class Host:
         given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                command("gateway", "--processes", "2", *given), stdout=log, stderr=log, cwd=ROOT
+                command("gateway", "--processes", "2", *given),
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                start_new_session=True,
             )
         wait_for(self.ports.exists, 60)
+        self.stores = folder / "stores"
 
     def brokers(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(self.ports.read_text())["processes"]
@@ -178,3 +184,61 @@ def test_a_folder_that_cannot_be_looked_into_is_named(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 300)  # of other users, who may not be looked into, root has none
     with pytest.raises(HostError, match=r"the folder .*xxx cannot be used: .*give another one \(--store\)"):
         _check_root(folder, set())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_process_group_stops_all_in_an_orderly_way(host: Host, number: int) -> None:
+    os.killpg(host.process.pid, number)
+    assert host.process.wait(60) == 0
+    assert host.log.read_text().count(" stopped ") == 2
+    assert not list(host.stores.glob("*/abort"))
+
+
+def test_brokers_end_with_a_supervisor_that_is_killed(host: Host) -> None:
+    pids = [each["pid"] for each in host.brokers()]
+    host.process.kill()
+    host.process.wait()
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 60)
+    assert not list(host.stores.glob("*/abort"))
+
+
+def test_a_second_supervisor_is_refused_and_takes_nothing_away(host: Host) -> None:
+    before = sorted(path.name for path in (host.stores / "processes").iterdir())
+    done = ended(host.stores)
+    assert done.returncode == 254
+    assert done.stderr.splitlines()[-1].startswith(
+        "lakebroker: another `lakebroker gateway --processes` runs in "
+    )
+    assert sorted(path.name for path in (host.stores / "processes").iterdir()) == before
+
+
+def test_files_that_cannot_be_written_stop_no_broker(host: Host) -> None:
+    first, second = host.brokers()
+    shutil.rmtree(host.stores / "processes")
+    os.kill(second["pid"], signal.SIGKILL)
+    wait_for(lambda: "cannot be told" in host.log.read_text())
+    time.sleep(1)
+    assert host.log.read_text().count("cannot be told") == 1
+    assert host.process.poll() is None
+    assert routes(first["grpc"], "t")
+    (host.stores / "processes").mkdir()
+    wait_for(lambda: len(routes(first["grpc"], "t")) == 2, 60)
+
+
+def test_a_broker_that_does_not_end_is_killed_at_a_second_signal(host: Host) -> None:
+    first, second = host.brokers()
+    os.kill(second["pid"], signal.SIGSTOP)
+    host.process.terminate()
+    wait_for(lambda: not Path(f"/proc/{first['pid']}").exists())
+    with pytest.raises(subprocess.TimeoutExpired):
+        host.process.wait(2)
+    host.process.terminate()
+    assert host.process.wait(30) == 128 + signal.SIGKILL
+    assert "brokers=['broker-a-1']" in host.log.read_text().splitlines()[-1]
+
+
+def test_a_folder_that_cannot_be_made_is_one_error() -> None:
+    done = ended(Path("/dev/null/x"))
+    assert done.returncode == 254
+    assert "Traceback" not in done.stderr
+    assert "the folder /dev/null/x cannot be used" in done.stderr
