@@ -39,9 +39,11 @@ from store.recovery import (
     INDEX_FOLDER,
     Identity,
     RecoveryReport,
+    check_end,
     commit_log_folders,
     load_identity,
     lock_store,
+    log_folders,
     make_identity,
     open_runs,
     open_segments,
@@ -52,7 +54,7 @@ from store.recovery import (
 from store.remake import Remake
 from store.retention import Candidate, Rules, choose, least_full, refusal
 from store.scan import Scan, scan
-from store.segment import Segment, list_segments, make_folder, sync_folder
+from store.segment import Segment, make_folder, sync_folder
 from store.self_check import SegmentFile, SelfCheck
 from store.time_search import BoundaryType
 
@@ -157,7 +159,7 @@ class MessageStore:
         lock_fd = lock_store(root)
         CODE_FOLDERS.use(root, compiled_code)
         try:
-            identity = load_identity(root)
+            identity = known = load_identity(root)
             if identity is None:
                 check_segment_size([*commit_log_paths, root / COMMIT_LOG_FOLDER], segment_size)
                 identity = make_identity(root, broker, cluster, segment_size)
@@ -167,6 +169,9 @@ class MessageStore:
                     "set brokerName to that or use another store"
                 )
             segment_size = identity.segment_size
+            flushed = read_flushed(root / FLUSHED_FILE) or 0
+            if known is not None:
+                check_end(root, known, log_folders(root, known, commit_log_paths), flushed)
             report = RecoveryReport(clean=stopped_cleanly(root))
             report.closed = close_to_others(root, commit_log_folders(root, identity))
             with open_new(root / ABORT_FILE, "w") as abort:
@@ -180,7 +185,6 @@ class MessageStore:
             segments = open_segments(every, segment_size)
             index.remake = remake = Remake(root / INDEX_FOLDER, identity.log_id, index, lambda: segments)
             runs = open_runs(root / INDEX_FOLDER, segments, identity.log_id, report)
-            flushed = read_flushed(root / FLUSHED_FILE) or 0
             try:
                 end = recover(segments, runs, flushed, index, report, progress)
             except RecoveryStoppedError:
@@ -500,8 +504,7 @@ def _folders(root: Path, identity: Identity, wanted: Sequence[Path]) -> tuple[li
     folders = [path.absolute() for path in wanted] or [root / COMMIT_LOG_FOLDER]
     for folder in folders:
         make_folder(folder)
-    before = [each for each in commit_log_folders(root, identity) if each not in folders]
-    every = folders + [each for each in before if list_segments(each)]
+    every = log_folders(root, identity, wanted)
     known = () if every == [root / COMMIT_LOG_FOLDER] else tuple(str(folder) for folder in every)
     if known != identity.commit_log_folders:
         write_identity(root, replace(identity, commit_log_folders=known))
