@@ -21,6 +21,7 @@ from store.flush import FLUSHED_FILE, Flusher, FlushMode, read_flushed
 from store.index_run import FileRun
 from store.index_writer import IndexWriter
 from store.kernels.code_folders import CODE_FOLDERS
+from store.owner import check_owners, lock_folders, mark_folders
 from store.page_cache import PageCache
 from store.permissions import close_to_others, open_new
 from store.queue_index import NO_LIMIT, RUN_BYTES, QueueIndex
@@ -101,7 +102,7 @@ class MessageStore:
         flusher: Flusher,
         checkpoint: Checkpoint,
         recovered: RecoveryReport,
-        lock_fd: int,
+        lock_fds: Sequence[int],
         time_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.root = root
@@ -114,7 +115,7 @@ class MessageStore:
         self._writer = writer
         self._flusher = flusher
         self._checkpoint = checkpoint
-        self._lock_fd = lock_fd
+        self._lock_fds = lock_fds
         self._time_ns = time_ns
         self._last_timestamp = 0
         self._closed = False
@@ -156,10 +157,13 @@ class MessageStore:
         """
         check_folders(root, commit_log_paths)
         make_folder(root)
-        lock_fd = lock_store(root)
+        lock_fds = [lock_store(root)]
         CODE_FOLDERS.use(root, compiled_code)
         try:
             identity = known = load_identity(root)
+            every = log_folders(root, known, commit_log_paths)
+            lock_fds += lock_folders(root, every)
+            check_owners(root, known, every)  # somebody may have come in between
             if identity is None:
                 check_segment_size([*commit_log_paths, root / COMMIT_LOG_FOLDER], segment_size)
                 identity = make_identity(root, broker, cluster, segment_size)
@@ -171,7 +175,7 @@ class MessageStore:
             segment_size = identity.segment_size
             flushed = read_flushed(root / FLUSHED_FILE) or 0
             if known is not None:
-                check_end(root, known, log_folders(root, known, commit_log_paths), flushed)
+                check_end(root, known, every, flushed)
             report = RecoveryReport(clean=stopped_cleanly(root))
             report.closed = close_to_others(root, commit_log_folders(root, identity))
             with open_new(root / ABORT_FILE, "w") as abort:
@@ -179,10 +183,14 @@ class MessageStore:
             sync_folder(root)
             index = QueueIndex(segment_size, index_run_bytes, index_max_bytes)
             writer = IndexWriter(root / INDEX_FOLDER, identity.log_id, index)
-            new, every = _folders(root, identity, commit_log_paths)
+            new = [path.absolute() for path in commit_log_paths] or [root / COMMIT_LOG_FOLDER]
+            for folder in new:
+                make_folder(folder)
             busy_s = flush_interval_ms / 4000 if flush is FlushMode.ASYNC_FLUSH else 0.0
             allocator = Allocator(new, segment_size, PageCache(prefault_bytes, busy_s, warm_bytes))
             segments = open_segments(every, segment_size)
+            mark_folders(root, identity, every)
+            identity = _with_folders(root, identity, every)
             index.remake = remake = Remake(root / INDEX_FOLDER, identity.log_id, index, lambda: segments)
             runs = open_runs(root / INDEX_FOLDER, segments, identity.log_id, report)
             try:
@@ -214,7 +222,8 @@ class MessageStore:
             writer.start(flusher)
             checkpoint = Checkpoint(root)
         except BaseException:
-            os.close(lock_fd)
+            for fd in lock_fds:
+                os.close(fd)
             raise
         return cls(
             root,
@@ -227,7 +236,7 @@ class MessageStore:
             flusher,
             checkpoint,
             report,
-            lock_fd,
+            lock_fds,
             time_ns,
         )
 
@@ -484,7 +493,8 @@ class MessageStore:
             return
         self._closed = True
         with contextlib.ExitStack() as last:  # each is run, whatever becomes of those before it
-            last.callback(os.close, self._lock_fd)
+            for fd in self._lock_fds:
+                last.callback(os.close, fd)
             last.callback(self._log.close)
             last.callback(self._writer.end)
             try:
@@ -496,16 +506,10 @@ class MessageStore:
             (self.root / ABORT_FILE).unlink(missing_ok=True)
 
 
-def _folders(root: Path, identity: Identity, wanted: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Where new segments go, and all folders with segments: those of before stay until theirs are deleted.
-
-    The latter are kept in the identity, for readers by path.
-    """
-    folders = [path.absolute() for path in wanted] or [root / COMMIT_LOG_FOLDER]
-    for folder in folders:
-        make_folder(folder)
-    every = log_folders(root, identity, wanted)
+def _with_folders(root: Path, identity: Identity, every: Sequence[Path]) -> Identity:
+    """The identity with all folders that have segments, or get them, for readers by path; written when it changed."""
     known = () if every == [root / COMMIT_LOG_FOLDER] else tuple(str(folder) for folder in every)
     if known != identity.commit_log_folders:
-        write_identity(root, replace(identity, commit_log_folders=known))
-    return folders, every
+        identity = replace(identity, commit_log_folders=known)
+        write_identity(root, identity)
+    return identity

@@ -72,18 +72,25 @@ class RecoveryReport:
 
 
 def lock_store(root: Path) -> int:
-    """Locks byte 0 of `lock`, as a real broker does; returns the descriptor, which must stay open.
+    """Locks byte 0 of `lock`, as a real broker does; returns the descriptor, which must stay open. Raises StoreLockedError."""
+    return lock_file(
+        root / LOCK_FILE,
+        f"Lock failed, MQ already started: another process has the store {root}; stop it or use another store",
+    )
+
+
+def lock_file(path: Path, refused: str) -> int:
+    """Locks byte 0 of a file, which is made; returns the descriptor, which must stay open.
 
     POSIX drops the lock when any descriptor of that file in the process is closed: it is opened only here.
+    Raises StoreLockedError with the text `refused`, OSError when the file cannot be made.
     """
-    fd = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT, file_mode())
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, file_mode())
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
     except OSError as error:
         os.close(fd)
-        raise StoreLockedError(
-            f"Lock failed, MQ already started: another process has the store {root}; stop it or use another store"
-        ) from error
+        raise StoreLockedError(refused) from error
     return fd
 
 
