@@ -241,7 +241,9 @@ class StoreOptions(_Group):
         default_factory=lambda: Path.home() / "store", description="folder of the store: a store, or empty"
     )
     store_path_commit_log: str = Field(
-        "", description="folders of the log, divided by commas, used in turn; empty: commitlog in the store"
+        "",
+        description="folders of the log, divided by commas, used in turn, of one broker alone (with --processes each has "
+        "one of its name in them, or in its store what is in storePathRootDir); empty: commitlog in the store",
     )
     mapped_file_size_commit_log: int = Field(
         1 << 30, ge=1 << 20, le=1 << 32, description="bytes of a segment; fixed when the store is made"

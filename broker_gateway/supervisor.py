@@ -1,6 +1,7 @@
 """Several share-nothing brokers on one host: starts them, restarts the dead, tells them of each other.
 
-Each has its own name (`broker-a-0`), store (a folder of that name in `storePathRootDir`) and ports (the n-th: the
+Each has its own name (`broker-a-0`), store (a folder of that name in `storePathRootDir`), folders of the log (see
+`_log_folders`) and ports (the n-th: the
 configured ones plus n, remoting plus 10 n; 0 stays 0). A broker that ends before it ever served is not started
 again: its configuration is wrong, and everything stops with its exit status. A folder that is a store itself is
 refused: brokers beside it would begin empty. So is one where another supervisor runs.
@@ -70,6 +71,8 @@ def child_options(config: GatewayConfig, number: int, folder: Path) -> dict[str,
         "lakePeersFile": str(folder / PEERS_FILE),
         "lakeStopAtEndOfInput": "true",
     }
+    if options["storePathCommitLog"]:
+        given["storePathCommitLog"] = _log_folders(config, name)
     for option, step in _PORT_STEP.items():
         port = int(options[option])
         if port > 0:
@@ -79,6 +82,19 @@ def child_options(config: GatewayConfig, number: int, folder: Path) -> dict[str,
     if config.registration.lake_with_namesrv and number > 0:
         given |= _at_the_firsts_name_server(config)
     return given
+
+
+def _log_folders(config: GatewayConfig, name: str) -> str:
+    """storePathCommitLog of one broker: what is in `storePathRootDir` is at the same place in its store, any other folder
+    has one of its name."""
+    root = Path(os.path.abspath(config.store.store_path_root_dir))
+    folders = []
+    for each in config.store.store_path_commit_log.split(","):
+        if each.strip():
+            folder = Path(os.path.abspath(each.strip()))
+            inside = folder.is_relative_to(root)
+            folders.append(root / name / folder.relative_to(root) if inside else folder / name)
+    return ",".join(map(str, folders))
 
 
 def _at_the_firsts_name_server(config: GatewayConfig) -> dict[str, str]:

@@ -5,12 +5,13 @@ be refused before anything in it changes.
 
 | in the folder | then |
 |---|---|
-| `lakebroker.json`, `commitlog`, `consumequeue`, `config/topics.json` or `config/consumerOffset.json` | a store, ours or a real broker's |
+| `lakebroker.json`, `lakeindex`, `commitlog`, `consumequeue`, `config/topics.json` or `config/consumerOffset.json` | a store, ours or a real broker's |
 | nothing but what a start that failed, or a new disk, leaves | becomes a store |
 | stores in folders of their own, as several brokers of one host have them | refused, and they are named |
 | else | refused |
 
-A folder of the log is one of a store when it holds segments, or when the store knows it already.
+A folder of the log is one of a store when it holds segments, or when the store knows it already. Outside of the root it
+must be no other store's (see `owner.py`), and segments there are taken only by a root that is a store.
 """
 
 from __future__ import annotations
@@ -20,11 +21,22 @@ from collections.abc import Sequence, Set
 from pathlib import Path
 
 from store.errors import ForeignFolderError, StoreDamagedError
-from store.recovery import COMMIT_LOG_FOLDER, IDENTITY_FILE, LOCK_FILE, commit_log_folders, load_identity
+from store.owner import check_owners, outside
+from store.permissions import OWNER_FOLDER
+from store.recovery import (
+    COMMIT_LOG_FOLDER,
+    IDENTITY_FILE,
+    INDEX_FOLDER,
+    LOCK_FILE,
+    commit_log_folders,
+    load_identity,
+)
+from store.recovery import log_folders as folders_of
 from store.segment import list_segments, only_zeros
 
 _MARKS = (
     IDENTITY_FILE,
+    INDEX_FOLDER,
     COMMIT_LOG_FOLDER,
     "consumequeue",
     "config/topics.json",
@@ -37,8 +49,9 @@ _SHOWN = 3
 
 def check_folders(root: Path, log_folders: Sequence[Path] = ()) -> None:
     """Raises ForeignFolderError unless a store may be, or be made, in `root`, with its log in these folders;
-    StoreDamagedError of one whose identity cannot be read; OSError."""
-    if not holds_store(root):
+    StoreDamagedError of one whose identity, or whose mark of a folder, cannot be read; OSError."""
+    is_store = holds_store(root)
+    if not is_store:
         ours = _HARMLESS | {
             folder.name for folder in log_folders if folder.absolute().parent == root.absolute()
         }
@@ -47,10 +60,20 @@ def check_folders(root: Path, log_folders: Sequence[Path] = ()) -> None:
             root, ours, _start_of(inside) if inside else "give an empty folder or a store (storePathRootDir)"
         )
     identity = load_identity(root)
+    check_owners(root, identity, folders_of(root, identity, log_folders))
     known = {each.absolute() for each in commit_log_folders(root, identity)} if identity is not None else ()
     for folder in log_folders:
         if folder.absolute() not in known and not list_segments(folder):
-            _refuse(folder, _HARMLESS, "give an empty folder or one with segments (storePathCommitLog)")
+            harmless = _HARMLESS | {OWNER_FOLDER}
+            _refuse(folder, harmless, "give an empty folder or one with segments (storePathCommitLog)")
+    if is_store:
+        return
+    for folder in outside(root, log_folders):
+        if list_segments(folder):
+            raise ForeignFolderError(
+                f"{folder} holds a log, and {root} no store: give the storePathRootDir of that log, or an empty folder "
+                f"(storePathCommitLog); if nothing but the log is left, make the folder {root / COMMIT_LOG_FOLDER}"
+            )
 
 
 def holds_store(root: Path) -> bool:

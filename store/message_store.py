@@ -21,6 +21,7 @@ from store.flush import FLUSHED_FILE, Flusher, FlushMode, read_flushed
 from store.index_run import FileRun
 from store.index_writer import IndexWriter
 from store.kernels.code_folders import CODE_FOLDERS
+from store.owner import check_owners, lock_folders, mark_folders
 from store.page_cache import PageCache
 from store.permissions import close_to_others, open_new
 from store.queue_index import NO_LIMIT, RUN_BYTES, QueueIndex
@@ -39,9 +40,11 @@ from store.recovery import (
     INDEX_FOLDER,
     Identity,
     RecoveryReport,
+    check_end,
     commit_log_folders,
     load_identity,
     lock_store,
+    log_folders,
     make_identity,
     open_runs,
     open_segments,
@@ -52,7 +55,7 @@ from store.recovery import (
 from store.remake import Remake
 from store.retention import Candidate, Rules, choose, least_full, refusal
 from store.scan import Scan, scan
-from store.segment import Segment, list_segments, make_folder, sync_folder
+from store.segment import Segment, make_folder, sync_folder
 from store.self_check import SegmentFile, SelfCheck
 from store.time_search import BoundaryType
 
@@ -99,7 +102,7 @@ class MessageStore:
         flusher: Flusher,
         checkpoint: Checkpoint,
         recovered: RecoveryReport,
-        lock_fd: int,
+        lock_fds: Sequence[int],
         time_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.root = root
@@ -112,7 +115,7 @@ class MessageStore:
         self._writer = writer
         self._flusher = flusher
         self._checkpoint = checkpoint
-        self._lock_fd = lock_fd
+        self._lock_fds = lock_fds
         self._time_ns = time_ns
         self._last_timestamp = 0
         self._closed = False
@@ -154,10 +157,13 @@ class MessageStore:
         """
         check_folders(root, commit_log_paths)
         make_folder(root)
-        lock_fd = lock_store(root)
+        lock_fds = [lock_store(root)]
         CODE_FOLDERS.use(root, compiled_code)
         try:
-            identity = load_identity(root)
+            identity = known = load_identity(root)
+            every = log_folders(root, known, commit_log_paths)
+            lock_fds += lock_folders(root, every)
+            check_owners(root, known, every)  # somebody may have come in between
             if identity is None:
                 check_segment_size([*commit_log_paths, root / COMMIT_LOG_FOLDER], segment_size)
                 identity = make_identity(root, broker, cluster, segment_size)
@@ -167,6 +173,9 @@ class MessageStore:
                     "set brokerName to that or use another store"
                 )
             segment_size = identity.segment_size
+            flushed = read_flushed(root / FLUSHED_FILE) or 0
+            if known is not None:
+                check_end(root, known, every, flushed)
             report = RecoveryReport(clean=stopped_cleanly(root))
             report.closed = close_to_others(root, commit_log_folders(root, identity))
             with open_new(root / ABORT_FILE, "w") as abort:
@@ -174,13 +183,16 @@ class MessageStore:
             sync_folder(root)
             index = QueueIndex(segment_size, index_run_bytes, index_max_bytes)
             writer = IndexWriter(root / INDEX_FOLDER, identity.log_id, index)
-            new, every = _folders(root, identity, commit_log_paths)
+            new = [path.absolute() for path in commit_log_paths] or [root / COMMIT_LOG_FOLDER]
+            for folder in new:
+                make_folder(folder)
             busy_s = flush_interval_ms / 4000 if flush is FlushMode.ASYNC_FLUSH else 0.0
             allocator = Allocator(new, segment_size, PageCache(prefault_bytes, busy_s, warm_bytes))
             segments = open_segments(every, segment_size)
+            mark_folders(root, identity, every)
+            identity = _with_folders(root, identity, every)
             index.remake = remake = Remake(root / INDEX_FOLDER, identity.log_id, index, lambda: segments)
             runs = open_runs(root / INDEX_FOLDER, segments, identity.log_id, report)
-            flushed = read_flushed(root / FLUSHED_FILE) or 0
             try:
                 end = recover(segments, runs, flushed, index, report, progress)
             except RecoveryStoppedError:
@@ -210,7 +222,8 @@ class MessageStore:
             writer.start(flusher)
             checkpoint = Checkpoint(root)
         except BaseException:
-            os.close(lock_fd)
+            for fd in lock_fds:
+                os.close(fd)
             raise
         return cls(
             root,
@@ -223,7 +236,7 @@ class MessageStore:
             flusher,
             checkpoint,
             report,
-            lock_fd,
+            lock_fds,
             time_ns,
         )
 
@@ -480,7 +493,8 @@ class MessageStore:
             return
         self._closed = True
         with contextlib.ExitStack() as last:  # each is run, whatever becomes of those before it
-            last.callback(os.close, self._lock_fd)
+            for fd in self._lock_fds:
+                last.callback(os.close, fd)
             last.callback(self._log.close)
             last.callback(self._writer.end)
             try:
@@ -492,17 +506,10 @@ class MessageStore:
             (self.root / ABORT_FILE).unlink(missing_ok=True)
 
 
-def _folders(root: Path, identity: Identity, wanted: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Where new segments go, and all folders with segments: those of before stay until theirs are deleted.
-
-    The latter are kept in the identity, for readers by path.
-    """
-    folders = [path.absolute() for path in wanted] or [root / COMMIT_LOG_FOLDER]
-    for folder in folders:
-        make_folder(folder)
-    before = [each for each in commit_log_folders(root, identity) if each not in folders]
-    every = folders + [each for each in before if list_segments(each)]
+def _with_folders(root: Path, identity: Identity, every: Sequence[Path]) -> Identity:
+    """The identity with all folders that have segments, or get them, for readers by path; written when it changed."""
     known = () if every == [root / COMMIT_LOG_FOLDER] else tuple(str(folder) for folder in every)
     if known != identity.commit_log_folders:
-        write_identity(root, replace(identity, commit_log_folders=known))
-    return folders, every
+        identity = replace(identity, commit_log_folders=known)
+        write_identity(root, identity)
+    return identity

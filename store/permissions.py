@@ -15,6 +15,8 @@ from typing import IO, Any, NamedTuple
 
 from store.errors import SecretError
 
+OWNER_FOLDER = ".lakebroker"
+"""In a folder of the log outside of the root: see `owner.py`."""
 _FOLDERS = (
     "commitlog",
     "lakeindex",
@@ -99,7 +101,9 @@ def close_to_others(root: Path, commit_log_folders: Iterable[Path]) -> Closed:
 def _of_store(root: Path, commit_log_folders: Iterable[Path]) -> Iterator[Path]:
     yield root
     yield from (root / name for name in _FILES)
-    folders = dict.fromkeys([*commit_log_folders, *(root / name for name in _FOLDERS)])
+    logs = list(commit_log_folders)
+    owned = (folder / OWNER_FOLDER for folder in logs)
+    folders = dict.fromkeys([*logs, *owned, *(root / name for name in _FOLDERS)])
     for folder in folders:
         yield folder
         if folder.is_dir() and not folder.is_symlink():

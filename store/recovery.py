@@ -4,7 +4,9 @@ What the files of the queue index cover is not scanned again, so that a start ta
 the newest of them. Above the published flushed offset the log is cut at the first thing that does not check out
 and the rest zeroed; below it damage is reported and kept. After a clean stop everything was flushed, and what is behind is
 as it was made: a log that has nothing at that offset ends there, and the rest is not read. Where there is something, it is
-another program's (a real broker had the store in between), and is taken as after a crash.
+another program's (a real broker had the store in between), and is taken as after a crash. A log whose files end below
+that offset lost some: the start is refused before anything changes, or else its offsets would be given out again. One that
+has no identity any more is a new log, and begins with what there is.
 """
 
 from __future__ import annotations
@@ -70,18 +72,25 @@ class RecoveryReport:
 
 
 def lock_store(root: Path) -> int:
-    """Locks byte 0 of `lock`, as a real broker does; returns the descriptor, which must stay open.
+    """Locks byte 0 of `lock`, as a real broker does; returns the descriptor, which must stay open. Raises StoreLockedError."""
+    return lock_file(
+        root / LOCK_FILE,
+        f"Lock failed, MQ already started: another process has the store {root}; stop it or use another store",
+    )
+
+
+def lock_file(path: Path, refused: str) -> int:
+    """Locks byte 0 of a file, which is made; returns the descriptor, which must stay open.
 
     POSIX drops the lock when any descriptor of that file in the process is closed: it is opened only here.
+    Raises StoreLockedError with the text `refused`, OSError when the file cannot be made.
     """
-    fd = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT, file_mode())
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, file_mode())
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
     except OSError as error:
         os.close(fd)
-        raise StoreLockedError(
-            f"Lock failed, MQ already started: another process has the store {root}; stop it or use another store"
-        ) from error
+        raise StoreLockedError(refused) from error
     return fd
 
 
@@ -143,13 +152,53 @@ def commit_log_folders(root: Path, identity: Identity | None) -> list[Path]:
     return [Path(each) for each in identity.commit_log_folders]
 
 
+def log_folders(root: Path, identity: Identity | None, wanted: Sequence[Path]) -> list[Path]:
+    """Every folder that has segments of the store, or gets them: those wanted, `commitlog` without any, and what is left
+    in those of before. Raises OSError."""
+    folders = [path.absolute() for path in wanted] or [root / COMMIT_LOG_FOLDER]
+    before = [each for each in commit_log_folders(root, identity) if each not in folders]
+    return folders + [each for each in before if list_segments(each)]
+
+
+def check_end(root: Path, identity: Identity, folders: Sequence[Path], flushed_offset: int) -> None:
+    """Raises StoreDamagedError when the segments in `folders` end below what was flushed, a physical offset; OSError.
+
+    No crash leaves that: the offset is published behind the fdatasync, and a segment's name is on disk before it.
+    """
+    found = _whole_segments(folders, identity.segment_size)
+    end = found[-1][0] + identity.segment_size if found else 0
+    if flushed_offset <= end:
+        return
+    last = (flushed_offset - 1) // identity.segment_size * identity.segment_size
+    if found and last == end:
+        lost = f"segment {end:020d} is missing or empty; restore it"
+    else:
+        first = f"{end:020d} to" if found else "up to"
+        lost = f"segments {first} {last:020d} are missing or empty; restore them"
+    raise StoreDamagedError(
+        f"the log in {', '.join(map(str, folders))} ends at physical offset {end}, but up to {flushed_offset} it was on "
+        f"disk: {lost} from a copy. To go on without {'its' if found and last == end else 'their'} messages, remove "
+        f"{root / IDENTITY_FILE}: the log gets another id then, and a lake keeps it beside the old one"
+    )
+
+
+def _whole_segments(folders: Sequence[Path], segment_size: int) -> list[tuple[int, Path]]:
+    """All but a last file that has neither its size nor anything in it."""
+    found = sorted(each for folder in folders for each in list_segments(folder))
+    return found[:-1] if found and _holds_nothing(found[-1][1], segment_size) else found
+
+
+def _holds_nothing(path: Path, segment_size: int) -> bool:
+    return path.stat().st_size < segment_size and only_zeros(path)
+
+
 def open_segments(folders: Sequence[Path], segment_size: int) -> list[Segment]:
     """Every segment of the log, in whichever of the folders it is; raises StoreDamagedError for a gap or a file of another size.
 
     A last file that a crash left before it had its size holds nothing, and is removed.
     """
     found = sorted(each for folder in folders for each in list_segments(folder))
-    if found and found[-1][1].stat().st_size < segment_size and only_zeros(found[-1][1]):
+    if found and _holds_nothing(found[-1][1], segment_size):
         path = found.pop()[1]
         path.unlink()
         sync_folder(path.parent)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from store.errors import ForeignFolderError, StoreDamagedError
 from store.message_store import MessageStore
-from store.record import Host
+from store.record import Host, PendingRecord
 from store.segment import list_segments
 
 
@@ -145,3 +149,181 @@ def test_a_new_folder_of_the_log_of_a_store_may_not(tmp_path: Path, shared: Path
     open_store(tmp_path / "store").close()
     with pytest.raises(ForeignFolderError, match="storePathCommitLog"):
         open_store(tmp_path / "store", (tmp_path / "store" / "commitlog", shared))
+
+
+def pending() -> PendingRecord:
+    return PendingRecord("t", 0, b"body", b"", 1, Host("127.0.0.1", 1).packed)
+
+
+def written(root: Path, *folders: Path) -> str:
+    """Makes a store, or writes to it; its log id."""
+    store = open_store(root, folders)
+    store.append([pending()])
+    store.close()
+    return store.log_id
+
+
+def as_before_marks(*folders: Path) -> None:
+    for folder in folders:
+        shutil.rmtree(folder / ".lakebroker")
+
+
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize("other", ["new", "made before"])
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_folder_of_another_stores_log_is_refused(
+    tmp_path: Path, running: bool, other: str, empty: bool
+) -> None:
+    log, first, second = tmp_path / "log", tmp_path / "f1", tmp_path / "f2"
+    if other == "made before":
+        written(second)
+    store = open_store(first, (log,))
+    if not empty:
+        store.append([pending()])
+    if not running:
+        store.close()
+    with pytest.raises(ForeignFolderError) as refused:
+        open_store(second, (log,))
+    assert str(refused.value) == (
+        f"{log} is a folder of another store's log, of {first} (broker b); give this store one of its own "
+        f"(storePathCommitLog). If that store is gone for good, remove {log}/.lakebroker"
+    )
+    assert second.exists() is (other == "made before")
+    store.close()
+    written(first, log)
+    if other == "made before":
+        written(second)
+
+
+def test_a_copy_of_a_store_does_not_open_a_log_that_is_in_use(tmp_path: Path) -> None:
+    """It has the log's id."""
+    log, first, copy = tmp_path / "log", tmp_path / "f1", tmp_path / "f2"
+    written(first, log)
+    shutil.copytree(first, copy)
+    store = open_store(first, (log,))
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom tests.unit.store.test_claim import open_store\n"
+        "open_store(Path(sys.argv[1]), (Path(sys.argv[2]),)).close()"
+    )
+    command = [sys.executable, "-c", code, str(copy), str(log)]
+    tried = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3])
+    assert (
+        f"StoreLockedError: another process has {log}, a folder of the log; stop it, or give this store a folder of its "
+        "own (storePathCommitLog)"
+    ) in tried.stderr
+    assert not (copy / "abort").exists()
+    store.close()
+    assert subprocess.run(command, cwd=Path(__file__).parents[3]).returncode == 0
+
+
+def test_a_folder_in_another_store_is_refused(tmp_path: Path) -> None:
+    written(tmp_path / "f1")
+    for log in (tmp_path / "f1" / "commitlog", tmp_path / "f1" / "more", tmp_path / "f1"):
+        with pytest.raises(ForeignFolderError) as refused:
+            open_store(tmp_path / "f2", (log,))
+        assert str(refused.value) == (
+            f"{log} is in another store, {tmp_path}/f1; give this store a folder of its own (storePathCommitLog)"
+        )
+    assert not (tmp_path / "f2").exists()
+
+
+def test_a_link_to_a_folder_counts_as_the_folder(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.mkdir()
+    for name in ("f1", "f2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "commitlog").symlink_to(log)
+    written(tmp_path / "f1")
+    written(tmp_path / "f1", tmp_path / "f1" / "commitlog")
+    with pytest.raises(ForeignFolderError, match="of another store's log"):
+        open_store(tmp_path / "f2")
+
+
+def test_segments_without_a_mark_are_taken_by_a_store_alone(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    written(tmp_path / "f1", log)
+    as_before_marks(log)
+    with pytest.raises(ForeignFolderError) as refused:
+        open_store(tmp_path / "f2", (log,))
+    assert str(refused.value) == (
+        f"{log} holds a log, and {tmp_path}/f2 no store: give the storePathRootDir of that log, or an empty folder "
+        f"(storePathCommitLog); if nothing but the log is left, make the folder {tmp_path}/f2/commitlog"
+    )
+    assert not (tmp_path / "f2").exists()
+    (tmp_path / "f2" / "commitlog").mkdir(parents=True)
+    written(tmp_path / "f2", log)
+
+
+def test_a_store_that_joins_no_segments_leaves_them_unmarked(tmp_path: Path) -> None:
+    """Those of a store of an earlier version, which does not run."""
+    log = tmp_path / "log"
+    written(tmp_path / "f1", log)
+    as_before_marks(log)
+    written(tmp_path / "f2")
+    with pytest.raises(StoreDamagedError, match="comes the segment of offset 0"):
+        open_store(tmp_path / "f2", (log,))
+    written(tmp_path / "f2")
+    written(tmp_path / "f1", log)
+
+
+def test_a_store_of_an_earlier_version_marks_its_folders(tmp_path: Path) -> None:
+    logs = tmp_path / "one", tmp_path / "two"
+    log_id = written(tmp_path / "f1", *logs)
+    as_before_marks(*logs)
+    assert written(tmp_path / "f1", *logs) == log_id
+    for log in logs:
+        assert json.loads((log / ".lakebroker" / "owner.json").read_text()) == {
+            "log_id": log_id,
+            "broker": "b",
+            "store": str(tmp_path / "f1"),
+        }
+
+
+def test_the_store_of_a_real_broker_with_its_log_elsewhere_is_taken_over(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    written(tmp_path / "made", log)
+    as_before_marks(log)
+    (tmp_path / "f1" / "config").mkdir(parents=True)
+    (tmp_path / "f1" / "config" / "topics.json").write_text("{}")
+    written(tmp_path / "f1", log)
+    with pytest.raises(ForeignFolderError, match=f"of {tmp_path}/f1 "):
+        open_store(tmp_path / "made", (log,))
+
+
+def test_folders_in_the_root_have_no_mark(tmp_path: Path) -> None:
+    written(tmp_path / "store", tmp_path / "store" / "commitlog", tmp_path / "store" / "more" / "log")
+    assert not list((tmp_path / "store").rglob(".lakebroker"))
+
+
+def test_a_store_that_was_moved_keeps_its_folders(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log_id = written(tmp_path / "f1", log)
+    (tmp_path / "f1").rename(tmp_path / "f2")
+    assert written(tmp_path / "f2", log) == log_id
+
+
+def test_a_store_without_its_identity_is_told_of_the_mark(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log_id = written(tmp_path / "f1", log)
+    (tmp_path / "f1" / "lakebroker.json").unlink()
+    with pytest.raises(ForeignFolderError) as refused:
+        open_store(tmp_path / "f1", (log,))
+    assert str(refused.value) == (
+        f"{log} is a folder of the log of this store, whose {tmp_path}/f1/lakebroker.json is missing; restore that, or "
+        f"remove {log}/.lakebroker: the log gets another id then"
+    )
+    as_before_marks(log)
+    assert written(tmp_path / "f1", log) != log_id
+
+
+def test_a_mark_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    written(tmp_path / "f1", log)
+    mark = log / ".lakebroker" / "owner.json"
+    mark.write_text("{")
+    with pytest.raises(
+        StoreDamagedError, match=f"{mark} cannot be read .*; if the log is this store's, remove"
+    ):
+        open_store(tmp_path / "f1", (log,))
+    mark.unlink()
+    written(tmp_path / "f1", log)

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 from lakebroker_testing import logs
 from store import recovery
-from store.errors import RecoveryStoppedError
+from store.errors import RecoveryStoppedError, StoreDamagedError
 from store.flush import encode_flushed
 from store.log_reader import LogReader
 from store.message_store import MessageStore
 from store.queue_index import LARGEST_GAP, QueueIndex
 from store.record import BLANK_MAGIC, SYS_COMMIT, SYS_PREPARED, SYS_ROLLBACK, Host, PendingRecord
+from store.recovery import load_identity
 from store.scan import scan
 from store.verify import verify
 
@@ -278,4 +279,87 @@ def test_what_another_broker_wrote_before_its_clean_stop_is_kept(tmp_path: Path,
     (tmp_path / "flushed").write_bytes(flushed)
     store = open_store(tmp_path)
     assert (contents(store.index), store.max_offset) == (before, end)
+    store.close()
+
+
+def files_of(root: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def three_segments(root: Path, clean: bool = True) -> tuple[list[Path], int]:
+    """A store that was stopped, or looks as after a crash: its segments and its end."""
+    store = open_store(root)
+    fill(store, [[("a", 0, 30_000, 0)]] * 5)
+    end = store.max_offset
+    store.close()
+    if not clean:
+        (root / "abort").write_text("1")
+    segments = sorted((root / "commitlog").iterdir())
+    assert len(segments) == 3
+    return segments, end
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("loss", ["gone", "empty", "half of it, zeros"])
+def test_a_last_segment_that_is_lost_is_no_end_of_the_log(tmp_path: Path, loss: str, clean: bool) -> None:
+    (_, _, last), end = three_segments(tmp_path, clean)
+    whole = last.read_bytes()
+    if loss == "gone":
+        last.unlink()
+    else:
+        last.write_bytes(bytes(0 if loss == "empty" else SEGMENT // 2))
+    left = files_of(tmp_path)
+    with pytest.raises(StoreDamagedError) as refused:
+        open_store(tmp_path)
+    assert str(refused.value) == (
+        f"the log in {tmp_path}/commitlog ends at physical offset {2 * SEGMENT}, but up to {end} it was on disk: segment "
+        f"{last.name} is missing or empty; restore it from a copy. To go on without its messages, remove "
+        f"{tmp_path}/lakebroker.json: the log gets another id then, and a lake keeps it beside the old one"
+    )
+    assert files_of(tmp_path) == left, "nothing was changed"
+    last.write_bytes(whole)
+    store = open_store(tmp_path)
+    assert (store.max_offset, store.recovered.clean) == (end, clean)
+    store.close()
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_several_segments_that_are_lost_are_named(tmp_path: Path, kept: int) -> None:
+    segments, end = three_segments(tmp_path)
+    for path in segments[kept:]:
+        path.unlink()
+    with pytest.raises(StoreDamagedError) as refused:
+        open_store(tmp_path)
+    assert f"ends at physical offset {kept * SEGMENT}, but up to {end} it was on disk: segments " in str(
+        refused.value
+    )
+    first = f"{segments[kept].name} to " if kept else "up to "
+    assert f"segments {first}{segments[2].name} are missing or empty; restore them" in str(refused.value)
+
+
+def test_a_log_goes_on_without_what_was_lost_as_another_log(tmp_path: Path) -> None:
+    segments, _ = three_segments(tmp_path)
+    segments[2].unlink()
+    before = load_identity(tmp_path)
+    (tmp_path / "lakebroker.json").unlink()
+    for _ in range(2):
+        store = open_store(tmp_path)
+        after = store.identity
+        assert before is not None
+        assert before.log_id != after.log_id
+        assert (store.max_offset, store.flushed_offset) == (2 * SEGMENT, 2 * SEGMENT)
+        assert len(store.index) == 4
+        assert store.recovered.bad == []
+        store.close()
+    assert load_identity(tmp_path) == after
+
+
+def test_a_segment_that_a_crash_left_without_its_size_behind_a_full_one_is_removed(tmp_path: Path) -> None:
+    segments, _ = three_segments(tmp_path, clean=False)
+    segments[2].write_bytes(b"")
+    (tmp_path / "flushed").write_bytes(encode_flushed(2 * SEGMENT))
+    shutil.rmtree(tmp_path / "lakeindex")
+    store = open_store(tmp_path)
+    assert store.max_offset == 2 * SEGMENT
+    assert not segments[2].exists()
     store.close()
