@@ -32,7 +32,7 @@ from broker_gateway.errors import HostError, OptionError, StartError, reason
 from broker_gateway.logs import configure_logs
 from broker_gateway.registration.options import local_address
 from broker_gateway.stop_signals import ONE_SIGNAL_S
-from store.claim import holds_store, stores_inside
+from store.claim import PROCESSES_FOLDER, holds_store, stores_inside
 
 log = structlog.get_logger(__name__)
 
@@ -114,7 +114,7 @@ def supervise(config: GatewayConfig, arguments: list[str], processes: int) -> in
     configure_logs(config.lake.lake_log_format, config.lake.lake_log_level)
     root = config.store.store_path_root_dir
     _check_root(root, {f"{config.broker.broker_name}-{number}" for number in range(processes)})
-    folder = config.store.store_path_root_dir / "processes"
+    folder = root / PROCESSES_FOLDER
     children = []
     for number in range(processes):
         options = child_options(config, number, folder)

@@ -6,7 +6,7 @@ be refused before anything in it changes.
 | in the folder | then |
 |---|---|
 | `lakebroker.json`, `lakeindex`, `commitlog`, `consumequeue`, `config/topics.json` or `config/consumerOffset.json` | a store, ours or a real broker's |
-| nothing but what a start that failed, or a new disk, leaves | becomes a store |
+| nothing but what a start that failed, a supervisor that was killed, or a new disk, leaves | becomes a store |
 | stores in folders of their own, as several brokers of one host have them | refused, and they are named |
 | else | refused |
 
@@ -44,6 +44,8 @@ _MARKS = (
 )
 _HARMLESS = {LOCK_FILE, f"{IDENTITY_FILE}.tmp", "lakecompiled", "lost+found"}
 """Of a start that ended before it wrote the identity, and of a file system."""
+PROCESSES_FOLDER = "processes"
+"""Of the supervisor of several brokers, beside their stores."""
 _SHOWN = 3
 
 
@@ -56,6 +58,8 @@ def check_folders(root: Path, log_folders: Sequence[Path] = ()) -> None:
             folder.name for folder in log_folders if folder.absolute().parent == root.absolute()
         }
         inside = stores_inside(root)
+        if not inside and _is_left_over(root / PROCESSES_FOLDER):
+            ours |= {PROCESSES_FOLDER}
         _refuse(
             root, ours, _start_of(inside) if inside else "give an empty folder or a store (storePathRootDir)"
         )
@@ -79,6 +83,11 @@ def check_folders(root: Path, log_folders: Sequence[Path] = ()) -> None:
 def holds_store(root: Path) -> bool:
     """Whether a store is in `root` itself, ours or a real broker's."""
     return any((root / mark).exists() for mark in _MARKS)
+
+
+def _is_left_over(folder: Path) -> bool:
+    """Whether there is nothing in it but what a killed supervisor of several brokers leaves."""
+    return folder.is_dir() and all(".json" in each for each in os.listdir(folder))
 
 
 def stores_inside(root: Path) -> list[Path]:

@@ -327,3 +327,20 @@ def test_a_mark_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         open_store(tmp_path / "f1", (log,))
     mark.unlink()
     written(tmp_path / "f1", log)
+
+
+@pytest.mark.parametrize(
+    ("left", "taken"),
+    [((), True), (("peers.json", "peers.json.7.tmp", "b-0.json"), True), (("mine",), False)],
+)
+def test_what_a_killed_supervisor_leaves_keeps_no_broker_out(
+    tmp_path: Path, left: tuple[str, ...], taken: bool
+) -> None:
+    (tmp_path / "processes").mkdir()
+    for name in left:
+        (tmp_path / "processes" / name).touch()
+    if taken:
+        open_store(tmp_path).close()
+    else:
+        with pytest.raises(ForeignFolderError, match="processes"):
+            open_store(tmp_path)
