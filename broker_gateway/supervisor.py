@@ -42,8 +42,8 @@ _LOOK_S = 0.1
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
 _STABLE_S = 60.0
-_END_S = 60.0
-"""A broker takes its grace and the time of a snapshot to end."""
+_END_S = 50.0
+"""What a broker may take to end beside the grace that its running calls have."""
 _PORT_STEP = {"grpcServerPort": 1, "metricsPromExporterPort": 1, "listenPort": 10}
 
 
@@ -126,7 +126,8 @@ def supervise(config: GatewayConfig, arguments: list[str], processes: int) -> in
         locked = _lock(folder)
         (folder / PEERS_FILE).unlink(missing_ok=True)
     try:
-        return _Supervisor(children, folder / PEERS_FILE, config.lake.lake_port_file).run()
+        end_s = config.proxy.grpc_shutdown_time_seconds + _END_S
+        return _Supervisor(children, folder / PEERS_FILE, config.lake.lake_port_file, end_s).run()
     finally:
         os.close(locked)
 
@@ -175,8 +176,11 @@ def _check_root(root: Path, names: Set[str]) -> None:
 class _Supervisor:
     """Its files are told again and again until they can be written; a broker that cannot be started is tried again."""
 
-    def __init__(self, children: list[_Child], peers_file: Path, port_file: Path | None) -> None:
+    def __init__(
+        self, children: list[_Child], peers_file: Path, port_file: Path | None, end_s: float
+    ) -> None:
         self._children = children
+        self._end_s = end_s
         self._peers_file = peers_file
         self._port_file = port_file
         self._stopped_at: float | None = None
@@ -217,7 +221,7 @@ class _Supervisor:
         """An error of the host is logged once until it goes well: the brokers that run go on."""
         try:
             yield
-        except OSError as error:
+        except (OSError, ValueError) as error:
             if event not in self._told:
                 self._told.add(event)
                 log.error(event, error=str(error))
@@ -281,7 +285,7 @@ class _Supervisor:
         for process in running.values():
             if process.poll() is None:
                 process.terminate()
-        until = time.monotonic() + _END_S
+        until = time.monotonic() + self._end_s
         while left := {name: each for name, each in running.items() if each.poll() is None}:
             if self._at_once or time.monotonic() > until:
                 log.error("brokers that do not end are killed", brokers=sorted(left))
