@@ -136,14 +136,16 @@ def of_jobs(session: SparkSession, work: Callable[[], T]) -> tuple[T, int]:
     try:
         return interruptible(run, cancel)
     except Abandoned:
-        _end(jvm_of(session))
+        jvm = jvm_of(session)
+        if jvm is not None:
+            _end(jvm)
         raise
 
 
-def jvm_of(session: SparkSession) -> subprocess.Popen[Any]:
-    """The process that pyspark started for the session."""
+def jvm_of(session: SparkSession) -> subprocess.Popen[Any] | None:
+    """The process that pyspark started for the session; None where it was there before, as under spark-submit."""
     gateway: Any = session.sparkContext._gateway
-    process: subprocess.Popen[Any] = gateway.proc
+    process: subprocess.Popen[Any] | None = getattr(gateway, "proc", None)
     return process
 
 

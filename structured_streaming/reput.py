@@ -297,8 +297,8 @@ class _Stopping:
             time.sleep(min(_LOOK_S, seconds))
         return self.is_set()
 
-    def ends(self, jvm: subprocess.Popen[Any]) -> None:
-        """The JVM to end."""
+    def ends(self, jvm: subprocess.Popen[Any] | None) -> None:
+        """The JVM to end; none where it is not ours."""
         self._jvm = jvm
 
     def reap(self) -> None:
