@@ -24,7 +24,7 @@ def stop_at_signals(stopped: asyncio.Event) -> None:
 
     def came() -> None:
         nonlocal first_s
-        if not stopped.is_set():
+        if not first_s:  # the event may be set without a signal
             first_s = monotonic_s()
             stopped.set()
         elif monotonic_s() - first_s > ONE_SIGNAL_S:

@@ -183,7 +183,8 @@ class _Supervisor:
         self._end_s = end_s
         self._peers_file = peers_file
         self._port_file = port_file
-        self._stopped_at: float | None = None
+        self._stopped = False
+        self._signalled_at: float | None = None
         self._at_once = False
         self._announced: list[dict[str, Any]] = []
         self._told: set[str] = set()
@@ -193,7 +194,7 @@ class _Supervisor:
             signal.signal(number, self._stop)
         status = 0
         try:
-            while self._stopped_at is None:
+            while not self._stopped:
                 for child in self._children:
                     failed = self._looked_after(child)
                     if failed is not None:
@@ -201,7 +202,7 @@ class _Supervisor:
                             "a broker could not start; all are stopped", broker=child.name, status=failed
                         )
                         status = failed
-                        self._stopped_at = time.monotonic()
+                        self._stopped = True
                 with self._tried("the other brokers' ports cannot be told"):
                     self._announce()
                 time.sleep(_LOOK_S)
@@ -211,9 +212,10 @@ class _Supervisor:
 
     def _stop(self, _number: int, _frame: object) -> None:
         now = time.monotonic()
-        if self._stopped_at is None:
-            self._stopped_at = now
-        elif now - self._stopped_at > ONE_SIGNAL_S:
+        self._stopped = True
+        if self._signalled_at is None:
+            self._signalled_at = now
+        elif now - self._signalled_at > ONE_SIGNAL_S:
             self._at_once = True
 
     @contextlib.contextmanager
@@ -291,6 +293,7 @@ class _Supervisor:
                 log.error("brokers that do not end are killed", brokers=sorted(left))
                 for process in left.values():
                     process.kill()
+                for process in left.values():
                     process.wait()
             time.sleep(_LOOK_S)
         with self._tried("files of this run are left"):

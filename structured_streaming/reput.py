@@ -62,6 +62,8 @@ WORKER_LATE = "Python worker failed to connect back"
 """What Spark says when a Python process that it starts took longer than its 10 s, which are not an option."""
 _OURS = "structured_streaming.errors."
 _LOOK_S = 0.1
+_ONE_SIGNAL_S = 0.5
+"""Signals within that time are one: `timeout` and its like tell both a process and its group."""
 SIGNAL_S = 3.0
 """Spark that failed without a signal may have got ours: it is on its way."""
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -284,6 +286,7 @@ class _Stopping:
         self.number = 0
         self._jvm: subprocess.Popen[Any] | None = None
         self._killed = False
+        self._since = 0.0
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
 
@@ -307,10 +310,12 @@ class _Stopping:
             self._jvm.wait()
 
     def _stop(self, number: int, _frame: object) -> None:
-        if self.number and self._jvm is not None:
+        now = time.monotonic()
+        if not self.number:
+            self.number, self._since = number, now
+        elif self._jvm is not None and now - self._since > _ONE_SIGNAL_S:
             self._killed = True
             self._jvm.kill()
-        self.number = self.number or number
 
 
 def _reading(options: ReputOptions) -> str:

@@ -53,7 +53,9 @@ def divided(text: str) -> tuple[list[str], str]:
         if words:
             found.append(text[begin : token.start()].strip())
         begin, words = at, []
-    return found, text[begin:] if words else ""
+    return found, text[begin:] if words or text.endswith(
+        "\\\n"
+    ) else ""  # a comment of dashes may go on there
 
 
 def _behind_comment(text: str, at: int) -> tuple[int, bool]:

@@ -59,6 +59,7 @@ def test_a_text_is_divided_at_semicolons(text: str, expected: list[str]) -> None
     [
         ("select 1", ([], "select 1")),
         ("select 1; -- done\n", (["select 1"], "")),
+        ("-- note \\\n", ([], "-- note \\\n")),
         ("select 1; /* not\n", (["select 1"], " /* not\n")),
         ("select 1; select\n", (["select 1"], " select\n")),
         ("select 'a;\n", ([], "select 'a;\n")),
