@@ -303,6 +303,10 @@ class StoreOptions(_Group):
         True, description="make the timer's topic at start; no timer is built yet"
     )
 
+    def log_folders(self) -> list[Path]:
+        """The folders that storePathCommitLog names; none where the log is in the store."""
+        return [Path(each.strip()) for each in self.store_path_commit_log.split(",") if each.strip()]
+
 
 class ProxyOptions(_Group):
     """The gRPC server and the limits of the real proxy."""

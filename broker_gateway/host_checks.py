@@ -56,7 +56,7 @@ def check_host(config: GatewayConfig) -> None:
     """Raises the limit of open files as far as it goes, warns of what is scarce, and raises HostError."""
     options = config.store
     root = options.store_path_root_dir
-    wanted = [Path(each.strip()) for each in options.store_path_commit_log.split(",") if each.strip()]
+    wanted = options.log_folders()
     found = _log_in(root, wanted, options.mapped_file_size_commit_log)
     disks = [_disk(folder) for folder in wanted or [root / COMMIT_LOG_FOLDER]]
     warnings = [

@@ -65,9 +65,7 @@ def _open(config: GatewayConfig, stopped: Callable[[], bool]) -> MessageStore:
         broker=broker.broker_name,
         cluster=broker.broker_cluster_name,
         store_host=Host(broker.broker_ip1, broker.listen_port),
-        commit_log_paths=[
-            Path(each.strip()) for each in options.store_path_commit_log.split(",") if each.strip()
-        ],
+        commit_log_paths=options.log_folders(),
         segment_size=options.mapped_file_size_commit_log,
         flush=options.flush_disk_type,
         flush_interval_ms=options.flush_interval_commit_log,

@@ -14,20 +14,31 @@ import structlog
 from broker_gateway.clock import monotonic_s
 
 log = structlog.get_logger(__name__)
-ONE_SIGNAL_S = 0.5
+_ONE_S = 0.5
 """Signals within that time are one: who stops a service may tell both its process group and its processes."""
+
+
+class Signals:
+    """Tells a second signal from the first."""
+
+    def __init__(self) -> None:
+        self._first_s: float | None = None
+
+    def again(self) -> bool:
+        """Notes a signal; whether one came before it."""
+        now = monotonic_s()
+        if self._first_s is None:
+            self._first_s = now
+        return now - self._first_s > _ONE_S
 
 
 def stop_at_signals(stopped: asyncio.Event) -> None:
     """Sets `stopped` at the first signal; a later one does not wait for running calls, and ends the process with status 1."""
-    first_s = 0.0
+    signals = Signals()
 
     def came() -> None:
-        nonlocal first_s
-        if not first_s:  # the event may be set without a signal
-            first_s = monotonic_s()
-            stopped.set()
-        elif monotonic_s() - first_s > ONE_SIGNAL_S:
+        stopped.set()
+        if signals.again():
             log.warning("a second signal: it ends at once, and nothing that was answered as done is lost")
             os._exit(1)
 

@@ -1,10 +1,9 @@
 """Several share-nothing brokers on one host: starts them, restarts the dead, tells them of each other.
 
 Each has its own name (`broker-a-0`), store (a folder of that name in `storePathRootDir`), folders of the log (see
-`_log_folders`) and ports (the n-th: the
-configured ones plus n, remoting plus 10 n; 0 stays 0). A broker that ends before it ever served is not started
-again: its configuration is wrong, and everything stops with its exit status. A folder that is a store itself is
-refused: brokers beside it would begin empty. So is one where another supervisor runs.
+`_log_folders`) and ports (the n-th: the configured ones plus n, remoting plus 10 n; 0 stays 0). A broker that ends before
+it ever served is not started again: its configuration is wrong, and everything stops with its exit status. A folder that
+is a store itself is refused: brokers beside it would begin empty. So is one where another supervisor runs.
 
 The brokers are in sessions of their own, so that a signal to the process group reaches them once, from here. The end of
 their standard input tells them that the supervisor is gone: they stop then.
@@ -31,7 +30,7 @@ from broker_gateway.config import GatewayConfig
 from broker_gateway.errors import HostError, OptionError, StartError, reason
 from broker_gateway.logs import configure_logs
 from broker_gateway.registration.options import local_address
-from broker_gateway.stop_signals import ONE_SIGNAL_S
+from broker_gateway.stop_signals import Signals
 from store.claim import PROCESSES_FOLDER, holds_store, stores_inside
 
 log = structlog.get_logger(__name__)
@@ -88,13 +87,11 @@ def _log_folders(config: GatewayConfig, name: str) -> str:
     """storePathCommitLog of one broker: what is in `storePathRootDir` is at the same place in its store, any other folder
     has one of its name."""
     root = Path(os.path.abspath(config.store.store_path_root_dir))
-    folders = []
-    for each in config.store.store_path_commit_log.split(","):
-        if each.strip():
-            folder = Path(os.path.abspath(each.strip()))
-            inside = folder.is_relative_to(root)
-            folders.append(root / name / folder.relative_to(root) if inside else folder / name)
-    return ",".join(map(str, folders))
+    given = (Path(os.path.abspath(each)) for each in config.store.log_folders())
+    return ",".join(
+        str(root / name / each.relative_to(root) if each.is_relative_to(root) else each / name)
+        for each in given
+    )
 
 
 def _at_the_firsts_name_server(config: GatewayConfig) -> dict[str, str]:
@@ -174,7 +171,7 @@ def _check_root(root: Path, names: Set[str]) -> None:
 
 
 class _Supervisor:
-    """Its files are told again and again until they can be written; a broker that cannot be started is tried again."""
+    """Watches the brokers. It retries what the host refuses: to write its files, and to start a broker."""
 
     def __init__(
         self, children: list[_Child], peers_file: Path, port_file: Path | None, end_s: float
@@ -184,7 +181,7 @@ class _Supervisor:
         self._peers_file = peers_file
         self._port_file = port_file
         self._stopped = False
-        self._signalled_at: float | None = None
+        self._signals = Signals()
         self._at_once = False
         self._announced: list[dict[str, Any]] = []
         self._told: set[str] = set()
@@ -211,12 +208,8 @@ class _Supervisor:
         return status
 
     def _stop(self, _number: int, _frame: object) -> None:
-        now = time.monotonic()
         self._stopped = True
-        if self._signalled_at is None:
-            self._signalled_at = now
-        elif now - self._signalled_at > ONE_SIGNAL_S:
-            self._at_once = True
+        self._at_once |= self._signals.again()
 
     @contextlib.contextmanager
     def _tried(self, event: str) -> Iterator[None]:

@@ -153,8 +153,8 @@ def commit_log_folders(root: Path, identity: Identity | None) -> list[Path]:
 
 
 def log_folders(root: Path, identity: Identity | None, wanted: Sequence[Path]) -> list[Path]:
-    """Every folder that has segments of the store, or gets them: those wanted, `commitlog` without any, and what is left
-    in those of before. Raises OSError."""
+    """All folders of the store's log. First those that get new segments: the ones wanted, or `commitlog`. Then those of
+    earlier starts that still have segments. Raises OSError."""
     folders = [path.absolute() for path in wanted] or [root / COMMIT_LOG_FOLDER]
     before = [each for each in commit_log_folders(root, identity) if each not in folders]
     return folders + [each for each in before if list_segments(each)]

@@ -380,7 +380,7 @@ def _run(
         failures = failures + 1 if committed == seen else 1
         seen = committed
         final = failures > _retries(problem, once=options.once)
-        if final and _is_ours(problem):
+        if final and _OURS in problem:  # the end of a JVM never looks like that
             raise LakeError(_cause(problem))
         if stopping.wait(SIGNAL_S):
             return False
@@ -433,11 +433,6 @@ def _run_query(
     if lacking and not stopping.is_set():
         raise LakeError(f"not everything was read: {'; '.join(lacking)}; run it again")
     return not lacking
-
-
-def _is_ours(problem: str) -> bool:
-    """Whether an error of ours ended the query, which the end of a JVM never looks like."""
-    return _OURS in problem
 
 
 def _cause(text: str) -> str:

@@ -85,8 +85,10 @@ def _run(session: SparkSession, statement: str, form: Form) -> None:
     from structured_streaming.interruptible import of_jobs, pass_on
     from structured_streaming.sql import query
 
-    if any("\ud800" <= each <= "\udfff" for each in statement):
-        raise LakeError(f"the statement is no UTF-8 text: {statement!r}")
+    try:
+        statement.encode()
+    except UnicodeEncodeError as error:
+        raise LakeError(f"the statement is no UTF-8 text: {statement!r}") from error
     rows, number = of_jobs(session, lambda: query(session, statement, write=form.write))
     try:
         print_rows(rows, form.name, sys.stdout, escape=form.escape)

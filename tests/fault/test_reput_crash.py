@@ -12,6 +12,7 @@ import pytest
 
 from lakebroker_testing.gateway import ROOT, command
 from lakebroker_testing.logs import LogWriter
+from tests.children import children
 from tests.lake_checks import assert_exact
 
 
@@ -80,11 +81,10 @@ def test_jvm_killed_in_mid_batch(tmp_path: Path) -> None:
     process = start(store, lake, "", 30_000)
     assert process.stdout is not None
     assert process.stdout.readline().strip() == "1"
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    java = [pid for pid in children if "java" in Path(f"/proc/{pid}/cmdline").read_text()]
+    java = [pid for pid in children(process.pid) if "java" in Path(f"/proc/{pid}/cmdline").read_text()]
     assert java, "the driver has no JVM"
     for pid in java:
-        os.kill(int(pid), signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
     end(process)
     catch_up(store, lake)
     assert_exact(lake, store)
