@@ -7,10 +7,10 @@ invisible time. Several may name a message: that of the latest pop says. `metada
 from __future__ import annotations
 
 import heapq
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from broker_gateway.delivery.handles import new_delivery_id
 from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
 from broker_gateway.delivery.retry_topics import retry_topic, subscribed_topic
 from broker_gateway.delivery.table import DeliveryTable
@@ -88,7 +88,7 @@ def restore_in_flight(store: MessageStore, deliveries: DeliveryTable, points: Ch
                     offset,
                     times,
                     point.due_ms,
-                    int.from_bytes(os.urandom(8), "big"),
+                    new_delivery_id(),
                     unique or offset_msg_id(record.store_host.packed, record.physical_offset),
                     "",
                 )

@@ -224,15 +224,21 @@ class RocketMQ:
             raise ProcessError(f"mqadmin {' '.join(arguments)}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
         return done.stdout
 
-    def java(self, source: Path, *arguments: str) -> str:
-        """What a program of one source file prints, run with RocketMQ's classes. Raises ProcessError."""
-        done = subprocess.run(
-            [*self._java("256m"), str(source), *arguments],
-            env=self._environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    def java(self, source: Path, *arguments: str, timeout_s: float = 180.0) -> str:
+        """What a program of one source file prints, run with RocketMQ's classes. Raises ProcessError, also when it is
+        ended because it did not end itself."""
+        try:
+            done = subprocess.run(
+                [*self._java("256m"), str(source), *arguments],
+                env=self._environment(),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=timeout_s,
+            )
+        except subprocess.TimeoutExpired as error:
+            printed = b"".join(each for each in (error.stdout, error.stderr) if each).decode(errors="replace")
+            raise ProcessError(f"{source.name} did not end in {timeout_s:.0f} s: {printed[-2000:]}") from error
         if done.returncode:
             raise ProcessError(f"{source.name}: {done.stdout[-1000:]}{done.stderr[-2000:]}")
         return done.stdout

@@ -138,7 +138,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         client=st.sampled_from(CLIENTS),
         tags=st.sampled_from(FILTERS),
         batch=st.integers(1, 5),
-        invisible_ms=st.sampled_from((100, 1000, 10_000)),
+        invisible_ms=st.sampled_from((100, 1000, 10_000, 30_000)),
         attempt_id=st.sampled_from(("", "", "x", "y")),
         gone=st.booleans(),
     )

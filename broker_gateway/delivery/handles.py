@@ -14,6 +14,7 @@ trusted before that.
 from __future__ import annotations
 
 import binascii
+import os
 import re
 import struct
 from collections.abc import Iterator, Sequence
@@ -38,6 +39,11 @@ class Handle(NamedTuple):
     queue_id: int
     queue_offset: int
     delivery_id: int
+
+
+def new_delivery_id() -> int:
+    """Of a delivery that begins."""
+    return int.from_bytes(os.urandom(8), "big")
 
 
 def pack_handle(queue_id: int, queue_offset: int, delivery_id: int) -> bytes:

@@ -4,7 +4,7 @@ DeliveryError.
 | a message is | where | due | leaves it by |
 |---|---|---|---|
 | new | at `position` or behind it, not in flight | when a receive looks | `commit` of a plan: invisible, or settled (passed over by the filter, or unreadable) |
-| INVISIBLE | in flight: its client has it | at `invisible_until_ms` | `settle`; `wake`: READY; `replace`: INVISIBLE (renewed, nacked) or RETURNED (its client hung up before the reply) |
+| INVISIBLE | in flight: its client has it; nobody, when it was withheld | at `invisible_until_ms` | `settle`; `wake`: READY; `replace`: INVISIBLE (renewed, nacked) or RETURNED (its client hung up before the reply); `withhold`: INVISIBLE |
 | READY | in flight, over its time | now, to any receive | `commit`: INVISIBLE, next attempt, or settled (unreadable); `settle`; `replace` |
 | RETURNED | in flight, never seen by a client | now, to a receive whose filter takes it; to any at `invisible_until_ms` | as READY; `wake`: READY |
 | settled | below `cursor`, not in flight | never | `reset`; `commit_offset` below it |
@@ -25,7 +25,7 @@ import heapq
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from broker_gateway.delivery.tag_filter import EVERYTHING, TagFilter
@@ -273,6 +273,19 @@ class QueueDelivery:
         message.invisible_until_ms = until_ms
         self._push(message)
 
+    def withhold(self, message: InFlight, until_ms: int, delivery_id: int) -> None:
+        """A message whose time is over stays invisible; under this id, that no handle given out is good for it again."""
+        self.replace(
+            message,
+            replace(
+                message,
+                invisible_until_ms=until_ms,
+                delivery_id=delivery_id,
+                auto_renew=False,
+                status=Status.INVISIBLE,
+            ),
+        )
+
     def wake(self, message: InFlight, now_ms: int) -> None:
         """The invisible time of a message is over: any receive may have it."""
         if message.status == Status.READY or message.invisible_until_ms > now_ms:
@@ -360,6 +373,11 @@ class QueueDelivery:
     def returned(self) -> Iterable[InFlight]:
         """Messages that no client has seen."""
         return self._returned.values()
+
+    def end_returns(self, now_ms: int) -> None:
+        """Returned messages whose time was over before the replay are due as all others are."""
+        for message in [each for each in self._returned.values() if each.invisible_until_ms <= now_ms]:
+            self.postpone(message, message.invisible_until_ms)
 
     def sort(self) -> None:
         """Restores the order of offsets that `committed` relies on, after a replay."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import structlog
 from google.protobuf.message import DecodeError
 
+from broker_gateway.clock import now_ms
 from broker_gateway.delivery.moves import ORIGIN_PROPERTY, decode_origin
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey, Status
 from broker_gateway.delivery.table import DeliveryTable
@@ -43,7 +44,7 @@ class Replayed:
 def replay(store: MessageStore, catalog: Catalog, deliveries: DeliveryTable) -> Replayed:
     """Restores topics, groups and delivery state; raises JournalVersionError."""
     offset, snapshot_id = _newest_snapshot(store)
-    records = 0
+    records, now = 0, now_ms()
     for _, record in heapq.merge(*_sources(store, offset), key=lambda item: item[0]):
         records += 1
         if record.topic == JOURNAL_TOPIC:
@@ -54,6 +55,7 @@ def replay(store: MessageStore, catalog: Catalog, deliveries: DeliveryTable) -> 
             _apply_move(record, deliveries)
     for state in deliveries.queues():
         state.sort()
+        state.end_returns(now)
         for message in state.returned:
             _, _, codes = store.index.entries(state.key.topic, state.key.queue_id, message.queue_offset, 1)
             message.tags_code = int(codes[0]) if len(codes) else 0

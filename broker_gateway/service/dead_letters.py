@@ -7,7 +7,6 @@ from typing import Any
 
 import structlog
 
-from broker_gateway.clock import now_ms
 from broker_gateway.delivery.moves import Origin, moved_copy
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
 from broker_gateway.delivery.retry_topics import subscribed_topic
@@ -85,8 +84,8 @@ class DeadLetterMover:
         self._failing: set[QueueKey] = set()
         self._unfit, self._not_stored = Seldom("times"), Seldom("times")
 
-    def move(self, state: QueueDelivery, message: InFlight, reason: str, client_id: str = "") -> bool:
-        """Moves it; False when the copy could not be stored, and the message stays in flight.
+    def move(self, state: QueueDelivery, message: InFlight, reason: str, client_id: str = "") -> int | None:
+        """Moves it. When the copy could not be stored, the message stays as it was; then after how many ms to try again.
 
         A message that cannot be read is skipped.
         """
@@ -99,19 +98,18 @@ class DeadLetterMover:
             if record is not None:
                 self._append_copy(state, message, record, target.name, reason)
         except Exception as error:  # the message must neither be lost nor block those behind it
-            self._refused(state, message, error)
-            return False
+            return self._refused(state, message, error)
         self._failing.discard(state.key)
         if record is None:
             self._settle(state, message, events.SKIPPED, client_id)
-            return True
+            return None
         self._settle(state, message, events.DEAD_LETTERED, client_id)
         self._metrics.dead_lettered(subscribed_topic(state.key), state.key.group, 1)
         self._wakeups.arrived(dead_letter_topic(state.key.group), (_QUEUE,))
-        return True
+        return None
 
-    def _refused(self, state: QueueDelivery, message: InFlight, error: Exception) -> None:
-        """It stays in flight; counted once for the message, or its queue when no message could be copied, and said seldom."""
+    def _refused(self, state: QueueDelivery, message: InFlight, error: Exception) -> int:
+        """Counted once for the message, or its queue when no message could be copied, and said seldom; ms to wait."""
         passing = isinstance(error, _PASSING)
         known = state.key in self._failing if passing else message.refused_moves > 0
         wait_ms = RETRY_MOVE_MS
@@ -133,7 +131,7 @@ class DeadLetterMover:
                 error=str(error),
                 exc_info=None if isinstance(error, (StoreError, *_PASSING)) else error,
             )
-        state.postpone(message, now_ms() + wait_ms)
+        return wait_ms
 
     def _record(self, state: QueueDelivery, message: InFlight) -> Record | None:
         """The message; None when it cannot be read."""

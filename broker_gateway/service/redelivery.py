@@ -11,6 +11,7 @@ from typing import Any
 
 from broker_gateway.clients import ClientRegistry
 from broker_gateway.clock import now_ms
+from broker_gateway.delivery.handles import new_delivery_id
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey, Status
 from broker_gateway.delivery.retry_topics import subscribed_topic
 from broker_gateway.delivery.table import DeliveryTable
@@ -86,7 +87,10 @@ class Redelivery:
         ):
             state.postpone(message, now + RENEWED_MS)
         elif message.attempt >= group.max_attempts:
-            self._mover.move(state, message, f"not acknowledged after {message.attempt} delivery attempts")
+            reason = f"not acknowledged after {message.attempt} delivery attempts"
+            wait_ms = self._mover.move(state, message, reason)
+            if wait_ms is not None:
+                state.withhold(message, now + wait_ms, new_delivery_id())
             return _A_MOVE
         else:
             state.wake(message, now)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from broker_gateway.clients import ClientRegistry
 from broker_gateway.clock import now_ms
 from broker_gateway.config import GatewayConfig
-from broker_gateway.delivery.handles import encode_handle
+from broker_gateway.delivery.handles import encode_handle, new_delivery_id
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, Status
 from broker_gateway.delivery.retry_topics import handle_queue
 from broker_gateway.delivery.table import DeliveryTable
@@ -95,7 +94,7 @@ class SettlementService:
             attempt=max(message.attempt + message.suspended - request.suspend, 0),
             suspended=request.suspend,
             invisible_until_ms=now + invisible_ms,
-            delivery_id=int.from_bytes(os.urandom(8), "big"),
+            delivery_id=new_delivery_id(),
             auto_renew=False,
             given_back=True,
             status=Status.INVISIBLE,
@@ -127,7 +126,7 @@ class SettlementService:
         group = self._resources.group_name(request.group)
         state, message = self._receipts.one(group, topic, request.receipt_handle)
         reason = f"given up by the consumer after {message.attempt} delivery attempts"
-        if not self._mover.move(state, message, reason, client_id):
+        if self._mover.move(state, message, reason, client_id) is not None:
             raise ServiceError(
                 pb.INTERNAL_SERVER_ERROR,
                 "the dead letter could not be stored; the message stays where it was",

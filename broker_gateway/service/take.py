@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ import structlog
 from numpy.typing import NDArray
 
 from broker_gateway.clock import now_ms
-from broker_gateway.delivery.handles import encode_handle
+from broker_gateway.delivery.handles import encode_handle, new_delivery_id
 from broker_gateway.delivery.queue_delivery import InFlight, Plan, QueueDelivery, QueueKey, Status
 from broker_gateway.delivery.retry_topics import RetryQueues, handle_queue
 from broker_gateway.delivery.table import DeliveryTable
@@ -137,7 +136,7 @@ class Taker:
         if not poll.left:
             poll.failed = None
             poll.left = self._queues(poll)
-            poll.delivery_id = int.from_bytes(os.urandom(8), "big")
+            poll.delivery_id = new_delivery_id()
         look = _Look(poll, now)
         while poll.left and look.work > 0 and not poll.full:
             each = poll.left[-1]

@@ -301,7 +301,7 @@ def test_what_a_4x_consumer_gave_back_is_received(tmp_path: Path) -> None:
         printed = peer.java(Path(__file__).with_name("SendBack.java"), name_server, "orders", "readers", "10")
         sent = [line for line in printed.splitlines() if re.fullmatch(r"[0-9A-F]{32,64}", line)]
         assert len(sent) == 10
-        time.sleep(15)  # more than their delay level's 10 s
+        time.sleep(35)  # more than their delay level's 30 s
         peer.terminate()
     taken = run("store", "import", str(peer.store))
     assert taken["retries_moved"] == 10

@@ -95,3 +95,32 @@ def test_a_restart_keeps_what_was_given_back_and_what_was_suspended(crash: bool,
     machine.receive("often", "two", "a", 5, 1000)
     assert {each.attempt for each in machine.handles} == {1}
     machine.teardown()
+
+
+def test_found_a_returned_message_whose_time_was_over_returned_again_by_a_crash() -> None:
+    machine = DeliveryMachine()
+    machine.start(2048)
+    machine.send(["a"])
+    machine.wait("often", "one", "*", 500)
+    machine.receive("seldom", "one", "*", 1, 100, gone=True)
+    machine.advance(0.6)
+    machine.restart(crash=True)
+    machine.teardown()
+
+
+@pytest.mark.parametrize("after", range(3))
+def test_found_a_handle_good_again_when_the_dead_letter_of_its_message_could_not_be_stored(
+    after: int,
+) -> None:
+    machine = DeliveryMachine()
+    machine.start()
+    machine.send(["a"])
+    for attempt in range(1, 3):  # the second is the last of `seldom`
+        machine.receive("seldom", "one", "*", 1, 100)
+        assert machine.handles[-1].attempt == attempt
+        machine.break_one("append", after, OSError(errno.ENOSPC, "No space left")) if attempt == 2 else None
+        machine.advance(0.6)
+    machine.give_up(len(machine.handles) - 1)
+    machine.ack([len(machine.handles) - 1])
+    machine.advance(30.0)
+    machine.teardown()

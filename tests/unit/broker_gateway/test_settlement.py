@@ -18,7 +18,7 @@ from broker_gateway.service.settlement import MAX_ACKS_A_CALL
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker
-from lakebroker_testing.messages import ack_request, change_invisible_request, receive_request
+from lakebroker_testing.messages import ack_request, change_invisible_request, dead_letter_request, receive_request
 from store.record import CRC_BYTES, PROPERTIES_MAX_BYTES, Host, PendingRecord, encode_properties
 
 FULL = 1024
@@ -230,6 +230,20 @@ def test_many_dead_letters_that_do_not_fit_have_few_lines(broker: InProcessBroke
         broker.advance(600)
     told = [each for each in logs if "dead-letter" in each["event"]]
     assert [each["times"] for each in told] == [1, 19]
+
+
+def test_a_client_keeps_what_it_could_not_give_up(broker: InProcessBroker) -> None:
+    """For all its time, which is longer than what a move waits, and no longer."""
+    broker.send("orders", b"mine")
+    (message,) = broker.receive("orders", "billing", invisible_ms=60_000)[1]
+    broker.store.inject("append", OSError(errno.ENOSPC, "No space left on device"))
+    request = dead_letter_request("orders", "billing", message)
+    answer = broker.call("ForwardMessageToDeadLetterQueue", request)
+    assert answer.status.code == pb.INTERNAL_SERVER_ERROR
+    broker.advance(59)
+    assert broker.receive("orders", "billing")[1] == []
+    broker.advance(2)
+    assert [each.body for each in broker.receive("orders", "billing")[1]] == [b"mine"]
 
 
 def test_a_disk_that_stays_full_is_told_once(broker: InProcessBroker) -> None:
