@@ -18,7 +18,12 @@ from broker_gateway.service.settlement import MAX_ACKS_A_CALL
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker
-from lakebroker_testing.messages import ack_request, change_invisible_request, dead_letter_request, receive_request
+from lakebroker_testing.messages import (
+    ack_request,
+    change_invisible_request,
+    dead_letter_request,
+    receive_request,
+)
 from store.record import CRC_BYTES, PROPERTIES_MAX_BYTES, Host, PendingRecord, encode_properties
 
 FULL = 1024
