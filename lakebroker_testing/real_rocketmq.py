@@ -238,7 +238,9 @@ class RocketMQ:
             )
         except subprocess.TimeoutExpired as error:
             printed = b"".join(each for each in (error.stdout, error.stderr) if each).decode(errors="replace")
-            raise ProcessError(f"{source.name} did not end in {timeout_s:.0f} s: {printed[-2000:]}") from error
+            raise ProcessError(
+                f"{source.name} did not end in {timeout_s:.0f} s: {printed[-2000:]}"
+            ) from error
         if done.returncode:
             raise ProcessError(f"{source.name}: {done.stdout[-1000:]}{done.stderr[-2000:]}")
         return done.stdout
