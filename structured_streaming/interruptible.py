@@ -115,7 +115,8 @@ def started(start: Callable[[], SparkSession]) -> SparkSession:
 
 
 def of_jobs(session: SparkSession, work: Callable[[], T]) -> tuple[T, int]:
-    """As `interruptible`; Spark's jobs are cancelled at a signal. Where it raises Abandoned, the JVM is ended.
+    """As `interruptible`; Spark's jobs are cancelled at a signal. Where it raises Abandoned, the JVM is ended, whatever
+    signals come meanwhile.
 
     Raises LakeError when the JVM does not answer.
     """
@@ -138,7 +139,8 @@ def of_jobs(session: SparkSession, work: Callable[[], T]) -> tuple[T, int]:
     except Abandoned:
         jvm = jvm_of(session)
         if jvm is not None:
-            _end(jvm)
+            with _ignored_signals():
+                _end(jvm)
         raise
 
 
@@ -162,6 +164,17 @@ def _end(process: subprocess.Popen[Any]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def _ignored_signals() -> Iterator[None]:
+    """Within, which is short, signals do nothing."""
+    before = [signal.signal(number, signal.SIG_IGN) for number in _NUMBERS]
+    try:
+        yield
+    finally:
+        for number, handler in zip(_NUMBERS, before, strict=True):
+            signal.signal(number, handler)
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Statements of SQL, divided by semicolons where Spark's lexer sees one.
 
 A semicolon in a text, a quoted name, a comment or between dollar signs divides nothing. Nor does one in a block (`BEGIN`,
-or a label and `BEGIN`): that ends with its own `END`, a label or none, and a semicolon. A name `end` that stands right before a
-semicolon ends it too; Spark refuses both halves then.
+or a label and `BEGIN`): that ends with its own `END`, a label or none, and a semicolon. BEGIN and END are such where a
+statement of a block begins, and BEGIN behind a handler's conditions; elsewhere they are names, or of a CASE.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _BOUND = re.compile(r"/\*(?!\+)|\*/")
-_NOT_A_BLOCK = ("IF", "LOOP", "WHILE", "REPEAT", "FOR")
-"""What `END` ends beside BEGIN and CASE, whose beginnings are not counted."""
+_NOT_A_BLOCK = ("IF", "LOOP", "WHILE", "REPEAT", "FOR", "CASE")
+"""What `END` ends beside BEGIN."""
+_BEFORE_A_STATEMENT = (";", ":", "BEGIN", "THEN", "ELSE", "DO", "LOOP", "REPEAT")
+_BEHIND_A_NAME = ("END", "WHEN", "ELSE")
+"""Of a CASE: what was before them is a value, not a block."""
 
 
 def statements(text: str) -> list[str]:
@@ -75,11 +78,23 @@ def _ends(words: Sequence[str]) -> bool:
 
 
 def _open_blocks(words: Sequence[str]) -> int:
-    depth, before = 0, ""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        if word in ("BEGIN", "CASE") and before != "END":
-            depth += 1
-        elif word == "END" and following not in _NOT_A_BLOCK:
+    """How many blocks the words begin and do not end."""
+    depth, first, before = 0, 0, ";"
+    for at, (word, following) in enumerate(zip(words, [*words[1:], ""], strict=True)):
+        begins = before in _BEFORE_A_STATEMENT
+        if begins:
+            first = at
+        if word == "BEGIN" and (begins or _is_handler(words[first:at])):
+            is_value = before in ("THEN", "ELSE") and following in _BEHIND_A_NAME
+            depth += not is_value
+            before = "" if is_value else word
+            continue
+        if word == "END" and begins and following not in _NOT_A_BLOCK:
             depth -= 1
         before = word
     return depth
+
+
+def _is_handler(words: Sequence[str]) -> bool:
+    """Whether a statement begins as `DECLARE EXIT HANDLER FOR ...` does."""
+    return words[:1] == ["DECLARE"] and words[2:3] == ["HANDLER"]

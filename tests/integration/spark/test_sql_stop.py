@@ -172,3 +172,17 @@ def test_ctrl_c_leaves_the_interactive_session_as_it_was(lake: Path) -> None:
         terminal.until(PROMPT)
         terminal.type("\x04")
         assert process.wait(PATIENCE_S) == 0
+
+
+def test_ctrl_c_again_and_again_ends_a_session_whose_jvm_hangs(lake: Path) -> None:
+    with on_a_terminal("sql", "--lake", str(lake)) as (process, terminal):
+        terminal.until(PROMPT)
+        terminal.type(f"SELECT 'beg' || 'un' AS a; {ENDLESS};\n")
+        terminal.until("begun")
+        (jvm,) = [pid for pid in children(process.pid) if Path(f"/proc/{pid}/comm").read_text() == "java\n"]
+        os.kill(jvm, signal.SIGSTOP)
+        for _ in range(4):  # the JVM is ended from the second on, and has some seconds for it
+            terminal.type("\x03")
+            time.sleep(0.7)
+        assert process.wait(PATIENCE_S) == 130
+        assert not Path(f"/proc/{jvm}").exists()

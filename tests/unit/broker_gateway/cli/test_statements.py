@@ -46,6 +46,25 @@ from broker_gateway.cli.statements import divided, statements
             "a: begin if x then y; end if; begin z; end; select case when 1 then 2 end; end a; x",
             ["a: begin if x then y; end if; begin z; end; select case when 1 then 2 end; end a", "x"],
         ),
+        ("begin select x as end; select 2; end; x", ["begin select x as end; select 2; end", "x"]),
+        ("begin select begin; delete from end; end; x", ["begin select begin; delete from end; end", "x"]),
+        (
+            "begin select case when a then begin end; end; x",
+            ["begin select case when a then begin end; end", "x"],
+        ),
+        (
+            "begin case when a then select 1; else begin end; end case; end; x",
+            ["begin case when a then select 1; else begin end; end case; end", "x"],
+        ),
+        (
+            "begin declare exit handler for sqlexception begin select 1; end; select 2; end; x",
+            ["begin declare exit handler for sqlexception begin select 1; end; select 2; end", "x"],
+        ),
+        (
+            "begin l: while a do begin select 1; end; end while l; end; x",
+            ["begin l: while a do begin select 1; end; end while l; end", "x"],
+        ),
+        ("begin begin end; end; x", ["begin begin end; end", "x"]),
         ("'" + r"\'" * 100_000 + "\\", ["'" + r"\'" * 100_000 + "\\"]),
         ("/* x */" + " " * 100_000 + "select 1", ["/* x */" + " " * 100_000 + "select 1"]),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
 import pytest
@@ -34,28 +33,44 @@ def left(share: Share) -> float:
     return share.until(0.0)
 
 
+class Clock:
+    """Time that passes where somebody works, and nowhere else."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("broker_gateway.transport.http2.pace.time", made)
+    return made
+
+
 class Backlog:
     """A connection that has more to do than there is time in a turn, `left` times."""
 
-    def __init__(self, host: str, pace: Pace, order: list[str], left: int) -> None:
+    def __init__(self, host: str, pace: Pace, order: list[str], left: int, clock: Clock) -> None:
         self.host = host
-        self._pace, self._order, self._left = pace, order, left
+        self._pace, self._order, self._left, self._clock = pace, order, left, clock
 
     def go_on(self, until: float) -> None:
-        while time.monotonic() < until:
-            time.sleep(A_WHILE_S)
+        self._clock.now = max(self._clock.now, until) + A_WHILE_S
         self._order.append(self.host)
         self._left -= 1
         if self._left:
             self._pace.defer(self)
 
 
-def test_addresses_take_turns_however_many_connections_one_has() -> None:
+def test_addresses_take_turns_however_many_connections_one_has(clock: Clock) -> None:
     async def run() -> list[str]:
         pace, order = Pace(Turn()), list[str]()
         for _ in range(50):
-            pace.defer(Backlog("one", pace, order, 4))
-        pace.defer(Backlog("other", pace, order, 10))
+            pace.defer(Backlog("one", pace, order, 4, clock))
+        pace.defer(Backlog("other", pace, order, 10, clock))
         await turns_until(lambda: len(order) == 210)
         return order
 
@@ -65,12 +80,12 @@ def test_addresses_take_turns_however_many_connections_one_has() -> None:
 
 
 def test_an_address_that_waits_longer_costs_a_turn_the_same_however_many_connections_it_has(
-    monkeypatch: pytest.MonkeyPatch,
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> int:
         pace, order = Pace(Turn()), list[str]()
         for _ in range(5000):
-            pace.defer(Backlog("one", pace, order, 1))
+            pace.defer(Backlog("one", pace, order, 1, clock))
         asked = 0
         until = Share.until
 
@@ -89,12 +104,12 @@ def test_an_address_that_waits_longer_costs_a_turn_the_same_however_many_connect
     assert asyncio.run(run()) < 50
 
 
-def test_an_address_that_took_too_much_of_a_turn_waits_longer() -> None:
+def test_an_address_that_took_too_much_of_a_turn_waits_longer(clock: Clock) -> None:
     async def run() -> list[str]:
         pace, order = Pace(Turn()), list[str]()
         pace.share("one").took(1.0)
-        pace.defer(Backlog("one", pace, order, 1))
-        pace.defer(Backlog("other", pace, order, 100))
+        pace.defer(Backlog("one", pace, order, 1, clock))
+        pace.defer(Backlog("other", pace, order, 100, clock))
         await turns_until(lambda: len(order) == 101)
         return order
 
