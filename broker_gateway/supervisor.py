@@ -12,7 +12,6 @@ their standard input tells them that the supervisor is gone: they stop then.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -31,7 +30,7 @@ from broker_gateway.errors import HostError, OptionError, StartError, reason
 from broker_gateway.logs import configure_logs
 from broker_gateway.registration.options import local_address
 from broker_gateway.stop_signals import Signals
-from store.claim import PROCESSES_FOLDER, holds_store, stores_inside
+from store.claim import PROCESSES_FOLDER, holds_store, lock_processes, stores_inside
 
 log = structlog.get_logger(__name__)
 
@@ -120,7 +119,7 @@ def supervise(config: GatewayConfig, arguments: list[str], processes: int) -> in
         children.append(_Child(options["brokerName"], command, Path(options["lakePortFile"])))
     with _usable(root):
         folder.mkdir(parents=True, exist_ok=True)
-        locked = _lock(folder)
+        locked = _lock(root)
         (folder / PEERS_FILE).unlink(missing_ok=True)
     try:
         end_s = config.proxy.grpc_shutdown_time_seconds + _END_S
@@ -140,16 +139,13 @@ def _usable(root: Path) -> Iterator[None]:
         ) from error
 
 
-def _lock(folder: Path) -> int:
-    """A descriptor that keeps other supervisors out of the folder until it is closed. Raises HostError, OSError."""
-    locked = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(locked)
+def _lock(root: Path) -> int:
+    """What keeps other brokers out of the folder until it is closed. Raises HostError, OSError."""
+    locked = lock_processes(root)
+    if locked is None:
         raise HostError(
-            f"another `lakebroker gateway --processes` runs in {folder.parent}; stop it, or give another folder (--store)"
-        ) from None
+            f"another `lakebroker gateway --processes` runs in {root}; stop it, or give another folder (--store)"
+        )
     return locked
 
 
@@ -238,12 +234,12 @@ class _Supervisor:
                     child.started_at = now
             return None
         ended = child.process.poll()
+        if not child.ports and child.port_file.exists():  # also of one that died right behind it
+            with self._tried(f"the ports of {child.name} cannot be read"):
+                child.ports = json.loads(child.port_file.read_text())
+                child.served = True
         if ended is None:
-            if not child.ports and child.port_file.exists():
-                with self._tried(f"the ports of {child.name} cannot be read"):
-                    child.ports = json.loads(child.port_file.read_text())
-                    child.served = True
-            elif child.ports and now - child.started_at > _STABLE_S:
+            if child.ports and now - child.started_at > _STABLE_S:
                 child.wait_s = _FIRST_WAIT_S
             return None
         if not child.served:
@@ -275,11 +271,18 @@ class _Supervisor:
         self._announced = serving
 
     def _end(self) -> int:
-        """SIGTERM to all, SIGKILL to those that have not ended long after it; their worst exit status."""
+        """The end of their input for all, SIGKILL for those that have not ended long after it; their worst exit status.
+
+        No signal to one that serves: it may have got one already, with its control group, and a second one, by us who
+        come late, would end it at once.
+        """
         running = {child.name: child.process for child in self._children if child.process is not None}
-        for process in running.values():
-            if process.poll() is None:
-                process.terminate()
+        for child in self._children:
+            if child.process is not None and child.process.stdin is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    child.process.stdin.close()
+                if not child.ports and child.process.poll() is None:
+                    child.process.terminate()
         until = time.monotonic() + self._end_s
         while left := {name: each for name, each in running.items() if each.poll() is None}:
             if self._at_once or time.monotonic() > until:

@@ -16,6 +16,7 @@ must be no other store's (see `owner.py`), and segments there are taken only by 
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Sequence, Set
 from pathlib import Path
@@ -58,6 +59,10 @@ def check_folders(root: Path, log_folders: Sequence[Path] = ()) -> None:
             folder.name for folder in log_folders if folder.absolute().parent == root.absolute()
         }
         inside = stores_inside(root)
+        if _supervised(root):
+            raise ForeignFolderError(
+                f"several brokers run in {root} (--processes); stop them, or give another folder (storePathRootDir)"
+            )
         if not inside and _is_left_over(root / PROCESSES_FOLDER):
             ours |= {PROCESSES_FOLDER}
         _refuse(
@@ -83,6 +88,30 @@ def check_folders(root: Path, log_folders: Sequence[Path] = ()) -> None:
 def holds_store(root: Path) -> bool:
     """Whether a store is in `root` itself, ours or a real broker's."""
     return any((root / mark).exists() for mark in _MARKS)
+
+
+def lock_processes(root: Path) -> int | None:
+    """A descriptor that keeps other supervisors of several brokers, and a single broker, out of `root` until it is closed;
+    None when another one has it. Raises OSError, when there is no folder for them in it, too."""
+    locked = os.open(root / PROCESSES_FOLDER, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(locked)
+        return None
+    except BaseException:
+        os.close(locked)
+        raise
+    return locked
+
+
+def _supervised(root: Path) -> bool:
+    if not (root / PROCESSES_FOLDER).is_dir():
+        return False
+    locked = lock_processes(root)
+    if locked is not None:
+        os.close(locked)
+    return locked is None
 
 
 def _is_left_over(folder: Path) -> bool:

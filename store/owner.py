@@ -10,16 +10,21 @@ It is a folder, since a real broker passes over those, but starts on no file tha
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from store.errors import ForeignFolderError, StoreDamagedError
 from store.permissions import OWNER_FOLDER, open_new
 from store.recovery import IDENTITY_FILE, LOCK_FILE, Identity, lock_file
-from store.segment import make_folder, sync_folder
+from store.segment import list_segments, make_folder, sync_folder
+
+log = logging.getLogger(__name__)
 
 OWNER_FILE = "owner.json"
 _OWN = "give this store {} of its own (storePathCommitLog)"
@@ -79,16 +84,18 @@ def check_owners(root: Path, identity: Identity | None, folders: Iterable[Path])
 def lock_folders(root: Path, folders: Iterable[Path]) -> list[int]:
     """Locks the folders outside of the root, which are made; returns the descriptors, which must stay open.
 
-    Raises StoreLockedError, OSError; then none is locked.
+    One with segments and no room for the lock goes without: only a start can make room. Raises StoreLockedError, OSError;
+    then none is locked.
     """
     locked: list[int] = []
     try:
         for folder in outside(root, folders):
-            make_folder(folder / OWNER_FOLDER)
             refused = (
                 f"another process has {folder}, a folder of the log; stop it, or {_OWN.format('a folder')}"
             )
-            locked.append(lock_file(folder / OWNER_FOLDER / LOCK_FILE, refused))
+            with _room_missing(folder):
+                make_folder(folder / OWNER_FOLDER)
+                locked.append(lock_file(folder / OWNER_FOLDER / LOCK_FILE, refused))
     except BaseException:
         for fd in locked:
             os.close(fd)
@@ -97,15 +104,31 @@ def lock_folders(root: Path, folders: Iterable[Path]) -> list[int]:
 
 
 def mark_folders(root: Path, identity: Identity, folders: Iterable[Path]) -> None:
-    """Writes the mark of each folder outside of the root that has none, whole or not at all. Raises OSError."""
+    """Writes the mark of each folder outside of the root that has none, whole or not at all; the next start does it where
+    there is no room. Raises OSError."""
     for folder in outside(root, folders):
         path = folder / OWNER_FOLDER / OWNER_FILE
         if path.exists():
             continue
-        staged = path.with_suffix(".tmp")
-        with open_new(staged, "w") as file:
-            json.dump(Owner(identity.log_id, identity.broker, str(root.absolute()))._asdict(), file)
-            file.flush()
-            os.fsync(file.fileno())
-        staged.rename(path)
-        sync_folder(path.parent)
+        with _room_missing(folder):
+            staged = path.with_suffix(".tmp")
+            with open_new(staged, "w") as file:
+                json.dump(Owner(identity.log_id, identity.broker, str(root.absolute()))._asdict(), file)
+                file.flush()
+                os.fsync(file.fileno())
+            staged.rename(path)
+            sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def _room_missing(folder: Path) -> Iterator[None]:
+    """A full disk is no error within, where the folder has segments, whose retention makes room."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not list_segments(folder):
+            raise
+        log.warning(
+            "%s has no room for what says whose it is (%s); the next start tries again. Give it to no other store",
+            *(folder, error.strerror),
+        )

@@ -175,10 +175,12 @@ def check_end(root: Path, identity: Identity, folders: Sequence[Path], flushed_o
     else:
         first = f"{end:020d} to" if found else "up to"
         lost = f"segments {first} {last:020d} are missing or empty; restore them"
+    named = ",".join(map(str, folders))
+    given = "" if list(folders) == [root / COMMIT_LOG_FOLDER] else f" and set storePathCommitLog={named}"
     raise StoreDamagedError(
         f"the log in {', '.join(map(str, folders))} ends at physical offset {end}, but up to {flushed_offset} it was on "
         f"disk: {lost} from a copy. To go on without {'its' if found and last == end else 'their'} messages, remove "
-        f"{root / IDENTITY_FILE}: the log gets another id then, and a lake keeps it beside the old one"
+        f"{root / IDENTITY_FILE}{given}: the log gets another id then, and a lake keeps it beside the old one"
     )
 
 

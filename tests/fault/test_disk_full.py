@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -144,6 +145,35 @@ def test_no_room_at_all_and_a_start_without_it(tmp_path: Path, disk: SmallDisk) 
         assert sends_again(client)
         assert len(take_all(client)) == 1
         client.channel.close()
+        assert gateway.terminate() == 0
+
+
+def test_a_log_of_before_that_has_no_room_to_say_whose_it_is(tmp_path: Path, disk: SmallDisk) -> None:
+    """Only a start can make room in it."""
+    options = {
+        **OPTIONS,
+        "storePathRootDir": str(tmp_path / "root"),
+        "storePathCommitLog": str(disk.folder / "log"),
+        "mappedFileSizeCommitLog": str(SEGMENT),
+    }
+    with Gateway(tmp_path / "gateway", wrapper=disk.wrapper, **options) as gateway:
+        client = Client(gateway.address)
+        sent = {client.send("t", BODY).entries[0].message_id for _ in range(5)}
+        client.channel.close()
+        assert gateway.terminate() == 0
+        owner = disk.path("log/.lakebroker/owner.json")
+        shutil.rmtree(owner.parent)
+        disk.fill()
+        gateway.start()
+        client = Client(gateway.address)
+        assert take_all(client) == sent
+        client.channel.close()
+        assert "has no room for what says whose it is" in gateway.log.read_text()
+        assert gateway.terminate() == 0
+        assert not owner.exists()
+        disk.path("ballast").unlink()
+        gateway.start()
+        assert owner.exists()
         assert gateway.terminate() == 0
 
 

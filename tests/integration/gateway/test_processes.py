@@ -23,6 +23,7 @@ from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT, Gateway, command
 from lakebroker_testing.official_client import OfficialClient
 from store.recovery import IDENTITY_FILE
+from tests.raw_peer import RawPeer
 
 
 class Host:
@@ -191,6 +192,23 @@ def test_a_signal_to_the_process_group_stops_all_in_an_orderly_way(host: Host, n
     os.killpg(host.process.pid, number)
     assert host.process.wait(60) == 0
     assert host.log.read_text().count(" stopped ") == 2
+    assert not list(host.stores.glob("*/abort"))
+
+
+def test_brokers_that_got_the_signal_already_are_let_end(host: Host) -> None:
+    """As in a control group, of a host so busy that the supervisor looks late."""
+    first, _ = host.brokers()
+    with RawPeer(f"127.0.0.1:{first['grpc']}") as peer:  # the broker waits for its call
+        method = "/apache.rocketmq.v2.MessagingService/Telemetry"
+        peer.send(peer.request(1, method, None, ("x-mq-client-id", "c")))
+        host.process.send_signal(signal.SIGSTOP)
+        for each in (*host.brokers(), {"pid": host.process.pid}):
+            os.kill(each["pid"], signal.SIGTERM)
+        time.sleep(2)
+        assert Path(f"/proc/{first['pid']}").exists()
+        host.process.send_signal(signal.SIGCONT)
+        assert host.process.wait(60) == 0
+    assert "second signal" not in host.log.read_text()
     assert not list(host.stores.glob("*/abort"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from store.claim import lock_processes
 from store.errors import ForeignFolderError, StoreDamagedError
 from store.message_store import MessageStore
 from store.record import Host, PendingRecord
@@ -327,6 +329,16 @@ def test_a_mark_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         open_store(tmp_path / "f1", (log,))
     mark.unlink()
     written(tmp_path / "f1", log)
+
+
+def test_several_brokers_that_are_started_keep_a_single_one_out(tmp_path: Path) -> None:
+    (tmp_path / "processes").mkdir()
+    locked = lock_processes(tmp_path)
+    assert locked is not None
+    with pytest.raises(ForeignFolderError, match=r"several brokers run in .* stop them, or give another"):
+        open_store(tmp_path)
+    os.close(locked)
+    open_store(tmp_path).close()
 
 
 @pytest.mark.parametrize(
