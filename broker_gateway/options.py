@@ -24,7 +24,7 @@ from broker_gateway.errors import OptionError, reason
 
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
 """Java's; str.splitlines knows more, which may stand in a value."""
-_RANGE = ("greater_than_equal", "less_than_equal", "enum", "literal_error")
+_RANGE = ("greater_than_equal", "less_than_equal", "enum", "literal_error", "string_pattern_mismatch")
 """Errors that say no more than what is allowed."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 
