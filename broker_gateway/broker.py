@@ -108,6 +108,7 @@ class Broker:
         self.wakeups: Wakeups[Poll] = Wakeups(
             partial(self.turn.add, Stage.WAKE), self.deliveries.offers.appended
         )
+        store.on_appended(self.wakeups.arrived)
         resources = Resources(config, self.catalog)
         mover = DeadLetterMover(store, resources, self.journal, self.wakeups, metrics)
         self._redelivery = Redelivery(
@@ -137,7 +138,6 @@ class Broker:
             config,
             store,
             resources,
-            self.wakeups,
             self.turn,
             metrics,
             self.minutes,

@@ -51,7 +51,7 @@ class Summary:
 
 def summarize(reader: LogReader, progress: Callable[[int, int], None] = lambda done, total: None) -> Summary:
     """Reads the headers of the whole log. `progress(done, total)` in bytes."""
-    result = Summary(reader.min_offset, reader.flushed_offset)
+    result = Summary(reader.min_offset, reader.readable_offset)
     for found, stop in _scans(reader):
         result.records += len(found)
         result.damaged += len(found.bad_offset)
@@ -74,9 +74,9 @@ def summarize(reader: LogReader, progress: Callable[[int, int], None] = lambda d
 
 def record_at(reader: LogReader, offset: int) -> Record:
     """The record that begins at a physical offset. Raises OffsetOutOfRangeError, RecordError."""
-    _, data, _ = next(reader.read_chunks(offset, reader.flushed_offset, 1), (0, memoryview(b""), 0))
+    _, data, _ = next(reader.read_chunks(offset, reader.readable_offset, 1), (0, memoryview(b""), 0))
     if not len(data):
-        raise RecordError(f"no record at physical offset {offset}: the log ends at {reader.flushed_offset}")
+        raise RecordError(f"no record at physical offset {offset}: the log ends at {reader.readable_offset}")
     try:
         return decode_record(data, 0, offset)
     except RecordError as error:
@@ -88,7 +88,9 @@ def _why_none(reader: LogReader, offset: int) -> str | None:
     """Why no record begins at an offset of the log; None when one does. Walks the headers of its segment up to there."""
     start, size, _ = next(each for each in reversed(reader.segments()) if each[0] <= offset)
     before = None
-    for begin, data, stop in reader.read_chunks(start, min(start + size, reader.flushed_offset), CHUNK_BYTES):
+    for begin, data, stop in reader.read_chunks(
+        start, min(start + size, reader.readable_offset), CHUNK_BYTES
+    ):
         found = scan(data, begin, verify_crc=False, segment_size=reader.segment_size)
         number = int(np.searchsorted(found.physical_offset, offset, side="right")) - 1
         if number >= 0:
@@ -117,7 +119,7 @@ def find_records(
     """Records by key or message id (the client's, or the one made of host and offset), in log order."""
     wanted = (key or message_id or "").encode()
     by_offset = _offset_of(message_id) if message_id is not None else None
-    total = reader.flushed_offset - reader.min_offset
+    total = reader.readable_offset - reader.min_offset
     for found, stop in _scans(reader):
         for row in _rows_with(found, wanted, by_offset):
             start = int(found.rows[row, 0])
@@ -139,7 +141,7 @@ def find_records(
 
 
 def _scans(reader: LogReader) -> Iterator[tuple[Scan, int]]:
-    for begin, data, stop in reader.read_chunks(reader.min_offset, reader.flushed_offset, CHUNK_BYTES):
+    for begin, data, stop in reader.read_chunks(reader.min_offset, reader.readable_offset, CHUNK_BYTES):
         yield scan(data, begin, verify_crc=False, segment_size=reader.segment_size), stop
 
 

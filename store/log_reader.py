@@ -53,8 +53,8 @@ class LogReader:
         return self._segment_size
 
     @property
-    def flushed_offset(self) -> int:
-        """The end for readers."""
+    def readable_offset(self) -> int:
+        """The end for who reads the log, as the broker published it."""
         self._unmap_deleted()
         if self._published:
             return read_flushed(self._root / FLUSHED_FILE) or 0
@@ -68,10 +68,10 @@ class LogReader:
         return self.min_offset
 
     def unflushed(self) -> Iterator[Scan]:
-        """Whole records behind the flushed offset, as far as the next start of the broker would keep them."""
+        """Whole records behind the readable offset, as far as the next start of the broker would keep them."""
         if not self._published:
             return  # the end is that of the records
-        at = self.flushed_offset
+        at = self.readable_offset
         for start, path in self._found():
             if start + path.stat().st_size <= at:
                 continue

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -60,6 +61,11 @@ from store.self_check import SegmentFile, SelfCheck
 from store.time_search import BoundaryType
 
 __all__ = ["Appended", "FlushMode", "MessageStore", "Removed"]
+
+
+log = logging.getLogger(__name__)
+AppendListener = Callable[[str, Set[int]], None]
+"""Told of a topic, and the ids of its queues that have something new."""
 
 
 class Appended(NamedTuple):
@@ -121,6 +127,7 @@ class MessageStore:
         self._closed = False
         self._disk_refusal: str | None = None
         self._unindexed: StoreReadOnlyError | None = None
+        self._listeners: list[AppendListener] = []
         flusher.on_flushed = lambda offset: checkpoint.flushed(self._last_timestamp, offset)
 
     @classmethod
@@ -266,7 +273,13 @@ class MessageStore:
 
     @property
     def flushed_offset(self) -> int:
+        """What is below it survives the host."""
         return self._flusher.flushed_offset
+
+    @property
+    def readable_offset(self) -> int:
+        """The end for who reads the log: what is behind it may still be lost. Replicas will part it from what is flushed."""
+        return self.flushed_offset
 
     def append(self, records: Sequence[PendingRecord]) -> list[Appended]:
         """Appends all of the records or none. Raises StoreReadOnlyError, RecordTooLargeError, RecordError, OSError."""
@@ -285,8 +298,7 @@ class MessageStore:
                 next_offset = following.get(key)
                 if next_offset is None:
                     next_offset = index.max_offset(record.topic, record.queue_id)
-                listed = (record.sys_flag & SYS_TRANSACTION_MASK) in (0, SYS_COMMIT)
-                following[key] = next_offset + listed
+                following[key] = next_offset + _listed(record)
                 queue_offsets.append(next_offset)
         appended = []
         placed = self._log.append(records, queue_offsets, now)
@@ -305,6 +317,7 @@ class MessageStore:
                 appended.append(Appended(offset, size, queue_offset, now))
         except Exception as error:
             raise self._not_indexed(placed[0].physical_offset) from error
+        self._announce((record.topic, record.queue_id) for record in records if _listed(record))
         return appended
 
     def append_columns(self, batches: Sequence[PendingColumns]) -> list[int]:
@@ -333,7 +346,26 @@ class MessageStore:
                 offset = index.put_columns(batch.topic, batch.queue_id, first, offset, some, codes)
         except Exception as error:
             raise self._not_indexed(offset) from error
+        self._announce(following)
         return queue_offsets
+
+    def on_appended(self, listener: AppendListener) -> None:
+        """Has a listener told of what is appended from now on, behind the index and by the thread that appends.
+
+        What it raises is logged, and changes nothing for the append or the other listeners.
+        """
+        self._listeners.append(listener)
+
+    def _announce(self, queues: Iterable[tuple[str, int]]) -> None:
+        appended: dict[str, set[int]] = {}
+        for topic, queue_id in queues:
+            appended.setdefault(topic, set()).add(queue_id)
+        for topic, queue_ids in appended.items():
+            for listener in self._listeners:
+                try:
+                    listener(topic, queue_ids)
+                except Exception:
+                    log.exception("a listener was not told of what was appended to topic %s", topic)
 
     def _not_indexed(self, offset: int) -> StoreReadOnlyError:
         """Records in the log that their queue does not have: what came behind them would get their queue offsets."""
@@ -504,6 +536,11 @@ class MessageStore:
             self._writer.close()
             self._checkpoint.close()
             (self.root / ABORT_FILE).unlink(missing_ok=True)
+
+
+def _listed(record: PendingRecord) -> bool:
+    """Whether its queue has an entry of it: not of the half of a transaction."""
+    return (record.sys_flag & SYS_TRANSACTION_MASK) in (0, SYS_COMMIT)
 
 
 def _with_folders(root: Path, identity: Identity, every: Sequence[Path]) -> Identity:

@@ -90,7 +90,7 @@ def rebuild(
     Raises OSError; then the old folders are as they were.
     """
     result = Rebuilt()
-    start, end = reader.min_offset, reader.flushed_offset
+    start, end = reader.min_offset, reader.readable_offset
     queues = _Queues(
         _fresh(root / "consumequeue.new"), units_per_file, _MultiDispatch(enable_multi_dispatch, enable_lmq)
     )

@@ -39,7 +39,7 @@ def verify(
 
     With `queue_offsets` those of a queue must grow; a real broker begins anew when a topic is made again.
     """
-    result = Verified(reader.min_offset, reader.flushed_offset)
+    result = Verified(reader.min_offset, reader.readable_offset)
     total = result.max_offset - result.min_offset
     last: dict[tuple[str, int], int] = {}
     for begin, data, stop in reader.read_chunks(result.min_offset, result.max_offset, CHUNK_BYTES):

@@ -29,7 +29,7 @@ def expected_keys(*stores: Path) -> dict[str, Keys]:
     expected: dict[str, Keys] = {table.name: Counter() for table in DATA_TABLES}
     for store in stores:
         reader = LogReader(store)
-        for offset, data, _ in reader.read_chunks(reader.min_offset, reader.flushed_offset, 1 << 30):
+        for offset, data, _ in reader.read_chunks(reader.min_offset, reader.readable_offset, 1 << 30):
             found = scan(data, offset)
             records = Records(reader.broker, reader.log_id, found)
             for table, parts in rows_of(records):

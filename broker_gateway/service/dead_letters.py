@@ -105,7 +105,6 @@ class DeadLetterMover:
             return None
         self._settle(state, message, events.DEAD_LETTERED, client_id)
         self._metrics.dead_lettered(subscribed_topic(state.key), state.key.group, 1)
-        self._wakeups.arrived(dead_letter_topic(state.key.group), (_QUEUE,))
         return None
 
     def _refused(self, state: QueueDelivery, message: InFlight, error: Exception) -> int:

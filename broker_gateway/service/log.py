@@ -42,7 +42,7 @@ class LogService:
         if request.wait_ms > 0:
             loop = asyncio.get_running_loop()
             until = loop.time() + min(request.wait_ms, MAX_WAIT_MS) / 1000
-            while store.flushed_offset <= request.after_offset and loop.time() < until:
+            while store.readable_offset <= request.after_offset and loop.time() < until:
                 store.request_flush()
                 await asyncio.sleep(_LOOK_S)
         else:
@@ -52,7 +52,7 @@ class LogService:
             broker=store.broker,
             log_id=store.log_id,
             min_offset=store.min_offset,
-            flushed_offset=store.flushed_offset,
+            readable_offset=store.readable_offset,
             max_offset=store.max_offset,
             segment_size=store.segment_size,
             delay_level_ms=self._delay_level_ms,
@@ -108,13 +108,13 @@ class LogService:
         self._access.check(context)
         self._check_log(log_id)
         store = self._store
-        if not store.min_offset <= start <= end <= store.flushed_offset:
+        if not store.min_offset <= start <= end <= store.readable_offset:
             raise RpcError(
                 "OUT_OF_RANGE",
-                f"range {start} to {end} is outside of the flushed log, {store.min_offset} to {store.flushed_offset}",
+                f"range {start} to {end} is outside of the readable log, {store.min_offset} to {store.readable_offset}",
             )
         for offset in (start, end):
-            if offset != store.flushed_offset and not store.is_boundary(offset):
+            if offset != store.readable_offset and not store.is_boundary(offset):
                 raise RpcError(
                     "OUT_OF_RANGE", f"physical offset {offset} is within a record; give where one begins"
                 )

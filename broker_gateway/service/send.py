@@ -13,13 +13,12 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
 from broker_gateway.clock import monotonic_s, now_ms
 from broker_gateway.config import GatewayConfig
-from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.extensions import AppendHook, run_append_hook
 from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.metadata.catalog import WRITE, Topic
@@ -72,7 +71,6 @@ class _Call:
 
     answer: Reply[bytes]
     topic: str
-    queue_id: int
     records: list[PendingRecord] | PendingColumns
     message_ids: list[bytes]
     size: int
@@ -88,7 +86,6 @@ class SendService:
         config: GatewayConfig,
         store: MessageStore,
         resources: Resources,
-        wakeups: Wakeups[Any],
         turn: Turn,
         metrics: Metrics,
         minutes: MinuteStatistics,
@@ -97,7 +94,6 @@ class SendService:
     ) -> None:
         self._store = store
         self._resources = resources
-        self._wakeups = wakeups
         self._ends = turn
         self._metrics = metrics
         self._minutes = minutes
@@ -190,7 +186,7 @@ class SendService:
         records.topic = topic.name
         records.tail = self._brokers.encoded(topic.name)
         answer: Reply[bytes] = Reply(None, self._lane, source)
-        return _Call(answer, topic.name, records.queue_id, records, usual.message_ids, size)
+        return _Call(answer, topic.name, records, usual.message_ids, size)
 
     def _plain_call(self, request: bytes, peer: Peer, now: int, source: str) -> _Call:
         """What `send_columns` does for usual requests, for any."""
@@ -216,7 +212,7 @@ class SendService:
             raise
         size = sum([len(record.body) for record in records])
         answer: Reply[bytes] = Reply(None, self._lane, source)
-        return _Call(answer, topic.name, queue_id, records, message_ids, size)
+        return _Call(answer, topic.name, records, message_ids, size)
 
     def _end_turn(self, turn: list[_Call]) -> None:
         """Appends what the calls of a turn brought and answers them."""
@@ -230,7 +226,6 @@ class SendService:
         stored = self._append(turn) if len(turn) == 1 else self._append_kinds(turn)
         if not stored:
             return
-        self._announce(stored)
         if self._sync:
             self._answer_flushed(stored, began)
         else:
@@ -293,17 +288,6 @@ class SendService:
             end = position + len(call.message_ids)
             call.offsets = offsets[position:end]
             position = end
-
-    def _announce(self, stored: list[_Call]) -> None:
-        """Tells who waits that messages arrived; what goes wrong there is no business of those who sent."""
-        arrived = {stored[0].topic: {stored[0].queue_id}}
-        for call in stored[1:]:
-            arrived.setdefault(call.topic, set()).add(call.queue_id)
-        for topic, queue_ids in arrived.items():
-            try:
-                self._wakeups.arrived(topic, queue_ids)
-            except Exception:
-                log.exception("who waits was not told of new messages", topic=topic)
 
     def _held_up(self) -> None:
         """Sends that waited while an append hung are refused, so that their callers go elsewhere at once."""

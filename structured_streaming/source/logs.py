@@ -83,9 +83,9 @@ class FolderLog:
     def describe(self, wait_ms: int = 0, after: int = -1) -> LogState:
         reader, until = self._reader, time.monotonic() + wait_ms / 1000
         try:
-            while reader.flushed_offset <= after and time.monotonic() < until:
+            while reader.readable_offset <= after and time.monotonic() < until:
                 time.sleep(_LOOK_S)
-            start, end, size = reader.min_offset, reader.flushed_offset, reader.segment_size
+            start, end, size = reader.min_offset, reader.readable_offset, reader.segment_size
             return LogState(reader.broker, reader.log_id, start, end, segment_size=size or None)
         except (StoreError, OSError) as error:
             raise SourceError(f"store {self.address}: {error}") from error
@@ -144,7 +144,7 @@ class BrokerLog:
         request = pb.DescribeLogRequest(wait_ms=wait_ms, after_offset=after)
         answer = self._call("DescribeLog", request, pb.DescribeLogResponse, wait_ms)
         levels = tuple(answer.delay_level_ms) or None
-        start, end, size = answer.min_offset, answer.flushed_offset, answer.segment_size
+        start, end, size = answer.min_offset, answer.readable_offset, answer.segment_size
         return LogState(answer.broker, answer.log_id, start, end, levels, size or None)
 
     def split(self, log_id: str, start: int, end: int, max_bytes: int, limit_bytes: int = 0) -> list[int]:

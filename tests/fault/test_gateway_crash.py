@@ -148,7 +148,7 @@ def stored(store: Path) -> Counter[str]:
     """How often each message id stands in the log of a stopped gateway."""
     reader = LogReader(store)
     found: Counter[str] = Counter()
-    for start, data, _ in reader.read_chunks(reader.min_offset, reader.flushed_offset, 16 << 20):
+    for start, data, _ in reader.read_chunks(reader.min_offset, reader.readable_offset, 16 << 20):
         columns = scan(data, start)
         assert not columns.bad_reason
         for begin, length in zip(columns.properties_start, columns.properties_length, strict=True):

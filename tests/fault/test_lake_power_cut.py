@@ -34,7 +34,7 @@ BATCH_BYTES = 15_000
 
 def manifest(lake: Path, reader: LogReader, start: int, end: int) -> list[dict[str, Any]]:
     """A batch of the log's bytes, staged."""
-    part = LogRange("store:x", reader.broker, reader.log_id, start, end, reader.flushed_offset)
+    part = LogRange("store:x", reader.broker, reader.log_id, start, end, reader.readable_offset)
     chunks = ((offset, data) for offset, data, _ in reader.read_chunks(start, end, 1 << 30))
     return [row for batch in stage(str(lake), part, chunks) for row in batch.to_pylist()]
 
@@ -46,7 +46,7 @@ def run(lake: Path, reader: LogReader, reported: Callable[[int], None] = lambda 
     start = progress.offsets.get((reader.broker, reader.log_id), reader.min_offset)
     stops = [stop for stop in progress.stops(reader.broker, reader.log_id) if stop > start]
     sink = DeltaCommitSink(str(lake))
-    for first, last in itertools.pairwise([start, *stops, reader.flushed_offset]):
+    for first, last in itertools.pairwise([start, *stops, reader.readable_offset]):
         cuts = reader.split(first, last, BATCH_BYTES) if first < last else []
         if last in stops:
             cuts = [first, last]

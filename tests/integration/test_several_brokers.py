@@ -103,7 +103,7 @@ def test_a_broker_that_falls_silent_delays_nobody(tmp_path: Path) -> None:
         reading = Reading(reader(*addresses, maxBytesPerTrigger=str(1 << 20), notes=str(notes)))
         assert {part.broker for part in reading.batch()} == {"broker-0", "broker-1"}
         line.silence()
-        (near_end,) = (each.flushed_offset for each in [LogReader(near.store)])
+        (near_end,) = (each.readable_offset for each in [LogReader(near.store)])
         batches = 0
         while reading.offset["broker-1"]["offset"] < near_end:
             parts = reading.batch()
@@ -172,7 +172,7 @@ def test_a_broker_cut_off_in_mid_batch_delays_only_itself(
             "broker-0": max(part.end for part in parts if part.broker == "broker-0"),
             "broker-1": mine[-1].start,
         }
-        ends = {each.broker: each.flushed_offset for each in map(LogReader, (near.store, far.store))}
+        ends = {each.broker: each.readable_offset for each in map(LogReader, (near.store, far.store))}
         while progress(reports)["broker-0"] < ends["broker-0"]:
             parts = reading.batch()
             assert {part.broker for part in parts} <= {"broker-0"}

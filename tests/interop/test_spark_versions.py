@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(900)
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log of ten batches."""
     folder = written(tmp_path_factory.mktemp("store"), "broker-a", RECORDS)
-    assert (BATCHES - 1) * BATCH_BYTES < LogReader(folder).flushed_offset <= BATCHES * BATCH_BYTES
+    assert (BATCHES - 1) * BATCH_BYTES < LogReader(folder).readable_offset <= BATCHES * BATCH_BYTES
     return folder
 
 

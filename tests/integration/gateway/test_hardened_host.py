@@ -27,7 +27,7 @@ from pathlib import Path
 from store.log_reader import LogReader
 from store.scan import scan, split_properties
 reader = LogReader(Path(sys.argv[1]))
-found = [scan(data, at) for at, data, _ in reader.read_chunks(reader.min_offset, reader.flushed_offset, 1 << 20)]
+found = [scan(data, at) for at, data, _ in reader.read_chunks(reader.min_offset, reader.readable_offset, 1 << 20)]
 for each in found:
     split_properties(each)
 print(sum(map(len, found)))

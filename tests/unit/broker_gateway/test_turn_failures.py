@@ -125,7 +125,9 @@ def _at(owner: Any, name: str, *, when: Callable[..., bool] = lambda *a, **k: Tr
 STAGES: dict[str, Break] = {
     "append of all": _at(message_store.MessageStore, "append", when=lambda _, some: len(some) > 1),
     "pages ahead": _at(commit_log.CommitLog, "_prepare"),
-    "arrival": _at(send.Wakeups, "arrived"),
+    "arrival": lambda monkeypatch, broker: monkeypatch.setattr(
+        broker.store, "_listeners", [once(each) for each in broker.store._listeners]
+    ),
     "offer": lambda monkeypatch, broker: monkeypatch.setattr(
         broker.broker.wakeups, "_offer", once(broker.broker.wakeups._offer)
     ),

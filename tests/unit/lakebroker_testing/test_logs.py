@@ -15,7 +15,7 @@ from store.scan import scan
 def found_in(folder: Path) -> tuple[list[int], list[tuple[int, int]]]:
     """Offsets of the good records and (offset, length) of the bad stretches, as a reader by path finds them."""
     reader, good, bad = LogReader(folder), [], []
-    for offset, data, _ in reader.read_chunks(reader.min_offset, reader.flushed_offset, 1 << 30):
+    for offset, data, _ in reader.read_chunks(reader.min_offset, reader.readable_offset, 1 << 30):
         part = scan(data, offset)
         good += part.physical_offset.tolist()
         bad += list(zip(part.bad_offset.tolist(), part.bad_length.tolist(), strict=True))

@@ -102,7 +102,7 @@ def test_the_store_is_read_by_path(store: Path, scanned: Scan) -> None:
     with pytest.raises(StoreDamagedError, match="give broker and log_id"):
         LogReader(store)
     reader = LogReader(store, broker="broker-a", log_id="golden")
-    end = reader.flushed_offset
+    end = reader.readable_offset
     assert (reader.min_offset, end) == (0, scanned.next_offset)
     found = [
         offset

@@ -6,7 +6,7 @@ import shutil
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 from pathlib import Path
 
@@ -228,11 +228,11 @@ def test_readers_see_only_what_is_flushed(tmp_path: Path) -> None:
     store.append(
         [pending(b"x" * 9000) for _ in range(6)]
     )  # within a segment: the index of a full one asks for a flush
-    assert reader.flushed_offset == 0
+    assert reader.readable_offset == 0
     flush(store)
     end = store.max_offset
     store.append([pending()])
-    assert reader.flushed_offset == end
+    assert reader.readable_offset == end
     found = [
         offset
         for start, data, _ in reader.read_chunks(0, end, 20_000)
@@ -241,7 +241,7 @@ def test_readers_see_only_what_is_flushed(tmp_path: Path) -> None:
     assert found == scanned_offsets(store)[:6]
     reader.close()
     store.close()
-    assert LogReader(tmp_path).flushed_offset > end
+    assert LogReader(tmp_path).readable_offset > end
 
 
 def test_the_side_file_is_checked(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_readers_on_other_threads_follow_over_rolls(tmp_path: Path) -> None:
         try:
             while True:
                 last = stop.is_set()
-                end = reader.flushed_offset
+                end = reader.readable_offset
                 for start, data, following in reader.read_chunks(offset, end, 10_000):
                     found = scan(data, start)
                     if found.bad_reason:
@@ -339,7 +339,7 @@ def test_a_log_over_several_folders(tmp_path: Path) -> None:
     store.close()
     assert [[start // SEGMENT for start, _ in list_segments(each)] for each in folders] == [[0, 2, 4], [1, 3]]
     reader = LogReader(tmp_path / "store")
-    found = [offset for offset, _, _ in reader.read_chunks(0, reader.flushed_offset, SEGMENT)]
+    found = [offset for offset, _, _ in reader.read_chunks(0, reader.readable_offset, SEGMENT)]
     assert found == [each.physical_offset for each in placed]
     reader.close()
     # a folder that is no longer wanted stays in the list while it holds segments
@@ -401,3 +401,26 @@ def test_few_pages_wait_for_the_thorough_flush(tmp_path: Path) -> None:
     store.append([pending()])
     wait_until(lambda: store.flushed_offset == store.max_offset)
     store.close()
+
+
+def test_listeners_are_told_of_what_is_in_the_queues(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    told: list[tuple[str, set[int], int]] = []
+
+    def fails(topic: str, queue_ids: Set[int]) -> None:
+        raise ZeroDivisionError
+
+    store.on_appended(fails)
+    store.on_appended(lambda topic, ids: told.append((topic, set(ids), store.index.max_offset(topic, 1))))
+    store.append([pending(queue_id=1), pending(queue_id=2), pending(topic="u"), pending(queue_id=1)])
+    assert told == [("t", {1, 2}, 2), ("u", {0}, 0)]
+    store.append([pending(sys_flag=SYS_PREPARED), pending(queue_id=3, sys_flag=SYS_ROLLBACK)])
+    assert len(told) == 2
+    store.append([pending(queue_id=3, sys_flag=SYS_COMMIT)])
+    assert told[2:] == [("t", {3}, 2)]
+    with pytest.raises(RecordTooLargeError):
+        store.append([pending(b"x" * SEGMENT)])
+    store.close()
+    with pytest.raises(StoreReadOnlyError):
+        store.append([pending()])
+    assert len(told) == 3

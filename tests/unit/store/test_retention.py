@@ -209,11 +209,11 @@ def test_a_reader_by_path_frees_what_was_deleted_and_opens_few(tmp_path: Path) -
     grow_old(store, *range(10))
     reader = LogReader(tmp_path)
     descriptors = len(os.listdir("/proc/self/fd"))
-    reader.split(0, reader.flushed_offset, SEGMENT)
+    reader.split(0, reader.readable_offset, SEGMENT)
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 8
     reader.split(0, SEGMENT, SEGMENT)
     store.retain(Rules(max_used=0.0, force=1.0, refuse=1.0), 0, store.max_offset).dispose()
-    assert reader.flushed_offset == store.flushed_offset
+    assert reader.readable_offset == store.flushed_offset
     assert deleted_and_mapped(tmp_path) == 0
     reader.close()
     store.close()

@@ -46,7 +46,7 @@ def overwrite(store: Path, offset: int, data: bytes) -> None:
 def whole(store: Path) -> tuple[list[int], list[tuple[int, int]]]:
     """Record starts, and (start, end) of what is none, by a scan of the whole log."""
     reader = LogReader(store)
-    ((offset, data, _),) = list(reader.read_chunks(0, reader.flushed_offset, 1 << 40))
+    ((offset, data, _),) = list(reader.read_chunks(0, reader.readable_offset, 1 << 40))
     found = scan(data, offset)
     bad = list(zip(found.bad_offset.tolist(), (found.bad_offset + found.bad_length).tolist(), strict=True))
     starts = found.physical_offset.tolist()
@@ -85,7 +85,7 @@ def test_ranges_by_path_are_bounded_whatever_the_log_holds(tmp_path: Path, kind:
     store = written(tmp_path, "broker-a", 6000, segment_size=8 << 20)
     damage(store, kind)
     reader = LogReader(store)
-    end = reader.flushed_offset
+    end = reader.readable_offset
     cuts = reader.split(0, end, MAX_BYTES)
     assert_bounded(cuts, end)
     assert pieces(reader.read_chunks, cuts) == whole(store), "the ranges hold something else than the log"
@@ -120,7 +120,7 @@ def test_a_limit_ends_the_ranges_and_the_next_go_on_from_there(tmp_path: Path) -
         log.write(b"\1" * 300_000)
     reader = LogReader(path)
     store = MessageStore.open(path, broker="broker-a", cluster="c", store_host=HOST, segment_size=1 << 20)
-    end = reader.flushed_offset
+    end = reader.readable_offset
     for split in (reader.split, store.split):
         for limit in (200_000, 1 << 20, 3 << 20):
             cuts = [0]

@@ -226,7 +226,7 @@ def test_waiters_are_called_when_their_bytes_are_on_disk(tmp_path: Path) -> None
     store.wait_flushed(store.max_offset, lambda error: (errors.append(error), called.set()))
     assert called.wait(5)
     assert errors == [None]
-    assert store.flushed_offset == store.max_offset == LogReader(tmp_path).flushed_offset
+    assert store.flushed_offset == store.max_offset == LogReader(tmp_path).readable_offset
     store.close()
 
 
@@ -283,7 +283,7 @@ def test_reader_and_store_split_alike(tmp_path: Path) -> None:
     end = store.max_offset
     store.close()
     reader = LogReader(tmp_path)
-    assert reader.flushed_offset == end
+    assert reader.readable_offset == end
     cuts = reader.split(0, end, 20_000)
     assert (cuts[0], cuts[-1]) == (0, end)
     assert sum(len(scan(data, offset)) for offset, data, _ in reader.read_chunks(0, end, 20_000)) == 100

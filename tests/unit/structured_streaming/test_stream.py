@@ -48,7 +48,7 @@ def keys(stream: Any, parts: list[LogRange]) -> Counter[tuple[str, int]]:
 def test_every_batch_has_rows_of_each_broker_with_a_backlog(tmp_path: Path, count: int) -> None:
     stores = [written(tmp_path / f"{n}", f"broker-{n}", 2000 * (n + 1)) for n in range(count)]
     stream = reader(*stores, maxBytesPerTrigger=str(BATCH), partitionBytes=str(64 << 10))
-    ends = {f"broker-{n}": LogReader(store).flushed_offset for n, store in enumerate(stores)}
+    ends = {f"broker-{n}": LogReader(store).readable_offset for n, store in enumerate(stores)}
     done = dict.fromkeys(ends, 0)
     found: Counter[tuple[str, int]] = Counter()
     for number, parts in enumerate(batches(stream)):
@@ -99,7 +99,7 @@ def test_a_record_larger_than_a_share_is_read_all_the_same(tmp_path: Path) -> No
 
 def test_a_stream_goes_on_from_spark_s_checkpoint_and_ends_where_it_is_told(tmp_path: Path) -> None:
     store = written(tmp_path / "store", "broker-a", 3000)
-    end = LogReader(store).flushed_offset
+    end = LogReader(store).readable_offset
     first = reader(store, maxBytesPerTrigger=str(BATCH))
     start = first.initialOffset()
     middle = first.latestOffset(start, first.getDefaultReadLimit())
