@@ -27,19 +27,19 @@ from pathlib import Path
 
 import numpy as np
 
-from broker_gateway.broker import Broker
-from broker_gateway.config import config_of
+from broker_gateway.app.broker import Broker
+from broker_gateway.app.startup import tune_collector
+from broker_gateway.config.gateway import config_of
+from broker_gateway.config.reload import Configuration
 from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
-from broker_gateway.metrics import Metrics
-from broker_gateway.reload import Configuration
+from broker_gateway.observability.metrics import Metrics
 from broker_gateway.service.access import Access
 from broker_gateway.service.context import CallContext
 from broker_gateway.service.request_limits import limits_of, parser
-from broker_gateway.startup import tune_collector
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker

@@ -1,1 +1,1 @@
-"""The broker process. Start reading at `startup.py` and `broker.py`."""
+"""The broker process. Start reading at `app/startup.py` and `app/broker.py`."""

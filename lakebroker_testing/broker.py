@@ -1,6 +1,6 @@
 """A broker in this process, without sockets: a real store in a temporary folder and the real `Broker` over it.
 
-It is put together as `broker_gateway.startup` does it, called with protobuf requests, and lives by a `ManualClock`: time
+It is put together as `broker_gateway.app.startup` does it, called with protobuf requests, and lives by a `ManualClock`: time
 stands still until the test advances it. A call that cannot be answered yet is begun, and answered by what comes later:
 
     waiting = broker.begin_receive("orders", "billing", wait_ms=5_000)
@@ -25,12 +25,12 @@ from typing import Any, Self, TypeVar
 
 import structlog
 
-from broker_gateway.broker import Broker
-from broker_gateway.config import GatewayConfig, config_of
-from broker_gateway.extensions import Extensions
+from broker_gateway.app.broker import Broker
+from broker_gateway.app.extensions import Extensions
+from broker_gateway.config.gateway import GatewayConfig, config_of
+from broker_gateway.config.reload import Configuration
 from broker_gateway.journal.replay import Replayed
-from broker_gateway.metrics import Metrics
-from broker_gateway.reload import Configuration
+from broker_gateway.observability.metrics import Metrics
 from broker_gateway.service.access import Access
 from broker_gateway.service.context import CallContext
 from broker_gateway.transport.methods import methods

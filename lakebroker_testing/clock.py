@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import Context
 from typing import Any, ParamSpec, TypeVar
 
-from broker_gateway import clock
+from broker_gateway.runtime import clock
 
 P = ParamSpec("P")
 T = TypeVar("T")

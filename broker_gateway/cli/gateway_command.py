@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from broker_gateway.cli.output import fail, parse_settings, warn
-from broker_gateway.errors import StartError
+from broker_gateway.runtime.errors import StartError
 
 _HELP = """Runs a broker.
 
@@ -47,7 +47,7 @@ def gateway(
     ] = False,
     transport: Annotated[str | None, typer.Option(help="http2 or grpcio (lakeTransport)")] = None,
 ) -> None:
-    from broker_gateway.config import IMPORTANT, load_config
+    from broker_gateway.config.gateway import IMPORTANT, load_config
 
     overrides = parse_settings(settings or [])
     if namesrv is not None:
@@ -67,10 +67,10 @@ def gateway(
                     typer.echo(f"{name}={value}")
             return
         if processes > 1:
-            from broker_gateway.supervisor import supervise
+            from broker_gateway.app.supervisor import supervise
 
             raise typer.Exit(supervise(config, _arguments(config_file, overrides), processes))
-        from broker_gateway.startup import run
+        from broker_gateway.app.startup import run
 
         run(config, warnings, config_file)
     except StartError as error:

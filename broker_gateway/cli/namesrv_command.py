@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from broker_gateway.cli.output import fail, parse_settings, warn
-from broker_gateway.errors import StartError
+from broker_gateway.runtime.errors import StartError
 
 _HELP = """Runs a name server, for RocketMQ's brokers and clients as well as ours.
 

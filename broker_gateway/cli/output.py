@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from broker_gateway.line_output import LineOutput
-from broker_gateway.printable import printable
+from broker_gateway.runtime.line_output import LineOutput
+from broker_gateway.runtime.printable import printable
 
 _LEAST = 32
 """Characters of a cell that are not broken."""

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
 from broker_gateway.cli.output import lines, show_table
-from broker_gateway.printable import printable
+from broker_gateway.runtime.printable import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa

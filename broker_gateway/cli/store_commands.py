@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from broker_gateway.cli.output import counted, fail, show_table, warn
-from broker_gateway.printable import printable
+from broker_gateway.runtime.printable import printable
 
 if TYPE_CHECKING:
     from store.log_reader import LogReader
@@ -157,8 +157,8 @@ def rebuild(
     import os
     from dataclasses import asdict
 
-    from broker_gateway.handover import hand_over
     from broker_gateway.metadata.rocketmq_files import ConfigFileError
+    from broker_gateway.migration.handover import hand_over
     from store.errors import StoreError
     from store.permissions import use
     from store.rebuild import rebuild as write
@@ -225,8 +225,8 @@ def import_(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    from broker_gateway.handover import take_over
     from broker_gateway.metadata.rocketmq_files import ConfigFileError
+    from broker_gateway.migration.handover import take_over
     from store.errors import StoreError
     from store.permissions import use
 

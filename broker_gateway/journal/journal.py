@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import structlog
 
-from broker_gateway.clock import monotonic_s, now_ms
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey, Status
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.snapshot import (
@@ -29,6 +28,7 @@ from broker_gateway.journal.snapshot import (
 )
 from broker_gateway.metadata.catalog import GROUPS_FILE, TOPICS_FILE, Catalog, Group, Topic
 from broker_gateway.metadata.names import JOURNAL_TOPIC
+from broker_gateway.runtime.clock import monotonic_s, now_ms
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.errors import StoreError, StoreReadOnlyError
 from store.message_store import MessageStore

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import structlog
 from google.protobuf.message import DecodeError
 
-from broker_gateway.clock import now_ms
 from broker_gateway.delivery.moves import ORIGIN_PROPERTY, decode_origin
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey, Status
 from broker_gateway.delivery.table import DeliveryTable
@@ -22,6 +21,7 @@ from broker_gateway.journal.snapshot import GIVEN_BACK, RETURNED, SUSPENDED
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.names import DLQ_PREFIX, JOURNAL_TOPIC
+from broker_gateway.runtime.clock import now_ms
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.message_store import MessageStore
 from store.record import Record, tags_code

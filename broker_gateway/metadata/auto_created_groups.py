@@ -7,7 +7,7 @@ administrator changes is theirs from then on.
 
 from __future__ import annotations
 
-from broker_gateway.shares import Shares
+from broker_gateway.runtime.shares import Shares
 
 
 class AutoCreatedGroups:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from broker_gateway.clock import now_ms
 from broker_gateway.metadata.auto_created_groups import AutoCreatedGroups
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.names import RETRY_PREFIX
+from broker_gateway.runtime.clock import now_ms
 
 READ = 4
 WRITE = 2

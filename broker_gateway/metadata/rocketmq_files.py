@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from broker_gateway.delivery.queue_delivery import QueueKey
-from broker_gateway.errors import reason
 from broker_gateway.metadata.catalog import MAX_QUEUES, READ, WRITE, Catalog, Group, Topic
 from broker_gateway.metadata.data_version import DataVersion, DataVersionError, parse_data_version
 from broker_gateway.metadata.message_types import message_type, message_types_of
+from broker_gateway.runtime.errors import reason
 from store.segment import sync_folder
 
 CONFIG_FOLDER = "config"

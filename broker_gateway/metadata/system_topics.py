@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker_gateway.config import GatewayConfig
+from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.metadata.catalog import INHERIT, READ, WRITE, Catalog, Topic
 from broker_gateway.metadata.names import JOURNAL_TOPIC
 

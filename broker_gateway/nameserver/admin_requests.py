@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import structlog
 
-from broker_gateway.errors import OptionError
+from broker_gateway.config.options import parse_properties
 from broker_gateway.nameserver.config import NameServerConfig
 from broker_gateway.nameserver.state import State
-from broker_gateway.options import parse_properties
 from broker_gateway.remoting.address import is_loopback
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Answer, Connection, Processor, Processors
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.remoting.fields import Fields
+from broker_gateway.runtime.errors import OptionError
 
 log = structlog.get_logger(__name__)
 

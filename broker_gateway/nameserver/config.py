@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from broker_gateway.options import (
+from broker_gateway.config.options import (
     NeededPath,
     OptionGroup,
     Port,

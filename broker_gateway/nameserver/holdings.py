@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from broker_gateway.nameserver.claims import Peer
 from broker_gateway.remoting.errors import RequestError
-from broker_gateway.shares import Shares, network_of
+from broker_gateway.runtime.shares import Shares, network_of
 
 SHARE_PERCENT = 25
 

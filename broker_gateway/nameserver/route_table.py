@@ -37,10 +37,10 @@ from broker_gateway.nameserver.brokers import (
 from broker_gateway.nameserver.claims import OWN_MACHINE, Claim, Peer, check_claim
 from broker_gateway.nameserver.holdings import Held, Holder, Limits
 from broker_gateway.nameserver.leavings import Leavings
-from broker_gateway.peer_log import PeerLog
 from broker_gateway.remoting.body.route import MASTER_ID, QueueData
 from broker_gateway.remoting.body.topic_config import PERM_READ, PERM_WRITE, DataVersion
 from broker_gateway.remoting.errors import RequestError
+from broker_gateway.runtime.peer_log import PeerLog
 
 log = structlog.get_logger(__name__)
 

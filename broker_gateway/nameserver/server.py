@@ -16,15 +16,15 @@ from broker_gateway.nameserver.brokers import BrokerKey, MinBrokerIdChange
 from broker_gateway.nameserver.client_requests import ClientRequests
 from broker_gateway.nameserver.config import NameServerConfig
 from broker_gateway.nameserver.state import State
-from broker_gateway.peer_log import PeerLog
-from broker_gateway.places import Places
-from broker_gateway.ports import Wanted
 from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
 from broker_gateway.remoting.errors import RemotingError
 from broker_gateway.remoting.server import SPARE, RemotingServer
+from broker_gateway.runtime.peer_log import PeerLog
+from broker_gateway.runtime.places import Places
+from broker_gateway.runtime.ports import Wanted
 
 log = structlog.get_logger(__name__)
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 import structlog
 import uvloop
 
-from broker_gateway.later import tell_now
-from broker_gateway.logs import configure_logs, say
 from broker_gateway.nameserver.config import NameServerConfig
 from broker_gateway.nameserver.server import NameServer
-from broker_gateway.stop_signals import stop_at_signals
+from broker_gateway.runtime.later import tell_now
+from broker_gateway.runtime.logs import configure_logs, say
+from broker_gateway.runtime.stop_signals import stop_at_signals
 
 log = structlog.get_logger(__name__)
 _FILES_BESIDE = 64

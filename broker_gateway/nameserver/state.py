@@ -8,15 +8,15 @@ from pathlib import Path
 
 import structlog
 
-from broker_gateway.errors import HostError
-from broker_gateway.files import write_whole
 from broker_gateway.nameserver.brokers import MinBrokerIdChange
 from broker_gateway.nameserver.config import NameServerConfig
 from broker_gateway.nameserver.departures import Departures
 from broker_gateway.nameserver.kv_config import KVConfig
 from broker_gateway.nameserver.route_table import RouteTable
 from broker_gateway.remoting.errors import BodyError, RequestError
-from broker_gateway.to_its_end import to_its_end
+from broker_gateway.runtime.errors import HostError
+from broker_gateway.runtime.files import write_whole
+from broker_gateway.runtime.to_its_end import to_its_end
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import structlog
 
-from broker_gateway.config import GatewayConfig
+from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.metadata.catalog import Catalog, Topic
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.system_topics import system_topics

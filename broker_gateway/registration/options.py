@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from broker_gateway.options import OptionGroup, Port
+from broker_gateway.config.options import OptionGroup, Port
 from broker_gateway.remoting.address import parse_address
 from broker_gateway.remoting.errors import ConnectError
 from broker_gateway.remoting.trusted_hosts import HostList

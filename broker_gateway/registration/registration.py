@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from broker_gateway.config import GatewayConfig
+from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.registration.address_server import AddressServerError, fetch_name_servers
 from broker_gateway.registration.book import Book
@@ -28,7 +28,7 @@ from broker_gateway.remoting.codes import RequestCode
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Connection, Processors
 from broker_gateway.remoting.fields import Fields
-from broker_gateway.scheduled_tasks import ScheduledTasks
+from broker_gateway.runtime.scheduled_tasks import ScheduledTasks
 
 log = structlog.get_logger(__name__)
 

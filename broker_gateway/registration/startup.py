@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 import structlog
 
-from broker_gateway.config import GatewayConfig
+from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.nameserver.config import NameServerConfig, load_config
 from broker_gateway.nameserver.server import NameServer
-from broker_gateway.places import Places
-from broker_gateway.ports import Wanted
 from broker_gateway.registration.options import local_address
 from broker_gateway.registration.registration import Registration
-from broker_gateway.undo import Undo
+from broker_gateway.runtime.places import Places
+from broker_gateway.runtime.ports import Wanted
+from broker_gateway.runtime.undo import Undo
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 import structlog
 
-from broker_gateway.peer_log import PeerLog
 from broker_gateway.remoting.address import parse_address
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
@@ -21,6 +20,7 @@ from broker_gateway.remoting.errors import (
     RequestTimeoutError,
     TooManyRequestsError,
 )
+from broker_gateway.runtime.peer_log import PeerLog
 
 log = structlog.get_logger(__name__)
 

@@ -21,7 +21,6 @@ from typing import cast
 
 import structlog
 
-from broker_gateway.peer_log import PeerLog
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.command import ONE_WAY_FLAG, Command
 from broker_gateway.remoting.errors import (
@@ -33,6 +32,7 @@ from broker_gateway.remoting.errors import (
     SendError,
 )
 from broker_gateway.remoting.frame import MAX_FRAME, Decoder, encode_head
+from broker_gateway.runtime.peer_log import PeerLog
 
 log = structlog.get_logger(__name__)
 

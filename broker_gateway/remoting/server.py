@@ -9,11 +9,11 @@ from functools import partial
 
 import structlog
 
-from broker_gateway.peer_log import PeerLog
-from broker_gateway.places import Place, Places
 from broker_gateway.remoting.address import is_loopback
 from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
-from broker_gateway.seldom import Seldom
+from broker_gateway.runtime.peer_log import PeerLog
+from broker_gateway.runtime.places import Place, Places
+from broker_gateway.runtime.seldom import Seldom
 
 log = structlog.get_logger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from pathlib import Path
 
-from broker_gateway.errors import OptionError, reason
+from broker_gateway.runtime.errors import OptionError, reason
 from broker_gateway.service.context import CallContext, RpcError
 from store.errors import SecretError
 from store.permissions import check_secret

@@ -9,14 +9,14 @@ from functools import partial
 
 from google.protobuf.message import Message
 
-from broker_gateway.clock import now_ms
-from broker_gateway.config import GatewayConfig
+from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, CatalogFullError, Group, Topic
 from broker_gateway.metadata.names import DLQ_PREFIX, RETRY_PREFIX
 from broker_gateway.metadata.peers import Peers
 from broker_gateway.metadata.system_topics import is_system_topic
-from broker_gateway.scheduled_tasks import ScheduledTasks
+from broker_gateway.runtime.clock import now_ms
+from broker_gateway.runtime.scheduled_tasks import ScheduledTasks
 from broker_gateway.service.access import Access
 from broker_gateway.service.context import CallContext, RpcError
 from broker_gateway.service.send_checks import LATER

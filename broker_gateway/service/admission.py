@@ -28,14 +28,14 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
-from broker_gateway.clock import monotonic_s
-from broker_gateway.config import GatewayConfig
-from broker_gateway.options import camel
-from broker_gateway.peer_log import PeerLog
+from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.config.options import camel
+from broker_gateway.runtime.clock import monotonic_s
+from broker_gateway.runtime.peer_log import PeerLog
+from broker_gateway.runtime.shares import Shares, host_of
+from broker_gateway.runtime.turn import Turn
 from broker_gateway.service.context import CallContext, RpcError
 from broker_gateway.service.status import ServiceError
-from broker_gateway.shares import Shares, host_of
-from broker_gateway.turn import Turn
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
 

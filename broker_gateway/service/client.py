@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import structlog
 
-from broker_gateway.clients import COMMANDS_A_CLIENT, ClientRegistry, ClientSession
-from broker_gateway.config import GatewayConfig
+from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.metadata.catalog import Catalog, Group
+from broker_gateway.service.clients import COMMANDS_A_CLIENT, ClientRegistry, ClientSession
 from broker_gateway.service.context import CallContext
 from broker_gateway.service.redelivery import Redelivery
 from broker_gateway.service.resources import Resources

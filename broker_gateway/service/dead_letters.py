@@ -13,8 +13,8 @@ from broker_gateway.delivery.retry_topics import subscribed_topic
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metadata.names import dead_letter_topic
-from broker_gateway.metrics import Metrics
-from broker_gateway.seldom import Seldom
+from broker_gateway.observability.metrics import Metrics
+from broker_gateway.runtime.seldom import Seldom
 from broker_gateway.service.resources import Resources
 from broker_gateway.service.status import ServiceError
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events

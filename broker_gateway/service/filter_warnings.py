@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from broker_gateway.delivery.tag_filter import TagFilter
-from broker_gateway.peer_log import PeerLog
-from broker_gateway.shares import host_of
+from broker_gateway.runtime.peer_log import PeerLog
+from broker_gateway.runtime.shares import host_of
 
 MOST_KNOWN = 1024
 _LINES = 8

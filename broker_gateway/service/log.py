@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 
-from broker_gateway.clock import now_ms
+from broker_gateway.runtime.clock import now_ms
 from broker_gateway.service.access import Access
 from broker_gateway.service.context import CallContext, RpcError
 from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb

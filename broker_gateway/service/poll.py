@@ -6,11 +6,12 @@ import asyncio
 import math
 from dataclasses import dataclass, field
 
-from broker_gateway.clients import ClientRegistry
-from broker_gateway.config import GatewayConfig
+from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
 from broker_gateway.delivery.tag_filter import FilterExpressionError, TagFilter, parse_tag_filter
 from broker_gateway.metadata.catalog import READ, Group, Topic
+from broker_gateway.runtime.shares import address_of
+from broker_gateway.service.clients import ClientRegistry
 from broker_gateway.service.context import CallContext
 from broker_gateway.service.filter_warnings import FilterWarnings
 from broker_gateway.service.redelivery import RENEWED_MS
@@ -18,7 +19,6 @@ from broker_gateway.service.reply import Reply
 from broker_gateway.service.resources import Resources
 from broker_gateway.service.status import ServiceError
 from broker_gateway.service.validation import check_invisible_ms, client_id_of, duration_ms, shown
-from broker_gateway.shares import address_of
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 

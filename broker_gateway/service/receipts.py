@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
-from broker_gateway.clients import ClientRegistry
-from broker_gateway.clock import now_ms
 from broker_gateway.delivery.handles import decode_handles
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery
 from broker_gateway.delivery.retry_topics import FORM_BITS, handled_queue
 from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.runtime.clock import now_ms
+from broker_gateway.service.clients import ClientRegistry
 from broker_gateway.service.status import OK, ServiceError
 from broker_gateway.service.validation import shown
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb

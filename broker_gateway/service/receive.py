@@ -15,17 +15,19 @@ from functools import partial
 
 import structlog
 
-from broker_gateway.clients import ClientRegistry
-from broker_gateway.clock import monotonic_s, now_ms
-from broker_gateway.config import GatewayConfig
+from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.minute_stats import MinuteStatistics
-from broker_gateway.line import Line
-from broker_gateway.metrics import Metrics
+from broker_gateway.observability.metrics import Metrics
+from broker_gateway.runtime.clock import monotonic_s, now_ms
+from broker_gateway.runtime.line import Line
+from broker_gateway.runtime.shares import host_of
+from broker_gateway.runtime.turn import Stage, Turn
 from broker_gateway.service import shortcuts
 from broker_gateway.service.admission import Lane
+from broker_gateway.service.clients import ClientRegistry
 from broker_gateway.service.context import CallContext
 from broker_gateway.service.poll import Poll, PollReader, Response
 from broker_gateway.service.redelivery import Redelivery
@@ -33,8 +35,6 @@ from broker_gateway.service.reply import Reply
 from broker_gateway.service.resources import Resources
 from broker_gateway.service.status import ServiceError, status_of
 from broker_gateway.service.take import Taker
-from broker_gateway.shares import host_of
-from broker_gateway.turn import Stage, Turn
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from store.errors import StoreReadOnlyError

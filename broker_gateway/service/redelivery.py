@@ -9,14 +9,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from broker_gateway.clients import ClientRegistry
-from broker_gateway.clock import now_ms
 from broker_gateway.delivery.handles import new_delivery_id
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey, Status
 from broker_gateway.delivery.retry_topics import subscribed_topic
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.metadata.catalog import Catalog, Group
+from broker_gateway.runtime.clock import now_ms
+from broker_gateway.service.clients import ClientRegistry
 from broker_gateway.service.dead_letters import DeadLetterMover
 
 RENEWED_MS = 60_000

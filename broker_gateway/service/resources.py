@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from broker_gateway.clock import now_ms
-from broker_gateway.config import GatewayConfig
+from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.metadata.catalog import Catalog, CatalogFullError, Group, Topic
 from broker_gateway.metadata.names import DLQ_PREFIX, RETRY_PREFIX
+from broker_gateway.runtime.clock import now_ms
+from broker_gateway.runtime.shares import host_of
 from broker_gateway.service.status import ServiceError
 from broker_gateway.service.validation import group_of, shown, topic_of
-from broker_gateway.shares import host_of
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
 

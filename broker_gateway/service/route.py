@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from broker_gateway.config import GatewayConfig
+from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.metadata.catalog import MAX_QUEUES, READ, WRITE, Topic
 from broker_gateway.metadata.peers import Peers
 from broker_gateway.registration.cluster import Cluster

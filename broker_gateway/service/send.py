@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from broker_gateway.clock import monotonic_s, now_ms
-from broker_gateway.config import GatewayConfig
-from broker_gateway.extensions import AppendHook, run_append_hook
+from broker_gateway.app.extensions import AppendHook, run_append_hook
+from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.metadata.catalog import WRITE, Topic
-from broker_gateway.metrics import Metrics
+from broker_gateway.observability.metrics import Metrics
+from broker_gateway.runtime.clock import monotonic_s, now_ms
+from broker_gateway.runtime.turn import Stage, Turn
 from broker_gateway.service import shortcuts
 from broker_gateway.service.admission import Lane
 from broker_gateway.service.broker_properties import BrokerProperties
@@ -41,7 +42,6 @@ from broker_gateway.service.send_checks import (
 )
 from broker_gateway.service.status import OK, ServiceError, status_of, summary
 from broker_gateway.service.validation import shown
-from broker_gateway.turn import Stage, Turn
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from store.columns import PendingColumns

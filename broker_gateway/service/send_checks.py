@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from zlib_ng import zlib_ng
 
-from broker_gateway.config import GatewayConfig
+from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.metadata.names import CONTROL_CHARACTER, RESERVED_PROPERTIES
 from broker_gateway.service.broker_properties import BrokerProperties, born_property

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from broker_gateway.clients import ClientRegistry
-from broker_gateway.clock import now_ms
-from broker_gateway.config import GatewayConfig
+from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.handles import encode_handle, new_delivery_id
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, Status
 from broker_gateway.delivery.retry_topics import handle_queue
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
-from broker_gateway.metrics import Metrics
+from broker_gateway.observability.metrics import Metrics
+from broker_gateway.runtime.clock import now_ms
 from broker_gateway.service import shortcuts
+from broker_gateway.service.clients import ClientRegistry
 from broker_gateway.service.context import CallContext
 from broker_gateway.service.dead_letters import DeadLetterMover
 from broker_gateway.service.receipts import Receipts

@@ -19,7 +19,6 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from broker_gateway.clock import now_ms
 from broker_gateway.delivery.handles import encode_handle, new_delivery_id
 from broker_gateway.delivery.queue_delivery import InFlight, Plan, QueueDelivery, QueueKey, Status
 from broker_gateway.delivery.retry_topics import RetryQueues, handle_queue
@@ -27,8 +26,9 @@ from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.tag_filter import EVERYTHING
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
-from broker_gateway.metrics import Metrics
-from broker_gateway.seldom import Seldom
+from broker_gateway.observability.metrics import Metrics
+from broker_gateway.runtime.clock import now_ms
+from broker_gateway.runtime.seldom import Seldom
 from broker_gateway.service.poll import RECEIVE_BYTES, Poll
 from broker_gateway.service.redelivery import Redelivery
 from broker_gateway.service.resources import Resources

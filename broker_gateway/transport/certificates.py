@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from broker_gateway.errors import OptionError
+from broker_gateway.runtime.errors import OptionError
 from store.errors import SecretError
 from store.permissions import check_secret
 

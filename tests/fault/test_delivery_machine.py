@@ -1,6 +1,6 @@
 """The search for violations of delivery, for ten minutes with LAKEBROKER_EVIDENCE=1, else for some examples.
 
-What it finds is kept as a sequence in `tests/unit/broker_gateway/test_delivery_machine.py`.
+What it finds is kept as a sequence in `tests/unit/broker_gateway/delivery/test_delivery_machine.py`.
 """
 
 from __future__ import annotations

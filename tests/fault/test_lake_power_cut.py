@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from broker_gateway.lake import Lake
+from broker_gateway.lake.reader import Lake
 from lakebroker_testing.logs import LogWriter
 from store.log_reader import LogReader
 from structured_streaming.sink.delta_commit import DeltaCommitSink, LakeProgress

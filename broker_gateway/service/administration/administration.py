@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from broker_gateway.broker_statistics import BrokerStatistics
-from broker_gateway.clients import ClientRegistry
-from broker_gateway.clock import monotonic_ms, now_ms
-from broker_gateway.config import GatewayConfig
+from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.config.reload import Configuration
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
-from broker_gateway.dispatch_lag import DispatchLag
 from broker_gateway.journal.journal import Journal
+from broker_gateway.maintenance.retention import Retention
 from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.system_topics import system_topic_names
-from broker_gateway.metrics import Metrics
-from broker_gateway.reload import Configuration
+from broker_gateway.observability.broker_statistics import BrokerStatistics
+from broker_gateway.observability.dispatch_lag import DispatchLag
+from broker_gateway.observability.metrics import Metrics
 from broker_gateway.remoting.address import written_address
-from broker_gateway.retention import Retention
+from broker_gateway.runtime.clock import monotonic_ms, now_ms
 from broker_gateway.service.administration.configuration import OptionAdministration
 from broker_gateway.service.administration.connections import Connections
 from broker_gateway.service.administration.groups import GroupAdministration
@@ -31,6 +30,7 @@ from broker_gateway.service.administration.shown_options import ShownOptions
 from broker_gateway.service.administration.statistics import Statistics
 from broker_gateway.service.administration.topics import TopicAdministration
 from broker_gateway.service.admission import Admission
+from broker_gateway.service.clients import ClientRegistry
 from store.message_store import MessageStore
 
 

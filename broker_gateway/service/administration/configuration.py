@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping
 
 import structlog
 
-from broker_gateway.errors import OptionError
+from broker_gateway.config.catalogue import ROWS
+from broker_gateway.config.options import parse_properties
+from broker_gateway.config.reload import RELOADABLE, Configuration, NotKeptError
 from broker_gateway.metadata.data_version import DataVersion
-from broker_gateway.option_table import ROWS
-from broker_gateway.options import parse_properties
 from broker_gateway.registration.broker_config import PUBLIC
-from broker_gateway.reload import RELOADABLE, Configuration, NotKeptError
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
+from broker_gateway.runtime.errors import OptionError
+from broker_gateway.runtime.to_its_end import to_its_end
 from broker_gateway.service.administration.shown_options import ShownOptions
-from broker_gateway.to_its_end import to_its_end
 
 log = structlog.get_logger(__name__)
 MAX_BODY = 1 << 20

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from broker_gateway.clients import ClientRegistry, ClientSession
-from broker_gateway.clock import now_ms
 from broker_gateway.remoting import java_json
 from broker_gateway.remoting.body.topic_config import checked_name
 from broker_gateway.remoting.codes import LanguageCode, ResponseCode, Version
@@ -16,6 +14,8 @@ from broker_gateway.remoting.connection import Connection
 from broker_gateway.remoting.errors import BodyError, RequestError
 from broker_gateway.remoting.frame import MAX_FRAME
 from broker_gateway.remoting.java_json import JsonObject
+from broker_gateway.runtime.clock import now_ms
+from broker_gateway.service.clients import ClientRegistry, ClientSession
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from store.record import tags_code
 

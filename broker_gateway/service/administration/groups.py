@@ -10,7 +10,6 @@ from typing import Any
 
 import structlog
 
-from broker_gateway.clock import now_ms
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metadata.catalog import Catalog, CatalogFullError, Group
@@ -19,6 +18,7 @@ from broker_gateway.metadata.system_groups import SYSTEM_GROUPS
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.remoting.java_json import JsonObject
+from broker_gateway.runtime.clock import now_ms
 from broker_gateway.service.administration.topics import check_text, refused_by_log
 from broker_gateway.service.status import ServiceError
 from broker_gateway.service.validation import group_of

@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from broker_gateway.config import GatewayConfig
+from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.tag_filter import EVERYTHING, TagFilter
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.remoting.codes import ResponseCode

@@ -9,11 +9,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 
-from broker_gateway.broker_statistics import BrokerStatistics
-from broker_gateway.clock import monotonic_ms
-from broker_gateway.dispatch_lag import DispatchLag
-from broker_gateway.metrics import Metrics
-from broker_gateway.reload import Configuration
+from broker_gateway.config.reload import Configuration
+from broker_gateway.observability.broker_statistics import BrokerStatistics
+from broker_gateway.observability.dispatch_lag import DispatchLag
+from broker_gateway.observability.metrics import Metrics
+from broker_gateway.runtime.clock import monotonic_ms
 from broker_gateway.service.administration.call_rates import CallRates, Counts
 from broker_gateway.service.administration.shown_options import ShownOptions
 from broker_gateway.service.administration.statistics import Statistics

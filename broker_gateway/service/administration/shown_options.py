@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker_gateway.config import GatewayConfig
-from broker_gateway.reload import Configuration
+from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.config.reload import Configuration
 
 
 class ShownOptions:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from broker_gateway.metrics import Metrics
+from broker_gateway.observability.metrics import Metrics
 from broker_gateway.remoting.errors import RequestError
 
 Counters = Mapping[tuple[str, ...], int]

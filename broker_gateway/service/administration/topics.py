@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import structlog
 
-from broker_gateway.clock import now_ms
-from broker_gateway.config import GatewayConfig
+from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, CatalogFullError, Topic
@@ -21,6 +20,7 @@ from broker_gateway.registration.topics import shown_topic, topic_config, with_r
 from broker_gateway.remoting.body.topic_config import TopicConfig
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
+from broker_gateway.runtime.clock import now_ms
 from broker_gateway.service.status import ServiceError
 from broker_gateway.service.validation import shown, topic_of
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2

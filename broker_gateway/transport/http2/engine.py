@@ -39,11 +39,11 @@ from httpunk._httpunk import (
     HTTPunkError,
 )
 
-from broker_gateway.places import Place
-from broker_gateway.shares import network_of
+from broker_gateway.runtime.places import Place
+from broker_gateway.runtime.shares import network_of
+from broker_gateway.runtime.turn import Stage, Turn
 from broker_gateway.transport.http2.pace import Backlogged, Overhead, Pace
 from broker_gateway.transport.http2.replies import CONNECTION_BYTES, Replies
-from broker_gateway.turn import Stage, Turn
 
 log = structlog.get_logger(__name__)
 

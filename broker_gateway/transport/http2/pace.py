@@ -15,9 +15,9 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from broker_gateway.clock import monotonic_s
-from broker_gateway.line import Line
-from broker_gateway.turn import Stage, Turn
+from broker_gateway.runtime.clock import monotonic_s
+from broker_gateway.runtime.line import Line
+from broker_gateway.runtime.turn import Stage, Turn
 
 QUANTUM_S = 0.0015
 """What the connections of an address may take of a turn; what they have beyond it is deferred."""

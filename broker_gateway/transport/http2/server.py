@@ -13,8 +13,9 @@ from functools import partial
 import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 
-from broker_gateway.places import Place, Places
-from broker_gateway.seldom import Seldom
+from broker_gateway.runtime.places import Place, Places
+from broker_gateway.runtime.seldom import Seldom
+from broker_gateway.runtime.turn import Turn
 from broker_gateway.transport.http2.call import Call
 from broker_gateway.transport.http2.engine import Connection
 from broker_gateway.transport.http2.pace import Pace
@@ -28,7 +29,6 @@ from broker_gateway.transport.methods import (
     Method,
     methods,
 )
-from broker_gateway.turn import Turn
 
 log = structlog.get_logger(__name__)
 

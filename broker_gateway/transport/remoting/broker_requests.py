@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from broker_gateway.clock import now_ms
 from broker_gateway.delivery.tag_filter import EVERYTHING, FilterExpressionError, TagFilter, parse_tag_filter
 from broker_gateway.remoting import java_json
 from broker_gateway.remoting.body.tables import KVTable
@@ -11,6 +10,7 @@ from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Connection
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.remoting.fields import Fields
+from broker_gateway.runtime.clock import now_ms
 from broker_gateway.service.administration.administration import Administration
 from broker_gateway.service.administration.statistics import Figure
 from broker_gateway.transport.remoting.guard import Guard

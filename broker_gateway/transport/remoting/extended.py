@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from functools import partial
 
-from broker_gateway.extensions import Extensions, Outcome, Rpc
+from broker_gateway.app.extensions import Extensions, Outcome, Rpc
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Answer, Connection, Processor

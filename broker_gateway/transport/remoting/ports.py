@@ -12,9 +12,9 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from broker_gateway.config import FAST_PORT_BELOW, HA_PORT_ABOVE, GatewayConfig
-from broker_gateway.errors import OptionError, StartError
-from broker_gateway.ports import Wanted, allow_reuse, bound_socket, is_address_unknown
+from broker_gateway.config.gateway import FAST_PORT_BELOW, HA_PORT_ABOVE, GatewayConfig
+from broker_gateway.runtime.errors import OptionError, StartError
+from broker_gateway.runtime.ports import Wanted, allow_reuse, bound_socket, is_address_unknown
 
 _ATTEMPTS = 200
 _BACKLOG = 1024

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from broker_gateway.clock import now_ms
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.remoting import java_json
@@ -18,6 +17,7 @@ from broker_gateway.remoting.connection import Connection
 from broker_gateway.remoting.errors import BodyError, RequestError
 from broker_gateway.remoting.fields import Fields
 from broker_gateway.remoting.java_json import JsonObject, ObjectKeys
+from broker_gateway.runtime.clock import now_ms
 from broker_gateway.service.administration.administration import Administration
 from broker_gateway.service.administration.topics import QueueStatus
 from broker_gateway.transport.remoting.consume_stats import SLICE, message_queue

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from broker_gateway.broker import Broker
-from broker_gateway.config import load_config
-from broker_gateway.metrics import Metrics
-from broker_gateway.reload import Configuration
+from broker_gateway.app.broker import Broker
+from broker_gateway.config.gateway import load_config
+from broker_gateway.config.reload import Configuration
+from broker_gateway.observability.metrics import Metrics
 from broker_gateway.service.access import Access
 from lakebroker_testing.logs import open_store
 

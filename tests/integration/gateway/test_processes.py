@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import structlog
 
-from broker_gateway.errors import HostError
-from broker_gateway.supervisor import _check_root
+from broker_gateway.app.supervisor import _check_root
+from broker_gateway.runtime.errors import HostError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from broker_gateway.broker import Broker
-from broker_gateway.config import load_config
-from broker_gateway.errors import StartError
+from broker_gateway.app.broker import Broker
+from broker_gateway.app.startup import _Start, run
+from broker_gateway.config.gateway import load_config
 from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode
 from broker_gateway.remoting.command import Command
-from broker_gateway.startup import _Start, run
+from broker_gateway.runtime.errors import StartError
 from broker_gateway.transport.remoting.ports import take_ports
 from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import lakebroker_testing
-from broker_gateway import clock
+from broker_gateway.runtime import clock
 from broker_gateway.service.context import RpcError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc

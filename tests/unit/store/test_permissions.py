@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_gateway.errors import OptionError
+from broker_gateway.runtime.errors import OptionError
 from broker_gateway.service.access import Access
 from broker_gateway.transport.certificates import server_context, trial_certificate
 from store import permissions

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from broker_gateway.self_check import SelfCheck
+from broker_gateway.maintenance.self_check import SelfCheck
 from lakebroker_testing import logs
 from store.index_file import list_runs
 from store.message_store import MessageStore, Removed

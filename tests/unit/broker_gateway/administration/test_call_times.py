@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from broker_gateway.call_times import CallTimes
+from broker_gateway.observability.call_times import CallTimes
 from broker_gateway.service.administration.call_rates import CallRates, Counts
 
 

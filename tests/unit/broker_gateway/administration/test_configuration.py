@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker_gateway.config import GatewayConfig, load_config
-from broker_gateway.reload import RELOADABLE, Configuration, changed_text
+from broker_gateway.config.gateway import GatewayConfig, load_config
+from broker_gateway.config.reload import RELOADABLE, Configuration, changed_text
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.service.administration.configuration import OptionAdministration

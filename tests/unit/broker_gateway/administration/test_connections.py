@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from broker_gateway.clients import ClientRegistry
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.service.administration.connections import (
     Connections,
@@ -17,6 +16,7 @@ from broker_gateway.service.administration.connections import (
     Heartbeat,
     Subscription,
 )
+from broker_gateway.service.clients import ClientRegistry
 
 
 class Peer:

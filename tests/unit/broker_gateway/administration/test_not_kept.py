@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker_gateway.broker import Broker
+from broker_gateway.app.broker import Broker
 from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
 from broker_gateway.metadata.catalog import Group, Topic
 from broker_gateway.remoting.body.topic_config import TopicConfig

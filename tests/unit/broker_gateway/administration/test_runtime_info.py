@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker_gateway.scheduled_tasks import until_midnight_s
+from broker_gateway.runtime.scheduled_tasks import until_midnight_s
 from lakebroker_testing.broker import InProcessBroker
 
 

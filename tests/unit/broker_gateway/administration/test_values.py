@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
-from broker_gateway.metrics import Metrics
+from broker_gateway.observability.metrics import Metrics
 from broker_gateway.registration.topics import shown_topics, topic_config
 from broker_gateway.remoting import java_json
 from broker_gateway.remoting.address import written_address

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker_gateway.errors import OptionError
 from broker_gateway.nameserver.config import load_config
+from broker_gateway.runtime.errors import OptionError
 
 
 def test_defaults_are_the_originals() -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from broker_gateway.errors import HostError
-from broker_gateway.files import write_whole
 from broker_gateway.nameserver import kv_config
 from broker_gateway.nameserver.kv_config import KVConfig
 from broker_gateway.nameserver.state import load_kv_config
 from broker_gateway.remoting.body.tables import KVTable
 from broker_gateway.remoting.errors import RequestError
+from broker_gateway.runtime.errors import HostError
+from broker_gateway.runtime.files import write_whole
 
 
 def test_a_change_is_another_table() -> None:

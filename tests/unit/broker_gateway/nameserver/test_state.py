@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from broker_gateway.files import write_whole
 from broker_gateway.nameserver.config import load_config
 from broker_gateway.nameserver.state import State
+from broker_gateway.runtime.files import write_whole
 
 
 def test_a_change_whose_client_goes_away_is_made_wholly(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker_gateway.config import GatewayConfig, load_config
-from broker_gateway.errors import OptionError
+from broker_gateway.app.supervisor import child_options
+from broker_gateway.config.gateway import GatewayConfig, load_config
 from broker_gateway.registration.address_server import (
     MAX_ANSWER,
     AddressServerError,
@@ -17,7 +17,7 @@ from broker_gateway.registration.address_server import (
     url_parts,
 )
 from broker_gateway.registration.options import RegistrationOptions, name_server_addresses
-from broker_gateway.supervisor import child_options
+from broker_gateway.runtime.errors import OptionError
 
 
 def config(**options: str) -> GatewayConfig:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from broker_gateway.config import load_config
+from broker_gateway.config.gateway import load_config
 from broker_gateway.registration.outgoing import outgoing
 from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.command import Command

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from broker_gateway.config import load_config
-from broker_gateway.errors import OptionError, StartError
+from broker_gateway.config.gateway import load_config
 from broker_gateway.nameserver.config import NameServerConfig
 from broker_gateway.nameserver.server import NameServer
 from broker_gateway.registration.startup import name_server_config, name_server_port
+from broker_gateway.runtime.errors import OptionError, StartError
 
 
 def own(folder: Path, environment: dict[str, str] | None = None, **options: str) -> NameServerConfig:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker_gateway.config import load_config
+from broker_gateway.config.gateway import load_config
+from broker_gateway.config.reload import Configuration
 from broker_gateway.registration.broker_config import (
     GET_BROKER_CONFIG,
     MAX_BODY,
@@ -18,7 +19,6 @@ from broker_gateway.registration.broker_config import (
     member_of,
 )
 from broker_gateway.registration.cluster import masters, merged
-from broker_gateway.reload import Configuration
 from broker_gateway.remoting.body.route import BrokerData, QueueData
 from broker_gateway.remoting.codes import RequestCode
 from broker_gateway.remoting.command import Command

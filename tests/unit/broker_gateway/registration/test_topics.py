@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from broker_gateway.config import load_config
+from broker_gateway.config.gateway import load_config
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.system_topics import make_system_topics

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hpack import Encoder
 
-from broker_gateway.places import Places
+from broker_gateway.runtime.places import Places
+from broker_gateway.runtime.turn import Turn
 from broker_gateway.transport.http2.engine import Connection
 from broker_gateway.transport.http2.pace import Pace
 from broker_gateway.transport.http2.replies import Replies
-from broker_gateway.turn import Turn
 from tests.echo_service import SERVICE
 from tests.raw_peer import PREFACE, SETTINGS, RawPeer, frame
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+from broker_gateway.runtime.turn import Stage, Turn
 from broker_gateway.transport.http2.pace import ALONE_S, QUANTUM_S, Pace, Share
-from broker_gateway.turn import Stage, Turn
 
 A_WHILE_S = 0.0001
 

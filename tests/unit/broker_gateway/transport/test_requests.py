@@ -9,12 +9,12 @@ from typing import Any
 
 from google.protobuf.wrappers_pb2 import BytesValue
 
+from broker_gateway.runtime.turn import Turn
 from broker_gateway.transport.http2 import call as real
 from broker_gateway.transport.http2.engine import headers
 from broker_gateway.transport.http2.framing import compressed_frame, frame
 from broker_gateway.transport.http2.requests import Requests, RequestStream
 from broker_gateway.transport.methods import REQUEST_S, methods
-from broker_gateway.turn import Turn
 from tests.echo_service import DESCRIPTOR, SERVICE, Echo
 
 MIB = 1 << 20

@@ -1,0 +1,391 @@
+"""The broker: its parts put together, its scheduled work, its start and stop.
+
+Owns no behaviour of its own. Everything in it runs on the event loop; the store flushes on its own thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+from functools import partial
+
+import structlog
+
+from broker_gateway.app.extensions import Extensions, MetricsSink, on_thread
+from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.config.reload import Configuration
+from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.delivery.wakeups import Wakeups
+from broker_gateway.journal.journal import Journal
+from broker_gateway.journal.minute_stats import MinuteStatistics
+from broker_gateway.journal.replay import Replayed, replay
+from broker_gateway.journal.snapshot import SnapshotPace
+from broker_gateway.lake.reader import Lake
+from broker_gateway.maintenance.retention import Retention, rules_of
+from broker_gateway.maintenance.self_check import SelfCheck
+from broker_gateway.maintenance.slow_consumers import ProtectBroker
+from broker_gateway.metadata.catalog import Catalog, Group, Topic
+from broker_gateway.metadata.names import RETRY_PREFIX
+from broker_gateway.metadata.peers import Peers
+from broker_gateway.metadata.system_topics import make_system_topics
+from broker_gateway.observability.broker_statistics import BrokerStatistics
+from broker_gateway.observability.dispatch_lag import DispatchLag
+from broker_gateway.observability.metrics import MAX_SERIES, Metrics
+from broker_gateway.observability.water_marks import WaterMarks
+from broker_gateway.registration.registration import Registration
+from broker_gateway.runtime.clock import monotonic_ms, now_ms
+from broker_gateway.runtime.scheduled_tasks import (
+    DISPATCH_LAG_S,
+    HOUSEKEEPING_S,
+    PEERS_S,
+    PROTECT_BROKER_S,
+    REDELIVERY_S,
+    WATER_MARKS_S,
+    ScheduledTasks,
+    until_midnight_s,
+)
+from broker_gateway.runtime.turn import Stage, Turn
+from broker_gateway.runtime.watchdog import watch
+from broker_gateway.service.access import Access
+from broker_gateway.service.admin import AdminService
+from broker_gateway.service.administration.administration import Administration
+from broker_gateway.service.admission import Admission, Guarded
+from broker_gateway.service.client import ClientService
+from broker_gateway.service.clients import ClientRegistry
+from broker_gateway.service.dead_letters import DeadLetterMover
+from broker_gateway.service.messaging import MessagingService
+from broker_gateway.service.offsets import OffsetService
+from broker_gateway.service.poll import Poll
+from broker_gateway.service.receive import ReceiveService
+from broker_gateway.service.redelivery import Redelivery
+from broker_gateway.service.resources import Resources
+from broker_gateway.service.route import RouteService
+from broker_gateway.service.send import SendService
+from broker_gateway.service.settlement import SettlementService
+from store.errors import StoreError
+from store.message_store import MessageStore
+
+log = structlog.get_logger(__name__)
+_NO_EXTENSIONS = Extensions()
+
+
+class Broker:
+    """One broker over one store. `messaging` and `admin` are what transports bind."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        store: MessageStore,
+        metrics: Metrics,
+        access: Access,
+        extensions: Extensions = _NO_EXTENSIONS,
+    ) -> None:
+        config = self._config = configuration.current
+        self.configuration = configuration
+        self._store = store
+        self.metrics = metrics
+        self._sinks = 0
+        self._watchdog: asyncio.Task[None] | None = None
+        self.catalog = Catalog()
+        self.deliveries = DeliveryTable(self._first_offset, self.catalog.auto_created.count_queues)
+        self.clients = ClientRegistry(config.lake.lake_max_clients, config.lake.lake_max_share_per_address)
+        self.turn = Turn()
+        self.admission = Admission(config, self.turn)
+        self.tasks = ScheduledTasks()
+        self.statistics = BrokerStatistics(metrics)
+        self.journal = Journal(
+            store,
+            self.catalog,
+            self.deliveries,
+            SnapshotPace(config.lake.lake_journal_snapshot_bytes, config.lake.lake_journal_snapshot_percent),
+            partial(self.turn.add, Stage.JOURNAL),
+            lambda work: asyncio.get_running_loop().call_soon(work),
+        )
+        self.minutes = MinuteStatistics()
+        self.peers = Peers(config.lake.lake_peers_file, config.broker.broker_name)
+        self.registration = Registration(config, self.catalog, self.tasks)
+        self.wakeups: Wakeups[Poll] = Wakeups(
+            partial(self.turn.add, Stage.WAKE), self.deliveries.offers.appended
+        )
+        store.on_appended(self.wakeups.arrived)
+        resources = Resources(config, self.catalog)
+        mover = DeadLetterMover(store, resources, self.journal, self.wakeups, metrics)
+        self._redelivery = Redelivery(
+            self.catalog,
+            self.deliveries,
+            self.clients,
+            mover,
+            self.wakeups,
+            partial(self.turn.add, Stage.WAKE),
+        )
+        self._receive = ReceiveService(
+            config,
+            store,
+            resources,
+            self.clients,
+            self.deliveries,
+            self._redelivery,
+            self.journal,
+            self.wakeups,
+            metrics,
+            self.minutes,
+            self.admission.pull,
+            self.turn,
+        )
+        self._client = ClientService(config, self.catalog, resources, self.clients, self._redelivery)
+        send = SendService(
+            config,
+            store,
+            resources,
+            self.turn,
+            metrics,
+            self.minutes,
+            self.admission.send,
+            extensions.append_hooks,
+        )
+        self._send = send
+        route = RouteService(config, resources, self.peers, self.registration.cluster)
+        self.messaging = MessagingService(
+            route,
+            send,
+            self._receive,
+            SettlementService(
+                config,
+                resources,
+                self.deliveries,
+                self.clients,
+                self.journal,
+                mover,
+                self.wakeups,
+                metrics,
+            ),
+            self._client,
+            OffsetService(store, resources, self.deliveries),
+            self.journal,
+            self.admission,
+        )
+        location = config.lake.lake_location
+        lake = Lake(location) if location else None
+        self.retention = Retention(
+            store, self.journal, rules_of(config.store), lake, config.lake.lake_force_delete
+        )
+        self.dispatch_lag = DispatchLag(store, lake, lambda: self.retention.rules.refuse)
+        self.water_marks = WaterMarks(self.admission, WATER_MARKS_S)
+        self.self_check = SelfCheck(store)
+        self._protect = ProtectBroker(config, store, self.catalog, self.deliveries)
+        admin = AdminService(config, self.catalog, self.journal, access, self.peers, self.tasks)
+        self.admin = Guarded(admin, self.admission.admin_broker)
+        self.administration = Administration(
+            configuration,
+            store,
+            self.catalog,
+            self.deliveries,
+            self.journal,
+            self.wakeups,
+            self.clients,
+            metrics,
+            self.statistics,
+            self.admission,
+            self.dispatch_lag,
+            self.retention,
+            self.registration.topic_changed,
+        )
+        for part in (
+            self.admission,
+            send,
+            self._receive,
+            resources,
+            route,
+            admin,
+            self._protect,
+            self.administration,
+            self,
+        ):
+            configuration.on_change(part.configure)
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs."""
+        self._config = config
+        self.retention.use(rules_of(config.store))
+        self.registration.configure(config)
+
+    def load(self) -> Replayed:
+        """Topics, groups, offsets and what is in flight, from the journal; system topics are made."""
+        self.peers.refresh()
+        replayed = replay(self._store, self.catalog, self.deliveries)
+        self.journal.replayed_to(replayed.snapshot_offset)
+        make_system_topics(self._config, self.catalog)
+        self.catalog.on_topic = self._topic_changed
+        self.catalog.on_group = self._group_changed
+        self.catalog.on_taken_back = self._taken_back
+        return replayed
+
+    def schedule(self, *, watchdog: bool = True) -> None:
+        """Begins the scheduled work, with a thread that watches the event loop if `watchdog`."""
+        tasks, config = self.tasks, self._config
+        tasks.add("redelivery", REDELIVERY_S, self._redelivery.sweep_due)
+        tasks.add("peers", PEERS_S, self.peers.refresh)
+        tasks.add("housekeeping", HOUSEKEEPING_S, self._housekeep)
+        tasks.add("self-check", config.lake.lake_self_check_interval / 1000, self._check)
+        tasks.add("retention", config.store.clean_resource_interval / 1000, self._retain)
+        tasks.add("broker-statistics", until_midnight_s, self.statistics.record)
+        tasks.add("protect-broker", PROTECT_BROKER_S, self._protect.look)
+        tasks.add("water-marks", WATER_MARKS_S, self.water_marks.look)
+        tasks.add("dispatch-lag", DISPATCH_LAG_S, self.dispatch_lag.look)
+        tasks.start()
+        if watchdog:
+            self._watchdog = asyncio.create_task(watch(), name="watchdog")
+
+    def load_compiled(self) -> bool:
+        """Loads compiled code of sends, receives and searches by key; False when some could not be. To be called on a thread.
+
+        What could not be loaded is logged. Sends and receives go their slower plain path then; searches have none.
+        """
+        plain, tried_again = "they go the slower plain path", "each tries again, and may fail"
+        parts = {
+            "sends": (self._send.load_compiled, plain),
+            "receives": (self._receive.load_compiled, plain),
+            "searches by key": (self.administration.messages.load_compiled, tried_again),
+        }
+        loaded = True
+        for part, (load, consequence) in parts.items():
+            try:
+                load()
+            except Exception:
+                log.exception("compiled code could not be loaded", part=part, consequence=consequence)
+                loaded = False
+        return loaded
+
+    def feed(self, sink: MetricsSink, period_s: float) -> None:
+        """Gives the metrics to a sink at intervals, on a thread; a slow one is waited for."""
+
+        def publish() -> None:
+            sink.publish(list(self.metrics.registry.collect()))
+
+        self._sinks += 1
+        self.tasks.add(
+            f"metrics-sink-{self._sinks}",
+            period_s,
+            partial(on_thread, publish, f"metrics-sink-{self._sinks}"),
+        )
+
+    async def drain(self) -> None:
+        """Ends waiting receives with nothing and closes telemetry streams."""
+        self._receive.close()
+        self.clients.end_streams()
+
+    async def stop(self) -> None:
+        """Ends the scheduled work and journals what is pending, with a snapshot.
+
+        What cannot be written is logged and no error: whoever had to know that a change is in the log was told so.
+        """
+        await self.tasks.stop()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            await asyncio.gather(self._watchdog, return_exceptions=True)
+        try:
+            self.journal.stats(self.minutes.roll(now_ms(), closing=True))
+            self.journal.write_snapshot()
+        except (StoreError, OSError) as error:
+            log.error(
+                "the last snapshot could not be written; nothing that was answered as done is lost, and the next "
+                "start reads the journal from the snapshot before it",
+                error=str(error),
+            )
+
+    def gauges(self) -> Iterable[tuple[str, str, dict[str, str], float]]:
+        """What metrics read when asked: (name, help, labels, value). Called on the metrics thread."""
+        store = self._store
+        node = {"cluster": store.cluster, "node_id": store.broker}
+        yield "rocketmq_storage_size", "Bytes of the local log", node, store.max_offset - store.min_offset
+        behind = store.max_offset - store.flushed_offset
+        yield "rocketmq_storage_flush_behind_bytes", "Bytes not yet on disk", node, behind
+        damaged, looks = self.self_check.damaged, self.self_check.looks
+        yield "lakebroker_store_damaged_places", "Found by the last self-check", node, damaged
+        yield "lakebroker_store_self_checks", "Looks for damage since the start", node, looks
+        yield "rocketmq_consumer_connections", "Clients known", node, len(self.clients)
+        yield "lakebroker_waiting_receives", "Receives that wait for a message", node, self.wakeups.waiting
+        late = self.water_marks.late_s
+        yield "lakebroker_event_loop_late_seconds", "What calls waited at the last water mark", node, late
+        lag = self.dispatch_lag
+        if lag.behind_bytes is not None:
+            yield (
+                "lakebroker_dispatch_behind_bytes",
+                "Of the log, not in the lake yet",
+                node,
+                lag.behind_bytes,
+            )
+        if lag.hours_left is not None:
+            text = "Hours until sends are refused, if nothing is deleted"
+            yield "lakebroker_disk_hours_left", text, node, lag.hours_left
+        for lane in self.admission.lanes():
+            labels = {**node, "kind": lane.name}
+            yield "lakebroker_calls_under_way", "Calls without an answer", labels, lane.under_way
+            yield "lakebroker_calls_refused", "Calls refused as too many or too late", labels, lane.refused
+        for task in self.tasks.all():
+            labels = {**node, "task": task.name}
+            yield "lakebroker_task_last_run_seconds", "End of the last run", labels, task.last_ms / 1000
+            yield "lakebroker_task_duration_seconds", "Time of the last run", labels, task.took_s
+            yield "lakebroker_task_failures", "Runs that failed", labels, task.failures
+        stats = self.statistics
+        for name, put, got in (
+            ("today", stats.put_today, stats.get_today),
+            ("yesterday", stats.put_yesterday, stats.get_yesterday),
+        ):
+            yield f"lakebroker_messages_stored_{name}", f"Messages stored {name}", node, put
+            yield f"lakebroker_messages_delivered_{name}", f"Messages delivered {name}", node, got
+        lags: dict[tuple[str, str], list[int]] = {}
+        for state in list(self.deliveries.queues()):
+            group, topic, queue_id = state.key
+            sums = lags.setdefault((topic, group), [0, 0])
+            sums[0] += store.index.max_offset(topic, queue_id) - state.position + len(state.in_flight)
+            sums[1] += len(state.in_flight)
+        for (topic, group), (behind, flying) in list(lags.items())[:MAX_SERIES]:
+            labels = {**node, "topic": topic, "consumer_group": group}
+            yield "rocketmq_consumer_lag_messages", "Messages not settled", labels, behind
+            yield "rocketmq_consumer_inflight_messages", "Messages in flight", labels, flying
+
+    def _first_offset(self, topic: str, queue_id: int) -> int:
+        """Where a new group begins: at the start of a queue that never lost its front and whose log fits
+        memory, else at its end (the original's `initPopOffsetByCheckMsgInMem`); of a retry topic at the start."""
+        index = self._store.index
+        if topic.startswith(RETRY_PREFIX):
+            return index.min_offset(topic, queue_id)
+        by_memory = self._config.broker.init_pop_offset_by_check_msg_in_mem
+        if by_memory and index.min_offset(topic, queue_id) == index.begin(topic, queue_id):
+            ratio = self._config.store.access_message_in_memory_max_ratio / 100
+            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            if self._store.max_offset - self._store.min_offset <= memory * ratio:
+                return 0
+        return index.max_offset(topic, queue_id)
+
+    def _topic_changed(self, topic: Topic) -> None:
+        self.deliveries.offers.queues_changed(topic.name)
+        self.journal.topic(topic)
+        self.registration.topic_changed(topic.name)
+
+    def _group_changed(self, group: Group) -> None:
+        self.journal.group(group)
+        self._client.group_changed(group)
+        self.registration.topic_changed(RETRY_PREFIX + group.name)
+
+    def _taken_back(self, topic: str, group: Group | None) -> None:
+        """Those who were told of the change are told again."""
+        self.registration.topic_changed(topic)
+        if group is not None:
+            self._client.group_changed(group)
+
+    async def _retain(self) -> None:
+        await self.retention.look()
+
+    async def _check(self) -> None:
+        await self.self_check.look()
+
+    def _housekeep(self) -> None:
+        for session in self.clients.expire():
+            if session.group:
+                self._redelivery.release(session.client_id, session.group)
+        self.journal.stats(self.minutes.roll(now_ms()))
+        self.administration.statistics.sample(monotonic_ms())
+        self.administration.runtime.sample(monotonic_ms())

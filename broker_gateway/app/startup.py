@@ -1,0 +1,473 @@
+"""Starting and stopping the broker process, in order.
+
+| step | does | undone by |
+|---|---|---|
+| configuration | options, logs; refused ones end it here | - |
+| extensions | what installed packages plug in | - |
+| access | the token of Log and Admin services | - |
+| host | room on the disks, open files (`host_checks.py`) | - |
+| certificate | the operator's is read | - |
+| remoting ports | are taken, since records carry them | given back |
+| other ports | are looked at, so that one that is taken ends the start before there is a store | - |
+| store | lock, recovery, flushing | flush, remove `abort`, unlock |
+| metadata | topics, groups, offsets and what is in flight, from the journal; system topics | - |
+| services | scheduled tasks begin | tasks end, pending minutes and a snapshot are journaled |
+| server | the gRPC port opens | drained: no new calls, waiting ones end, then cancelled |
+| metrics | their port opens, sinks are fed | closed |
+| front door | the remoting ports are listened on | closed, requests being served get 1 s |
+| registration | name servers are told, once everything can be served | unregistered before all else |
+| announcement | port file, boot line, readiness | port file removed |
+
+Ports open, and the broker registers, once recovery is done. SIGTERM and SIGINT stop it in reverse order, during the
+start with the step that is under way, and in the middle of the scan; what fails at any step undoes the ones before
+it, says why on standard error, and ends with the original's status. A last snapshot that cannot be written, on a full
+disk, is logged, and the status stays 0: the journal has everything.
+
+| status | original | meaning |
+|---|---|---|
+| 255 | -1 | it cannot start: a port or the store is taken, the store is damaged; or its store cannot be closed cleanly |
+| 254 | -2 | something on this host, such as a folder, cannot be used |
+| 253 | -3 | a bad option or configuration file |
+| 252 | -4 | two modes that exclude each other |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+import structlog
+import uvloop
+from google.protobuf.descriptor import ServiceDescriptor
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
+
+from broker_gateway.app.broker import Broker
+from broker_gateway.app.extensions import Extensions, load_extensions
+from broker_gateway.app.host_checks import check_host, most_connections
+from broker_gateway.app.open_store import open_store
+from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.config.reload import Configuration
+from broker_gateway.observability.metrics import Metrics
+from broker_gateway.registration.startup import name_server_port, start_registration
+from broker_gateway.remoting.connection import Processors
+from broker_gateway.runtime.errors import HostError, OptionError, StartError, reason
+from broker_gateway.runtime.later import tell_now
+from broker_gateway.runtime.logs import configure_logs, say
+from broker_gateway.runtime.places import Places
+from broker_gateway.runtime.ports import Wanted, check_ports
+from broker_gateway.runtime.stop_signals import stop_at_end_of_input, stop_at_signals
+from broker_gateway.runtime.turn import Turn
+from broker_gateway.runtime.undo import Undo
+from broker_gateway.service.access import Access
+from broker_gateway.service.health import HealthService
+from broker_gateway.service.log import LogService
+from broker_gateway.service.reflection import ReflectionService
+from broker_gateway.transport.certificates import server_context, trial_context
+from broker_gateway.transport.methods import Method, Server
+from broker_gateway.transport.remoting.ports import Ports, take_ports
+from broker_gateway.transport.remoting.server import FrontDoor
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2
+from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
+from lakebroker_pb.lakebroker.log.v1 import log_pb2
+from store import permissions
+from store.delay_levels import parse_delay_levels
+from store.errors import RecoveryStoppedError, StoreError
+from store.message_store import MessageStore
+
+log = structlog.get_logger(__name__)
+_LOADING_SWITCH_S = 0.0005
+
+
+def run(config: GatewayConfig, warnings: Iterable[str] = (), file: Path | None = None) -> None:
+    """Runs the broker until a signal stops it; `file` is where its options came from. Raises StartError."""
+    permissions.use(group_read=config.lake.lake_store_group_read)
+    _log_as(config)
+    for warning in warnings:
+        log.warning(warning)
+    configuration = Configuration(config, file)
+    configuration.on_change(_log_as)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve_and_tell(configuration))
+    except StartError:
+        raise
+    except Exception as error:
+        log.exception("the broker ended")
+        raise StartError(f"the broker ended: {type(error).__name__}: {error}; its log says more") from error
+
+
+def _log_as(config: GatewayConfig) -> None:
+    broker = config.broker
+    name = f"{broker.broker_name}_{broker.broker_id}" if broker.isolate_log_enable else ""
+    configure_logs(config.lake.lake_log_format, config.lake.lake_log_level, name)
+
+
+async def _serve_and_tell(configuration: Configuration) -> None:
+    """Serves; what is left to be told in the log is told at the end."""
+    try:
+        await _serve(configuration)
+    finally:
+        tell_now()
+
+
+async def _serve(configuration: Configuration) -> None:
+    stopped = asyncio.Event()
+    stop_at_signals(stopped)
+    if configuration.current.lake.lake_stop_at_end_of_input:
+        stop_at_end_of_input(stopped)
+    async with Undo() as undo:
+        start = _Start(configuration, stopped, undo)
+        try:
+            await start.all()
+        except _StoppedError:
+            log.info("stopped before it served", broker=configuration.current.broker.broker_name)
+            return
+        await stopped.wait()
+        undo.add("ending calls that wait", start.broker.drain)  # beside the server's grace
+        undo.add("unregistering", start.broker.registration.stop)  # first of all: clients look elsewhere
+        start.health.stopping()
+        log.info("stopping", broker=configuration.current.broker.broker_name)
+    log.info("stopped", broker=configuration.current.broker.broker_name)
+
+
+class _StoppedError(Exception):
+    """A signal came before everything was up."""
+
+
+class _Start:
+    """The steps, each with what the ones before it made; `undo` has what ends them."""
+
+    store: MessageStore
+    broker: Broker
+    server: Server
+    health: HealthService
+    _remoting: Ports
+
+    def __init__(self, configuration: Configuration, stopped: asyncio.Event, undo: Undo) -> None:
+        self.configuration = configuration
+        self.config = configuration.current
+        self._stopped = stopped
+        self._undo = undo
+        self._extensions = Extensions()
+        self._ports: dict[str, int] = {}
+
+    async def all(self) -> None:
+        """Every step in order. Raises StartError, or _StoppedError; the caller's `undo` ends what was begun."""
+        steps: Sequence[tuple[str, Callable[[], Awaitable[None]]]] = (
+            ("extensions", self._load_extensions),
+            ("access", self._read_token),
+            ("host", self._check_host),
+            ("certificate", self._check_certificate),
+            ("remoting ports", self._take_ports),
+            ("other ports", self._check_ports),
+            ("store", self._open_store),
+            ("metadata", self._load_metadata),
+            ("services", self._start_services),
+            ("server", self._open_server),
+            ("metrics", self._open_metrics),
+            ("front door", self._open_front_door),
+            ("registration", self._register),
+            ("announcement", self._announce),
+        )
+        for name, step in steps:
+            self._go_on()
+            log.debug("starting", step=name)
+            await step()
+
+    def _go_on(self) -> None:
+        if self._stopped.is_set():
+            raise _StoppedError
+
+    async def _load_extensions(self) -> None:
+        self._extensions = load_extensions(self.config)
+
+    async def _read_token(self) -> None:
+        self._access = Access(self.config.lake.lake_token_file)
+
+    async def _check_host(self) -> None:
+        await asyncio.to_thread(check_host, self.config)  # looks at disks
+
+    async def _take_ports(self) -> None:
+        self._remoting = await asyncio.to_thread(take_ports, self.config)  # looks up a host name
+        self._undo.add("giving the remoting ports back", self._remoting.close)
+        self.config = self.configuration.bound(listen_port=self._remoting.port)
+
+    async def _check_certificate(self) -> None:
+        _check_transport(self.config)
+        await asyncio.to_thread(_operators_certificate, self.config)
+
+    async def _check_ports(self) -> None:
+        await asyncio.to_thread(check_ports, _other_ports(self.config))  # looks up host names
+
+    async def _open_store(self) -> None:
+        # on a thread: a scan must not hold up signals
+        try:
+            self.store = await asyncio.to_thread(open_store, self.config, self._stopped.is_set)
+        except RecoveryStoppedError as error:
+            raise _StoppedError from error
+        self._undo.add("closing the store", self._close_store)
+
+    def _close_store(self) -> None:
+        try:
+            self.store.close()
+        except StoreError as error:
+            raise StartError(
+                f"the broker stopped, but the end of its log may not be on disk: {error}"
+            ) from error
+        except OSError as error:  # the log itself was flushed
+            raise StartError(
+                f"the broker stopped, but its store was not closed cleanly: {error}; the next start looks at all of it"
+            ) from error
+
+    async def _load_metadata(self) -> None:
+        broker = self.config.broker
+        metrics = Metrics(broker.broker_cluster_name, broker.broker_name)
+        self.broker = Broker(self.configuration, self.store, metrics, self._access, self._extensions)
+        replayed = self.broker.load()
+        log.info("journal replayed", snapshot_offset=replayed.snapshot_offset, records=replayed.records)
+
+    async def _start_services(self) -> None:
+        self._undo.add("ending the scheduled tasks", self.broker.stop)
+        self.broker.schedule()
+
+    async def _open_server(self) -> None:
+        around = self._extensions.around
+        levels = parse_delay_levels(self.config.store.message_delay_level)
+        log_service = LogService(self.store, self._access, levels)
+        most_of_one = self.config.lake.lake_max_connections_per_address
+        self._places = Places(lambda: most_connections(self.store), most_of_one)
+        self.server, self.health = _bind(self.config, self.broker, log_service, around, self._places)
+        grace_s = self.config.proxy.grpc_shutdown_time_seconds
+        self._undo.add("closing the gRPC port", lambda: self.server.stop(grace_s))
+        self.configuration.on_change(self._configure_server)
+        self._configure_server(self.config)
+        await self.server.start()
+        self._ports["grpc"] = self.server.port
+        self.config = self.configuration.bound(grpc_port=self.server.port)
+
+    def _configure_server(self, config: GatewayConfig) -> None:
+        self.server.max_idle_s = float(config.server.server_channel_max_idle_time_seconds)
+
+    async def _open_metrics(self) -> None:
+        self._ports["metrics"] = _serve_metrics(self.config, self.broker, self._undo)
+        for sink in self._extensions.metrics_sinks:
+            self.broker.feed(sink, self.config.lake.lake_metrics_sink_interval / 1000)
+
+    async def _open_front_door(self) -> None:
+        processors = Processors()
+        self.broker.registration.bind(processors)
+        front_door = FrontDoor(
+            self.config,
+            self.broker.administration,
+            self.broker.admission,
+            self._extensions,
+            processors,
+            self._places,
+        )
+        self._undo.add("closing the remoting ports", front_door.stop)
+        await front_door.start(self._remoting)
+        self._ports["remoting"] = self._remoting.port
+
+    async def _register(self) -> None:
+        """Last of what others see: from here on name servers send clients to this broker."""
+        self._go_on()
+        self._ports |= await start_registration(
+            self.config, self.broker.registration, self._places, self._undo
+        )
+
+    async def _announce(self) -> None:
+        self._go_on()
+        tune_collector()
+        _announce(self.config, self._ports, self._undo)
+        threading.Thread(
+            target=_load_compiled,
+            args=(self.broker, asyncio.get_running_loop()),
+            name="load-compiled",
+            daemon=True,
+        ).start()
+
+
+def tune_collector() -> None:
+    """Calls leave hardly any cycles: looking for them every 700 objects costs 6 % of a send."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 20)
+
+
+def _load_compiled(broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+    """Loads compiled code beside the event loop, which waits as short as can be for this thread meanwhile."""
+    before, began = sys.getswitchinterval(), time.monotonic()
+    sys.setswitchinterval(_LOADING_SWITCH_S)
+    try:
+        if broker.load_compiled():
+            _tell_compiled(time.monotonic() - began)
+    finally:
+        sys.setswitchinterval(before)
+    gc.freeze()
+    with contextlib.suppress(RuntimeError):  # the loop is closed: it was stopped meanwhile
+        loop.call_soon_threadsafe(broker.admission.check_waiting)
+
+
+def _tell_compiled(seconds: float) -> None:
+    from store.kernels.compiled import COMPILING  # has the compiler with it
+
+    log.info(
+        "compiled code loaded",
+        seconds=round(seconds, 1),
+        functions=COMPILING.loaded,
+        compiled_now=COMPILING.compiled,
+        compiling_seconds=round(COMPILING.seconds, 1),
+    )
+
+
+def _bind(
+    config: GatewayConfig,
+    broker: Broker,
+    log_service: LogService,
+    around: Callable[[Method], Method] | None,
+    places: Places,
+) -> tuple[Server, HealthService]:
+    address, port = config.proxy.grpc_bind_address, config.proxy.grpc_server_port
+    try:
+        server = _server(config, broker.turn, address, port, places)
+    except (OSError, RuntimeError) as error:
+        raise _grpc_port(config).refused(error) from error
+    services: dict[ServiceDescriptor, object] = {
+        service_pb2.DESCRIPTOR.services_by_name["MessagingService"]: broker.messaging,
+        admin_pb2.DESCRIPTOR.services_by_name["AdminService"]: broker.admin,
+        log_pb2.DESCRIPTOR.services_by_name["LogService"]: log_service,
+    }
+    names = [descriptor.full_name for descriptor in services]
+    health = HealthService(names)
+    services[health_pb2.DESCRIPTOR.services_by_name["Health"]] = health
+    described = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
+    services[described] = ReflectionService([*names, "grpc.health.v1.Health", described.full_name])
+    server.around = around
+    for descriptor, implementation in services.items():
+        server.bind(descriptor, implementation)
+    return server, health
+
+
+def _grpc_port(config: GatewayConfig) -> Wanted:
+    return Wanted(
+        "grpcServerPort", config.proxy.grpc_server_port, "grpcBindAddress", config.proxy.grpc_bind_address
+    )
+
+
+def _metrics_port(config: GatewayConfig) -> Wanted:
+    host, port = config.proxy.metrics_prom_exporter_host, config.proxy.metrics_prom_exporter_port
+    return Wanted("metricsPromExporterPort", port, "metricsPromExporterHost", host)
+
+
+def _other_ports(config: GatewayConfig) -> list[Wanted]:
+    """What will be opened beside the remoting ports."""
+    wanted = [_grpc_port(config)]
+    if config.proxy.metrics_prom_exporter_port >= 0:
+        wanted.append(_metrics_port(config))
+    if config.registration.lake_with_namesrv:
+        wanted.append(name_server_port(config))
+    return wanted
+
+
+def _server(config: GatewayConfig, turn: Turn, address: str, port: int, places: Places) -> Server:
+    """The transport that was chosen. Raises OptionError, HostError, OSError or RuntimeError."""
+    if config.lake.lake_transport == "grpcio":
+        log.info("the transport grpcio takes plaintext only; clients that speak TLS need lakeTransport=http2")
+        from broker_gateway.transport.grpcio.server import GrpcioServer
+
+        idle_s = config.server.server_channel_max_idle_time_seconds
+        return GrpcioServer(address, port, config.broker.broker_ip1, idle_s)
+    from broker_gateway.transport.http2.server import Http2Server
+
+    return Http2Server(address, port, config.broker.broker_ip1, turn, _tls(config), places)
+
+
+def _check_transport(config: GatewayConfig) -> None:
+    """Raises OptionError when TLS is asked for and the transport has none."""
+    if config.lake.lake_transport != "grpcio":
+        return
+    asked = {"tls_cert_path", "tls_key_path", "tls_test_mode_enable"} & config.proxy.model_fields_set
+    if any(getattr(config.proxy, field) for field in asked):
+        raise OptionError("TLS needs the transport http2; set lakeTransport=http2 or leave TLS out")
+
+
+def _operators_certificate(config: GatewayConfig) -> ssl.SSLContext | None:
+    """With the certificate in tlsCertPath; None without one. Raises OptionError."""
+    certificate, key = config.proxy.tls_cert_path, config.proxy.tls_key_path
+    if (certificate is None) != (key is None):
+        missing = "tlsKeyPath" if key is None else "tlsCertPath"
+        raise OptionError(f"{missing} is missing; a certificate needs its key")
+    if certificate is not None and key is not None:
+        return server_context(certificate, key)
+    return None
+
+
+def _tls(config: GatewayConfig) -> ssl.SSLContext | None:
+    context = _operators_certificate(config)
+    if context is not None:
+        return context
+    if not config.proxy.tls_test_mode_enable:
+        return None
+    folder = config.store.store_path_root_dir / "config"
+    try:
+        context = trial_context(folder, config.broker.broker_ip1)
+    except OSError as error:
+        raise HostError(
+            f"the certificate for TLS cannot be kept in {folder}: {error}; give tlsCertPath and tlsKeyPath, or set "
+            "tlsTestModeEnable=false for plaintext only"
+        ) from error
+    log.info(
+        "TLS and plaintext are taken on the gRPC port; the certificate is self-signed, give tlsCertPath and "
+        "tlsKeyPath for clients that check it"
+    )
+    return context
+
+
+def _serve_metrics(config: GatewayConfig, broker: Broker, undo: Undo) -> int:
+    """Opens the metrics endpoint; returns its port, -1 when it is off."""
+    broker.metrics.gauges(broker.gauges)
+    if config.proxy.metrics_prom_exporter_port < 0:
+        return -1
+    host, port = config.proxy.metrics_prom_exporter_host, config.proxy.metrics_prom_exporter_port
+    try:
+        http, _ = broker.metrics.serve(host, port)
+    except OSError as error:
+        raise _metrics_port(config).refused(error) from error
+    undo.add("closing the metrics port", http.server_close)
+    undo.add("ending the metrics server", http.shutdown)
+    return int(http.server_port)
+
+
+def _announce(config: GatewayConfig, ports: dict[str, int], undo: Undo) -> None:
+    """Writes the port file and the boot line; `ports` by what is served there."""
+    path = config.lake.lake_port_file
+    if path is not None:
+        staged = Path(f"{path}.tmp")
+        try:
+            staged.write_text(json.dumps({**ports, "pid": os.getpid()}))
+            staged.chmod(0o644)  # no secret, and for others to read
+            staged.rename(path)
+            undo.add("removing the port file", partial(path.unlink, missing_ok=True))
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                staged.unlink()
+            raise HostError(
+                f"lakePortFile={path} cannot be written: {reason(error)}; name a file in a folder to write to"
+            ) from error
+    name, ip, port = config.broker.broker_name, config.broker.broker_ip1, config.broker.listen_port
+    line = f"The broker[{name}, {ip}:{port}] boot success. serializeType=JSON"
+    if config.broker.namesrv_addr:
+        line += f" and name server is {config.broker.namesrv_addr}"
+    say(line)
+    log.info("serving", **{f"{what}_port": port for what, port in ports.items()})

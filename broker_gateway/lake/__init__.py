@@ -1,0 +1,1 @@
+"""What the gateway reads from Delta."""

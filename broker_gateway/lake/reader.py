@@ -1,0 +1,116 @@
+"""What the gateway reads from the lake. `deltalake` is loaded by the first look; call it on a thread."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import threading
+from pathlib import Path
+
+from broker_gateway.runtime.errors import StartError
+
+PROGRESS_TABLE = "reput_progress"
+
+
+class LakeUnreachableError(Exception):
+    """The lake could not be read now; the text says why."""
+
+
+class Lake:
+    """The Delta tables in `location`. Raises StartError when deltalake is not installed."""
+
+    def __init__(self, location: str) -> None:
+        if importlib.util.find_spec("deltalake") is None:
+            raise StartError(
+                f"lakeLocation={location} needs the package deltalake; install the extra 'lake' of lakebroker: "
+                "pip install '.[lake]' in its source folder"
+            )
+        if "://" not in location and Path(location).is_file():
+            raise StartError(f"lakeLocation={location} is a file; name the lake's folder")
+        self._location = location.rstrip("/")
+        self._lock = threading.Lock()
+        self._progress: _Progress | None = None
+
+    def dispatched_to(self, broker: str, log_id: str) -> int:
+        """The physical offset below which every record of that log is in the lake; 0 when there is none.
+
+        It is the version that the progress table keeps for the log, committed after all other tables. In a folder
+        the commits that were read are made durable before they are believed: a name that was just linked may be
+        gone after a power cut, while the segments it stands for stay deleted. Blocks. Raises LakeUnreachableError.
+        """
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        path = f"{self._location}/{PROGRESS_TABLE}"
+        application = f"{broker}/{log_id}"
+        if "://" not in path and not Path(path).exists():
+            return 0
+        with self._lock:
+            try:
+                if "://" in path:
+                    return DeltaTable(path).transaction_version(application) or 0
+                if self._progress is None or not self._progress.follow():
+                    self._progress = _Progress(Path(path))
+                return self._progress.transaction_version(application)
+            except TableNotFoundError:
+                self._progress = None
+                return 0
+            except (DeltaError, OSError, ValueError) as error:
+                self._progress = None
+                raise LakeUnreachableError(f"{path}: {error}") from error
+
+
+class _Progress:
+    """The progress table in a folder as it was read last: loaded once, then followed commit by commit."""
+
+    def __init__(self, path: Path) -> None:
+        from deltalake import DeltaTable
+
+        self._log = path / "_delta_log"
+        self._table = DeltaTable(str(path))
+        self._version = self._table.version()
+        self._newer: dict[str, int] = {}
+        self._stamp = self._made_durable(self._version)
+        self._sync_folder()
+
+    def transaction_version(self, application: str) -> int:
+        """The newest version that an application gave with its commits, 0 without one."""
+        return self._newer.get(application) or self._table.transaction_version(application) or 0
+
+    def follow(self) -> bool:
+        """Reads what was committed since; False when this is not the table that was read, or it went on too far."""
+        if self._stamp is None or self._stamp != self._made_durable(self._version):
+            return False
+        while (stamp := self._made_durable(self._version + 1)) is not None:
+            self._version += 1
+            for line in self._commit(self._version).read_text().splitlines():
+                transaction = json.loads(line).get("txn")
+                if transaction is not None:
+                    self._newer[transaction["appId"]] = transaction["version"]
+            self._stamp = stamp
+        self._sync_folder()
+        return True
+
+    def _commit(self, version: int) -> Path:
+        return self._log / f"{version:020}.json"
+
+    def _made_durable(self, version: int) -> tuple[int, int] | None:
+        """Fsyncs a commit's file; what tells it from another of its name, None when it is not there."""
+        try:
+            opened = os.open(self._commit(version), os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            os.fsync(opened)
+            status = os.fstat(opened)
+            return status.st_ino, status.st_mtime_ns
+        finally:
+            os.close(opened)
+
+    def _sync_folder(self) -> None:
+        opened = os.open(self._log, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)

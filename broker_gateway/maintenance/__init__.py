@@ -1,0 +1,1 @@
+"""What the broker looks after by itself: retention, damage in the store, groups that fell far behind."""

@@ -1,0 +1,1 @@
+"""Taking over the store of a real broker, and handing ours back."""

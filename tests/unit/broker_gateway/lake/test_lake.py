@@ -1,0 +1,79 @@
+"""What the gateway reads of the lake's progress, for which it deletes segments."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from broker_gateway.lake.reader import Lake, LakeUnreachableError
+from broker_gateway.runtime.errors import StartError
+from structured_streaming.sink.table_log import TableLog
+from structured_streaming.tables import create_tables
+
+
+def commit(lake: Path, *ends: int) -> None:
+    log = TableLog(lake / "reput_progress")
+    for end in ends:
+        log.append([], {"b/l": end})
+        log.checkpoint_if_due()
+
+
+def test_it_follows_the_progress(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    assert lake.dispatched_to("b", "l") == 0
+    create_tables(str(tmp_path))
+    assert lake.dispatched_to("b", "l") == 0
+    for end in range(1, 250):
+        commit(tmp_path, end)
+        if end % 7 == 0:
+            assert lake.dispatched_to("b", "l") == end
+            assert lake.dispatched_to("b", "other") == 0
+    assert lake.dispatched_to("b", "l") == Lake(str(tmp_path)).dispatched_to("b", "l") == 249
+
+
+def test_another_lake_in_its_place_is_read_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "lake"
+    create_tables(str(folder))
+    commit(folder, *range(1, 10))
+    lake = Lake(str(folder))
+    assert lake.dispatched_to("b", "l") == 9
+    for ends in ([], [2, 3], list(range(1, 9)), [1] * 20):
+        shutil.rmtree(folder)
+        create_tables(str(folder))
+        commit(folder, *ends)
+        assert lake.dispatched_to("b", "l") == (ends[-1] if ends else 0)
+    shutil.rmtree(folder)
+    assert lake.dispatched_to("b", "l") == 0
+
+
+def test_commits_that_are_gone_are_read_from_the_checkpoint(tmp_path: Path) -> None:
+    create_tables(str(tmp_path))
+    commit(tmp_path, *range(1, 5))
+    lake = Lake(str(tmp_path))
+    assert lake.dispatched_to("b", "l") == 4
+    commit(tmp_path, *range(5, 300))
+    for path in sorted((tmp_path / "reput_progress" / "_delta_log").glob("*.json"))[:100]:
+        path.unlink()
+    assert lake.dispatched_to("b", "l") == 299
+
+
+def test_what_is_no_lake_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StartError, match="is a file"):
+        Lake(str(tmp_path / "file"))
+    create_tables(str(tmp_path / "lake"))
+    (tmp_path / "lake" / "reput_progress" / "_delta_log" / f"{0:020}.json").write_text("torn")
+    with pytest.raises(LakeUnreachableError, match="reput_progress"):
+        Lake(str(tmp_path / "lake")).dispatched_to("b", "l")
+
+
+def test_a_package_that_is_missing_comes_with_a_command_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(StartError) as refused:
+        Lake("lake")
+    assert str(refused.value) == (
+        "lakeLocation=lake needs the package deltalake; install the extra 'lake' of lakebroker: pip install '.[lake]' "
+        "in its source folder"
+    )

@@ -1,0 +1,45 @@
+"""Groups that fell far behind."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from broker_gateway.config.gateway import load_config
+from broker_gateway.delivery.queue_delivery import QueueKey
+from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.maintenance.slow_consumers import ProtectBroker
+from broker_gateway.metadata.catalog import Catalog, Group
+from store.message_store import MessageStore
+from store.record import Host, PendingRecord
+
+
+def test_a_group_that_fell_behind_may_not_consume(tmp_path: Path) -> None:
+    store = MessageStore.open(
+        tmp_path, broker="b", cluster="c", store_host=Host("127.0.0.1", 1), segment_size=1 << 20
+    )
+    try:
+        record = PendingRecord("t", 0, b"x" * 1000, b"", 1, Host("127.0.0.1", 1).packed)
+        store.append([record] * 20)
+        catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
+        for name in ("slow", "quick"):
+            catalog.put_group(Group(name))
+        deliveries.queue(QueueKey("slow", "t", 0)).reset(2)
+        deliveries.queue(QueueKey("quick", "t", 0)).reset(18)
+        off = load_config(None, {"consumerFallbehindThreshold": "5000"}, {})[0]
+        on = load_config(
+            None,
+            {"consumerFallbehindThreshold": "5000", "disableConsumeIfConsumerReadSlowly": "true"},
+            {},
+        )[0]
+        protect = ProtectBroker(off, store, catalog, deliveries)
+        asyncio.run(protect.look())
+        assert all(group.consume_enabled for group in catalog.groups())
+        protect.configure(on)
+        asyncio.run(protect.look())
+        assert {group.name: group.consume_enabled for group in catalog.groups()} == {
+            "slow": False,
+            "quick": True,
+        }
+    finally:
+        store.close()

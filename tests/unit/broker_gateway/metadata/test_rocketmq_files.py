@@ -1,0 +1,133 @@
+"""`config/*.json` as the real broker writes them, read; as we write them, read again; damaged, named."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from broker_gateway.delivery.queue_delivery import QueueKey
+from broker_gateway.metadata.catalog import Catalog, Group, Topic
+from broker_gateway.metadata.data_version import DataVersion
+from broker_gateway.metadata.rocketmq_files import ConfigFileError, read_config, write_config
+
+DATA = Path(__file__).parents[3] / "data" / "rocketmq-5.5.0-store.tar.gz"
+
+
+def test_a_real_brokers_files(tmp_path: Path) -> None:
+    with tarfile.open(DATA) as archive:
+        archive.extractall(tmp_path, filter="data")
+    found = read_config(next(tmp_path.glob("*/commitlog")).parent, 5)
+    topics = {topic.name: topic for topic in found.topics}
+    assert topics["fifo"] == Topic("fifo", 8, 8, 6, ("FIFO",), 5)
+    assert topics["tx"].accept_message_types == ("TRANSACTION",)
+    groups = {group.name: group for group in found.groups}
+    assert groups["g_fifo"].fifo
+    assert groups["g_normal"].retry_max_times == 16
+    assert QueueKey("g_delay", "delay", 0) in found.offsets
+    assert not found.problems
+    assert found.versions["topics.json"].timestamp_ms > 1_600_000_000_000
+
+
+def test_what_we_write_is_what_we_read(tmp_path: Path) -> None:
+    catalog = Catalog()
+    topics = [Topic("a", 3, 4, 4, (), 9), Topic("b", 8, 8, 6, ("NORMAL",), 9)]
+    groups = [Group("g", 2, True, False, 9), Group("h", created_ms=9)]
+    for topic in topics:
+        catalog.restore_topic(topic, topic.name)
+    for group in groups:
+        catalog.restore_group(group, group.name)
+    offsets = {QueueKey("g", "a", 0): 7, QueueKey("g", "a", 11): 0}
+    for _ in range(2):
+        write_config(tmp_path, catalog, offsets, 1)
+    found = read_config(tmp_path, 9)
+    assert (found.topics, found.groups) == (topics, groups)
+    assert found.offsets == offsets
+    assert (tmp_path / "config" / "topics.json.bak").exists()
+
+
+FILES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json")
+
+
+@pytest.mark.parametrize("kept", [DataVersion(), DataVersion(0, 9, 50), DataVersion(3, 1, 1)])
+@pytest.mark.parametrize("now", [0, 40, 1 << 50])
+def test_data_versions_never_go_back(tmp_path: Path, kept: DataVersion, now: int) -> None:
+    catalog = Catalog()
+    catalog.versions = dict.fromkeys(FILES, kept)
+    (tmp_path / "config").mkdir()
+    before = DataVersion(0, 7, 45)
+    (tmp_path / "config" / "topics.json").write_text(
+        '{"dataVersion":{"counter":7,"stateVersion":0,"timestamp":45},"topicConfigTable":{}}'
+    )
+    for _ in range(3):
+        write_config(tmp_path, catalog, {}, now)
+        found = read_config(tmp_path, 0).versions
+        assert found["topics.json"] > max(kept, before)
+        assert found["consumerOffset.json"] > kept
+        before, kept = found["topics.json"], found["consumerOffset.json"]
+
+
+def test_a_file_that_hides_its_data_version_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    path = tmp_path / "config" / "topics.json"
+    for text in ("{", "[]", '{"dataVersion":{"counter":-1}}', '{"dataVersion":7}'):
+        path.write_text(text)
+        with pytest.raises(ConfigFileError, match=r"topics\.json.*remove"):
+            write_config(tmp_path, Catalog(), {}, 1)
+        assert path.read_text() == text
+
+
+def test_bare_numbers_as_keys_but_not_in_texts(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    path = tmp_path / "config" / "consumerOffset.json"
+    path.write_text('{"offsetTable":{"t,1:@{2:g":{0:5, 12 :7\n,3:0}}}')
+    assert read_config(tmp_path, 0).offsets == {
+        QueueKey("{2:g", "t,1:", queue): offset for queue, offset in ((0, 5), (12, 7), (3, 0))
+    }
+
+
+def test_a_damaged_file_is_replaced_by_the_one_before_it(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    path = tmp_path / "config" / "consumerOffset.json"
+    path.write_text('{"offsetTable":{"t@g":{0:')
+    path.with_suffix(".json.bak").write_text('{"offsetTable":{"t@g":{0:4}}}')
+    found = read_config(tmp_path, 0)
+    assert found.offsets == {QueueKey("g", "t", 0): 4}
+    assert "consumerOffset.json cannot be read" in found.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("topics.json", "{", "topics.json cannot be read"),
+        ("topics.json", '{"topicConfigTable":[]}', "has no topicConfigTable"),
+        ("topics.json", '{"topicConfigTable":{"t":{"readQueueNums":-1}}}', "readQueueNums of t is -1"),
+        ("topics.json", '{"topicConfigTable":{"t":{"perm":"6"}}}', "perm of t is '6'"),
+        ("consumerOffset.json", '{"offsetTable":{"t":{0:1}}}', "'t' is no topic@group"),
+        ("consumerOffset.json", '{"offsetTable":{"t@g":{0:1.5}}}', "0 of t@g is 1.5"),
+        ("consumerOffset.json", '{"offsetTable":{"t@g":{0:true}}}', "0 of t@g is True"),
+        ("consumerOffset.json", '{"offsetTable":{"t@g":{-1:1}}}', "'-1' of t@g is no queue id"),
+        ("consumerOffset.json", '{"offsetTable":{},"dataVersion":{"counter":"x"}}', "counter of dataVersion"),
+        ("topics.json", '{"topicConfigTable":{"t":{"attributes":[1]}}}', "attributes of t"),
+        (
+            "subscriptionGroup.json",
+            '{"subscriptionGroupTable":{"g":{"retryMaxTimes":null}}}',
+            "retryMaxTimes",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / name).write_text(text)
+    with pytest.raises(ConfigFileError, match=said):
+        read_config(tmp_path, 0)
+
+
+def test_a_file_without_its_table_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    path = tmp_path / "config" / "topics.json"
+    path.write_text("{}")
+    with pytest.raises(ConfigFileError) as refused:
+        read_config(tmp_path, 5)
+    assert str(refused.value).startswith(f"{path} has no topicConfigTable; restore it")
