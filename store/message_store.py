@@ -22,7 +22,7 @@ from store.flush import FLUSHED_FILE, Flusher, FlushMode, read_flushed
 from store.index_run import FileRun
 from store.index_writer import IndexWriter
 from store.kernels.code_folders import CODE_FOLDERS
-from store.owner import check_owners, lock_folders, mark_folders
+from store.owner import lock_folders, mark_folders
 from store.page_cache import PageCache
 from store.permissions import close_to_others, open_new
 from store.queue_index import NO_LIMIT, RUN_BYTES, QueueIndex
@@ -170,7 +170,7 @@ class MessageStore:
             identity = known = load_identity(root)
             every = log_folders(root, known, commit_log_paths)
             lock_fds += lock_folders(root, every)
-            check_owners(root, known, every)  # somebody may have come in between
+            check_folders(root, commit_log_paths)  # somebody may have come in between
             if identity is None:
                 check_segment_size([*commit_log_paths, root / COMMIT_LOG_FOLDER], segment_size)
                 identity = make_identity(root, broker, cluster, segment_size)

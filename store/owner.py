@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import logging
 import os
@@ -19,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from store.errors import ForeignFolderError, StoreDamagedError
+from store.errors import ForeignFolderError, StoreDamagedError, StoreLockedError
 from store.permissions import OWNER_FOLDER, open_new
 from store.recovery import IDENTITY_FILE, LOCK_FILE, Identity, lock_file
 from store.segment import list_segments, make_folder, sync_folder
@@ -84,8 +85,8 @@ def check_owners(root: Path, identity: Identity | None, folders: Iterable[Path])
 def lock_folders(root: Path, folders: Iterable[Path]) -> list[int]:
     """Locks the folders outside of the root, which are made; returns the descriptors, which must stay open.
 
-    One with segments and no room for the lock goes without: only a start can make room. Raises StoreLockedError, OSError;
-    then none is locked.
+    Each folder itself, where its file system can, and a file in it, where there is room: only a start can make that. Raises
+    StoreLockedError, OSError; then none is locked.
     """
     locked: list[int] = []
     try:
@@ -93,6 +94,8 @@ def lock_folders(root: Path, folders: Iterable[Path]) -> list[int]:
             refused = (
                 f"another process has {folder}, a folder of the log; stop it, or {_OWN.format('a folder')}"
             )
+            make_folder(folder)
+            locked += _lock_itself(folder, refused)
             with _room_missing(folder):
                 make_folder(folder / OWNER_FOLDER)
                 locked.append(lock_file(folder / OWNER_FOLDER / LOCK_FILE, refused))
@@ -103,6 +106,19 @@ def lock_folders(root: Path, folders: Iterable[Path]) -> list[int]:
     return locked
 
 
+def _lock_itself(folder: Path, refused: str) -> list[int]:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(fd)
+        raise StoreLockedError(refused) from error
+    except OSError:  # a network's file system has no such locks
+        os.close(fd)
+        return []
+    return [fd]
+
+
 def mark_folders(root: Path, identity: Identity, folders: Iterable[Path]) -> None:
     """Writes the mark of each folder outside of the root that has none, whole or not at all; the next start does it where
     there is no room. Raises OSError."""
@@ -111,6 +127,7 @@ def mark_folders(root: Path, identity: Identity, folders: Iterable[Path]) -> Non
         if path.exists():
             continue
         with _room_missing(folder):
+            make_folder(path.parent)
             staged = path.with_suffix(".tmp")
             with open_new(staged, "w") as file:
                 json.dump(Owner(identity.log_id, identity.broker, str(root.absolute()))._asdict(), file)

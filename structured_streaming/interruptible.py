@@ -115,8 +115,8 @@ def started(start: Callable[[], SparkSession]) -> SparkSession:
 
 
 def of_jobs(session: SparkSession, work: Callable[[], T]) -> tuple[T, int]:
-    """As `interruptible`; Spark's jobs are cancelled at a signal. Where it raises Abandoned, the JVM is ended, whatever
-    signals come meanwhile.
+    """As `interruptible`; Spark's jobs are cancelled at a signal. Where it raises Abandoned, the JVM is ended, and signals
+    that come meanwhile do nothing.
 
     Raises LakeError when the JVM does not answer.
     """
@@ -163,7 +163,8 @@ def _end(process: subprocess.Popen[Any]) -> None:
         process.wait(_PATIENCE_S)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel: nobody can end it
+            process.wait(_PATIENCE_S)
 
 
 @contextmanager

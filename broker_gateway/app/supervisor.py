@@ -5,8 +5,8 @@ Each has its own name (`broker-a-0`), store (a folder of that name in `storePath
 it ever served is not started again: its configuration is wrong, and everything stops with its exit status. A folder that
 is a store itself is refused: brokers beside it would begin empty. So is one where another supervisor runs.
 
-The brokers are in sessions of their own, so that a signal to the process group reaches them once, from here. The end of
-their standard input tells them that the supervisor is gone: they stop then.
+The brokers are in sessions of their own, which a signal to the process group does not reach. The end of their standard
+input tells them to stop, or that the supervisor is gone.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ def supervise(config: GatewayConfig, arguments: list[str], processes: int) -> in
     """
     configure_logs(config.lake.lake_log_format, config.lake.lake_log_level)
     root = config.store.store_path_root_dir
-    _check_root(root, {f"{config.broker.broker_name}-{number}" for number in range(processes)})
+    names = {f"{config.broker.broker_name}-{number}" for number in range(processes)}
+    _check_root(root, names)
     folder = root / PROCESSES_FOLDER
     children = []
     for number in range(processes):
@@ -120,8 +121,10 @@ def supervise(config: GatewayConfig, arguments: list[str], processes: int) -> in
     with _usable(root):
         folder.mkdir(parents=True, exist_ok=True)
         locked = _lock(root)
-        (folder / PEERS_FILE).unlink(missing_ok=True)
     try:
+        _refuse_store(root)  # somebody may have come in between
+        with _usable(root):
+            (folder / PEERS_FILE).unlink(missing_ok=True)
         end_s = config.proxy.grpc_shutdown_time_seconds + _END_S
         return _Supervisor(children, folder / PEERS_FILE, config.lake.lake_port_file, end_s).run()
     finally:
@@ -151,18 +154,23 @@ def _lock(root: Path) -> int:
 
 def _check_root(root: Path, names: Set[str]) -> None:
     """Raises StartError when the folder is a store itself; warns of stores in it that none of these brokers has."""
+    _refuse_store(root)
     with _usable(root):
-        is_store = holds_store(root)
         others = [path for path in stores_inside(root) if path.name not in names]
-    if is_store:
-        raise StartError(
-            f"{root} is the store of one broker, and --processes gives each broker a folder of its own in it, so all "
-            "of them would start empty; start it without --processes, or give another folder (--store)"
-        )
     if others:
         log.warning(
             "these stores are not started; set their brokerName or raise --processes to start them",
             stores=[str(path) for path in others],
+        )
+
+
+def _refuse_store(root: Path) -> None:
+    with _usable(root):
+        is_store = holds_store(root)
+    if is_store:
+        raise StartError(
+            f"{root} is the store of one broker, and --processes gives each broker a folder of its own in it, so all "
+            "of them would start empty; start it without --processes, or give another folder (--store)"
         )
 
 
@@ -242,8 +250,8 @@ class _Supervisor:
             if child.ports and now - child.started_at > _STABLE_S:
                 child.wait_s = _FIRST_WAIT_S
             return None
-        if not child.served:
-            return _status(ended) or 1
+        if not child.served and ended != 0:  # else somebody stopped it, in its first moments
+            return _status(ended)
         log.error("a broker died; it is started again", broker=child.name, status=ended, wait_s=child.wait_s)
         child.process, child.ports = None, {}
         child.start_at = now + child.wait_s
@@ -273,16 +281,14 @@ class _Supervisor:
     def _end(self) -> int:
         """The end of their input for all, SIGKILL for those that have not ended long after it; their worst exit status.
 
-        No signal to one that serves: it may have got one already, with its control group, and a second one, by us who
-        come late, would end it at once.
+        No signal: they may have got one already, with their control group, and a second one, by us who come late, would
+        end them at once.
         """
         running = {child.name: child.process for child in self._children if child.process is not None}
         for child in self._children:
             if child.process is not None and child.process.stdin is not None:
                 with contextlib.suppress(BrokenPipeError):
                     child.process.stdin.close()
-                if not child.ports and child.process.poll() is None:
-                    child.process.terminate()
         until = time.monotonic() + self._end_s
         while left := {name: each for name, each in running.items() if each.poll() is None}:
             if self._at_once or time.monotonic() > until:

@@ -1,8 +1,9 @@
 """Statements of SQL, divided by semicolons where Spark's lexer sees one.
 
 A semicolon in a text, a quoted name, a comment or between dollar signs divides nothing. Nor does one in a block (`BEGIN`,
-or a label and `BEGIN`): that ends with its own `END`, a label or none, and a semicolon. BEGIN and END are such where a
-statement of a block begins, and BEGIN behind a handler's conditions; elsewhere they are names, or of a CASE.
+or a label and `BEGIN`): that ends with its own `END`, a label or none, and a semicolon. BEGIN opens a block where a statement
+of a block begins, behind a label or a handler's conditions; END ends it behind a semicolon or a BEGIN. Elsewhere they are
+names, or of a CASE. A block with names like `end` and `begin` in other places may be divided; Spark refuses its parts.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ _TOKEN = re.compile(
 _BOUND = re.compile(r"/\*(?!\+)|\*/")
 _NOT_A_BLOCK = ("IF", "LOOP", "WHILE", "REPEAT", "FOR", "CASE")
 """What `END` ends beside BEGIN."""
-_BEFORE_A_STATEMENT = (";", ":", "BEGIN", "THEN", "ELSE", "DO", "LOOP", "REPEAT")
-_BEHIND_A_NAME = ("END", "WHEN", "ELSE")
-"""Of a CASE: what was before them is a value, not a block."""
+_BEFORE_A_STATEMENT = (";", "BEGIN", "THEN", "ELSE", "DO", "LOOP", "REPEAT")
+_OF_A_CASE = ("END", "WHEN", "ELSE")
+"""A value of a CASE stands before them, not a block."""
 
 
 def statements(text: str) -> list[str]:
@@ -81,17 +82,20 @@ def _open_blocks(words: Sequence[str]) -> int:
     """How many blocks the words begin and do not end."""
     depth, first, before = 0, 0, ";"
     for at, (word, following) in enumerate(zip(words, [*words[1:], ""], strict=True)):
-        begins = before in _BEFORE_A_STATEMENT
-        if begins:
+        labelled = before == ":" and at - first == 2
+        if before in _BEFORE_A_STATEMENT:
             first = at
-        if word == "BEGIN" and (begins or _is_handler(words[first:at])):
-            is_value = before in ("THEN", "ELSE") and following in _BEHIND_A_NAME
-            depth += not is_value
-            before = "" if is_value else word
-            continue
-        if word == "END" and begins and following not in _NOT_A_BLOCK:
-            depth -= 1
-        before = word
+        if word == "BEGIN":
+            opens = labelled or first == at or _is_handler(words[first:at])
+            is_name = following in (":", ".") or (before in ("THEN", "ELSE") and following in _OF_A_CASE)
+            depth += opens and not is_name
+            before = word if opens and not is_name else ""
+        elif word == "ATOMIC" and before == "NOT" and words[at - 2] == "BEGIN":
+            before = "BEGIN"
+        else:
+            ends = before in (";", "BEGIN") and following not in (":", *_NOT_A_BLOCK)
+            depth -= word == "END" and ends
+            before = word
     return depth
 
 

@@ -17,7 +17,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
 _WHY = (
     "was not handed out for this topic and group",
-    "is void: the message was settled or delivered again",
+    "is void: the message was settled, delivered again, or nobody has it any more",
     "is expired: the invisible duration is over",
 )
 _FOREIGN, _VOID, _EXPIRED = _REFUSALS = [

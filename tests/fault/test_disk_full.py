@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway, ProcessError
 
 DISK = 24 << 20
+FILES = 500
 SEGMENT = 1 << 20
 BODY = b"x" * 50_000
 
@@ -30,7 +32,7 @@ class SmallDisk:
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
         self.folder = folder
-        script = f'mount -t tmpfs -o size={DISK} none "$1" && echo mounted && exec sleep infinity'
+        script = f'mount -t tmpfs -o size={DISK},nr_inodes={FILES} none "$1" && echo mounted && exec sleep infinity'
         self._holder = subprocess.Popen(
             ["unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh", str(folder)],
             stdout=subprocess.PIPE,
@@ -53,6 +55,13 @@ class SmallDisk:
                     file.write(bytes(1 << 16))
             except OSError:
                 file.truncate(max(0, file.tell() - leave))
+
+    def fill_names(self) -> None:
+        """Makes empty files until there may be no more."""
+        self.path("names").mkdir()
+        with contextlib.suppress(OSError):
+            for number in range(FILES):
+                self.path(f"names/{number}").touch()
 
     def close(self) -> None:
         self._holder.kill()
@@ -148,7 +157,10 @@ def test_no_room_at_all_and_a_start_without_it(tmp_path: Path, disk: SmallDisk) 
         assert gateway.terminate() == 0
 
 
-def test_a_log_of_before_that_has_no_room_to_say_whose_it_is(tmp_path: Path, disk: SmallDisk) -> None:
+@pytest.mark.parametrize("full", ["bytes", "names"])
+def test_a_log_of_before_that_has_no_room_to_say_whose_it_is(
+    tmp_path: Path, disk: SmallDisk, full: str
+) -> None:
     """Only a start can make room in it."""
     options = {
         **OPTIONS,
@@ -156,6 +168,8 @@ def test_a_log_of_before_that_has_no_room_to_say_whose_it_is(tmp_path: Path, dis
         "storePathCommitLog": str(disk.folder / "log"),
         "mappedFileSizeCommitLog": str(SEGMENT),
     }
+    other = {"storePathRootDir": str(tmp_path / "other-root")}
+    (tmp_path / "other-root" / "commitlog").mkdir(parents=True)  # a store whose option is wrong
     with Gateway(tmp_path / "gateway", wrapper=disk.wrapper, **options) as gateway:
         client = Client(gateway.address)
         sent = {client.send("t", BODY).entries[0].message_id for _ in range(5)}
@@ -163,15 +177,17 @@ def test_a_log_of_before_that_has_no_room_to_say_whose_it_is(tmp_path: Path, dis
         assert gateway.terminate() == 0
         owner = disk.path("log/.lakebroker/owner.json")
         shutil.rmtree(owner.parent)
-        disk.fill()
+        disk.fill() if full == "bytes" else disk.fill_names()
         gateway.start()
+        with pytest.raises(ProcessError, match="another process has"):
+            Gateway(tmp_path / "other", wrapper=disk.wrapper, **options | other).start()
         client = Client(gateway.address)
         assert take_all(client) == sent
         client.channel.close()
         assert "has no room for what says whose it is" in gateway.log.read_text()
         assert gateway.terminate() == 0
         assert not owner.exists()
-        disk.path("ballast").unlink()
+        disk.path("ballast").unlink() if full == "bytes" else shutil.rmtree(disk.path("names"))
         gateway.start()
         assert owner.exists()
         assert gateway.terminate() == 0

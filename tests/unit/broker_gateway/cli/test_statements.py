@@ -65,6 +65,26 @@ from broker_gateway.cli.statements import divided, statements
             ["begin l: while a do begin select 1; end; end while l; end", "x"],
         ),
         ("begin begin end; end; x", ["begin begin end; end", "x"]),
+        *[
+            (f"{block}; x", [block, "x"])
+            for block in (
+                "begin not atomic begin select 1; end; end",
+                "begin not atomic begin not atomic select 1; end; end",
+                "begin not atomic end",
+                "begin select begin end; end",
+                "begin select case when a then begin.end end; end",
+                "begin select case a when 1 then end else begin end; select 1; end",
+                "begin set x = case when a then begin else end end; end",
+                "begin select v:end; select 1; end",
+                "begin select v:begin; select 1; end",
+                "begin select a from t where x = :end; select 1; end",
+                "begin select a[0:end]; select 1; end",
+                "begin l: begin select 1; end l; select 2; end",
+                "begin declare exit handler for sqlexception begin not atomic select 1; end; select 2; end",
+                "begin declare begin int; set begin = 1; end",
+                "begin if a then begin case x when 1 then select 1; end case; end; end if; end",
+            )
+        ],
         ("'" + r"\'" * 100_000 + "\\", ["'" + r"\'" * 100_000 + "\\"]),
         ("/* x */" + " " * 100_000 + "select 1", ["/* x */" + " " * 100_000 + "select 1"]),
     ],
