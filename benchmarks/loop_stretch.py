@@ -44,12 +44,12 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.messages import ack_request, receive_request
-from store.index_file import Key
-from store.index_run import FileRun, LiveRun
+from store.index.queue_index import QueueIndex
+from store.index.run import FileRun, LiveRun
+from store.index.run_file import Key
+from store.index.time_search import BoundaryType
+from store.log.record import Host, tags_code
 from store.message_store import MessageStore
-from store.queue_index import QueueIndex
-from store.record import Host, tags_code
-from store.time_search import BoundaryType
 
 Calls = Iterator[tuple[str, Callable[[], object] | float]]
 """What a call is, to be measured apart from others, and the call, or its ms when it was measured already."""

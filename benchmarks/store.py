@@ -25,8 +25,8 @@ import numpy as np
 from zlib_ng import zlib_ng
 
 from store.columns import BODY_START, PROPERTIES_START, PendingColumns
+from store.log.record import Host, PendingRecord, encode_properties
 from store.message_store import MessageStore
-from store.record import Host, PendingRecord, encode_properties
 from store.scan import scan
 
 HOST = Host("127.0.0.1", 10911)
@@ -162,7 +162,7 @@ AHEAD: dict[str, dict[str, Any]] = {
     "2 MiB": {"prefault_bytes": 2 << 20},
     "8 MiB": {"prefault_bytes": 8 << 20},
 }
-"""Steps in which pages are brought in ahead of appends (`store/page_cache.py`)."""
+"""Steps in which pages are brought in ahead of appends (`store/log/page_cache.py`)."""
 
 
 def roll(folder: Path, rounds: int = 4, segments: int = 4) -> None:

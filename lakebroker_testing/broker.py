@@ -43,7 +43,7 @@ from lakebroker_testing.crash_image import copy_at_rest
 from lakebroker_testing.faults import FaultyStore, flip_byte
 from lakebroker_testing.messages import MessagingCalls, receive_request
 from store.errors import StoreError
-from store.record import Host
+from store.log.record import Host
 
 T = TypeVar("T")
 _OPTIONS = {

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from store.columns import PendingColumns
+from store.log.record import PendingRecord, Record
 from store.message_store import Appended, MessageStore
-from store.record import PendingRecord, Record
 
 CALLS = ("append", "append_columns", "read", "record", "request_flush", "wait_flushed")
 """Calls on a store that can be made to fail."""

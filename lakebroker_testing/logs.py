@@ -18,8 +18,7 @@ from typing import Any, Self
 
 from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
-from store.message_store import Appended, MessageStore
-from store.record import (
+from store.log.record import (
     BLANK_MAGIC,
     SYS_COMPRESSED,
     Host,
@@ -28,6 +27,7 @@ from store.record import (
     encode_record,
     tags_code,
 )
+from store.message_store import Appended, MessageStore
 
 HOST = Host("127.0.0.1", 10911)
 BORN_MS = 1_700_000_000_000

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from zlib_ng import zlib_ng
 
-from store.record import PendingRecord
+from store.log.record import PendingRecord
 
 (
     BODY_START,

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from store.errors import OffsetOutOfRangeError, StoreDamagedError
-from store.flush import FLUSHED_FILE, read_flushed
+from store.index.queue_index import NO_LIMIT
 from store.kernels.code_folders import CODE_FOLDERS
-from store.queue_index import NO_LIMIT
-from store.recovery import commit_log_folders, load_identity
+from store.log.flush import FLUSHED_FILE, read_flushed
+from store.log.recovery import commit_log_folders, load_identity
+from store.log.segment import Segment, list_segments
 from store.scan import Scan, as_bytes, scan
-from store.segment import Segment, list_segments
 
 _MOST_OPEN = 4
 """Segments mapped at a time, beside those that views are held of."""
@@ -88,7 +88,7 @@ class LogReader:
         The last is `end`, or the one at which `limit_bytes` are full. A range begins and ends at a record or
         within damage, never within a record. Costs the bytes between the first and the last boundary.
         """
-        from store import walk  # compiled: loaded by who scans
+        from store.kernels import walk  # compiled: loaded by who scans
 
         cuts = [start]
         while cuts[-1] < end and cuts[-1] - start < limit_bytes:

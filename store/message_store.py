@@ -11,22 +11,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from store import ranges
-from store.allocate import Allocator
-from store.checkpoint import Checkpoint
-from store.claim import check_folders, check_segment_size
 from store.columns import TAGS_CODE, PendingColumns
-from store.commit_log import CommitLog
 from store.errors import OffsetOutOfRangeError, RecoveryStoppedError, StoreDamagedError, StoreReadOnlyError
-from store.flush import FLUSHED_FILE, Flusher, FlushMode, read_flushed
-from store.index_run import FileRun
-from store.index_writer import IndexWriter
+from store.index.queue_index import NO_LIMIT, RUN_BYTES, QueueIndex
+from store.index.remake import Remake
+from store.index.run import FileRun
+from store.index.time_search import BoundaryType
+from store.index.writer import IndexWriter
 from store.kernels.code_folders import CODE_FOLDERS
-from store.owner import lock_folders, mark_folders
-from store.page_cache import PageCache
-from store.permissions import close_to_others, open_new
-from store.queue_index import NO_LIMIT, RUN_BYTES, QueueIndex
-from store.record import (
+from store.log import ranges
+from store.log.allocator import Allocator
+from store.log.checkpoint import Checkpoint
+from store.log.claim import check_folders, check_segment_size
+from store.log.commit_log import CommitLog
+from store.log.flush import FLUSHED_FILE, Flusher, FlushMode, read_flushed
+from store.log.owner import lock_folders, mark_folders
+from store.log.page_cache import PageCache
+from store.log.permissions import close_to_others, open_new
+from store.log.record import (
     SYS_COMMIT,
     SYS_TRANSACTION_MASK,
     Host,
@@ -35,7 +37,7 @@ from store.record import (
     decode_record,
     store_time,
 )
-from store.recovery import (
+from store.log.recovery import (
     ABORT_FILE,
     COMMIT_LOG_FOLDER,
     INDEX_FOLDER,
@@ -53,12 +55,10 @@ from store.recovery import (
     stopped_cleanly,
     write_identity,
 )
-from store.remake import Remake
-from store.retention import Candidate, Rules, choose, least_full, refusal
+from store.log.retention import Candidate, Rules, choose, least_full, refusal
+from store.log.segment import Segment, make_folder, sync_folder
 from store.scan import Scan, scan
-from store.segment import Segment, make_folder, sync_folder
-from store.self_check import SegmentFile, SelfCheck
-from store.time_search import BoundaryType
+from store.tools.self_check import SegmentFile, SelfCheck
 
 __all__ = ["Appended", "FlushMode", "MessageStore", "Removed"]
 
@@ -381,7 +381,7 @@ class MessageStore:
 
         May be called by another thread. Raises StoreError for code that writes other bytes than the plain path.
         """
-        from store import encode
+        from store.kernels import encode
 
         encode.warm()
         self._log.encode = encode.encode
@@ -450,7 +450,7 @@ class MessageStore:
         return ranges.is_boundary(self._log, self.index, offset)
 
     def split(self, start: int, end: int, max_bytes: int, limit_bytes: int = NO_LIMIT) -> list[int]:
-        """Boundaries of ranges for readers: see `store/ranges.py`."""
+        """Boundaries of ranges for readers: see `store/log/ranges.py`."""
         return ranges.split(self._log, self.index, start, end, max_bytes, limit_bytes)
 
     def read(self, offset: int, size: int) -> memoryview:

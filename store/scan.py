@@ -2,7 +2,7 @@
 
 A compiled walk finds the records, then their CRCs are checked (`zlib-ng`, driven by `map`). What does not
 check out becomes a quarantine row, and the walk resynchronises at the next position whose header does: a
-known magic code, lengths that add up, and its own position as PHYSICALOFFSET. Layout: `store/record.py`.
+known magic code, lengths that add up, and its own position as PHYSICALOFFSET. Layout: `store/log/record.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from zlib_ng import zlib_ng
 
-from store import row
-from store.record import CRC_BYTES, SYS_COMMIT, SYS_TRANSACTION_MASK
+from store.kernels import row
+from store.log.record import CRC_BYTES, SYS_COMMIT, SYS_TRANSACTION_MASK
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
@@ -158,7 +158,7 @@ def scan(
     Mode "range": every byte should belong to a record; whatever does not becomes a quarantine row, up to the
     end. Mode "tail": the first thing that does not check out ends the walk.
     """
-    from store import walk  # compiled: loaded by who scans
+    from store.kernels import walk  # compiled: loaded by who scans
 
     data = as_bytes(buffer)
     segment_size = segment_size or base_offset + len(data)
@@ -210,7 +210,7 @@ def _verified(
     bad: list[tuple[int, int, str]],
 ) -> tuple[Longs, int, int]:
     """Rows whose CRC matches; others are quarantined, or end the walk (mode "tail", or a size that lies)."""
-    from store import walk  # compiled: loaded by who scans
+    from store.kernels import walk  # compiled: loaded by who scans
 
     whole = rows[:, row.CRC_EXPECTED] >= 0
     starts = np.where(whole, rows[:, row.POSITION], rows[:, row.BODY_START])
@@ -239,7 +239,7 @@ def _verified(
 
 def gather(buffer: Bytes, start: Longs, length: Longs) -> tuple[Longs, Bytes]:
     """The slices one behind the other: offsets (n + 1) and bytes, as Arrow wants them. Negative starts: empty."""
-    from store import walk  # compiled: loaded by who scans
+    from store.kernels import walk  # compiled: loaded by who scans
 
     lengths = np.where(start < 0, 0, length)
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
@@ -249,7 +249,7 @@ def gather(buffer: Bytes, start: Longs, length: Longs) -> tuple[Longs, Bytes]:
 
 def find_properties(scan: Scan, names: Sequence[bytes]) -> list[tuple[Longs, Longs]]:
     """For each name: start (-1: absent) and length of the property's value in every record."""
-    from store import walk  # compiled: loaded by who scans
+    from store.kernels import walk  # compiled: loaded by who scans
 
     starts, lengths = walk.find_properties(
         scan.buffer,
@@ -277,7 +277,7 @@ class Properties:
 
     def find(self, names: Sequence[bytes]) -> list[tuple[Longs, Longs]]:
         """As `find_properties`."""
-        from store import walk  # compiled: loaded by who scans
+        from store.kernels import walk  # compiled: loaded by who scans
 
         joined = np.frombuffer(b"".join(names), dtype=np.uint8)
         ends = np.cumsum([len(name) for name in names])
@@ -302,7 +302,7 @@ def take_lists(offsets: Longs, rows: NDArray[np.intp]) -> tuple[Longs, NDArray[n
 
 def split_properties(scan: Scan) -> Properties:
     """All properties of every record."""
-    from store import walk  # compiled: loaded by who scans
+    from store.kernels import walk  # compiled: loaded by who scans
 
     offsets, columns = walk.split_properties(
         scan.buffer,
@@ -316,7 +316,7 @@ def split_words(
     buffer: Bytes, start: Longs, length: Longs, separator: int = 0x20
 ) -> tuple[Longs, Longs, Longs]:
     """Non-empty words of each slice: row offsets (n + 1), start and length of each word. Negative starts: none."""
-    from store import walk  # compiled: loaded by who scans
+    from store.kernels import walk  # compiled: loaded by who scans
 
     return walk.split_words(
         as_bytes(buffer), np.ascontiguousarray(start), np.ascontiguousarray(length), separator
@@ -325,7 +325,7 @@ def split_words(
 
 def topic_codes(scan: Scan) -> tuple[NDArray[np.int32], list[str]]:
     """Topics as a dictionary: a code for each record and the names, in order of appearance."""
-    from store import walk  # compiled: loaded by who scans
+    from store.kernels import walk  # compiled: loaded by who scans
 
     codes, firsts = walk.dictionary(
         scan.buffer, np.ascontiguousarray(scan.topic_start), np.ascontiguousarray(scan.topic_length)
@@ -360,7 +360,7 @@ def by_queue(scan: Scan) -> tuple[Longs, list[tuple[tuple[str, int], int, int]]]
 
 def warm() -> None:
     """Compiles, or loads what was compiled before."""
-    from store import walk  # compiled: loaded by who scans
+    from store.kernels import walk  # compiled: loaded by who scans
 
     empty = scan(bytes(8), 0)
     walk.split(empty.buffer, 0, 0, 1, 1, 8)

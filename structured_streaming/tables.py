@@ -273,7 +273,7 @@ def create_tables(location: str) -> Path:
 
     Raises LocationError, also for a folder with other things in it and no table.
     """
-    from store.segment import sync_folder
+    from store.log.segment import sync_folder
 
     folder = lake_folder(location)
     _check_folder(folder)
@@ -310,7 +310,7 @@ def _create_table(folder: Path, table: Table) -> None:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
-    from store.segment import sync_folder
+    from store.log.segment import sync_folder
 
     scratch = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=folder))
     try:

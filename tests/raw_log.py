@@ -9,7 +9,7 @@ from typing import Any
 from zlib_ng import zlib_ng
 
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
-from store.record import FIXED_BYTES, HEAD, MAGIC_V1, MAGIC_V2, MIDDLE, TOPIC_V1_MAX_BYTES, Host
+from store.log.record import FIXED_BYTES, HEAD, MAGIC_V1, MAGIC_V2, MIDDLE, TOPIC_V1_MAX_BYTES, Host
 
 NOW_MS = 1_700_000_000_000
 HOST = Host("127.0.0.1", 10911).packed

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from store.errors import RecordError
-from store.record import SYS_COMPRESSED, decode_record
+from store.log.record import SYS_COMPRESSED, decode_record
 from store.scan import Scan, scan
 from structured_streaming.sink.delta_commit import DeltaCommitSink
 from structured_streaming.sink.staging import stage

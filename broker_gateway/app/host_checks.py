@@ -21,11 +21,11 @@ import structlog
 
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.runtime.errors import HostError
-from store.checked_pages import MOST_OPEN
 from store.errors import StoreDamagedError
+from store.index.checked_pages import MOST_OPEN
+from store.log.recovery import COMMIT_LOG_FOLDER, commit_log_folders, load_identity
+from store.log.segment import list_segments
 from store.message_store import MessageStore
-from store.recovery import COMMIT_LOG_FOLDER, commit_log_folders, load_identity
-from store.segment import list_segments
 
 log = structlog.get_logger(__name__)
 FILES_BESIDE = 64

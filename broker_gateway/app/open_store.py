@@ -10,11 +10,11 @@ import structlog
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.runtime.errors import HostError, StartError
 from store.errors import RecoveryStoppedError, StoreError
-from store.flush import PAGE_BYTES
+from store.log.flush import PAGE_BYTES
+from store.log.permissions import Closed
+from store.log.record import Host
+from store.log.recovery import RecoveryReport, stopped_cleanly
 from store.message_store import MessageStore
-from store.permissions import Closed
-from store.record import Host
-from store.recovery import RecoveryReport, stopped_cleanly
 
 log = structlog.get_logger(__name__)
 TOLD = 20

@@ -80,9 +80,9 @@ from broker_gateway.transport.remoting.server import FrontDoor
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_pb.lakebroker.log.v1 import log_pb2
-from store import permissions
 from store.delay_levels import parse_delay_levels
 from store.errors import RecoveryStoppedError, StoreError
+from store.log import permissions
 from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)

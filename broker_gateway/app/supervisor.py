@@ -30,7 +30,7 @@ from broker_gateway.registration.options import local_address
 from broker_gateway.runtime.errors import HostError, OptionError, StartError, reason
 from broker_gateway.runtime.logs import configure_logs
 from broker_gateway.runtime.stop_signals import Signals
-from store.claim import PROCESSES_FOLDER, holds_store, lock_processes, stores_inside
+from store.log.claim import PROCESSES_FOLDER, holds_store, lock_processes, stores_inside
 
 log = structlog.get_logger(__name__)
 

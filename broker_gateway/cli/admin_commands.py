@@ -163,7 +163,7 @@ def _call(gateway: str, token_file: Path | None, method: str, request: Any, resp
     from broker_gateway.remoting.errors import ConnectError
     from broker_gateway.runtime.errors import reason
     from store.errors import SecretError
-    from store.permissions import check_secret
+    from store.log.permissions import check_secret
 
     try:
         parse_address(gateway)

@@ -79,7 +79,7 @@ def reput(
     every = _trigger(trigger)
     _need_spark()
     from store.errors import SecretError
-    from store.permissions import check_secret
+    from store.log.permissions import check_secret
     from structured_streaming.errors import LakeError, StoppedError
     from structured_streaming.progress import BatchReport
     from structured_streaming.reput import ReputOptions, run_reput

@@ -17,8 +17,8 @@ from broker_gateway.cli.output import counted, fail, show_table, warn
 from broker_gateway.runtime.printable import printable
 
 if TYPE_CHECKING:
+    from store.log.record import Record
     from store.log_reader import LogReader
-    from store.record import Record
 
 Folder = Annotated[Path, typer.Argument(help="Folder of the store (storePathRootDir)", metavar="DIR")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
@@ -71,7 +71,7 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     from store.errors import StoreError
-    from store.inspect import find_records, record_at
+    from store.tools.inspect import find_records, record_at
 
     if sum(each is not None for each in (offset, key, message_id)) > 1:
         fail("--offset, --key and --message-id exclude each other; give one", 2)
@@ -104,7 +104,7 @@ def inspect(
 
 def verify(folder: Folder, as_json: AsJson = False) -> None:
     from store.errors import StoreError
-    from store.verify import verify as check
+    from store.tools.verify import verify as check
 
     with _reading(folder) as (reader, ours), _progress("verifying") as progress:
         try:
@@ -160,9 +160,9 @@ def rebuild(
     from broker_gateway.metadata.rocketmq_files import ConfigFileError
     from broker_gateway.migration.handover import hand_over
     from store.errors import StoreError
-    from store.permissions import use
-    from store.rebuild import rebuild as write
-    from store.recovery import load_identity, lock_store
+    from store.log.permissions import use
+    from store.log.recovery import load_identity, lock_store
+    from store.tools.rebuild import rebuild as write
 
     use(group_read=False)
     config: list[Path] = []
@@ -228,7 +228,7 @@ def import_(
     from broker_gateway.metadata.rocketmq_files import ConfigFileError
     from broker_gateway.migration.handover import take_over
     from store.errors import StoreError
-    from store.permissions import use
+    from store.log.permissions import use
 
     _check_folder(folder)
     if not (folder / "commitlog").is_dir():
@@ -261,8 +261,8 @@ def import_(
 def _reading(folder: Path) -> Iterator[tuple[LogReader, bool]]:
     """A reader, and whether the store is ours."""
     from store.errors import StoreError
+    from store.log.recovery import load_identity
     from store.log_reader import LogReader
-    from store.recovery import load_identity
 
     _check_folder(folder)
     try:
@@ -285,7 +285,7 @@ def _check_folder(folder: Path) -> None:
 
 def _fail_without_log(folder: Path) -> NoReturn:
     """Names the stores in folders of this one, where several brokers run on one host."""
-    from store.claim import stores_inside
+    from store.log.claim import stores_inside
 
     try:
         inside = ", ".join(map(str, stores_inside(folder)))
@@ -306,7 +306,7 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 def _show_summary(reader: LogReader, as_json: bool) -> None:
     from store.errors import StoreError
-    from store.inspect import summarize
+    from store.tools.inspect import summarize
 
     try:
         with _progress("reading") as progress:
@@ -373,7 +373,7 @@ def _show_summary(reader: LogReader, as_json: bool) -> None:
 
 
 def _described(record: Record) -> dict[str, Any]:
-    from store.record import offset_msg_id
+    from store.log.record import offset_msg_id
 
     body = bytes(record.body)
     try:

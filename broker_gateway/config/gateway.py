@@ -30,7 +30,7 @@ from broker_gateway.config.other_options import OtherOptions, values_of
 from broker_gateway.registration.options import NameServerList, RegistrationOptions
 from broker_gateway.runtime.errors import ModeError, OptionError
 from store.delay_levels import DEFAULT_DELAY_LEVELS, parse_delay_levels
-from store.flush import FlushMode
+from store.log.flush import FlushMode
 
 _PREFIX = "LAKEBROKER_"
 _OWN_VARIABLES = re.compile(r"NAMESRV_.*|GATEWAY|TOKEN_FILE|LAKE|EVIDENCE|FUZZ_KEEP")

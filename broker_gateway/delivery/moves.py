@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from store.record import PROPERTY_CRC32, PendingRecord, Record, encode_properties, tags_code
+from store.log.record import PROPERTY_CRC32, PendingRecord, Record, encode_properties, tags_code
 
 ORIGIN_PROPERTY = "LB_ORIGIN"
 REASON_PROPERTY = "LB_REASON"

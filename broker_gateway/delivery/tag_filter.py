@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from store.record import tags_code
+from store.log.record import tags_code
 
 MAX_EXPRESSION_LENGTH = 16_384
 """Characters; the original has no limit of its own. A tag may have this many bytes, so every tag can be asked for."""

@@ -31,8 +31,8 @@ from broker_gateway.metadata.names import JOURNAL_TOPIC
 from broker_gateway.runtime.clock import monotonic_s, now_ms
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.errors import StoreError, StoreReadOnlyError
+from store.log.record import PendingRecord, encode_properties, tags_code
 from store.message_store import MessageStore
-from store.record import PendingRecord, encode_properties, tags_code
 
 log = structlog.get_logger(__name__)
 VERSION = 1

@@ -23,8 +23,8 @@ from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.names import DLQ_PREFIX, JOURNAL_TOPIC
 from broker_gateway.runtime.clock import now_ms
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
+from store.log.record import Record, tags_code
 from store.message_store import MessageStore
-from store.record import Record, tags_code
 
 log = structlog.get_logger(__name__)
 

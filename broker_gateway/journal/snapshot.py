@@ -26,7 +26,7 @@ from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, Group, Topic
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
-from store.queue_index import QueueIndex
+from store.index.queue_index import QueueIndex
 
 UNITS_A_PART = 128
 """Work in a part: a state, group or version counts 1, a queue or a message in flight a quarter."""

@@ -17,8 +17,8 @@ from broker_gateway.config.gateway import StoreOptions
 from broker_gateway.journal.journal import Journal
 from broker_gateway.lake.reader import Lake, LakeUnreachableError
 from broker_gateway.runtime.clock import now_ms
+from store.log.retention import Rules
 from store.message_store import MessageStore
-from store.retention import Rules
 
 log = structlog.get_logger(__name__)
 

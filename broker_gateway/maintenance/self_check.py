@@ -7,7 +7,7 @@ import asyncio
 import structlog
 
 from store.message_store import MessageStore
-from store.self_check import MAX_QUEUES, Found
+from store.tools.self_check import MAX_QUEUES, Found
 
 log = structlog.get_logger(__name__)
 

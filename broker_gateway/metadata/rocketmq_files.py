@@ -26,7 +26,7 @@ from broker_gateway.metadata.catalog import MAX_QUEUES, READ, WRITE, Catalog, Gr
 from broker_gateway.metadata.data_version import DataVersion, DataVersionError, parse_data_version
 from broker_gateway.metadata.message_types import message_type, message_types_of
 from broker_gateway.runtime.errors import reason
-from store.segment import sync_folder
+from store.log.segment import sync_folder
 
 CONFIG_FOLDER = "config"
 FILES = {

@@ -29,10 +29,10 @@ from broker_gateway.migration.retry_moves import move_retries
 from broker_gateway.migration.waiting_messages import waiting_messages
 from broker_gateway.runtime.clock import now_ms
 from store.errors import StoreDamagedError
+from store.log.record import Host
+from store.log.recovery import COMMIT_LOG_FOLDER, commit_log_folders, load_identity
+from store.log.segment import list_segments
 from store.message_store import MessageStore
-from store.record import Host
-from store.recovery import COMMIT_LOG_FOLDER, commit_log_folders, load_identity
-from store.segment import list_segments
 
 KV_STORE_FOLDER = "kvStore"
 """Where `popConsumerKVServiceEnable` keeps what POP consumers hold, in RocksDB."""

@@ -31,8 +31,8 @@ from broker_gateway.metadata.check_points import (
     ack_body,
     check_point_body,
 )
+from store.log.record import PendingRecord, Record, encode_properties, offset_msg_id, tags_code
 from store.message_store import MessageStore
-from store.record import PendingRecord, Record, encode_properties, offset_msg_id, tags_code
 
 _WRITTEN_AT_ONCE = 1024
 _TIMER_PRECISION_MS = 1000

@@ -17,8 +17,8 @@ from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.replay import records_from
 from broker_gateway.metadata.catalog import Catalog, Topic
 from broker_gateway.metadata.names import NAME_PATTERN, RETRY_PREFIX, TOPIC_MAX_LENGTH
+from store.log.record import Record
 from store.message_store import MessageStore
-from store.record import Record
 
 
 @dataclass(slots=True)

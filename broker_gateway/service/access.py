@@ -8,7 +8,7 @@ from pathlib import Path
 from broker_gateway.runtime.errors import OptionError, reason
 from broker_gateway.service.context import CallContext, RpcError
 from store.errors import SecretError
-from store.permissions import check_secret
+from store.log.permissions import check_secret
 
 
 class Access:

@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from broker_gateway.config.gateway import NAME_MAX_LENGTH, GatewayConfig
 from broker_gateway.metadata.names import RETRY_TOPIC_MAX_LENGTH
-from store.record import CRC_BYTES, PROPERTY_CRC32, decode_properties, encode_properties
+from store.log.record import CRC_BYTES, PROPERTY_CRC32, decode_properties, encode_properties
 
 BORN_TIMESTAMP = b"BORN_TIMESTAMP\x01"
 BORN_BYTES = len(BORN_TIMESTAMP) + 20 + 1

@@ -25,8 +25,8 @@ from store.errors import (
     StoreError,
     StoreReadOnlyError,
 )
+from store.log.record import Record, offset_msg_id
 from store.message_store import MessageStore
-from store.record import Record, offset_msg_id
 
 log = structlog.get_logger(__name__)
 _QUEUE = 0

@@ -11,8 +11,8 @@ from broker_gateway.service.access import Access
 from broker_gateway.service.context import CallContext, RpcError
 from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb
 from store.errors import StoreError
+from store.index.queue_index import NO_LIMIT
 from store.message_store import MessageStore
-from store.queue_index import NO_LIMIT
 
 CHUNK_BYTES = 1 << 20
 MAX_CHUNK_BYTES = 2 << 20

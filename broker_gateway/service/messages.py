@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from broker_gateway.metadata.names import RESERVED_PROPERTIES
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
-from store.record import SYS_COMPRESSED, Record, offset_msg_id
+from store.log.record import SYS_COMPRESSED, Record, offset_msg_id
 
 
 def timestamp(ms: int) -> Timestamp:

@@ -12,8 +12,8 @@ from broker_gateway.service.validation import group_of, shown
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
+from store.index.time_search import BoundaryType
 from store.message_store import MessageStore
-from store.time_search import BoundaryType
 
 MAX_SEARCHES = 32
 """By time, at once: each reads the log on a thread."""

@@ -19,7 +19,7 @@ from broker_gateway.service.poll import MAX_BATCH
 from broker_gateway.service.receive_walk import MOST_PROPERTIES, OUT_BYTES, PROPERTY, ROW
 from broker_gateway.service.shortcuts import StoredMessage, duration_field, topic_field
 from store.kernels.compiled import check_bytes
-from store.record import Host, PendingRecord, encode_properties, encode_record
+from store.log.record import Host, PendingRecord, encode_properties, encode_record
 
 Array = NDArray[Any]
 _TEXT_BYTES = 64

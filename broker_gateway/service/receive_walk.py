@@ -17,7 +17,7 @@ from broker_gateway.service.send_checks import LATEST_BORN_S
 from broker_gateway.service.shortcuts import UNUSUAL_PROPERTIES
 from store.kernels.compiled import compiled
 from store.kernels.fields import copy, digits, i64, same, u32
-from store.record import MAGIC_V1, MAGIC_V2, SYS_BORN_HOST_V6, SYS_COMPRESSED, SYS_STORE_HOST_V6, USUAL
+from store.log.record import MAGIC_V1, MAGIC_V2, SYS_BORN_HOST_V6, SYS_COMPRESSED, SYS_STORE_HOST_V6, USUAL
 
 Array = NDArray[Any]
 

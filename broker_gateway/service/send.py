@@ -46,8 +46,8 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from store.columns import PendingColumns
 from store.errors import RecordTooLargeError, StoreError, StoreReadOnlyError
+from store.log.record import PendingRecord
 from store.message_store import FlushMode, MessageStore
-from store.record import PendingRecord
 
 if TYPE_CHECKING:
     from broker_gateway.service.send_columns import SendColumns

@@ -21,7 +21,7 @@ from broker_gateway.service.status import ServiceError
 from broker_gateway.service.validation import check_key, check_tag, check_text, resource_name, shown
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
-from store.record import (
+from store.log.record import (
     PROPERTIES_MAX_BYTES,
     SYS_BORN_HOST_V6,
     SYS_COMPRESSED,

@@ -49,7 +49,7 @@ from store.columns import (
 )
 from store.kernels.compiled import compiled
 from store.kernels.fields import copy, digits, same
-from store.record import SYS_COMPRESSED
+from store.log.record import SYS_COMPRESSED
 
 Array = NDArray[Any]
 _TAGS = np.frombuffer(b"TAGS\x01", dtype=np.uint8)

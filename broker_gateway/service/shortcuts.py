@@ -23,7 +23,7 @@ from broker_gateway.service.messages import (
 from broker_gateway.service.status import OK, summary
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
-from store.record import SYS_COMPRESSED, RecordView, decode_properties, decode_record, offset_msg_id
+from store.log.record import SYS_COMPRESSED, RecordView, decode_properties, decode_record, offset_msg_id
 
 _OK_BYTES = OK.SerializeToString()
 

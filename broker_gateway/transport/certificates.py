@@ -12,7 +12,7 @@ import structlog
 
 from broker_gateway.runtime.errors import OptionError
 from store.errors import SecretError
-from store.permissions import check_secret
+from store.log.permissions import check_secret
 
 log = structlog.get_logger(__name__)
 

@@ -64,7 +64,7 @@ def constant(value: str, count: int) -> pa.DictionaryArray:
 
 def hosts(buffer: Bytes, start: Longs, length: Longs) -> pa.Array:
     """Packed hosts as `ip:port`, `[ip]:port` for IPv6; each distinct one is formatted once."""
-    from store.record import unpack_host
+    from store.log.record import unpack_host
 
     encoded = binary(buffer, start, length).dictionary_encode()
     names = []

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from store.record import SYS_COMMIT, SYS_ROLLBACK, SYS_TRANSACTION_MASK
+from store.log.record import SYS_COMMIT, SYS_ROLLBACK, SYS_TRANSACTION_MASK
 from store.scan import Longs
 from structured_streaming import tables
 from structured_streaming.rows import due

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from store.record import offset_msg_id
+from store.log.record import offset_msg_id
 from store.scan import Properties, Scan, take_lists
 from structured_streaming import tables
 from structured_streaming.rows import bodies, due, origins
@@ -111,7 +111,7 @@ def _properties(held: Properties) -> pa.MapArray:
 
 
 def _unique(pairs: list[tuple[str, str]], places: list[int]) -> list[tuple[str, str]]:
-    """Pairs whose keys may have become the same: as `wins` in `store/walk.py`, in the order of their values' places."""
+    """Pairs whose keys may have become the same: as `wins` in `store/kernels/walk.py`, in the order of their values' places."""
     unique: dict[str, str] = {}
     for _, (key, value) in sorted(zip(places, pairs, strict=True)):
         if value or key not in unique:

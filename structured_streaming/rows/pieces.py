@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from store.record import Host, PendingRecord, encode_properties, encode_record
+from store.log.record import Host, PendingRecord, encode_properties, encode_record
 from store.scan import Scan, scan
 from structured_streaming.errors import TooMuchError
 from structured_streaming.rows.records import Records, Rejected, subset

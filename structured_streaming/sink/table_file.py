@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from store.segment import sync_folder
+from store.log.segment import sync_folder
 from structured_streaming.sink.statistics import Statistics
 from structured_streaming.tables import Table
 

@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from store.segment import sync_folder
+from store.log.segment import sync_folder
 from structured_streaming.errors import LakeError
 from structured_streaming.tables import SCRATCH_PREFIX
 

@@ -18,8 +18,8 @@ import pytest
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
+from store.log.record import decode_properties
 from store.log_reader import LogReader
-from store.record import decode_properties
 from store.scan import scan
 from tests.fault.conftest import EVIDENCE
 

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import pytest
 
+from store.log.record import SYS_PREPARED, Host, PendingRecord, decode_record
+from store.log.retention import Rules
 from store.message_store import MessageStore
-from store.record import SYS_PREPARED, Host, PendingRecord, decode_record
-from store.retention import Rules
 from tests.fault.conftest import EVIDENCE
 from tests.fault.power_cut import Disk
 

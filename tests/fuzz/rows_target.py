@@ -121,10 +121,8 @@ def main(arguments: list[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(
-        include=["store.scan", "store.walk", "structured_streaming.rows", "structured_streaming.sink"]
+        include=["store.scan", "store.kernels.walk", "structured_streaming.rows", "structured_streaming.sink"]
     ):
-        import store.scan
-        import store.walk  # noqa: F401
         import structured_streaming.sink.staging  # noqa: F401
     atheris.Setup([sys.argv[0], *arguments], atheris.instrument_func(check))
     atheris.Fuzz()

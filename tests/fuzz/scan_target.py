@@ -81,7 +81,7 @@ def _blanks(log: bytearray, base: int, begin: int, end: int) -> None:
 def _same_as_decoded(log: bytearray, base: int, found: object, row: int) -> None:
     """Asserts that a row of the scan says what plain Python reads there."""
     from store.errors import RecordError
-    from store.record import decode_record
+    from store.log.record import decode_record
     from store.scan import Scan
 
     assert isinstance(found, Scan)
@@ -116,7 +116,7 @@ def _same_as_decoded(log: bytearray, base: int, found: object, row: int) -> None
 
 def seeds() -> dict[str, bytes]:
     """Inputs to begin with: what logs hold, whole and damaged."""
-    from store.record import Host, PendingRecord, encode_properties, encode_record
+    from store.log.record import Host, PendingRecord, encode_properties, encode_record
 
     v4, v6 = Host("10.0.0.1", 10911).packed, Host("2001:db8::1", 1).packed
 
@@ -177,10 +177,8 @@ def main(arguments: list[str]) -> None:
         raise SystemExit("set NUMBA_DISABLE_JIT=1: compiled code gives no coverage to go by")
     import atheris
 
-    with atheris.instrument_imports(include=["store.scan", "store.walk", "store.record"]):
-        import store.record
-        import store.scan
-        import store.walk  # noqa: F401
+    with atheris.instrument_imports(include=["store.scan", "store.kernels.walk", "store.log.record"]):
+        pass
     atheris.Setup([sys.argv[0], *arguments], atheris.instrument_func(check))
     atheris.Fuzz()
 

@@ -17,7 +17,7 @@ from broker_gateway.remoting.java_json import JsonObject
 from broker_gateway.runtime.clock import now_ms
 from broker_gateway.service.clients import ClientRegistry, ClientSession
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-from store.record import tags_code
+from store.log.record import tags_code
 
 MAX_GROUPS = 1000
 """Producer and consumer groups in a heartbeat."""

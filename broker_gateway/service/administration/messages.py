@@ -23,8 +23,8 @@ from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.service.administration.shown_records import shown_record
 from store.errors import OffsetOutOfRangeError
+from store.index.time_search import BoundaryType
 from store.message_store import MessageStore
-from store.time_search import BoundaryType
 
 MAX_SCANNED = 4 << 30
 MAX_FOUND = 64

@@ -17,8 +17,8 @@ from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.service.administration.topics import refused_by_log, store_time_of
+from store.index.time_search import BoundaryType
 from store.message_store import MessageStore
-from store.time_search import BoundaryType
 
 log = structlog.get_logger(__name__)
 MAX_SEARCHES = 32

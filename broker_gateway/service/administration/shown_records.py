@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker_gateway.delivery.moves import ORIGIN_PROPERTY, REASON_PROPERTY
 from store.errors import RecordError
-from store.record import PROPERTY_CRC32, decode_record
+from store.log.record import PROPERTY_CRC32, decode_record
 
 _OWN = tuple(f"{name}\x01".encode() for name in (PROPERTY_CRC32, ORIGIN_PROPERTY, REASON_PROPERTY))
 _SIZE_BYTES = 4

@@ -25,7 +25,7 @@ from broker_gateway.transport.remoting.gate import Gate
 from broker_gateway.transport.remoting.guard import Guard
 from broker_gateway.transport.remoting.pages import PageFields, Version
 from broker_gateway.transport.remoting.tables import MAX_BODY, Tables, Whole, joined
-from store.time_search import BoundaryType
+from store.index.time_search import BoundaryType
 
 MAX_ATTRIBUTES = 100
 MAX_LIST = 10_000

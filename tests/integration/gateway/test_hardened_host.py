@@ -42,7 +42,7 @@ from pathlib import Path
 import numpy as np
 from store import columns
 from store.message_store import MessageStore
-from store.record import Host
+from store.log.record import Host
 store = MessageStore.open(Path(sys.argv[1]), broker="b", cluster="c", store_host=Host("127.0.0.1", 1), segment_size=1 << 20)
 store.load_compiled()
 row = np.zeros((1, columns.COLUMNS), dtype=np.int64)

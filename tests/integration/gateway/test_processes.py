@@ -22,7 +22,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT, Gateway, command
 from lakebroker_testing.official_client import OfficialClient
-from store.recovery import IDENTITY_FILE
+from store.log.recovery import IDENTITY_FILE
 from tests.raw_peer import RawPeer
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lakebroker_testing.logs import LogWriter, blank, encoded, pending, written
+from store.log.record import decode_record
 from store.log_reader import LogReader
-from store.record import decode_record
 from store.scan import scan
 
 

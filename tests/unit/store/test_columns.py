@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from lakebroker_testing import logs
 from store import columns
 from store.columns import PendingColumns
-from store.crc32 import crc32, joined
-from store.encode import encode
 from store.errors import RecordTooLargeError
+from store.kernels.crc32 import crc32, joined
+from store.kernels.encode import encode
+from store.log.record import PROPERTIES_MAX_BYTES, Host, encode_record, encode_topic
 from store.message_store import MessageStore
-from store.record import PROPERTIES_MAX_BYTES, Host, encode_record, encode_topic
 
 HOST = Host("10.0.0.1", 10911)
 HOST6 = Host("2001:db8::1", 10911)

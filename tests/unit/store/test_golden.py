@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from store.errors import StoreDamagedError
+from store.log.record import SYS_COMMIT, SYS_TRANSACTION_MASK, decode_record, java_hash
 from store.log_reader import LogReader
-from store.record import SYS_COMMIT, SYS_TRANSACTION_MASK, decode_record, java_hash
 from store.scan import Scan, scan, topic_codes
 
 ARCHIVE = Path(__file__).parents[2] / "data" / "rocketmq-5.5.0-store.tar.gz"

@@ -21,12 +21,12 @@ from store.errors import (
     StoreDamagedError,
     StoreReadOnlyError,
 )
-from store.flush import encode_flushed, read_flushed
+from store.log.flush import encode_flushed, read_flushed
+from store.log.record import BLANK_MAGIC, SYS_COMMIT, SYS_PREPARED, SYS_ROLLBACK, Host, PendingRecord
+from store.log.segment import list_segments
 from store.log_reader import LogReader
 from store.message_store import Appended, MessageStore
-from store.record import BLANK_MAGIC, SYS_COMMIT, SYS_PREPARED, SYS_ROLLBACK, Host, PendingRecord
 from store.scan import scan
-from store.segment import list_segments
 
 SEGMENT = 1 << 16
 HOST = Host("127.0.0.1", 10911)

@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
+from store.log.record import SYS_PREPARED, Host, PendingRecord, encode_properties, tags_code
 from store.log_reader import LogReader
 from store.message_store import MessageStore
-from store.rebuild import further_queues, rebuild
-from store.record import SYS_PREPARED, Host, PendingRecord, encode_properties, tags_code
-from tests.unit.store.test_rebuild import Unit, units
+from store.tools.rebuild import further_queues, rebuild
+from tests.unit.store.tools.test_rebuild import Unit, units
 
 HOST = Host("127.0.0.1", 10911)
 

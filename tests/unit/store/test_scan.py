@@ -15,8 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakebroker_testing.logs import blank, encoded
-from store import walk
-from store.record import (
+from store.kernels import walk
+from store.log.record import (
     BLANK_MAGIC,
     CRC_BYTES,
     Host,

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from lakebroker_testing.logs import encoded, open_store, pending
 from store.errors import RecordTooLargeError, StoreError, StoreLockedError, StoreReadOnlyError
-from store.log_reader import LogReader
-from store.record import (
+from store.log.record import (
     CRC_BYTES,
     MAGIC_V2,
     Host,
@@ -28,6 +27,7 @@ from store.record import (
     encode_properties,
     java_hash,
 )
+from store.log_reader import LogReader
 from store.scan import find_property, gather, scan, split_properties, split_words, topic_codes
 
 HOST = Host("127.0.0.1", 10911)
@@ -206,7 +206,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     code = (
         "import sys; from pathlib import Path; from store.message_store import MessageStore;"
-        "from store.record import Host; MessageStore.open(Path(sys.argv[1]), broker='b', cluster='c', "
+        "from store.log.record import Host; MessageStore.open(Path(sys.argv[1]), broker='b', cluster='c', "
         "store_host=Host('127.0.0.1', 1), segment_size=65536)"
     )
     done = subprocess.run(

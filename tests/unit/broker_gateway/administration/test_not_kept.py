@@ -17,7 +17,7 @@ from broker_gateway.remoting.errors import RequestError
 from broker_gateway.service.context import CallContext, RpcError
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_testing.broker import InProcessBroker
-from store.record import PendingRecord, tags_code
+from store.log.record import PendingRecord, tags_code
 
 _LOCAL = CallContext({}, "127.0.0.1:5", None, ("127.0.0.1", 8081))
 KEY = QueueKey("g", "t", 0)

@@ -14,8 +14,8 @@ from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
 from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
+from store.log.record import Host, PendingRecord
 from store.message_store import MessageStore
-from store.record import Host, PendingRecord
 
 KEY, OTHER = QueueKey("g", "t", 0), QueueKey("g", "u", 0)
 

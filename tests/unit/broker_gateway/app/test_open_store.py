@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from broker_gateway.app.open_store import TOLD, open_store
 from broker_gateway.config.gateway import load_config
-from store.record import Host, PendingRecord
+from store.log.record import Host, PendingRecord
 
 HOST = Host("127.0.0.1", 10911)
 SMALL = {"mappedFileSizeCommitLog": str(16 << 20)}

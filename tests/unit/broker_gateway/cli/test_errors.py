@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from broker_gateway.cli import lake_commands
 from broker_gateway.cli.admin_commands import _failed, _when
 from broker_gateway.cli.main import app
+from store.log.record import Host, PendingRecord
 from store.message_store import MessageStore
-from store.record import Host, PendingRecord
 from structured_streaming.errors import UnreachableError
 from structured_streaming.source.logs import BrokerLog
 

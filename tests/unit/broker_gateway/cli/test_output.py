@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
 from broker_gateway.cli.output import counted, fail, show
+from store.log.record import Host, PendingRecord, encode_properties
 from store.message_store import MessageStore
-from store.record import Host, PendingRecord, encode_properties
 
 HOST = Host("127.0.0.1", 10911)
 HOSTILE = "[/x][red]\x1b[2J\x1b]0;owned\x07\x9b31m\u202egnp.exe\x7f"

@@ -14,7 +14,7 @@ from broker_gateway.config.gateway import GROUPS, IMPORTANT, default_ip, load_co
 from broker_gateway.config.options import option_names, parse_properties, read_file
 from broker_gateway.runtime.errors import ModeError, OptionError
 from store.delay_levels import parse_delay_levels
-from store.flush import FlushMode
+from store.log.flush import FlushMode
 
 
 def written(folder: Path, text: str) -> Path:

@@ -13,7 +13,7 @@ from broker_gateway.delivery.tag_filter import (
     FilterExpressionError,
     parse_tag_filter,
 )
-from store.record import tags_code
+from store.log.record import tags_code
 
 
 def codes(*tags: str | None) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -22,8 +22,8 @@ from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
 from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
+from store.log.record import Host, PendingRecord
 from store.message_store import MessageStore
-from store.record import Host, PendingRecord
 
 State = dict[QueueKey, tuple[int, int | None, dict[int, tuple[int, int]]]]
 

@@ -10,8 +10,8 @@ from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.maintenance.slow_consumers import ProtectBroker
 from broker_gateway.metadata.catalog import Catalog, Group
+from store.log.record import Host, PendingRecord
 from store.message_store import MessageStore
-from store.record import Host, PendingRecord
 
 
 def test_a_group_that_fell_behind_may_not_consume(tmp_path: Path) -> None:

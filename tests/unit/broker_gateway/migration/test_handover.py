@@ -20,8 +20,8 @@ from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.rocketmq_files import ConfigFileError, read_config
 from broker_gateway.migration.handover import KV_STORE_FOLDER, hand_over, take_over
 from broker_gateway.migration.pop_state import read_check_points
+from store.log.record import Host, PendingRecord, encode_properties, tags_code
 from store.message_store import MessageStore
-from store.record import Host, PendingRecord, encode_properties, tags_code
 
 HOST = Host("127.0.0.1", 10911)
 REVIVE = "rmq_sys_REVIVE_LOG_c"

@@ -14,8 +14,8 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from broker_gateway.lake.reader import PROGRESS_TABLE, Lake
 from broker_gateway.observability.dispatch_lag import DispatchLag, room_left
 from broker_gateway.runtime.clock import now_ms
+from store.log.record import Host, PendingRecord
 from store.message_store import MessageStore
-from store.record import Host, PendingRecord
 
 HOST = Host("127.0.0.1", 10911)
 

@@ -19,7 +19,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.clock import ManualClock
 from lakebroker_testing.messages import message, send_request
-from store.record import (
+from store.log.record import (
     Host,
     PendingRecord,
     decode_properties,

@@ -21,7 +21,7 @@ from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.faults import flip_byte
 from lakebroker_testing.messages import change_invisible_request, receive_request, received
 from store.errors import StoreDamagedError
-from store.record import Host, PendingRecord
+from store.log.record import Host, PendingRecord
 
 BODY_AT = 88
 """Where the body of a record begins whose hosts are IPv4."""

@@ -18,7 +18,7 @@ from broker_gateway.service.receive_columns import Delivered, ReceiveColumns
 from broker_gateway.service.receive_walk import MOST_PROPERTIES, OUT_BYTES
 from broker_gateway.service.shortcuts import StoredMessage
 from store.errors import RecordError, StoreError
-from store.record import Host, PendingRecord, encode_properties, encode_record
+from store.log.record import Host, PendingRecord, encode_properties, encode_record
 
 MS = st.integers(0, 253_402_300_799_999)
 LONG = st.integers(0, (1 << 62) - 1)

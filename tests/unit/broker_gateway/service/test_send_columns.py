@@ -18,7 +18,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from store.columns import PendingColumns
-from store.record import PendingRecord, decode_properties
+from store.log.record import PendingRecord, decode_properties
 
 LIMITS = Limits(2000, 4, 200, True, 30_000)
 BROKERS = BrokerProperties("DefaultRegion", "DefaultCluster", True)

@@ -24,7 +24,7 @@ from lakebroker_testing.messages import (
     dead_letter_request,
     receive_request,
 )
-from store.record import CRC_BYTES, PROPERTIES_MAX_BYTES, Host, PendingRecord, encode_properties
+from store.log.record import CRC_BYTES, PROPERTIES_MAX_BYTES, Host, PendingRecord, encode_properties
 
 FULL = 1024
 """Events in a record of the journal."""

@@ -18,7 +18,7 @@ from broker_gateway.service.status import OK, ServiceError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from store.errors import RecordError
-from store.record import Host, PendingRecord, encode_properties, encode_record, tags_code
+from store.log.record import Host, PendingRecord, encode_properties, encode_record, tags_code
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=12)
 NAMES = st.text("abc%-_", min_size=1, max_size=150)

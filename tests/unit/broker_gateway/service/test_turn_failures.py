@@ -19,8 +19,9 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.calls import Call
 from lakebroker_testing.messages import ack_request, message, receive_request, send_request
-from store import commit_log, message_store
-from store.queue_index import QueueIndex
+from store import message_store
+from store.index.queue_index import QueueIndex
+from store.log import commit_log
 
 BAD = b"bad"
 Break = Callable[[pytest.MonkeyPatch, InProcessBroker], None]

@@ -1,0 +1,1 @@
+"""Looking into a store, checking it, and making its files anew; most by path, without a broker."""
