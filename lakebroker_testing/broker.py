@@ -26,13 +26,14 @@ from typing import Any, Self, TypeVar
 import structlog
 
 from broker_gateway.app.broker import Broker
-from broker_gateway.app.extensions import Extensions
 from broker_gateway.config.gateway import GatewayConfig, config_of
 from broker_gateway.config.reload import Configuration
 from broker_gateway.journal.replay import Replayed
 from broker_gateway.observability.metrics import Metrics
 from broker_gateway.service.access import Access
 from broker_gateway.service.context import CallContext
+from broker_gateway.service.extensions import Extensions
+from broker_gateway.transport.extended import around
 from broker_gateway.transport.methods import methods
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2
@@ -324,7 +325,7 @@ class InProcessBroker(InProcessClient):
         self._methods = {
             method.path.rpartition("/")[2]: method
             for service, implementation in described.items()
-            for method in methods(service, implementation, self._extensions.around)
+            for method in methods(service, implementation, around(self._extensions))
             if not method.client_streaming
         }
 

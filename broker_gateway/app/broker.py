@@ -12,7 +12,6 @@ from functools import partial
 
 import structlog
 
-from broker_gateway.app.extensions import Extensions, MetricsSink, on_thread
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
 from broker_gateway.delivery.table import DeliveryTable
@@ -32,9 +31,9 @@ from broker_gateway.metadata.system_topics import make_system_topics
 from broker_gateway.observability.broker_statistics import BrokerStatistics
 from broker_gateway.observability.dispatch_lag import DispatchLag
 from broker_gateway.observability.metrics import MAX_SERIES, Metrics
-from broker_gateway.observability.water_marks import WaterMarks
 from broker_gateway.registration.registration import Registration
 from broker_gateway.runtime.clock import monotonic_ms, now_ms
+from broker_gateway.runtime.on_thread import on_thread
 from broker_gateway.runtime.scheduled_tasks import (
     DISPATCH_LAG_S,
     HOUSEKEEPING_S,
@@ -54,6 +53,7 @@ from broker_gateway.service.admission import Admission, Guarded
 from broker_gateway.service.client import ClientService
 from broker_gateway.service.clients import ClientRegistry
 from broker_gateway.service.dead_letters import DeadLetterMover
+from broker_gateway.service.extensions import Extensions, MetricsSink
 from broker_gateway.service.messaging import MessagingService
 from broker_gateway.service.offsets import OffsetService
 from broker_gateway.service.poll import Poll
@@ -63,6 +63,7 @@ from broker_gateway.service.resources import Resources
 from broker_gateway.service.route import RouteService
 from broker_gateway.service.send import SendService
 from broker_gateway.service.settlement import SettlementService
+from broker_gateway.service.water_marks import WaterMarks
 from store.errors import StoreError
 from store.message_store import MessageStore
 

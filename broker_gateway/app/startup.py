@@ -53,9 +53,9 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from broker_gateway.app.broker import Broker
-from broker_gateway.app.extensions import Extensions, load_extensions
 from broker_gateway.app.host_checks import check_host, most_connections
 from broker_gateway.app.open_store import open_store
+from broker_gateway.app.plug_ins import load_extensions
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
 from broker_gateway.observability.metrics import Metrics
@@ -70,10 +70,12 @@ from broker_gateway.runtime.stop_signals import stop_at_end_of_input, stop_at_si
 from broker_gateway.runtime.turn import Turn
 from broker_gateway.runtime.undo import Undo
 from broker_gateway.service.access import Access
+from broker_gateway.service.extensions import Extensions
 from broker_gateway.service.health import HealthService
 from broker_gateway.service.log import LogService
 from broker_gateway.service.reflection import ReflectionService
 from broker_gateway.transport.certificates import server_context, trial_context
+from broker_gateway.transport.extended import around
 from broker_gateway.transport.methods import Method, Server
 from broker_gateway.transport.remoting.ports import Ports, take_ports
 from broker_gateway.transport.remoting.server import FrontDoor
@@ -242,12 +244,12 @@ class _Start:
         self.broker.schedule()
 
     async def _open_server(self) -> None:
-        around = self._extensions.around
+        extended = around(self._extensions)
         levels = parse_delay_levels(self.config.store.message_delay_level)
         log_service = LogService(self.store, self._access, levels)
         most_of_one = self.config.lake.lake_max_connections_per_address
         self._places = Places(lambda: most_connections(self.store), most_of_one)
-        self.server, self.health = _bind(self.config, self.broker, log_service, around, self._places)
+        self.server, self.health = _bind(self.config, self.broker, log_service, extended, self._places)
         grace_s = self.config.proxy.grpc_shutdown_time_seconds
         self._undo.add("closing the gRPC port", lambda: self.server.stop(grace_s))
         self.configuration.on_change(self._configure_server)

@@ -26,7 +26,7 @@ from typing import Any
 import structlog
 
 from broker_gateway.config.gateway import GatewayConfig
-from broker_gateway.registration.options import local_address
+from broker_gateway.config.registration import local_address
 from broker_gateway.runtime.errors import HostError, OptionError, StartError, reason
 from broker_gateway.runtime.logs import configure_logs
 from broker_gateway.runtime.stop_signals import Signals

@@ -157,8 +157,8 @@ def rebuild(
     import os
     from dataclasses import asdict
 
-    from broker_gateway.metadata.rocketmq_files import ConfigFileError
     from broker_gateway.migration.handover import hand_over
+    from broker_gateway.migration.rocketmq_files import ConfigFileError
     from store.errors import StoreError
     from store.log.permissions import use
     from store.log.recovery import load_identity, lock_store
@@ -225,8 +225,8 @@ def import_(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    from broker_gateway.metadata.rocketmq_files import ConfigFileError
     from broker_gateway.migration.handover import take_over
+    from broker_gateway.migration.rocketmq_files import ConfigFileError
     from store.errors import StoreError
     from store.log.permissions import use
 

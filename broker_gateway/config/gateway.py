@@ -27,7 +27,7 @@ from broker_gateway.config.options import (
 )
 from broker_gateway.config.options import OptionGroup as _Group
 from broker_gateway.config.other_options import OtherOptions, values_of
-from broker_gateway.registration.options import NameServerList, RegistrationOptions
+from broker_gateway.config.registration import NameServerList, RegistrationOptions
 from broker_gateway.runtime.errors import ModeError, OptionError
 from store.delay_levels import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from store.log.flush import FlushMode

@@ -15,7 +15,10 @@ from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.replay import replay
 from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, Topic
-from broker_gateway.metadata.rocketmq_files import (
+from broker_gateway.metadata.system_topics import is_system_topic
+from broker_gateway.migration.pop_state import read_check_points, restore_in_flight, write_check_points
+from broker_gateway.migration.retry_moves import move_retries
+from broker_gateway.migration.rocketmq_files import (
     CONFIG_FOLDER,
     FILES,
     Config,
@@ -23,9 +26,6 @@ from broker_gateway.metadata.rocketmq_files import (
     read_config,
     write_config,
 )
-from broker_gateway.metadata.system_topics import is_system_topic
-from broker_gateway.migration.pop_state import read_check_points, restore_in_flight, write_check_points
-from broker_gateway.migration.retry_moves import move_retries
 from broker_gateway.migration.waiting_messages import waiting_messages
 from broker_gateway.runtime.clock import now_ms
 from store.errors import StoreDamagedError

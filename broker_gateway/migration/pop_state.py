@@ -15,7 +15,7 @@ from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
 from broker_gateway.delivery.retry_topics import retry_topic, subscribed_topic
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.replay import records_from
-from broker_gateway.metadata.check_points import (
+from broker_gateway.migration.check_points import (
     ACK,
     ACK_INTERVAL_MS,
     BATCH_ACK,

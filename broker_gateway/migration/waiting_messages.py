@@ -13,8 +13,8 @@ from pathlib import Path
 
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.journal.replay import records_from
-from broker_gateway.metadata.check_points import REVIVE_PREFIX, TIMER_TOPIC
-from broker_gateway.metadata.rocketmq_files import CONFIG_FOLDER, quoted_keys
+from broker_gateway.migration.check_points import REVIVE_PREFIX, TIMER_TOPIC
+from broker_gateway.migration.rocketmq_files import CONFIG_FOLDER, quoted_keys
 from store.message_store import MessageStore
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"

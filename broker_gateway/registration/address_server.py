@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from broker_gateway.registration.options import RegistrationOptions, name_server_addresses
+from broker_gateway.config.registration import RegistrationOptions, name_server_addresses
 
 TIMEOUT_S = 3.0
 MAX_ANSWER = 16 << 10

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from broker_gateway.config.registration import RegistrationOptions
 from broker_gateway.registration.broker_config import (
     GET_BROKER_CONFIG,
     MAX_BODY,
@@ -31,7 +32,6 @@ from broker_gateway.registration.broker_config import (
     NoMemberError,
     member_of,
 )
-from broker_gateway.registration.options import RegistrationOptions
 from broker_gateway.registration.outgoing import outgoing
 from broker_gateway.remoting import java_json
 from broker_gateway.remoting.address import parse_address

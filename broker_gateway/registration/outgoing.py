@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker_gateway.registration.options import RegistrationOptions
+from broker_gateway.config.registration import RegistrationOptions
 from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.connection import ConnectionOptions
 

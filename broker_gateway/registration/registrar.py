@@ -16,9 +16,9 @@ import contextlib
 
 import structlog
 
+from broker_gateway.config.registration import RegistrationOptions
 from broker_gateway.registration import requests
 from broker_gateway.registration.book import Book
-from broker_gateway.registration.options import RegistrationOptions
 from broker_gateway.remoting.body.tables import KVTable
 from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import ResponseCode

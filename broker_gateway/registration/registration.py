@@ -14,11 +14,11 @@ from collections.abc import Sequence
 import structlog
 
 from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.config.registration import name_server_addresses
 from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.registration.address_server import AddressServerError, fetch_name_servers
 from broker_gateway.registration.book import Book
 from broker_gateway.registration.cluster import Cluster
-from broker_gateway.registration.options import name_server_addresses
 from broker_gateway.registration.outgoing import outgoing
 from broker_gateway.registration.registrar import Registrar
 from broker_gateway.registration.requests import Identity

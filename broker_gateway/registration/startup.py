@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import structlog
 
 from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.config.registration import local_address
 from broker_gateway.nameserver.config import NameServerConfig, load_config
 from broker_gateway.nameserver.server import NameServer
-from broker_gateway.registration.options import local_address
 from broker_gateway.registration.registration import Registration
 from broker_gateway.runtime.places import Places
 from broker_gateway.runtime.ports import Wanted

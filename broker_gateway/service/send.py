@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from broker_gateway.app.extensions import AppendHook, run_append_hook
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.metadata.catalog import WRITE, Topic
@@ -28,6 +27,7 @@ from broker_gateway.service import shortcuts
 from broker_gateway.service.admission import Lane
 from broker_gateway.service.broker_properties import BrokerProperties
 from broker_gateway.service.context import CallContext
+from broker_gateway.service.extensions import AppendHook, run_append_hook
 from broker_gateway.service.reply import Reply
 from broker_gateway.service.request_limits import limits_of, parser
 from broker_gateway.service.resources import Resources

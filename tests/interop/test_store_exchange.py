@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from broker_gateway.metadata.data_version import DataVersion, parse_data_version
-from broker_gateway.metadata.rocketmq_files import quoted_keys
+from broker_gateway.migration.rocketmq_files import quoted_keys
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, Client

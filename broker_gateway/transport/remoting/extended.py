@@ -6,12 +6,12 @@ import asyncio
 import inspect
 from functools import partial
 
-from broker_gateway.app.extensions import Extensions, Outcome, Rpc
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Answer, Connection, Processor
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.service.context import RpcError
+from broker_gateway.service.extensions import Extensions, Outcome, Rpc
 
 
 def extended(extensions: Extensions, code: int, processor: Processor) -> Processor:

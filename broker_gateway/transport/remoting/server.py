@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from broker_gateway.app.extensions import Extensions
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
 from broker_gateway.remoting.server import RemotingServer
 from broker_gateway.runtime.places import Places
 from broker_gateway.service.administration.administration import Administration
 from broker_gateway.service.admission import Admission
+from broker_gateway.service.extensions import Extensions
 from broker_gateway.transport.remoting.broker_requests import BrokerRequests
 from broker_gateway.transport.remoting.extended import extended
 from broker_gateway.transport.remoting.gate import Gate

@@ -15,11 +15,11 @@ from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.replay import replay
 from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.metadata.catalog import Catalog, Group
-from broker_gateway.metadata.check_points import TIMER_TOPIC
 from broker_gateway.metadata.data_version import DataVersion
-from broker_gateway.metadata.rocketmq_files import ConfigFileError, read_config
+from broker_gateway.migration.check_points import TIMER_TOPIC
 from broker_gateway.migration.handover import KV_STORE_FOLDER, hand_over, take_over
 from broker_gateway.migration.pop_state import read_check_points
+from broker_gateway.migration.rocketmq_files import ConfigFileError, read_config
 from store.log.record import Host, PendingRecord, encode_properties, tags_code
 from store.message_store import MessageStore
 

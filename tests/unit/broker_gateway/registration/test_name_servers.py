@@ -9,6 +9,7 @@ import pytest
 
 from broker_gateway.app.supervisor import child_options
 from broker_gateway.config.gateway import GatewayConfig, load_config
+from broker_gateway.config.registration import RegistrationOptions, name_server_addresses
 from broker_gateway.registration.address_server import (
     MAX_ANSWER,
     AddressServerError,
@@ -16,7 +17,6 @@ from broker_gateway.registration.address_server import (
     parsed,
     url_parts,
 )
-from broker_gateway.registration.options import RegistrationOptions, name_server_addresses
 from broker_gateway.runtime.errors import OptionError
 
 

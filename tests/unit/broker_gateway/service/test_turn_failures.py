@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker_gateway.app.extensions import AppendHook, Extensions
 from broker_gateway.journal.journal import Journal
 from broker_gateway.observability.metrics import Metrics
 from broker_gateway.service import send, shortcuts
+from broker_gateway.service.extensions import AppendHook, Extensions
 from broker_gateway.service.reply import Reply
 from broker_gateway.service.route import RouteService
 from broker_gateway.service.take import Taker

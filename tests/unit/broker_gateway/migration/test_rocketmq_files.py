@@ -10,7 +10,7 @@ import pytest
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
 from broker_gateway.metadata.data_version import DataVersion
-from broker_gateway.metadata.rocketmq_files import ConfigFileError, read_config, write_config
+from broker_gateway.migration.rocketmq_files import ConfigFileError, read_config, write_config
 
 DATA = Path(__file__).parents[3] / "data" / "rocketmq-5.5.0-store.tar.gz"
 

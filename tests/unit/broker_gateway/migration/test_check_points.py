@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_gateway.delivery.queue_delivery import QueueKey
-from broker_gateway.metadata.check_points import (
+from broker_gateway.migration.check_points import (
     CheckPoint,
     CheckPointError,
     PopKey,

@@ -6,9 +6,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker_gateway.config.gateway import load_config
-from broker_gateway.observability.water_marks import WaterMarks
 from broker_gateway.runtime.turn import Turn
 from broker_gateway.service.admission import Admission
+from broker_gateway.service.water_marks import WaterMarks
 
 
 def test_a_kind_of_call_is_told_once_when_it_rises_and_once_when_it_falls() -> None:

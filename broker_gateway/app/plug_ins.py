@@ -1,0 +1,50 @@
+"""Loads what installed packages plug in: the entry points of `service/extensions.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import structlog
+
+from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.runtime.errors import HostError
+from broker_gateway.service.extensions import Extensions
+
+log = structlog.get_logger(__name__)
+
+
+def load_extensions(config: GatewayConfig) -> Extensions:
+    """What installed packages offer. Raises HostError, which names the entry point that cannot be used."""
+    return Extensions(
+        _load(config, "lakebroker.authenticators", ("authenticate",)),
+        _load(config, "lakebroker.interceptors", ("before", "after")),
+        _load(config, "lakebroker.append_hooks", ("before_append",)),
+        _load(config, "lakebroker.metrics_sinks", ("publish",)),
+    )
+
+
+def _load(config: GatewayConfig, group: str, methods: Sequence[str]) -> tuple[Any, ...]:
+    loaded = []
+    for point in sorted(entry_points(group=group), key=lambda each: each.name):
+        extension = _made(point, config)
+        missing = [name for name in methods if not callable(getattr(extension, name, None))]
+        if missing:
+            raise HostError(
+                f"the extension {point.name} ({point.value}) of {group} has no method {', '.join(missing)}; "
+                "mend or uninstall it"
+            )
+        log.info("extension loaded", group=group, name=point.name, value=point.value)
+        loaded.append(extension)
+    return tuple(loaded)
+
+
+def _made(point: EntryPoint, config: GatewayConfig) -> Any:
+    try:
+        return point.load()(config)
+    except Exception as error:
+        raise HostError(
+            f"the extension {point.name} ({point.value}) of {point.group} cannot be loaded: "
+            f"{type(error).__name__}: {error}; mend or uninstall it"
+        ) from error
