@@ -43,10 +43,11 @@ test: $(JARS) ## Run the tests: unit, integration with Spark and the official cl
 	@echo "Running the tests with $(TEST_WORKERS) workers, the longest files first"
 	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder tests/fault tests/integration tests/unit
 
-check: $(READY) ## Lint, format check, types
+check: $(READY) ## Lint, format check, types, who may import whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 interop: $(READY) ## Compare and talk with RocketMQ's official programs (fetched from their registries)
 	@echo "Running the tests beside RocketMQ's own programs"
