@@ -128,7 +128,7 @@ class MessageStore:
         self._disk_refusal: str | None = None
         self._unindexed: StoreReadOnlyError | None = None
         self._listeners: list[AppendListener] = []
-        flusher.on_flushed = lambda offset: checkpoint.flushed(self._last_timestamp, offset)
+        flusher.on_flushed(lambda offset: checkpoint.flushed(self._last_timestamp, offset))
 
     @classmethod
     def open(

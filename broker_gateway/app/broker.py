@@ -24,7 +24,7 @@ from broker_gateway.lake.reader import Lake
 from broker_gateway.maintenance.retention import Retention, rules_of
 from broker_gateway.maintenance.self_check import SelfCheck
 from broker_gateway.maintenance.slow_consumers import ProtectBroker
-from broker_gateway.metadata.catalog import Catalog, Group, Topic
+from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.metadata.names import RETRY_PREFIX
 from broker_gateway.metadata.peers import Peers
 from broker_gateway.metadata.system_topics import make_system_topics
@@ -217,9 +217,15 @@ class Broker:
         replayed = replay(self._store, self.catalog, self.deliveries)
         self.journal.replayed_to(replayed.snapshot_offset)
         make_system_topics(self._config, self.catalog)
-        self.catalog.on_topic = self._topic_changed
-        self.catalog.on_group = self._group_changed
-        self.catalog.on_taken_back = self._taken_back
+        offers, registration, client = self.deliveries.offers, self.registration, self._client
+        self.catalog.listen(topic_changed=lambda topic: offers.queues_changed(topic.name))
+        self.catalog.listen(topic_changed=self.journal.topic, group_changed=self.journal.group)
+        self.catalog.listen(group_changed=client.group_changed, taken_back=client.change_taken_back)
+        self.catalog.listen(
+            topic_changed=lambda topic: registration.topic_changed(topic.name),
+            group_changed=lambda group: registration.topic_changed(RETRY_PREFIX + group.name),
+            taken_back=lambda topic, _: registration.topic_changed(topic),
+        )
         return replayed
 
     def schedule(self, *, watchdog: bool = True) -> None:
@@ -360,22 +366,6 @@ class Broker:
             if self._store.max_offset - self._store.min_offset <= memory * ratio:
                 return 0
         return index.max_offset(topic, queue_id)
-
-    def _topic_changed(self, topic: Topic) -> None:
-        self.deliveries.offers.queues_changed(topic.name)
-        self.journal.topic(topic)
-        self.registration.topic_changed(topic.name)
-
-    def _group_changed(self, group: Group) -> None:
-        self.journal.group(group)
-        self._client.group_changed(group)
-        self.registration.topic_changed(RETRY_PREFIX + group.name)
-
-    def _taken_back(self, topic: str, group: Group | None) -> None:
-        """Those who were told of the change are told again."""
-        self.registration.topic_changed(topic)
-        if group is not None:
-            self._client.group_changed(group)
 
     async def _retain(self) -> None:
         await self.retention.look()

@@ -34,7 +34,11 @@ class Wakeups(Generic[T]):
         self._named: dict[tuple[str, str], None] = {}
         self._scheduled = False
         self.waiting = 0
-        self.serve: Callable[[T], bool] = lambda waiter: False
+        self._serve: Callable[[T], bool] | None = None
+
+    def serve_by(self, serve: Callable[[T], bool]) -> None:
+        """Who serves a waiter from now on; before, none stands in a line."""
+        self._serve = serve
 
     def enter(self, topic: str, group: str, waiter: T) -> None:
         """Puts a waiter at the end of its line."""
@@ -93,7 +97,7 @@ class Wakeups(Generic[T]):
     def _served(self, topic: str, group: str, waiter: T) -> bool:
         """One that cannot be served leaves its line: those behind it, and other lines, go on."""
         try:
-            return self.serve(waiter)
+            return self._serve is not None and self._serve(waiter)
         except Exception:
             log.exception("a waiting receive could not be served", topic=topic, group=group)
             return True

@@ -81,11 +81,28 @@ class Catalog:
         self._groups: dict[str, Group] = {}
         self.auto_created = AutoCreatedGroups()
         self.versions: dict[str, DataVersion] = {}
-        self.on_topic: Callable[[Topic], None] = lambda topic: None
-        self.on_topic_deleted: Callable[[Topic], None] = lambda topic: None
-        self.on_group: Callable[[Group], None] = lambda group: None
-        self.on_taken_back: Callable[[str, Group | None], None] = lambda topic, group: None
-        """Told a topic, or a group and its retry topic, whose change was taken back."""
+        self._topic_changed: list[Callable[[Topic], None]] = []
+        self._topic_deleted: list[Callable[[Topic], None]] = []
+        self._group_changed: list[Callable[[Group], None]] = []
+        self._taken_back: list[Callable[[str, Group | None], None]] = []
+
+    def listen(
+        self,
+        *,
+        topic_changed: Callable[[Topic], None] | None = None,
+        topic_deleted: Callable[[Topic], None] | None = None,
+        group_changed: Callable[[Group], None] | None = None,
+        taken_back: Callable[[str, Group | None], None] | None = None,
+    ) -> None:
+        """Has a part told of changes from now on, each behind those that listen already.
+
+        `topic_deleted` comes before a topic goes, and keeps it by raising. `taken_back` is told a topic, or a group and
+        its retry topic, whose change was taken back.
+        """
+        self._topic_changed += [topic_changed] if topic_changed is not None else []
+        self._topic_deleted += [topic_deleted] if topic_deleted is not None else []
+        self._group_changed += [group_changed] if group_changed is not None else []
+        self._taken_back += [taken_back] if taken_back is not None else []
 
     def topic(self, name: str) -> Topic | None:
         return self._topics.get(name)
@@ -132,7 +149,8 @@ class Catalog:
         if topic != known:
             self._topics[topic.name] = topic
             self.count_topics_version()
-            self.on_topic(topic)
+            for listener in self._topic_changed:
+                listener(topic)
         return topic, known is None
 
     def put_group(self, group: Group) -> tuple[Group, bool]:
@@ -152,7 +170,8 @@ class Catalog:
             self._count_groups_version()
             if known is None:
                 self.count_topics_version()  # its retry topic is new
-            self.on_group(group)
+            for listener in self._group_changed:
+                listener(group)
         return group, known is None
 
     def delete_topic(self, name: str) -> Topic | None:
@@ -160,7 +179,8 @@ class Catalog:
         topic = self._topics.get(name)
         if topic is not None:
             self.count_topics_version()
-            self.on_topic_deleted(topic)
+            for listener in self._topic_deleted:
+                listener(topic)
             del self._topics[name]
         return topic
 
@@ -178,13 +198,17 @@ class Catalog:
         """Sets a topic (None: removes it) as it was before a change that could not be journaled."""
         self.restore_topic(before, name)
         self.count_topics_version()
-        self.on_taken_back(name, None)
+        self._tell_taken_back(name, None)
 
     def take_back_group(self, before: Group | None, name: str) -> None:
         """Sets a group (None: removes it) as it was before a change that could not be journaled."""
         self.restore_group(before, name)
         self.count_topics_version()
-        self.on_taken_back(RETRY_PREFIX + name, before)
+        self._tell_taken_back(RETRY_PREFIX + name, before)
+
+    def _tell_taken_back(self, topic: str, group: Group | None) -> None:
+        for listener in self._taken_back:
+            listener(topic, group)
 
     def restore_topic(self, topic: Topic | None, name: str) -> None:
         """Sets (None: removes) a topic from the journal."""

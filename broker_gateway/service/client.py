@@ -118,6 +118,11 @@ class ClientService:
             if (settings := session.settings) is not None:
                 session.commands.put_nowait(rpc.TelemetryCommand(status=OK, settings=self._merged(settings)))
 
+    def change_taken_back(self, _topic: str, group: Group | None) -> None:
+        """The same when a change of a group was not journaled, and its configuration is the one before again."""
+        if group is not None:
+            self.group_changed(group)
+
     def request_timeout_ms(self, context: CallContext) -> int | None:
         """The request timeout in the client's settings."""
         session = self._clients.known(client_id_of(context), context.peer)

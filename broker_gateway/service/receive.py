@@ -91,7 +91,7 @@ class ReceiveService:
         self._spent = 0
         self._scheduled = False
         self._closing = False
-        wakeups.serve = self._serve
+        wakeups.serve_by(self._serve)
         self.configure(config)
 
     def configure(self, config: GatewayConfig) -> None:

@@ -34,8 +34,8 @@ _BULK = 6
 class QueueIndex:
     """Entries by (topic, queue id), and the starts of all records.
 
-    A run ends at a segment's end, after `run_bytes` of log, or when it takes half of `max_bytes` of memory;
-    `on_run(run, next_offsets)` is told of it and may `replace` the run by its file.
+    A run ends at a segment's end, after `run_bytes` of log, or when it takes half of `max_bytes` of memory.
+    Who listens (`on_run`) is told of it and of the next offsets, and may `replace` the run by its file.
     """
 
     def __init__(
@@ -54,10 +54,14 @@ class QueueIndex:
         self._live = LiveRun(0)
         self._cut_at = 0
         self._lock = threading.Lock()
-        self.on_run: Callable[[LiveRun, Mapping[Key, int]], None] = lambda run, next_offsets: None
+        self._run_listeners: list[Callable[[LiveRun, Mapping[Key, int]], None]] = []
         self.remake: Callable[[FileRun], None] | None = None
         """Writes the damaged file of a run anew; on any thread."""
         self._begin(0)
+
+    def on_run(self, listener: Callable[[LiveRun, Mapping[Key, int]], None]) -> None:
+        """Has a listener told of each run that ends, and of the next offset of each queue behind it."""
+        self._run_listeners.append(listener)
 
     def __len__(self) -> int:
         """Number of records."""
@@ -331,7 +335,8 @@ class QueueIndex:
         with self._lock:
             self._older = [*self._older, run]
         run.next_offsets = dict(self._next)
-        self.on_run(run, run.next_offsets)
+        for listener in self._run_listeners:
+            listener(run, run.next_offsets)
 
     def _begin(self, offset: int) -> None:
         self._live = LiveRun(offset)

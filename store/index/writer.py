@@ -30,7 +30,7 @@ class IndexWriter:
         self._flusher: Flusher | None = None
         self._early: list[tuple[LiveRun, Mapping[Key, int]]] = []
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="index")
-        index.on_run = self._cut
+        index.on_run(self._cut)
 
     def start(self, flusher: Flusher) -> None:
         """Begins writing; runs that the recovery made come first."""

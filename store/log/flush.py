@@ -89,7 +89,7 @@ class Flusher:
         self._flushed_at = time.monotonic()
         self.flushed_offset = flushed_offset
         self.error: StoreReadOnlyError | None = None
-        self.on_flushed: Callable[[int], None] = lambda offset: None
+        self._listeners: list[Callable[[int], None]] = []
         self._condition = threading.Condition()
         self._waiters: list[tuple[int, int, Callable[[BaseException | None], None]]] = []
         self._sequence = itertools.count()
@@ -99,6 +99,10 @@ class Flusher:
         self._side.publish(flushed_offset)
         self._thread = threading.Thread(target=self._run, name="flush", daemon=True)
         self._thread.start()
+
+    def on_flushed(self, listener: Callable[[int], None]) -> None:
+        """Has a listener told, on the flushing thread, up to where each flush came."""
+        self._listeners.append(listener)
 
     def wait(self, offset: int, callback: Callable[[BaseException | None], None]) -> None:
         """Calls `callback` (on the flushing thread) when everything below `offset` is on disk, or failed."""
@@ -166,7 +170,8 @@ class Flusher:
             else:
                 self.flushed_offset = target
                 self._side.publish(target)
-                self.on_flushed(target)
+                for listener in self._listeners:
+                    listener(target)
         self._release()
 
     def _release(self) -> None:

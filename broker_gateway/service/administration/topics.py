@@ -96,7 +96,7 @@ class TopicAdministration:
         self._store = store
         self._deliveries = deliveries
         self._journal = journal
-        catalog.on_topic_deleted = self._deleted
+        catalog.listen(topic_deleted=self._deleted)
         self.configure(config)
 
     def configure(self, config: GatewayConfig) -> None:

@@ -33,8 +33,7 @@ class Opened:
         self.journal = Journal(
             self.store, self.catalog, self.deliveries, self.pace, lambda work: None, lambda work: None
         )
-        self.catalog.on_topic = self.journal.topic
-        self.catalog.on_group = self.journal.group
+        self.catalog.listen(topic_changed=self.journal.topic, group_changed=self.journal.group)
 
     def put(self, topic: str, count: int) -> None:
         host = self.store.store_host.packed

@@ -100,7 +100,7 @@ def test_a_refused_deletion_deletes_nothing() -> None:
     def refuse(_: Any) -> None:
         raise OSError("full")
 
-    catalog.on_topic_deleted = refuse
+    catalog.listen(topic_deleted=refuse)
     with pytest.raises(OSError, match="full"):
         catalog.delete_topic("t")
     with pytest.raises(OSError, match="full"):

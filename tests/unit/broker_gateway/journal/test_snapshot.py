@@ -44,8 +44,7 @@ class Journaled:
             self.now.append,
             self.next.append,
         )
-        self.catalog.on_topic = self.journal.topic
-        self.catalog.on_group = self.journal.group
+        self.catalog.listen(topic_changed=self.journal.topic, group_changed=self.journal.group)
 
     def turn(self) -> None:
         """Ends a turn: what was noted is journaled, and a part of the snapshot under way is written."""

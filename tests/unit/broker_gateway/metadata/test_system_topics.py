@@ -57,7 +57,7 @@ def test_options_decide_on_some() -> None:
 
 def test_they_are_made_without_a_word_to_the_journal() -> None:
     catalog, told = Catalog(), list[Topic]()
-    catalog.on_topic = told.append
+    catalog.listen(topic_changed=told.append)
     make_system_topics(load_config(None, {}, {})[0], catalog)
     assert told == []
     assert catalog.topic("TBW102") is not None

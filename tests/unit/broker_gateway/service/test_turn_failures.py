@@ -178,7 +178,7 @@ def test_who_waits_beside_one_that_cannot_be_served(
 ) -> None:
     first = broker.client("a").begin_receive("orders", "billing", wait_ms=60_000)
     second = broker.client("b").begin_receive("orders", "audit", wait_ms=60_000)
-    monkeypatch.setattr(broker.broker.wakeups, "serve", once(broker.broker.wakeups.serve))
+    monkeypatch.setattr(broker.broker.wakeups, "_serve", once(broker.broker.wakeups._serve))
     assert codes(send_together(broker, b"one")) == [pb.OK]
     assert [call.done for call in (first, second)].count(True) == 1
     broker.advance(61.0)

@@ -81,7 +81,7 @@ def test_entries_through_runs_and_files(
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         index, model = QueueIndex(SEGMENT, run_bytes), Model()
-        index.on_run = lambda run, following: index.replace(run, run.write(Path(name), "x" * 32, following))
+        index.on_run(lambda run, following: index.replace(run, run.write(Path(name), "x" * 32, following)))
         offset = 0
         for key, gap, size, code in records:
             if model.next.get(key, 0) > 2 * LARGEST_GAP:
@@ -137,7 +137,7 @@ def test_the_latest_record_of_an_offset_counts_whatever_a_queue_went_through(
     with tempfile.TemporaryDirectory() as name:
         index, held = QueueIndex(SEGMENT, run_bytes), {key: {} for key in QUEUES}
         following = dict.fromkeys(QUEUES, 0)
-        index.on_run = lambda run, after: index.replace(run, run.write(Path(name), "x" * 32, after))
+        index.on_run(lambda run, after: index.replace(run, run.write(Path(name), "x" * 32, after)))
         for number, (key, kind, by) in enumerate(steps):
             at = {"gap": following[key] + by, "again": max(following[key] - by, 0)}.get(kind, following[key])
             if kind == "raised":
@@ -174,7 +174,7 @@ def test_the_latest_record_of_an_offset_counts_whatever_a_queue_went_through(
 
 def test_memory_and_open_files_do_not_grow_with_runs(tmp_path: Path) -> None:
     index = QueueIndex(SEGMENT, 100)
-    index.on_run = lambda run, following: index.replace(run, run.write(tmp_path, "x" * 32, following))
+    index.on_run(lambda run, following: index.replace(run, run.write(tmp_path, "x" * 32, following)))
     for number in range(3 * MOST_OPEN):
         index.put("t", 0, number, number * 100, 100, 0, 0)
     before = len(os.listdir("/proc/self/fd"))
@@ -187,7 +187,7 @@ def test_a_look_up_reads_as_many_runs_as_the_log_has_digits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = QueueIndex(SEGMENT, 100)
-    index.on_run = lambda run, following: index.replace(run, run.write(tmp_path, "x" * 32, following))
+    index.on_run(lambda run, following: index.replace(run, run.write(tmp_path, "x" * 32, following)))
     for number in range(512):
         key = ("seldom", 0) if number in (0, 300) else ("busy", number % 4)
         index.put(*key, index.max_offset(*key), number * 100, 100, 0, 0)
@@ -209,7 +209,7 @@ def test_a_look_up_reads_as_many_runs_as_the_log_has_digits(
 
 def test_a_search_goes_on_when_runs_are_deleted_meanwhile(tmp_path: Path) -> None:
     index = QueueIndex(SEGMENT, 100)
-    index.on_run = lambda run, following: index.replace(run, run.write(tmp_path, "x" * 32, following))
+    index.on_run(lambda run, following: index.replace(run, run.write(tmp_path, "x" * 32, following)))
     for number in range(2 * MOST_OPEN):
         index.put("t", 0, number, number * 100, 100, 0, 0)
     search = index.at_time("t", 0, lambda offset, size: offset)
@@ -220,7 +220,7 @@ def test_a_search_goes_on_when_runs_are_deleted_meanwhile(tmp_path: Path) -> Non
 
 def test_a_file_that_is_gone_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     index = QueueIndex(SEGMENT, 100)
-    index.on_run = lambda run, following: index.replace(run, run.write(tmp_path, "x" * 32, following))
+    index.on_run(lambda run, following: index.replace(run, run.write(tmp_path, "x" * 32, following)))
     for number in range(5):
         index.put("t", 0, number, number * 100, 100, 0, 0)
     (tmp_path / f"{0:020d}").unlink()
@@ -243,7 +243,7 @@ def test_offsets_raised_are_restored_from_the_newest_file(tmp_path: Path) -> Non
 
 def test_retention_drops_whole_runs(tmp_path: Path) -> None:
     index = QueueIndex(SEGMENT, 1000)
-    index.on_run = lambda run, following: index.replace(run, run.write(tmp_path, "x" * 32, following))
+    index.on_run(lambda run, following: index.replace(run, run.write(tmp_path, "x" * 32, following)))
     for number in range(100):
         index.put("t", number % 2, number // 2, number * 100, 100, 0, 0)
     gone = index.drop_below(5000)
