@@ -174,12 +174,27 @@ def test_ctrl_c_leaves_the_interactive_session_as_it_was(lake: Path) -> None:
         assert process.wait(PATIENCE_S) == 0
 
 
+def runs_a_task(jvm: int) -> bool:
+    """Whether a thread of Spark's executor has the processor, or waits for it."""
+    for thread in Path(f"/proc/{jvm}/task").iterdir():
+        try:
+            name, _, state = (thread / "stat").read_text().partition("(")[2].rpartition(") ")
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
+            continue
+        if name.startswith("Executor task") and state[0] == "R":
+            return True
+    return False
+
+
 def test_ctrl_c_again_and_again_ends_a_session_whose_jvm_hangs(lake: Path) -> None:
     with on_a_terminal("sql", "--lake", str(lake)) as (process, terminal):
         terminal.until(PROMPT)
-        terminal.type(f"SELECT 'beg' || 'un' AS a; {ENDLESS};\n")
-        terminal.until("begun")
+        terminal.type(f"{ENDLESS};\n")
         (jvm,) = [pid for pid in children(process.pid) if Path(f"/proc/{pid}/comm").read_text() == "java\n"]
+        until = time.monotonic() + PATIENCE_S
+        while not runs_a_task(jvm):  # a JVM that hangs before the statement does is not what is tried
+            assert time.monotonic() < until, "the statement does not run"
+            time.sleep(0.05)
         os.kill(jvm, signal.SIGSTOP)
         for _ in range(4):  # the JVM is ended from the second on, and has some seconds for it
             terminal.type("\x03")
