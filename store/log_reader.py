@@ -54,7 +54,7 @@ class LogReader:
 
     @property
     def readable_offset(self) -> int:
-        """The end for who reads the log, as the broker published it."""
+        """Where readers must stop, as the broker published it."""
         self._unmap_deleted()
         if self._published:
             return read_flushed(self._root / FLUSHED_FILE) or 0

@@ -278,7 +278,7 @@ class MessageStore:
 
     @property
     def readable_offset(self) -> int:
-        """The end for who reads the log: what is behind it may still be lost. Replicas will part it from what is flushed."""
+        """Where readers must stop: what is behind it may still be lost. It is `flushed_offset` until there are replicas."""
         return self.flushed_offset
 
     def append(self, records: Sequence[PendingRecord]) -> list[Appended]:
@@ -364,7 +364,7 @@ class MessageStore:
             for listener in self._listeners:
                 try:
                     listener(topic, queue_ids)
-                except Exception:
+                except Exception:  # the records are in the log: a listener's fault is not the sender's
                     log.exception("a listener was not told of what was appended to topic %s", topic)
 
     def _not_indexed(self, offset: int) -> StoreReadOnlyError:

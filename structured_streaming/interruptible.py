@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from structured_streaming.errors import LakeError
@@ -139,7 +140,7 @@ def of_jobs(session: SparkSession, work: Callable[[], T]) -> tuple[T, int]:
     except Abandoned:
         jvm = jvm_of(session)
         if jvm is not None:
-            with _ignored_signals():
+            with _handled_by(signal.SIG_IGN):
                 _end(jvm)
         raise
 
@@ -168,31 +169,27 @@ def _end(process: subprocess.Popen[Any]) -> None:
 
 
 @contextmanager
-def _ignored_signals() -> Iterator[None]:
-    """Within, which is short, signals do nothing."""
-    before = [signal.signal(number, signal.SIG_IGN) for number in _NUMBERS]
-    try:
-        yield
-    finally:
-        for number, handler in zip(_NUMBERS, before, strict=True):
-            signal.signal(number, handler)
-
-
-@contextmanager
 def _noted_signals(most: int) -> Iterator[list[int]]:
     """The numbers of signals that come within, which are not handled; Abandoned is raised where there are `most`."""
     noted: list[int] = []
-    interrupt, terminate = (signal.getsignal(number) for number in _NUMBERS)
 
     def note(number: int, _frame: object) -> None:
         noted.append(number)
         if len(noted) >= most:
             raise Abandoned(noted[0])
 
+    with _handled_by(note):
+        yield noted
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> Iterator[None]:
+    """Within, SIGINT and SIGTERM have this handler."""
+    interrupt, terminate = (signal.getsignal(number) for number in _NUMBERS)
     try:
         for number in _NUMBERS:
-            signal.signal(number, note)
-        yield noted
+            signal.signal(number, handler)
+        yield
     finally:
         try:
             signal.signal(signal.SIGINT, interrupt)

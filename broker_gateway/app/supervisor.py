@@ -30,7 +30,9 @@ from broker_gateway.config.registration import local_address
 from broker_gateway.runtime.errors import HostError, OptionError, StartError, reason
 from broker_gateway.runtime.logs import configure_logs
 from broker_gateway.runtime.stop_signals import Signals
-from store.log.claim import PROCESSES_FOLDER, holds_store, lock_processes, stores_inside
+from store.errors import StoreLockedError
+from store.log.claim import PROCESSES_FOLDER, holds_store, stores_inside
+from store.log.recovery import lock_folder
 
 log = structlog.get_logger(__name__)
 
@@ -120,7 +122,7 @@ def supervise(config: GatewayConfig, arguments: list[str], processes: int) -> in
         children.append(_Child(options["brokerName"], command, Path(options["lakePortFile"])))
     with _usable(root):
         folder.mkdir(parents=True, exist_ok=True)
-        locked = _lock(root)
+        locked = _lock(folder)
     try:
         _refuse_store(root)  # somebody may have come in between
         with _usable(root):
@@ -142,14 +144,13 @@ def _usable(root: Path) -> Iterator[None]:
         ) from error
 
 
-def _lock(root: Path) -> int:
-    """What keeps other brokers out of the folder until it is closed. Raises HostError, OSError."""
-    locked = lock_processes(root)
-    if locked is None:
-        raise HostError(
-            f"another `lakebroker gateway --processes` runs in {root}; stop it, or give another folder (--store)"
-        )
-    return locked
+def _lock(folder: Path) -> int:
+    """A descriptor that keeps other brokers out of the root until it is closed. Raises HostError, OSError."""
+    refused = f"another `lakebroker gateway --processes` runs in {folder.parent}; stop it, or give another folder (--store)"
+    try:
+        return lock_folder(folder, refused)
+    except StoreLockedError as error:
+        raise HostError(refused) from error
 
 
 def _check_root(root: Path, names: Set[str]) -> None:

@@ -96,8 +96,8 @@ class Catalog:
     ) -> None:
         """Has a part told of changes from now on, each behind those that listen already.
 
-        `topic_deleted` comes before a topic goes, and keeps it by raising. `taken_back` is told a topic, or a group and
-        its retry topic, whose change was taken back.
+        The catalog calls `topic_deleted` before it removes a topic; a listener that raises there keeps the topic. It calls
+        `taken_back` when a change could not be journaled: with the topic, or with a group's retry topic and the group.
         """
         self._topic_changed += [topic_changed] if topic_changed is not None else []
         self._topic_deleted += [topic_deleted] if topic_deleted is not None else []

@@ -35,7 +35,7 @@ class QueueIndex:
     """Entries by (topic, queue id), and the starts of all records.
 
     A run ends at a segment's end, after `run_bytes` of log, or when it takes half of `max_bytes` of memory.
-    Who listens (`on_run`) is told of it and of the next offsets, and may `replace` the run by its file.
+    Listeners (`on_run`) are told of it and of the next offsets; one may `replace` the run by its file.
     """
 
     def __init__(

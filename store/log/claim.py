@@ -16,12 +16,11 @@ must be no other store's (see `owner.py`), and segments there are taken only by 
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Sequence, Set
 from pathlib import Path
 
-from store.errors import ForeignFolderError, StoreDamagedError
+from store.errors import ForeignFolderError, StoreDamagedError, StoreLockedError
 from store.log.owner import check_owners, outside
 from store.log.permissions import OWNER_FOLDER
 from store.log.recovery import (
@@ -31,6 +30,7 @@ from store.log.recovery import (
     LOCK_FILE,
     commit_log_folders,
     load_identity,
+    lock_folder,
 )
 from store.log.recovery import log_folders as folders_of
 from store.log.segment import list_segments, only_zeros
@@ -59,12 +59,11 @@ def check_folders(root: Path, log_folders: Sequence[Path] = ()) -> None:
             folder.name for folder in log_folders if folder.absolute().parent == root.absolute()
         }
         inside = stores_inside(root)
-        if _supervised(root):
-            raise ForeignFolderError(
-                f"several brokers run in {root} (--processes); stop them, or give another folder (storePathRootDir)"
-            )
-        if not inside and _is_left_over(root / PROCESSES_FOLDER):
-            ours |= {PROCESSES_FOLDER}
+        supervised = root / PROCESSES_FOLDER
+        if supervised.is_dir():
+            _refuse_locked(supervised)
+            if not inside and _is_left_over(supervised):
+                ours |= {PROCESSES_FOLDER}
         _refuse(
             root, ours, _start_of(inside) if inside else "give an empty folder or a store (storePathRootDir)"
         )
@@ -90,33 +89,18 @@ def holds_store(root: Path) -> bool:
     return any((root / mark).exists() for mark in _MARKS)
 
 
-def lock_processes(root: Path) -> int | None:
-    """A descriptor that keeps other supervisors of several brokers, and a single broker, out of `root` until it is closed;
-    None when another one has it. Raises OSError, when there is no folder for them in it, too."""
-    locked = os.open(root / PROCESSES_FOLDER, os.O_RDONLY | os.O_DIRECTORY)
+def _refuse_locked(folder: Path) -> None:
+    """Raises ForeignFolderError while a supervisor of several brokers has its folder; OSError."""
+    refused = f"several brokers run in {folder.parent} (--processes); stop them, or give another folder (storePathRootDir)"
     try:
-        fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(locked)
-        return None
-    except BaseException:
-        os.close(locked)
-        raise
-    return locked
-
-
-def _supervised(root: Path) -> bool:
-    if not (root / PROCESSES_FOLDER).is_dir():
-        return False
-    locked = lock_processes(root)
-    if locked is not None:
-        os.close(locked)
-    return locked is None
+        os.close(lock_folder(folder, refused))
+    except StoreLockedError as error:
+        raise ForeignFolderError(refused) from error
 
 
 def _is_left_over(folder: Path) -> bool:
     """Whether there is nothing in it but what a killed supervisor of several brokers leaves."""
-    return folder.is_dir() and all(".json" in each for each in os.listdir(folder))
+    return all(".json" in each for each in os.listdir(folder))
 
 
 def stores_inside(root: Path) -> list[Path]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import logging
 import os
@@ -20,9 +19,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from store.errors import ForeignFolderError, StoreDamagedError, StoreLockedError
+from store.errors import ForeignFolderError, StoreDamagedError
 from store.log.permissions import OWNER_FOLDER, open_new
-from store.log.recovery import IDENTITY_FILE, LOCK_FILE, Identity, lock_file
+from store.log.recovery import IDENTITY_FILE, LOCK_FILE, Identity, lock_file, lock_folder
 from store.log.segment import list_segments, make_folder, sync_folder
 
 log = logging.getLogger(__name__)
@@ -95,7 +94,9 @@ def lock_folders(root: Path, folders: Iterable[Path]) -> list[int]:
                 f"another process has {folder}, a folder of the log; stop it, or {_OWN.format('a folder')}"
             )
             make_folder(folder)
-            locked += _lock_itself(folder, refused)
+            # a network's file system has no such locks; what else keeps the folder closed, keeps its file closed too
+            with contextlib.suppress(OSError):
+                locked.append(lock_folder(folder, refused))
             with _room_missing(folder):
                 make_folder(folder / OWNER_FOLDER)
                 locked.append(lock_file(folder / OWNER_FOLDER / LOCK_FILE, refused))
@@ -104,19 +105,6 @@ def lock_folders(root: Path, folders: Iterable[Path]) -> list[int]:
             os.close(fd)
         raise
     return locked
-
-
-def _lock_itself(folder: Path, refused: str) -> list[int]:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(fd)
-        raise StoreLockedError(refused) from error
-    except OSError:  # a network's file system has no such locks
-        os.close(fd)
-        return []
-    return [fd]
 
 
 def mark_folders(root: Path, identity: Identity, folders: Iterable[Path]) -> None:

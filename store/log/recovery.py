@@ -94,6 +94,23 @@ def lock_file(path: Path, refused: str) -> int:
     return fd
 
 
+def lock_folder(folder: Path, refused: str) -> int:
+    """Locks a folder itself, which needs no room in it; returns the descriptor, which must stay open.
+
+    Raises StoreLockedError with the text `refused`, OSError: some file systems of networks have no such locks.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(fd)
+        raise StoreLockedError(refused) from error
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
 def stopped_cleanly(root: Path) -> bool:
     """Whether the store's last broker did. Raises OSError."""
     return not (root / ABORT_FILE).exists()

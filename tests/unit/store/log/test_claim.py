@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from store.errors import ForeignFolderError, StoreDamagedError
-from store.log.claim import lock_processes
 from store.log.record import Host, PendingRecord
+from store.log.recovery import lock_folder
 from store.log.segment import list_segments
 from store.message_store import MessageStore
 
@@ -333,8 +333,7 @@ def test_a_mark_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_several_brokers_that_are_started_keep_a_single_one_out(tmp_path: Path) -> None:
     (tmp_path / "processes").mkdir()
-    locked = lock_processes(tmp_path)
-    assert locked is not None
+    locked = lock_folder(tmp_path / "processes", "another has it")
     with pytest.raises(ForeignFolderError, match=r"several brokers run in .* stop them, or give another"):
         open_store(tmp_path)
     os.close(locked)
