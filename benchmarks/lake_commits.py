@@ -16,8 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from structured_streaming.sink.delta_commit import DeltaCommitSink, LakeProgress
-from structured_streaming.sink.table_file import write_file
+from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
+from structured_streaming.staging.table_file import write_file
 from structured_streaming.tables import DATA_TABLES, create_tables
 
 BATCH_BYTES = 1000

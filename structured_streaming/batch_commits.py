@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from structured_streaming.commit.report import BatchReport
+from structured_streaming.commit.sink import Sink
 from structured_streaming.errors import LakeError
-from structured_streaming.progress import BatchReport
-from structured_streaming.sink.base import Sink
 from structured_streaming.source.logs import Log, open_log
-from structured_streaming.source.unread import without_unread
+from structured_streaming.staging.unread import without_unread
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,6 +1,6 @@
 """The reput job: one streaming query that builds the lake from the commit logs.
 
-Executors scan and stage (`sink/staging.py`), the driver commits (`sink/delta_commit.py`). Where to begin is
+Executors scan and stage (`staging/stage.py`), the driver commits (`commit/delta_commit.py`). Where to begin is
 decided by the lake, never by Spark's checkpoint, which is scratch: each start makes a new one, so that a
 lost, copied or second checkpoint neither skips nor repeats.
 
@@ -28,6 +28,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from structured_streaming.batch_commits import BatchCommits
+from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
+from structured_streaming.commit.report import BatchReport
+from structured_streaming.commit.sink import Sink
 from structured_streaming.errors import (
     ForeignWriterError,
     LakeError,
@@ -37,10 +40,7 @@ from structured_streaming.errors import (
 )
 from structured_streaming.interruptible import jvm_of, started
 from structured_streaming.jvm_output import STARTING, jvm_output_to_file
-from structured_streaming.progress import BatchReport
 from structured_streaming.scratch import scratch_folder
-from structured_streaming.sink.base import Sink
-from structured_streaming.sink.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.source.log_watch import LogWatch
 from structured_streaming.source.logs import by_broker, targets, token_of
 from structured_streaming.source.notes import NotesFile
@@ -196,17 +196,19 @@ def start_reput(
 def _start(
     session: SparkSession, options: ReputOptions, on_batch: Callable[[BatchReport], None], sink: Sink | None
 ) -> _Running:
-    from structured_streaming.source.data_source import LakebrokerDataSource
+    from structured_streaming.reput_source import ReputDataSource
 
     create_tables(options.lake)
     goal = _Goal(options) if options.once else None
-    session.dataSource.register(LakebrokerDataSource)
+    session.dataSource.register(ReputDataSource)
     destination = sink if sink is not None else DeltaCommitSink(options.lake)
     token = token_of({"tokenfile": options.token_file})
     commits = BatchCommits(destination, token, on_batch)
     scratch = Path(tempfile.mkdtemp(prefix="lakebroker-checkpoint-"))
     notes = scratch / "notes"
-    read = session.readStream.format("lakebroker").options(**options.source()).option("notes", str(notes))
+    read = (
+        session.readStream.format("lakebroker_reput").options(**options.source()).option("notes", str(notes))
+    )
     if goal is not None:
         read = read.option("endingOffsets", goal.ends)
     query = (

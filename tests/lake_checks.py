@@ -13,7 +13,7 @@ from store.log_reader import LogReader
 from store.scan import scan
 from structured_streaming.rows.quarantine import quarantine
 from structured_streaming.rows.records import Records
-from structured_streaming.sink.staging import rows_of
+from structured_streaming.staging.stage import rows_of
 from structured_streaming.tables import DATA_TABLES
 
 Keys = Counter[tuple[Any, ...]]

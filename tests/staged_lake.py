@@ -16,8 +16,8 @@ from deltalake import DeltaTable
 from store.errors import RecordError
 from store.log.record import SYS_COMPRESSED, decode_record
 from store.scan import Scan, scan
-from structured_streaming.sink.delta_commit import DeltaCommitSink
-from structured_streaming.sink.staging import stage
+from structured_streaming.commit.delta_commit import DeltaCommitSink
+from structured_streaming.staging.stage import stage
 from structured_streaming.tables import DATA_TABLES, create_tables
 from tests.raw_log import JOURNAL
 

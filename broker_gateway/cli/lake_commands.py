@@ -80,8 +80,8 @@ def reput(
     _need_spark()
     from store.errors import SecretError
     from store.log.permissions import check_secret
+    from structured_streaming.commit.report import BatchReport
     from structured_streaming.errors import LakeError, StoppedError
-    from structured_streaming.progress import BatchReport
     from structured_streaming.reput import ReputOptions, run_reput
     from structured_streaming.tables import create_tables
 

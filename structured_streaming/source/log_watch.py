@@ -25,6 +25,8 @@ from structured_streaming.errors import LakeError, SourceError
 from structured_streaming.source.logs import Log, LogState, open_log
 
 PATIENCE_S = 1.0
+START_S = 60.0
+"""What reading begins with may take: opening logs, compiling the scan."""
 AGAIN_S = 1.0
 """Between calls to a log whose last one failed."""
 SHORTEST_REST_S = 5.0

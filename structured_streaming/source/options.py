@@ -24,7 +24,6 @@ class SourceOptions:
         self.max_bytes_given = "maxbytespertrigger" in raw
         self.max_bytes = _bytes(raw, "maxBytesPerTrigger", MAX_BYTES_PER_TRIGGER)
         self.partition_bytes = _bytes(raw, "partitionBytes", PARTITION_BYTES)
-        self.lake = raw.get("lake", "")
         self.notes = raw.get("notes", "")
         self.delay_levels = _delay_levels(raw.get("messagedelaylevel", ""))
         starting = raw.get("startingoffsets", "earliest")

@@ -13,16 +13,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from structured_streaming.errors import SourceError
-from structured_streaming.source.data_source import START_S, LogRange, Reading
-from structured_streaming.source.log_watch import PATIENCE_S, LogWatch, Question
+from structured_streaming.source.log_range import LogRange
+from structured_streaming.source.log_watch import PATIENCE_S, START_S, LogWatch, Question
 from structured_streaming.source.logs import LogState, by_broker
 from structured_streaming.source.notes import Notes
 from structured_streaming.source.options import SourceOptions
+from structured_streaming.source.reading import Reading
 from structured_streaming.source.shares import fair_shares
 
 try:
@@ -38,13 +39,23 @@ except ImportError:  # Spark 4.0 and 4.1
     ADMISSION_CONTROL = False
     SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
-if TYPE_CHECKING:
-    from structured_streaming.sink.delta_commit import LakeProgress
-
 UNLIMITED = 1 << 62
 _IDLE_WAIT_MS = 250
 _NOBODY_WAIT_S = 0.25
 Offsets = dict[str, dict[str, Any]]
+
+
+class Progress(Protocol):
+    """What is known of each log where the rows go: it says where batches begin, not Spark."""
+
+    def position(self, broker: str, log_id: str) -> int | None:
+        """Up to where a log is held, at the last `refresh`; None when nothing is known of it."""
+
+    def refresh(self) -> None:
+        """Makes `position` tell what is held now."""
+
+    def stops(self, broker: str, log_id: str) -> list[int]:
+        """Offsets behind that at which a batch has to end, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +70,11 @@ class _Plan:
 class _StreamReading(Reading):
     """The reader, whatever Spark's version.
 
-    With `lake`, the lake's progress says where each batch begins. Tables ahead of it (a crash between two of
-    their commits) are caught up with by first batches of one log each, which end exactly where one of them stands.
+    Where `progress` is given, it says where each batch begins. What is held ahead of it (tables of a lake, behind a
+    crash between two of their commits) is caught up with by first batches of one log each, which end exactly at a stop.
     """
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, progress: Progress | None = None) -> None:
         super().__init__(options)
         # a run that ends by itself is in no hurry: it waits for every log's answer
         patience_s = PATIENCE_S if options.ending is None else START_S
@@ -78,11 +89,7 @@ class _StreamReading(Reading):
         self._begun: dict[tuple[str, str], _Plan] = {}
         self._appeared: dict[tuple[str, str], int] = {}
         """Where logs begin that no batch began with."""
-        self._progress: LakeProgress | None = None
-        if options.lake:
-            from structured_streaming.sink.delta_commit import LakeProgress
-
-            self._progress = LakeProgress(options.lake)
+        self._progress = progress
 
     def initialOffset(self) -> Offsets:
         """Where the logs that answer begin; raises SourceError when none does."""
@@ -113,7 +120,7 @@ class _StreamReading(Reading):
         return found
 
     def commit(self, end: Offsets) -> None:
-        """The lake's progress counts, not this."""
+        """Its own progress counts, or Spark's, not this."""
 
     def _first_states(self, everyone: bool = False) -> dict[str, tuple[str, LogState]]:
         """States of the logs that answer, once one does (or all did or failed); empty when none can be reached."""
@@ -277,7 +284,7 @@ class _StreamReading(Reading):
                 )
             return known
         starting = self.options.starting
-        if self.options.lake or starting == "earliest":
+        if self._progress is not None or starting == "earliest":
             return state.start
         if isinstance(starting, dict):
             return starting.get(state.broker, state.start)
@@ -312,9 +319,9 @@ else:
     class LogStreamReader(_StreamReading, DataSourceStreamReader):  # type: ignore[misc,no-redef]
         """The reader for Spark 4.0 and 4.1, which ask for the latest offset without saying where they are."""
 
-        def __init__(self, options: SourceOptions) -> None:
-            super().__init__(options)
-            if options.max_bytes_given and not options.lake:
+        def __init__(self, options: SourceOptions, progress: Progress | None = None) -> None:
+            super().__init__(options, progress)
+            if options.max_bytes_given and progress is None:
                 raise SourceError(
                     "option maxBytesPerTrigger needs Spark 4.2 or later; leave it out and batches hold all there is"
                 )

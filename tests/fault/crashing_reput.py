@@ -9,8 +9,8 @@ import os
 import signal
 import sys
 
+from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.reput import ReputOptions, run_reput
-from structured_streaming.sink.delta_commit import DeltaCommitSink
 from structured_streaming.tables import create_tables
 
 

@@ -20,9 +20,9 @@ import pytest
 from broker_gateway.lake.reader import Lake
 from lakebroker_testing.logs import LogWriter
 from store.log_reader import LogReader
-from structured_streaming.sink.delta_commit import DeltaCommitSink, LakeProgress
-from structured_streaming.sink.staging import stage
-from structured_streaming.source.data_source import LogRange
+from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
+from structured_streaming.source.log_range import LogRange
+from structured_streaming.staging.stage import stage
 from structured_streaming.tables import create_tables
 from tests.fault.power_cut import Disk
 from tests.lake_checks import assert_exact
@@ -117,7 +117,7 @@ def test_what_progress_names_survives(
     record_property: Callable[[str, object], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("structured_streaming.sink.table_log.CHECKPOINT_COMMITS", 3)
+    monkeypatch.setattr("structured_streaming.commit.table_log.CHECKPOINT_COMMITS", 3)
     before = tmp_path / "before"
     cuts = 0
     for number in range(ROUNDS):

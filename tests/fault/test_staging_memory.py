@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
-from structured_streaming.sink.staging import stage
+from structured_streaming.staging.stage import stage
 from structured_streaming.tables import create_tables
 from tests.raw_log import JOURNAL, NOW_MS, Raw, log_of, message
 

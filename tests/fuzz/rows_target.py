@@ -121,9 +121,14 @@ def main(arguments: list[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(
-        include=["store.scan", "store.kernels.walk", "structured_streaming.rows", "structured_streaming.sink"]
+        include=[
+            "store.scan",
+            "store.kernels.walk",
+            "structured_streaming.rows",
+            "structured_streaming.staging",
+        ]
     ):
-        import structured_streaming.sink.staging  # noqa: F401
+        import structured_streaming.staging.stage  # noqa: F401
     atheris.Setup([sys.argv[0], *arguments], atheris.instrument_func(check))
     atheris.Fuzz()
 

@@ -15,11 +15,13 @@ from deltalake import DeltaTable
 from lakebroker_testing.gateway import Gateway
 from store.log_reader import LogReader
 from structured_streaming.batch_commits import BatchCommits
+from structured_streaming.commit.delta_commit import DeltaCommitSink
+from structured_streaming.commit.report import BatchReport
 from structured_streaming.errors import UnreachableError
-from structured_streaming.progress import BatchReport
-from structured_streaming.sink.delta_commit import DeltaCommitSink
+from structured_streaming.reput_source import ReputDataSource
 from structured_streaming.source import log_watch, logs
-from structured_streaming.source.data_source import LakebrokerDataSource, LogRange
+from structured_streaming.source.data_source import LakebrokerDataSource
+from structured_streaming.source.log_range import LogRange
 from structured_streaming.tables import create_tables
 from tests.relay import Relay
 from tests.written_log import written
@@ -46,7 +48,9 @@ def gateways(folder: Path, *sizes: tuple[int, int]) -> Iterator[list[Gateway]]:
 
 
 def reader(*addresses: str, **options: str) -> Any:
-    source = LakebrokerDataSource({"brokers": ",".join(addresses), **options})
+    source = (ReputDataSource if "lake" in options else LakebrokerDataSource)(
+        {"brokers": ",".join(addresses), **options}
+    )
     return source.streamReader(source.schema())
 
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
+from structured_streaming.commit.report import BatchReport
 from structured_streaming.errors import ForeignWriterError, LakeError
-from structured_streaming.progress import BatchReport
-from structured_streaming.sink.delta_commit import DeltaCommitSink, LakeProgress
-from structured_streaming.sink.table_file import write_file
+from structured_streaming.staging.table_file import write_file
 from structured_streaming.tables import MESSAGES, REPUT_PROGRESS, create_tables
 
 
@@ -120,7 +120,7 @@ def test_a_staged_file_that_is_gone_is_named(lake: Path) -> None:
 def test_odd_names_hold_a_lake_that_grows(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("structured_streaming.sink.table_log.CHECKPOINT_COMMITS", 2)
+    monkeypatch.setattr("structured_streaming.commit.table_log.CHECKPOINT_COMMITS", 2)
     lake = create_tables(str(tmp_path / name))
     sink = DeltaCommitSink(str(lake))
     for number in range(5):

@@ -9,8 +9,8 @@ import pytest
 
 from lakebroker_testing.logs import blank, encoded, pending
 from structured_streaming.errors import UnreachableError
-from structured_streaming.sink import staging
-from structured_streaming.source.data_source import LogRange
+from structured_streaming.source.log_range import LogRange
+from structured_streaming.staging import stage as staging
 from structured_streaming.tables import create_tables
 
 

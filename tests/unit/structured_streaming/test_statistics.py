@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from structured_streaming.sink.statistics import TEXT, Statistics
+from structured_streaming.staging.statistics import TEXT, Statistics
 from structured_streaming.tables import TIMESTAMP
 from tests.staged_lake import assert_statistics
 

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from store.log_reader import LogReader
+from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.errors import SourceError
-from structured_streaming.sink.delta_commit import DeltaCommitSink, LakeProgress
-from structured_streaming.source.data_source import LakebrokerDataSource, LogRange
+from structured_streaming.reput_source import ReputDataSource
+from structured_streaming.source.data_source import LakebrokerDataSource
+from structured_streaming.source.log_range import LogRange
 from structured_streaming.tables import create_tables
 from tests.lake_checks import assert_exact
 from tests.written_log import written
@@ -23,7 +25,9 @@ BATCH = 256 << 10
 
 
 def reader(*stores: Path, **options: str) -> Any:
-    source = LakebrokerDataSource({"store": ",".join(map(str, stores)), **options})
+    source = (ReputDataSource if "lake" in options else LakebrokerDataSource)(
+        {"store": ",".join(map(str, stores)), **options}
+    )
     return source.streamReader(source.schema())
 
 

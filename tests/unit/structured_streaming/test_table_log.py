@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from structured_streaming.commit.table_log import CHECKPOINT_COMMITS, TableLog, VersionTakenError
 from structured_streaming.errors import LakeError
-from structured_streaming.sink.table_file import write_file
-from structured_streaming.sink.table_log import CHECKPOINT_COMMITS, TableLog, VersionTakenError
+from structured_streaming.staging.table_file import write_file
 from structured_streaming.tables import QUARANTINE, create_tables
 
 
@@ -144,7 +144,7 @@ def test_every_commit_is_on_disk_before_it_has_its_name(table: Path, monkeypatch
 def test_a_crash_within_the_first_checkpoint_ends_no_later_one(
     table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("structured_streaming.sink.table_log.CHECKPOINT_COMMITS", 3)
+    monkeypatch.setattr("structured_streaming.commit.table_log.CHECKPOINT_COMMITS", 3)
     hint = table / "_delta_log" / "_last_checkpoint"
     real = os.replace
 
@@ -176,7 +176,7 @@ def test_a_crash_within_the_first_checkpoint_ends_no_later_one(
 def test_a_log_that_cannot_be_read_now_leaves_what_was_known(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("structured_streaming.sink.table_log.CHECKPOINT_COMMITS", 3)
+    monkeypatch.setattr("structured_streaming.commit.table_log.CHECKPOINT_COMMITS", 3)
     sleeper, other = TableLog(table), TableLog(table)
     sleeper.append([], {"b/l": 1})
     other.follow()
@@ -188,11 +188,11 @@ def test_a_log_that_cannot_be_read_now_leaves_what_was_known(
         raise OSError("the disk says no")
 
     with monkeypatch.context() as broken, pytest.raises(LakeError, match="the disk says no"):  # noqa: PT012
-        broken.setattr("structured_streaming.sink.table_log.pq.read_table", fail)
+        broken.setattr("structured_streaming.commit.table_log.pq.read_table", fail)
         sleeper.follow()
     assert (sleeper.version, sleeper.transactions) == (1, {"b/l": 1})
     with monkeypatch.context() as broken, pytest.raises(LakeError, match="the disk says no"):  # noqa: PT012
-        broken.setattr("structured_streaming.sink.table_log.sync_folder", fail)
+        broken.setattr("structured_streaming.commit.table_log.sync_folder", fail)
         sleeper.follow()
     assert (sleeper.version, sleeper.transactions) == (1, {"b/l": 1})
     sleeper.follow()

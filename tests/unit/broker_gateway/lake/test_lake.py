@@ -9,7 +9,7 @@ import pytest
 
 from broker_gateway.lake.reader import Lake, LakeUnreachableError
 from broker_gateway.runtime.errors import StartError
-from structured_streaming.sink.table_log import TableLog
+from structured_streaming.commit.table_log import TableLog
 from structured_streaming.tables import create_tables
 
 

@@ -13,7 +13,6 @@ import contextlib
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +23,9 @@ from structured_streaming.rows.messages import messages
 from structured_streaming.rows.pieces import Piece, taken
 from structured_streaming.rows.quarantine import quarantine
 from structured_streaming.rows.records import Records, Rejected
-from structured_streaming.sink.table_file import StagedFile, TableFile
+from structured_streaming.source.log_range import LogRange
+from structured_streaming.staging.manifest import Files, manifest
+from structured_streaming.staging.table_file import TableFile
 from structured_streaming.tables import (
     CONSUME_QUEUE,
     MESSAGE_INDEX,
@@ -35,27 +36,8 @@ from structured_streaming.tables import (
     lake_folder,
 )
 
-if TYPE_CHECKING:
-    from structured_streaming.source.data_source import LogRange
-
-MANIFEST = pa.schema(
-    [
-        ("table", pa.string()),
-        ("path", pa.string()),
-        ("size", pa.int64()),
-        ("rows", pa.int64()),
-        ("stats", pa.string()),
-        ("target", pa.string()),
-        ("broker", pa.string()),
-        ("log_id", pa.string()),
-        ("start", pa.int64()),
-        ("end", pa.int64()),
-        ("log_end", pa.int64()),
-    ]
-)
 GROUP_BYTES = 32 << 20
 """Of the log that are in memory at a time; a chunk that is larger is taken alone."""
-Files = list[tuple[str, StagedFile]]
 
 
 def stage(
@@ -70,20 +52,7 @@ def stage(
             found = scan(data, offset, segment_size=part.segment_size)
             records += len(found)
             _stage(folder, Piece(part.broker, part.log_id, part.delay_levels, found), files)
-    place = {
-        "target": part.target,
-        "broker": part.broker,
-        "log_id": part.log_id,
-        "start": part.start,
-        "end": part.end,
-        "log_end": part.log_end,
-    }
-    span = part.end - part.start
-    manifest: list[dict[str, Any]] = [
-        {"table": "", "path": "", "size": span, "rows": records, "stats": "", **place}
-    ]
-    manifest += [{"table": name, **file._asdict(), **place} for name, file in files]
-    yield pa.RecordBatch.from_pylist(manifest, MANIFEST)
+    yield manifest(part, records, files)
 
 
 def rows_of(records: Records) -> Iterator[tuple[Table, Iterator[pa.Table]]]:

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from structured_streaming.commit.report import BatchReport
+from structured_streaming.commit.table_log import TableLog, VersionTakenError
 from structured_streaming.errors import ForeignWriterError, LakeError
-from structured_streaming.progress import BatchReport
-from structured_streaming.sink.table_file import write_file
-from structured_streaming.sink.table_log import TableLog, VersionTakenError
+from structured_streaming.staging.table_file import write_file
 from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS, Table, lake_folder
 
 BATCH_APPLICATION = "lakebroker-batch"

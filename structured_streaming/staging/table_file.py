@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from store.log.segment import sync_folder
-from structured_streaming.sink.statistics import Statistics
+from structured_streaming.staging.statistics import Statistics
 from structured_streaming.tables import Table
 
 _DICTIONARY = [

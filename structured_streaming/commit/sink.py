@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from structured_streaming.progress import BatchReport
+from structured_streaming.commit.report import BatchReport
 
 
 class Sink(Protocol):

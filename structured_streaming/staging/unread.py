@@ -6,14 +6,13 @@ that log the batch then ends where the first such range begins.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from structured_streaming.errors import UnreachableError
-
-if TYPE_CHECKING:
-    from structured_streaming.source.data_source import LogRange
+from structured_streaming.source.log_range import LogRange
+from structured_streaming.staging.manifest import MANIFEST, range_row
 
 UNREAD = "(unread)"
 """In the place of a table's name; the reason stands in `stats`."""
@@ -21,22 +20,7 @@ UNREAD = "(unread)"
 
 def unread(part: LogRange, error: UnreachableError) -> pa.RecordBatch:
     """The manifest of a range that could not be read."""
-    from structured_streaming.sink.staging import MANIFEST
-
-    row = {
-        "table": UNREAD,
-        "path": "",
-        "size": part.end - part.start,
-        "rows": 0,
-        "stats": str(error),
-        "target": part.target,
-        "broker": part.broker,
-        "log_id": part.log_id,
-        "start": part.start,
-        "end": part.end,
-        "log_end": part.log_end,
-    }
-    return pa.RecordBatch.from_pylist([row], MANIFEST)
+    return pa.RecordBatch.from_pylist([range_row(part, UNREAD, stats=str(error))], MANIFEST)
 
 
 def without_unread(manifest: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, str]]:

@@ -1,0 +1,1 @@
+"""On the driver: how the manifests of a batch become versions of the tables."""

@@ -1,0 +1,63 @@
+"""The reput's data source: what the logs hold is staged as files of a lake's tables, and what it emits are their manifests.
+
+Its options are those of the data source, and `lake`. The lake's progress says where each batch begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from structured_streaming.commit.delta_commit import LakeProgress
+from structured_streaming.errors import SourceError, UnreachableError
+from structured_streaming.source.log_range import LogRange
+from structured_streaming.source.options import SourceOptions
+from structured_streaming.source.stream import LogStreamReader
+from structured_streaming.staging.manifest import MANIFEST
+from structured_streaming.staging.stage import stage
+from structured_streaming.staging.unread import unread
+
+
+class ReputSourceOptions(SourceOptions):
+    """What the options say. Raises SourceError."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self.lake = {key.lower(): value for key, value in options.items()}.get("lake", "")
+        if not self.lake:
+            raise SourceError("option lake is missing: the folder of the lake")
+
+
+class ReputDataSource(DataSource):
+    """See the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "lakebroker_reput"
+
+    def schema(self) -> StructType:
+        return from_arrow_schema(MANIFEST)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return ReputStreamReader(ReputSourceOptions(self.options))
+
+
+class ReputStreamReader(LogStreamReader):
+    """Plans on the driver, stages on executors."""
+
+    options: ReputSourceOptions
+
+    def __init__(self, options: ReputSourceOptions) -> None:
+        super().__init__(options, LakeProgress(options.lake))
+
+    def read(self, partition: LogRange) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """The manifest of the files of a range; one that says so when its log falls silent."""
+        with self.chunks(partition) as chunks:
+            try:
+                yield from stage(self.options.lake, partition, chunks)
+            except UnreachableError as error:
+                yield unread(partition, error)

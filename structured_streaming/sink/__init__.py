@@ -1,1 +1,0 @@
-"""How a micro-batch becomes Delta commits: executors stage files, the driver commits them."""

@@ -1,0 +1,24 @@
+"""A partition of the data source: a range of a log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql.datasource import InputPartition
+
+
+@dataclass
+class LogRange(InputPartition):
+    """Bytes [start, end) of a log; they begin and end at records or within damage. The last two as in `LogState`."""
+
+    target: str
+    broker: str
+    log_id: str
+    start: int
+    end: int
+    log_end: int
+    delay_levels: tuple[int, ...] | None = None
+    segment_size: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__init__(None)

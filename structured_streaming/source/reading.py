@@ -1,0 +1,57 @@
+"""What batch and stream readers share: cutting a log into partitions, and reading one on an executor."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from structured_streaming.source.log_range import LogRange
+from structured_streaming.source.logs import LogState, open_log
+from structured_streaming.source.options import SourceOptions
+
+
+class Reading:
+    """What batch and stream readers share: cutting a log into partitions, and reading one on an executor."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What executors need to read a range; what the driver knows of lake and logs stays there."""
+        return {"options": self.options}
+
+    def parts(self, target: str, state: LogState, cuts: Sequence[int]) -> list[LogRange]:
+        """Partitions between boundaries."""
+        levels = state.delay_levels or self.options.delay_levels
+        return [
+            LogRange(target, state.broker, state.log_id, begin, end, state.end, levels, state.segment_size)
+            for begin, end in itertools.pairwise(cuts)
+        ]
+
+    @contextlib.contextmanager
+    def chunks(self, partition: LogRange) -> Iterator[Iterator[tuple[int, bytes | memoryview]]]:
+        """The bytes of a partition: whole records, each part with its physical offset."""
+        log = open_log(partition.target, self.options.token)
+        try:
+            yield log.read(partition.log_id, partition.start, partition.end)
+        finally:
+            log.close()
+
+    def read(self, partition: LogRange) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition."""
+        with self.chunks(partition) as chunks:
+            yield from _rows(partition, chunks)
+
+
+def _rows(partition: LogRange, chunks: Iterator[tuple[int, bytes | memoryview]]) -> Iterator[pa.RecordBatch]:
+    from store.scan import scan
+    from structured_streaming.rows.messages import message_batches
+    from structured_streaming.rows.pieces import Piece
+
+    for offset, data in chunks:
+        found = scan(data, offset, segment_size=partition.segment_size)
+        yield from message_batches(Piece(partition.broker, partition.log_id, partition.delay_levels, found))

@@ -1,0 +1,53 @@
+"""What a staged range tells the driver: a row for each file, and one, with an empty table name, for the range itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from structured_streaming.source.log_range import LogRange
+from structured_streaming.staging.table_file import StagedFile
+
+MANIFEST = pa.schema(
+    [
+        ("table", pa.string()),
+        ("path", pa.string()),
+        ("size", pa.int64()),
+        ("rows", pa.int64()),
+        ("stats", pa.string()),
+        ("target", pa.string()),
+        ("broker", pa.string()),
+        ("log_id", pa.string()),
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+        ("log_end", pa.int64()),
+    ]
+)
+Files = list[tuple[str, StagedFile]]
+"""By the name of their table."""
+
+
+def manifest(part: LogRange, records: int, files: Files) -> pa.RecordBatch:
+    """Of a range that was read whole."""
+    found = [range_row(part, "", rows=records)]
+    found += [{**place_of(part), "table": name, **file._asdict()} for name, file in files]
+    return pa.RecordBatch.from_pylist(found, MANIFEST)
+
+
+def range_row(part: LogRange, kind: str, *, rows: int = 0, stats: str = "") -> dict[str, Any]:
+    """The row of the range itself; `kind` stands in the place of a table's name."""
+    size = part.end - part.start
+    return {**place_of(part), "table": kind, "path": "", "size": size, "rows": rows, "stats": stats}
+
+
+def place_of(part: LogRange) -> dict[str, Any]:
+    """Which bytes of which log."""
+    return {
+        "target": part.target,
+        "broker": part.broker,
+        "log_id": part.log_id,
+        "start": part.start,
+        "end": part.end,
+        "log_end": part.log_end,
+    }
