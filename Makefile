@@ -25,7 +25,7 @@ $(READY): pyproject.toml hatch_build.py $(shell find proto -name '*.proto')
 
 $(JARS): $(READY) | java
 	@echo "Compiling what is compiled once and kept"
-	@$(BIN)/python -c 'from broker_gateway.service import receive_columns, send_walk; from store import scan; from store.kernels import encode; send_walk.warm(); receive_columns.ReceiveColumns(); encode.warm(); scan.warm()'
+	@$(BIN)/python -c 'from broker_gateway.api.grpc import receive_columns; from broker_gateway.api.grpc.kernels import send_walk; from store import scan; from store.kernels import encode; send_walk.warm(); receive_columns.ReceiveColumns(); encode.warm(); scan.warm()'
 	@echo "Fetching Delta's jars for Spark"
 	@$(BIN)/python -c 'from structured_streaming.sql import delta_session; delta_session().stop()' >$(VENV)/jars.log 2>&1 || { cat $(VENV)/jars.log >&2; exit 1; }
 	@touch $@

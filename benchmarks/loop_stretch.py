@@ -27,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
+from broker_gateway.api.grpc.access import Access
 from broker_gateway.app.broker import Broker
 from broker_gateway.app.startup import tune_collector
 from broker_gateway.config.gateway import config_of
@@ -37,9 +38,8 @@ from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
 from broker_gateway.observability.metrics import Metrics
-from broker_gateway.service.access import Access
-from broker_gateway.service.context import CallContext
-from broker_gateway.service.request_limits import limits_of, parser
+from broker_gateway.transport.context import CallContext
+from broker_gateway.transport.request_limits import limits_of, parser
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker

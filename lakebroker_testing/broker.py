@@ -25,15 +25,15 @@ from typing import Any, Self, TypeVar
 
 import structlog
 
+from broker_gateway.api.extensions import Extensions
+from broker_gateway.api.grpc.access import Access
+from broker_gateway.api.grpc.extended import around
 from broker_gateway.app.broker import Broker
 from broker_gateway.config.gateway import GatewayConfig, config_of
 from broker_gateway.config.reload import Configuration
 from broker_gateway.journal.replay import Replayed
 from broker_gateway.observability.metrics import Metrics
-from broker_gateway.service.access import Access
-from broker_gateway.service.context import CallContext
-from broker_gateway.service.extensions import Extensions
-from broker_gateway.transport.extended import around
+from broker_gateway.transport.context import CallContext
 from broker_gateway.transport.methods import methods
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2

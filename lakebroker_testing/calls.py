@@ -7,8 +7,8 @@ import inspect
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from broker_gateway.service.context import CallContext, RpcError
-from broker_gateway.service.reply import Reply
+from broker_gateway.runtime.reply import Reply
+from broker_gateway.transport.context import CallContext, RpcError
 from broker_gateway.transport.methods import Method, serialized
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.messages import received

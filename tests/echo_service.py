@@ -12,9 +12,9 @@ import uvloop
 from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.wrappers_pb2 import BytesValue
 
+from broker_gateway.runtime.reply import Reply
 from broker_gateway.runtime.turn import Stage, Turn
-from broker_gateway.service.context import CallContext, RpcError
-from broker_gateway.service.reply import Reply
+from broker_gateway.transport.context import CallContext, RpcError
 from broker_gateway.transport.grpcio.server import GrpcioServer
 from broker_gateway.transport.http2.server import Http2Server
 

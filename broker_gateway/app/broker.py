@@ -12,6 +12,18 @@ from functools import partial
 
 import structlog
 
+from broker_gateway.api.extensions import Extensions, MetricsSink
+from broker_gateway.api.grpc.access import Access
+from broker_gateway.api.grpc.admin import AdminService
+from broker_gateway.api.grpc.guarded import Guarded
+from broker_gateway.api.grpc.messaging import MessagingService
+from broker_gateway.api.grpc.offsets import OffsetService
+from broker_gateway.api.grpc.receive import ReceiveService
+from broker_gateway.api.grpc.route import RouteService
+from broker_gateway.api.grpc.send import SendService
+from broker_gateway.api.grpc.settlement import SettlementService
+from broker_gateway.api.grpc.telemetry import ClientService
+from broker_gateway.api.remoting.administration.administration import Administration
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
 from broker_gateway.delivery.table import DeliveryTable
@@ -24,6 +36,19 @@ from broker_gateway.lake.reader import Lake
 from broker_gateway.maintenance.retention import Retention, rules_of
 from broker_gateway.maintenance.self_check import SelfCheck
 from broker_gateway.maintenance.slow_consumers import ProtectBroker
+from broker_gateway.messaging.admission import Admission
+from broker_gateway.messaging.clients import ClientRegistry
+from broker_gateway.messaging.dead_letters import DeadLetterMover
+from broker_gateway.messaging.long_polling import LongPolling
+from broker_gateway.messaging.offsets import Offsets
+from broker_gateway.messaging.poll import Poll, Polls
+from broker_gateway.messaging.produce import Producer
+from broker_gateway.messaging.redelivery import Redelivery
+from broker_gateway.messaging.resources import Resources
+from broker_gateway.messaging.routes import Routes
+from broker_gateway.messaging.settlement import Settlement
+from broker_gateway.messaging.take import Taker
+from broker_gateway.messaging.water_marks import WaterMarks
 from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.metadata.names import RETRY_PREFIX
 from broker_gateway.metadata.peers import Peers
@@ -46,24 +71,6 @@ from broker_gateway.runtime.scheduled_tasks import (
 )
 from broker_gateway.runtime.turn import Stage, Turn
 from broker_gateway.runtime.watchdog import watch
-from broker_gateway.service.access import Access
-from broker_gateway.service.admin import AdminService
-from broker_gateway.service.administration.administration import Administration
-from broker_gateway.service.admission import Admission, Guarded
-from broker_gateway.service.client import ClientService
-from broker_gateway.service.clients import ClientRegistry
-from broker_gateway.service.dead_letters import DeadLetterMover
-from broker_gateway.service.extensions import Extensions, MetricsSink
-from broker_gateway.service.messaging import MessagingService
-from broker_gateway.service.offsets import OffsetService
-from broker_gateway.service.poll import Poll
-from broker_gateway.service.receive import ReceiveService
-from broker_gateway.service.redelivery import Redelivery
-from broker_gateway.service.resources import Resources
-from broker_gateway.service.route import RouteService
-from broker_gateway.service.send import SendService
-from broker_gateway.service.settlement import SettlementService
-from broker_gateway.service.water_marks import WaterMarks
 from store.errors import StoreError
 from store.message_store import MessageStore
 
@@ -120,13 +127,14 @@ class Broker:
             self.wakeups,
             partial(self.turn.add, Stage.WAKE),
         )
-        self._receive = ReceiveService(
+        taker = Taker(
+            store, resources, self.deliveries, self._redelivery, self.journal, self.wakeups, metrics
+        )
+        polls = Polls(config, resources, self.clients)
+        self._long_polling = LongPolling(
             config,
-            store,
-            resources,
-            self.clients,
+            taker,
             self.deliveries,
-            self._redelivery,
             self.journal,
             self.wakeups,
             metrics,
@@ -134,35 +142,21 @@ class Broker:
             self.admission.pull,
             self.turn,
         )
+        self._receive = ReceiveService(polls, self._long_polling)
         self._client = ClientService(config, self.catalog, resources, self.clients, self._redelivery)
-        send = SendService(
-            config,
-            store,
-            resources,
-            self.turn,
-            metrics,
-            self.minutes,
-            self.admission.send,
-            extensions.append_hooks,
+        producer = Producer(config, store, resources, self.turn, metrics, self.minutes, self.admission.send)
+        self._send = SendService(config, producer, extensions.append_hooks)
+        routes = Routes(config, resources, self.peers, self.registration.cluster)
+        settlement = Settlement(
+            config, resources, self.deliveries, self.clients, self.journal, mover, self.wakeups, metrics
         )
-        self._send = send
-        route = RouteService(config, resources, self.peers, self.registration.cluster)
         self.messaging = MessagingService(
-            route,
-            send,
+            RouteService(routes, resources),
+            self._send,
             self._receive,
-            SettlementService(
-                config,
-                resources,
-                self.deliveries,
-                self.clients,
-                self.journal,
-                mover,
-                self.wakeups,
-                metrics,
-            ),
+            SettlementService(settlement),
             self._client,
-            OffsetService(store, resources, self.deliveries),
+            OffsetService(Offsets(store, resources, self.deliveries)),
             self.journal,
             self.admission,
         )
@@ -194,10 +188,11 @@ class Broker:
         )
         for part in (
             self.admission,
-            send,
-            self._receive,
+            producer,
+            polls,
+            self._long_polling,
             resources,
-            route,
+            routes,
             admin,
             self._protect,
             self.administration,
@@ -279,7 +274,7 @@ class Broker:
 
     async def drain(self) -> None:
         """Ends waiting receives with nothing and closes telemetry streams."""
-        self._receive.close()
+        self._long_polling.close()
         self.clients.end_streams()
 
     async def stop(self) -> None:

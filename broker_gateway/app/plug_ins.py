@@ -1,4 +1,4 @@
-"""Loads what installed packages plug in: the entry points of `service/extensions.py`."""
+"""Loads what installed packages plug in: the entry points of `api/extensions.py`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import structlog
 
+from broker_gateway.api.extensions import Extensions
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.runtime.errors import HostError
-from broker_gateway.service.extensions import Extensions
 
 log = structlog.get_logger(__name__)
 

@@ -52,6 +52,14 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
+from broker_gateway.api.extensions import Extensions
+from broker_gateway.api.grpc.access import Access
+from broker_gateway.api.grpc.extended import around
+from broker_gateway.api.grpc.health import HealthService
+from broker_gateway.api.grpc.log import LogService
+from broker_gateway.api.grpc.reflection import ReflectionService
+from broker_gateway.api.remoting.ports import Ports, take_ports
+from broker_gateway.api.remoting.server import FrontDoor
 from broker_gateway.app.broker import Broker
 from broker_gateway.app.host_checks import check_host, most_connections
 from broker_gateway.app.open_store import open_store
@@ -69,16 +77,8 @@ from broker_gateway.runtime.ports import Wanted, check_ports
 from broker_gateway.runtime.stop_signals import stop_at_end_of_input, stop_at_signals
 from broker_gateway.runtime.turn import Turn
 from broker_gateway.runtime.undo import Undo
-from broker_gateway.service.access import Access
-from broker_gateway.service.extensions import Extensions
-from broker_gateway.service.health import HealthService
-from broker_gateway.service.log import LogService
-from broker_gateway.service.reflection import ReflectionService
 from broker_gateway.transport.certificates import server_context, trial_context
-from broker_gateway.transport.extended import around
 from broker_gateway.transport.methods import Method, Server
-from broker_gateway.transport.remoting.ports import Ports, take_ports
-from broker_gateway.transport.remoting.server import FrontDoor
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_pb.lakebroker.log.v1 import log_pb2

@@ -16,6 +16,8 @@ TOPIC_MESSAGE_TYPES = {
     "MIXED": (),
 }
 """No message is of the unspecified type: such a topic takes none over gRPC, as at the original's proxy."""
+MESSAGE_TYPES = tuple(kind for kind, accepted in TOPIC_MESSAGE_TYPES.items() if accepted == (kind,))
+"""What a message may be."""
 
 
 def message_types_of(name: str) -> tuple[str, ...]:
@@ -29,3 +31,8 @@ def message_type(topic: Topic) -> str:
     if len(kinds) != 1:
         return "MIXED"
     return "UNSPECIFIED" if kinds[0] == UNSPECIFIED else kinds[0]
+
+
+def accepts(topic: Topic, kind: str) -> bool:
+    """Whether messages of that type may be sent to `topic`."""
+    return not topic.accept_message_types or kind in topic.accept_message_types

@@ -1,7 +1,7 @@
 """Names: what a topic, group or tag may be called, and which groups are the system's (topics: `system_topics.py`).
 
 Source: Apache RocketMQ's `TopicValidator`, `Validators`, `MixAll` and `MessageConst` (names and limits).
-Owns the rules only; `service/validation.py` turns a broken one into a status.
+Owns the rules only; `messaging/checks.py` turns a broken one into a status.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from broker_gateway.config.registration import RegistrationOptions
+from broker_gateway.metadata.message_types import MESSAGE_TYPES
 from broker_gateway.registration.broker_config import (
     GET_BROKER_CONFIG,
     MAX_BODY,
@@ -44,7 +45,6 @@ from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.errors import RemotingError, RequestError
 from broker_gateway.remoting.java_json import JsonObject
 from broker_gateway.remoting.trusted_hosts import same_host, trusted_hosts
-from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
 log = structlog.get_logger(__name__)
 
@@ -242,7 +242,7 @@ class Cluster:
             except RemotingError as error:
                 log.debug("a topic's types are not known", topic=topic, broker=member.name, error=str(error))
                 return
-            types = (kind,) if kind in pb.MessageType.keys()[1:] else ()
+            types = (kind,) if kind in MESSAGE_TYPES else ()
             if (route := self._routes.get(topic)) is not None:
                 self._routes[topic] = route._replace(message_types=types)
 

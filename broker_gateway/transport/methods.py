@@ -24,8 +24,8 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 
-from broker_gateway.service.context import RpcError
-from broker_gateway.service.request_limits import LARGEST, RequestLimits, limits_of, parser
+from broker_gateway.transport.context import RpcError
+from broker_gateway.transport.request_limits import LARGEST, RequestLimits, limits_of, parser
 
 log = structlog.get_logger(__name__)
 

@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
-from broker_gateway.service.context import CallContext
-from broker_gateway.service.reply import Reply
+from broker_gateway.runtime.reply import Reply
+from broker_gateway.transport.context import CallContext
 from broker_gateway.transport.methods import (
     KEEPALIVE_S,
     KEEPALIVE_TIMEOUT_S,

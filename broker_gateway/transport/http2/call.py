@@ -19,8 +19,8 @@ from typing import Any
 
 import grpc
 
-from broker_gateway.service.context import CallContext, RpcError
-from broker_gateway.service.reply import Reply
+from broker_gateway.runtime.reply import Reply
+from broker_gateway.transport.context import CallContext, RpcError
 from broker_gateway.transport.http2 import engine
 from broker_gateway.transport.http2.framing import (
     PREFIX_BYTES,

@@ -9,7 +9,7 @@ import gzip
 import urllib.parse
 import zlib
 
-from broker_gateway.service.request_limits import RequestLimits
+from broker_gateway.transport.request_limits import RequestLimits
 
 PREFIX_BYTES = 5
 _UNITS_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from broker_gateway.api.grpc.access import Access
 from broker_gateway.app.broker import Broker
 from broker_gateway.config.gateway import load_config
 from broker_gateway.config.reload import Configuration
 from broker_gateway.observability.metrics import Metrics
-from broker_gateway.service.access import Access
 from lakebroker_testing.logs import open_store
 
 

@@ -32,7 +32,7 @@ class Keeper:
         self.path = os.environ["EXAMPLE_SEEN"]
 
     def authenticate(self, rpc):
-        from broker_gateway.service.extensions import RefusedError
+        from broker_gateway.api.extensions import RefusedError
 
         if rpc.metadata.get("x-word") != "please":
             raise RefusedError("say the word")

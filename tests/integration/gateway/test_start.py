@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from broker_gateway.api.remoting.ports import take_ports
 from broker_gateway.app.broker import Broker
 from broker_gateway.app.startup import _Start, run
 from broker_gateway.config.gateway import load_config
@@ -22,7 +23,6 @@ from broker_gateway.remoting.client import RemotingClient
 from broker_gateway.remoting.codes import RequestCode
 from broker_gateway.remoting.command import Command
 from broker_gateway.runtime.errors import StartError
-from broker_gateway.transport.remoting.ports import take_ports
 from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import lakebroker_testing
 from broker_gateway.runtime import clock
-from broker_gateway.service.context import RpcError
+from broker_gateway.transport.context import RpcError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker

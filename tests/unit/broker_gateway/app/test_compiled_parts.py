@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker_gateway.service.receive_columns import ReceiveColumns
+from broker_gateway.api.grpc.receive_columns import ReceiveColumns
 from lakebroker_testing.broker import InProcessBroker
 
 

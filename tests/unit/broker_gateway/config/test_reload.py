@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from broker_gateway.api.remoting.administration.configuration import OptionAdministration
+from broker_gateway.api.remoting.administration.shown_options import ShownOptions
 from broker_gateway.config.gateway import GROUPS, GatewayConfig, load_config
 from broker_gateway.config.options import option_names
 from broker_gateway.config.reload import RELOADABLE, Changes, Configuration
 from broker_gateway.runtime.errors import OptionError
 from broker_gateway.runtime.files import write_whole
-from broker_gateway.service.administration.configuration import OptionAdministration
-from broker_gateway.service.administration.shown_options import ShownOptions
 
 
 def configuration(file: Path | None = None, **given: str) -> Configuration:

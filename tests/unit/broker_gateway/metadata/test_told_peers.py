@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from broker_gateway.metadata.peers import Peer
-from broker_gateway.service.context import CallContext, RpcError
+from broker_gateway.transport.context import CallContext, RpcError
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
 

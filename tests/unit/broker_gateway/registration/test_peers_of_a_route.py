@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from broker_gateway.api.remoting.administration.configuration import OptionAdministration
+from broker_gateway.api.remoting.administration.shown_options import ShownOptions
+from broker_gateway.api.remoting.broker_requests import BrokerRequests
+from broker_gateway.api.remoting.guard import Guard
 from broker_gateway.config.gateway import load_config
 from broker_gateway.config.reload import Configuration
 from broker_gateway.registration.broker_config import (
@@ -23,10 +27,6 @@ from broker_gateway.remoting.body.route import BrokerData, QueueData
 from broker_gateway.remoting.codes import RequestCode
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
-from broker_gateway.service.administration.configuration import OptionAdministration
-from broker_gateway.service.administration.shown_options import ShownOptions
-from broker_gateway.transport.remoting.broker_requests import BrokerRequests
-from broker_gateway.transport.remoting.guard import Guard
 
 
 def test_masters_of_others() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from broker_gateway.api.remoting.ports import Ports, take_ports
 from broker_gateway.config.gateway import GatewayConfig, load_config
 from broker_gateway.runtime.errors import OptionError, StartError
 from broker_gateway.runtime.ports import Wanted, check_ports
-from broker_gateway.transport.remoting.ports import Ports, take_ports
 
 
 def config(port: int, address: str = "127.0.0.1") -> GatewayConfig:

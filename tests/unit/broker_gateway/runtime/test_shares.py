@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from broker_gateway.messaging.admission import Admission
 from broker_gateway.runtime.shares import LEAST_SHARED, Shares, host_of, network_of
 from broker_gateway.runtime.turn import Turn
-from broker_gateway.service.admission import Admission
-from tests.unit.broker_gateway.service.test_strangers import STRANGER, fill, options
+from tests.unit.broker_gateway.messaging.test_strangers import STRANGER, fill, options
 
 
 def taken(shares: Shares, limit: int, host: str, before: int = 0) -> int:

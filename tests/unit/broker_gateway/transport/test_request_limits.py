@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from broker_gateway.service.context import RpcError
-from broker_gateway.service.request_limits import LARGEST, RequestLimits, limits_of, parser
+from broker_gateway.transport.context import RpcError
 from broker_gateway.transport.http2.framing import FramingError, unpacked
+from broker_gateway.transport.request_limits import LARGEST, RequestLimits, limits_of, parser
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.apache.rocketmq.v2.service_pb2 import DESCRIPTOR

@@ -13,7 +13,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from broker_gateway.service import receive_walk, send_walk
+from broker_gateway.api.grpc.kernels import receive_walk, send_walk
 from store.errors import StoreError
 from store.kernels import crc32, encode, fields, walk
 from store.kernels.code_folders import CODE_FOLDERS, STORE_FOLDER, CodeFolders

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from broker_gateway.api.grpc.access import Access
 from broker_gateway.runtime.errors import OptionError
-from broker_gateway.service.access import Access
 from broker_gateway.transport.certificates import server_context, trial_certificate
 from store.log import permissions
 from store.log.record import Host, PendingRecord

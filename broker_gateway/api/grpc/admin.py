@@ -1,0 +1,246 @@
+"""`lakebroker.admin.v1.AdminService`: topics and groups by hand."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from google.protobuf.message import Message
+
+from broker_gateway.api.grpc.access import Access
+from broker_gateway.api.grpc.send_checks import LATER
+from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.journal.journal import Journal
+from broker_gateway.messaging.checks import check_group, check_topic, shown
+from broker_gateway.messaging.outcome import ServiceError
+from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, CatalogFullError, Group, Topic
+from broker_gateway.metadata.names import DLQ_PREFIX, RETRY_PREFIX
+from broker_gateway.metadata.peers import Peers
+from broker_gateway.metadata.system_topics import is_system_topic
+from broker_gateway.runtime.clock import now_ms
+from broker_gateway.runtime.scheduled_tasks import ScheduledTasks
+from broker_gateway.transport.context import CallContext, RpcError
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2
+from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
+from store.errors import StoreError
+
+RETRY_MAX_TIMES_LIMIT = 1000
+_SERVICE = pb.DESCRIPTOR.services_by_name["AdminService"].full_name
+_TOLD = "x-lakebroker-told"
+"""Metadata of a call that one broker of a host makes at another."""
+_PEER_S = 10.0
+_ANSWERS = {"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "PERMISSION_DENIED"}
+"""Codes of what a broker refuses itself; its text says what to do."""
+_EVERY_TYPE = "MIXED"
+_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY")
+
+
+class AdminService:
+    """Creates, changes and lists topics and groups; errors are gRPC statuses."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        catalog: Catalog,
+        journal: Journal,
+        access: Access,
+        peers: Peers,
+        tasks: ScheduledTasks,
+    ) -> None:
+        self._peers = peers
+        bound = config.proxy.grpc_bind_address
+        self._peer_host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(bound, bound)
+        self._catalog = catalog
+        self._journal = journal
+        self._access = access
+        self._cluster = config.broker.broker_cluster_name
+        self._broker = config.broker.broker_name
+        self._tasks = tasks
+        self.configure(config)
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs."""
+        self._queues = config.broker.default_topic_queue_nums
+        self._retry_max = config.broker.retry_max_times
+
+    async def PutTopic(self, request: pb.PutTopicRequest, context: CallContext) -> pb.PutTopicResponse:
+        self._access.check(context)
+        asked = request.topic
+        try:
+            check_topic(asked.name, self._cluster, self._broker)
+        except ServiceError as error:
+            raise RpcError("INVALID_ARGUMENT", error.message) from error
+        name = asked.name
+        known = self._catalog.topic(name)
+        topic = _changed_topic(known or Topic(name, self._queues, self._queues, created_ms=now_ms()), asked)
+        queues = max(known.read_queues, known.write_queues) if known is not None else 0
+        if asked.queues and asked.queues < queues:
+            raise RpcError(
+                "INVALID_ARGUMENT",
+                f"{name} has {queues} queues; queues cannot be removed, so {asked.queues} cannot be set",
+            )
+        take_back = partial(self._catalog.take_back_topic, known, name)
+        try:
+            with _refused_by_log(), self._journal.kept(take_back):
+                topic, created = self._catalog.put_topic(topic)
+        except CatalogFullError as error:
+            raise RpcError("RESOURCE_EXHAUSTED", str(error)) from error
+        await self._tell_peers("PutTopic", request, context)
+        changed = known is not None and topic != known
+        return pb.PutTopicResponse(
+            topic=_topic(topic), created=created, warnings=_warnings(topic), changed=changed
+        )
+
+    async def ListTopics(self, request: pb.ListTopicsRequest, context: CallContext) -> pb.ListTopicsResponse:
+        self._access.check(context)
+        topics = sorted(self._catalog.topics(), key=lambda topic: topic.name)
+        return pb.ListTopicsResponse(
+            topics=[
+                _topic(topic) for topic in topics if request.include_system or not self._is_system(topic.name)
+            ]
+        )
+
+    async def PutGroup(self, request: pb.PutGroupRequest, context: CallContext) -> pb.PutGroupResponse:
+        self._access.check(context)
+        asked = request.group
+        try:
+            check_group(asked.name)
+        except ServiceError as error:
+            raise RpcError("INVALID_ARGUMENT", error.message) from error
+        name = asked.name
+        known = self._catalog.group(name)
+        group = known or Group(name, self._retry_max, created_ms=now_ms())
+        retries = asked.retry_max_times if asked.HasField("retry_max_times") else group.retry_max_times
+        if asked.HasField("retry_max_times") and not 0 <= retries <= RETRY_MAX_TIMES_LIMIT:
+            raise RpcError(
+                "INVALID_ARGUMENT", f"retry_max_times {retries} is outside of 0 to {RETRY_MAX_TIMES_LIMIT}"
+            )
+        take_back = partial(self._catalog.take_back_group, known, name)
+        group = replace(
+            group,
+            retry_max_times=retries,
+            fifo=asked.fifo if asked.HasField("fifo") else group.fifo,
+            first_used_by="",
+        )
+        try:
+            with _refused_by_log(), self._journal.kept(take_back):
+                group, created = self._catalog.put_group(group)
+        except CatalogFullError as error:
+            raise RpcError("RESOURCE_EXHAUSTED", str(error)) from error
+        await self._tell_peers("PutGroup", request, context)
+        changed = known is not None and group != known
+        return pb.PutGroupResponse(group=_group(group), created=created, changed=changed)
+
+    async def ListGroups(self, request: pb.ListGroupsRequest, context: CallContext) -> pb.ListGroupsResponse:
+        self._access.check(context)
+        groups = sorted(self._catalog.groups(), key=lambda group: group.name)
+        return pb.ListGroupsResponse(groups=[_group(group) for group in groups])
+
+    async def ListTasks(self, request: pb.ListTasksRequest, context: CallContext) -> pb.ListTasksResponse:
+        self._access.check(context)
+        return pb.ListTasksResponse(
+            tasks=[
+                pb.Task(
+                    name=task.name,
+                    period_ms=round(task.period_s() * 1000),
+                    runs=task.runs,
+                    failures=task.failures,
+                    last_run_ms=task.last_ms,
+                    took_us=round(task.took_s * 1e6),
+                    last_error=task.last_error,
+                    last_error_ms=task.last_error_ms,
+                )
+                for task in self._tasks.all()
+            ]
+        )
+
+    def _is_system(self, topic: str) -> bool:
+        return topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or is_system_topic(
+            topic, self._cluster, self._broker
+        )
+
+    async def _tell_peers(self, method: str, request: Message, context: CallContext) -> None:
+        """Does the same at the other brokers of this host, which share topics and groups."""
+        if not self._peers.all or context.metadata.get(_TOLD):
+            return
+        import grpc
+
+        metadata = [(_TOLD, "1")]
+        if (token := context.metadata.get("authorization")) is not None:
+            metadata.append(("authorization", token))
+        for peer in self._peers.all:
+            async with grpc.aio.insecure_channel(f"{self._peer_host}:{peer.grpc_port}") as channel:
+                call = channel.unary_unary(
+                    f"/{_SERVICE}/{method}",
+                    request_serializer=type(request).SerializeToString,
+                    response_deserializer=bytes,
+                )
+                try:
+                    await call(request, metadata=metadata, timeout=_PEER_S)
+                except grpc.RpcError as error:
+                    if error.code().name in _ANSWERS:
+                        raise RpcError(
+                            error.code().name, f"done here, refused by {peer.name}: {error.details()}"
+                        ) from error
+                    raise RpcError(
+                        "UNAVAILABLE",
+                        f"done here, not at {peer.name} ({error.details() or error.code()}); try again",
+                    ) from error
+
+
+@contextlib.contextmanager
+def _refused_by_log() -> Iterator[None]:
+    try:
+        yield
+    except (StoreError, OSError) as error:
+        raise RpcError(
+            "UNAVAILABLE", f"it could not be written to the log, and is not done: {error}"
+        ) from error
+
+
+def _changed_topic(topic: Topic, asked: pb.Topic) -> Topic:
+    """The topic with what is named in a request. Raises RpcError."""
+    if asked.queues:
+        if not 1 <= asked.queues <= MAX_QUEUES:
+            raise RpcError("INVALID_ARGUMENT", f"{asked.queues} queues are outside of 1 to {MAX_QUEUES}")
+        topic = replace(topic, read_queues=asked.queues, write_queues=asked.queues)
+    kinds = tuple(dict.fromkeys(asked.accept_message_types))
+    if kinds == (_EVERY_TYPE,):
+        return replace(topic, accept_message_types=())
+    for kind in kinds:
+        if kind not in _TYPES:
+            raise RpcError(
+                "INVALID_ARGUMENT",
+                f"message type {shown(kind)} is unknown; use {', '.join(_TYPES)}, or {_EVERY_TYPE} alone for every type",
+            )
+    return replace(topic, accept_message_types=kinds) if kinds else topic
+
+
+def _warnings(topic: Topic) -> list[str]:
+    later = [kind for kind in topic.accept_message_types if definition_pb2.MessageType.Value(kind) in LATER]
+    if not later:
+        return []
+    return [
+        f"topic {topic.name} accepts {', '.join(topic.accept_message_types)}, and {', '.join(later)} messages cannot be "
+        f"sent yet (NOT_IMPLEMENTED); let it accept NORMAL ones, or every type ({_EVERY_TYPE})"
+    ]
+
+
+def _topic(topic: Topic) -> pb.Topic:
+    return pb.Topic(
+        name=topic.name,
+        queues=max(topic.read_queues, topic.write_queues),
+        accept_message_types=topic.accept_message_types,
+        created_ms=topic.created_ms,
+    )
+
+
+def _group(group: Group) -> pb.Group:
+    return pb.Group(
+        name=group.name,
+        retry_max_times=group.retry_max_times,
+        fifo=group.fifo,
+        created_ms=group.created_ms,
+    )

@@ -1,0 +1,1 @@
+"""Compiled code between protobuf bytes and columns of the log (numba)."""

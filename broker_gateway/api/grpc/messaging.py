@@ -1,0 +1,255 @@
+"""`apache.rocketmq.v2.MessagingService`: every RPC, each answered with a status and never an exception."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
+
+import structlog
+
+from broker_gateway.api.grpc.fields import client_id_of
+from broker_gateway.api.grpc.offsets import OffsetService
+from broker_gateway.api.grpc.receive import ReceiveService
+from broker_gateway.api.grpc.route import RouteService
+from broker_gateway.api.grpc.send import SendService
+from broker_gateway.api.grpc.settlement import SettlementService
+from broker_gateway.api.grpc.status import status_of
+from broker_gateway.api.grpc.telemetry import ClientService
+from broker_gateway.journal.journal import Journal
+from broker_gateway.messaging.admission import Admission, Lane
+from broker_gateway.messaging.outcome import ServiceError
+from broker_gateway.runtime.reply import Reply
+from broker_gateway.transport.context import CallContext, RpcError, takes_bytes
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from store.errors import StoreReadOnlyError
+
+log = structlog.get_logger(__name__)
+R = TypeVar("R")
+Answer = Reply[R | bytes]
+"""A response, or its bytes."""
+
+
+class MessagingService:
+    """The public API over the services."""
+
+    def __init__(
+        self,
+        route: RouteService,
+        send: SendService,
+        receive: ReceiveService,
+        settlement: SettlementService,
+        client: ClientService,
+        offsets: OffsetService,
+        journal: Journal,
+        admission: Admission,
+    ) -> None:
+        self._route = route
+        self._send = send
+        self._receive = receive
+        self._settlement = settlement
+        self._client = client
+        self._offsets = offsets
+        self._journal = journal
+        self._admission = admission
+
+    def QueryRoute(
+        self, request: rpc.QueryRouteRequest, context: CallContext
+    ) -> Answer[rpc.QueryRouteResponse]:
+        lane = self._admission.load_balance
+        return self._routed(rpc.QueryRouteResponse, self._route.query_route, request, context, lane)
+
+    def QueryAssignment(
+        self, request: rpc.QueryAssignmentRequest, context: CallContext
+    ) -> Answer[rpc.QueryAssignmentResponse]:
+        lane = self._admission.load_balance
+        return self._routed(rpc.QueryAssignmentResponse, self._route.query_assignment, request, context, lane)
+
+    @takes_bytes
+    def SendMessage(self, request: bytes, context: CallContext) -> rpc.SendMessageResponse | Reply[bytes]:
+        try:
+            client_id_of(context)
+            return self._send.send(request, context)
+        except RpcError:
+            raise
+        except Exception as error:
+            return rpc.SendMessageResponse(status=_status("SendMessage", error))
+
+    def ReceiveMessage(
+        self, request: rpc.ReceiveMessageRequest, context: CallContext
+    ) -> Reply[list[rpc.ReceiveMessageResponse | bytes]]:
+        try:
+            timeout_ms = self._client.request_timeout_ms(context)
+            return self._receive.receive(request, context, timeout_ms)
+        except Exception as error:
+            reply: Reply[list[rpc.ReceiveMessageResponse | bytes]] = Reply()
+            reply.set([rpc.ReceiveMessageResponse(status=_status("ReceiveMessage", error))])
+            return reply
+
+    def AckMessage(
+        self, request: rpc.AckMessageRequest, context: CallContext
+    ) -> Answer[rpc.AckMessageResponse]:
+        lane = self._admission.ack
+        return self._journaled(rpc.AckMessageResponse, self._settlement.ack, request, context, lane)
+
+    def ChangeInvisibleDuration(
+        self, request: rpc.ChangeInvisibleDurationRequest, context: CallContext
+    ) -> Answer[rpc.ChangeInvisibleDurationResponse]:
+        return self._journaled(
+            rpc.ChangeInvisibleDurationResponse,
+            self._settlement.change_invisible,
+            request,
+            context,
+            self._admission.ack,
+        )
+
+    def ForwardMessageToDeadLetterQueue(
+        self, request: rpc.ForwardMessageToDeadLetterQueueRequest, context: CallContext
+    ) -> Answer[rpc.ForwardMessageToDeadLetterQueueResponse]:
+        return self._journaled(
+            rpc.ForwardMessageToDeadLetterQueueResponse,
+            self._settlement.forward_to_dead_letters,
+            request,
+            context,
+            self._admission.ack,
+        )
+
+    def Heartbeat(self, request: rpc.HeartbeatRequest, context: CallContext) -> Answer[rpc.HeartbeatResponse]:
+        lane = self._admission.heartbeat
+        return self._journaled(rpc.HeartbeatResponse, self._client.heartbeat, request, context, lane)
+
+    def NotifyClientTermination(
+        self, request: rpc.NotifyClientTerminationRequest, context: CallContext
+    ) -> Answer[rpc.NotifyClientTerminationResponse]:
+        return self._journaled(
+            rpc.NotifyClientTerminationResponse,
+            self._client.terminated,
+            request,
+            context,
+            self._admission.client_manager,
+        )
+
+    async def Telemetry(
+        self, requests: AsyncIterator[rpc.TelemetryCommand], context: CallContext
+    ) -> AsyncIterator[rpc.TelemetryCommand]:
+        try:
+            self._admission.client_manager.check(context.peer)
+            with self._admission.client_manager.place(context.peer):
+                async for command in self._client.telemetry(requests, context):
+                    yield command
+        except Exception as error:
+            yield rpc.TelemetryCommand(status=_status("Telemetry", error))
+
+    async def PullMessage(
+        self, request: rpc.PullMessageRequest, context: CallContext
+    ) -> AsyncIterator[rpc.PullMessageResponse]:
+        yield rpc.PullMessageResponse(status=_later("PullMessage", "receive with a push or simple consumer"))
+
+    async def UpdateOffset(
+        self, request: rpc.UpdateOffsetRequest, context: CallContext
+    ) -> rpc.UpdateOffsetResponse:
+        return rpc.UpdateOffsetResponse(status=_later("UpdateOffset", "acknowledge messages instead"))
+
+    async def GetOffset(self, request: rpc.GetOffsetRequest, context: CallContext) -> rpc.GetOffsetResponse:
+        try:
+            client_id_of(context)
+            self._admission.consumer_manager.check(context.peer)
+            with self._admission.consumer_manager.place(context.peer):
+                return self._offsets.committed(request)
+        except Exception as error:
+            return rpc.GetOffsetResponse(status=_status("GetOffset", error))
+
+    async def QueryOffset(
+        self, request: rpc.QueryOffsetRequest, context: CallContext
+    ) -> rpc.QueryOffsetResponse:
+        try:
+            client_id_of(context)
+            self._admission.query.check(context.peer)
+            with self._admission.query.place(context.peer):
+                return await self._offsets.query(request)
+        except Exception as error:
+            return rpc.QueryOffsetResponse(status=_status("QueryOffset", error))
+
+    async def EndTransaction(
+        self, request: rpc.EndTransactionRequest, context: CallContext
+    ) -> rpc.EndTransactionResponse:
+        return rpc.EndTransactionResponse(status=_later("EndTransaction", "send NORMAL messages"))
+
+    async def RecallMessage(
+        self, request: rpc.RecallMessageRequest, context: CallContext
+    ) -> rpc.RecallMessageResponse:
+        return rpc.RecallMessageResponse(status=_later("RecallMessage", "send NORMAL messages"))
+
+    async def SyncLiteSubscription(
+        self, request: rpc.SyncLiteSubscriptionRequest, context: CallContext
+    ) -> rpc.SyncLiteSubscriptionResponse:
+        return rpc.SyncLiteSubscriptionResponse(
+            status=_later("SyncLiteSubscription", "use a push or simple consumer")
+        )
+
+    def _routed(
+        self,
+        response: Callable[..., R],
+        call: Callable[[Any, CallContext], R | bytes],
+        request: Any,
+        context: CallContext,
+        lane: Lane,
+    ) -> Answer[R]:
+        """Answers a call after name servers said who else has its topic; under way from when it came."""
+        reply: Answer[R]
+        try:
+            client_id_of(context)
+            lane.check(context.peer)
+        except Exception as error:
+            reply = Reply()
+            reply.set(response(status=_status(type(request).__name__, error)))
+            return reply
+        reply = Reply(None, lane, context.peer)
+
+        def known() -> None:
+            if not reply.done:  # else the caller went away
+                self._journaled(response, call, request, context).when_set(reply.set)
+
+        try:
+            self._route.when_known(request.topic, known)
+        except Exception as error:
+            reply.set(response(status=_status(type(request).__name__, error)))
+        return reply
+
+    def _journaled(
+        self,
+        response: Callable[..., R],
+        call: Callable[[Any, CallContext], R | bytes],
+        request: Any,
+        context: CallContext,
+        lane: Lane | None = None,
+    ) -> Answer[R]:
+        """Answers a call after what it changed is in the journal; without a lane it was taken already."""
+        answer: R | bytes
+        try:
+            client_id_of(context)
+            if lane is not None:
+                lane.check(context.peer)
+            answer = call(request, context)
+        except Exception as error:
+            answer = response(status=_status(type(request).__name__, error))
+        reply: Answer[R] = Reply(None, lane, context.peer)
+
+        def written(error: Exception | None) -> None:
+            if error is None:
+                reply.set(answer)
+            else:
+                reply.set(response(status=_status(type(request).__name__, error)))
+
+        self._journal.after(written)
+        return reply
+
+
+def _status(call: str, error: Exception) -> pb.Status:
+    if not isinstance(error, (ServiceError, StoreReadOnlyError)):
+        log.error("call failed", call=call, exc_info=error)
+    return status_of(error)
+
+
+def _later(call: str, instead: str) -> pb.Status:
+    return pb.Status(code=pb.NOT_IMPLEMENTED, message=f"{call} is not implemented yet; {instead}")

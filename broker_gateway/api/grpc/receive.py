@@ -1,0 +1,126 @@
+"""ReceiveMessage: a request's wishes, and the reply: status, messages, delivery timestamp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from broker_gateway.api.grpc import shortcuts
+from broker_gateway.api.grpc.fields import client_id_of, duration_ms, group_name, topic_name
+from broker_gateway.api.grpc.status import status
+from broker_gateway.delivery.tag_filter import FilterExpressionError, TagFilter, parse_tag_filter
+from broker_gateway.messaging.long_polling import LongPolling
+from broker_gateway.messaging.outcome import Outcome, Reason, ServiceError
+from broker_gateway.messaging.poll import Delivered, Poll, Polls, Wanted
+from broker_gateway.messaging.stored_message import StoredMessage
+from broker_gateway.runtime.reply import Reply
+from broker_gateway.transport.context import CallContext
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+
+if TYPE_CHECKING:
+    from broker_gateway.api.grpc.receive_columns import ReceiveColumns
+
+Array = NDArray[Any]
+Response = rpc.ReceiveMessageResponse | bytes
+
+
+class ReceiveService:
+    """Reads requests of consumers and writes what they get; the ReplyWriter of gRPC."""
+
+    def __init__(self, polls: Polls, long_polling: LongPolling) -> None:
+        self._polls = polls
+        self._long_polling = long_polling
+        self._columns: ReceiveColumns | None = None
+
+    def load_compiled(self) -> None:
+        """Loads the shortcut for usual messages, some seconds the first time on a machine. To be called on a thread."""
+        from broker_gateway.api.grpc.receive_columns import ReceiveColumns
+
+        self._columns = ReceiveColumns()
+
+    def receive(
+        self, request: rpc.ReceiveMessageRequest, context: CallContext, request_timeout_ms: int | None
+    ) -> Reply[list[Response]]:
+        """Status, messages, delivery timestamp; raises ServiceError when the call cannot be served."""
+        self._long_polling.check(context.peer)
+        wanted = _wanted(request, context, request_timeout_ms)
+        return self._long_polling.receive(self._polls.make(wanted, self))
+
+    def usual(
+        self,
+        data: memoryview,
+        starts: Array,
+        sizes: Array,
+        offsets: Array,
+        most_bytes: int,
+        topic: str,
+        handle: tuple[int, int],
+        invisible_ms: int,
+        wanted: Callable[[str | None], bool] | None,
+    ) -> Sequence[Delivered | None]:
+        """In compiled code, once it is loaded."""
+        if self._columns is None:
+            return ()
+        return self._columns.take(
+            data, starts, sizes, offsets, most_bytes, topic, handle, invisible_ms, wanted
+        )
+
+    def message(
+        self, stored: StoredMessage, topic: str, handle: str, attempt: int, invisible_ms: int
+    ) -> bytes:
+        """One response."""
+        return shortcuts.received(stored, topic, handle, attempt, invisible_ms)
+
+    def answer(self, poll: Poll, outcome: Outcome, now_ms: int) -> None:
+        """All responses of the call."""
+        if outcome.reason is Reason.OK:
+            poll.reply.set([shortcuts.RECEIVE_OK, *poll.messages, shortcuts.delivered_at(now_ms)])
+            return
+        refused = rpc.ReceiveMessageResponse(status=status(outcome))
+        if outcome.reason is Reason.MESSAGE_NOT_FOUND:
+            poll.reply.set([refused, shortcuts.delivered_at(now_ms)])
+        else:
+            poll.reply.set([refused])
+
+
+def _wanted(
+    request: rpc.ReceiveMessageRequest, context: CallContext, request_timeout_ms: int | None
+) -> Wanted:
+    """What a request asks for. Raises ServiceError for a malformed one."""
+    client_id = client_id_of(context)
+    invisible, polling = request.invisible_duration, request.long_polling_timeout
+    return Wanted(
+        topic_name(request.message_queue.topic),
+        group_name(request.group),
+        _filter(request.filter_expression),
+        request.batch_size,
+        None
+        if request.auto_renew
+        else duration_ms(invisible, "the invisible duration", Reason.ILLEGAL_INVISIBLE_TIME),
+        client_id,
+        request.attempt_id,
+        context.peer,
+        duration_ms(polling, "the polling timeout", Reason.ILLEGAL_POLLING_TIME)
+        if request.HasField("long_polling_timeout")
+        else None,
+        context.remaining_s,
+        request_timeout_ms,
+    )
+
+
+def _filter(expression: pb.FilterExpression) -> TagFilter:
+    if expression.type == pb.SQL:
+        raise ServiceError(
+            Reason.NOT_IMPLEMENTED, "SQL filters are not implemented yet; use a tag filter such as `a || b`"
+        )
+    if expression.type not in (pb.TAG, pb.FILTER_TYPE_UNSPECIFIED):
+        raise ServiceError(
+            Reason.ILLEGAL_FILTER_EXPRESSION, f"filter type {expression.type} is unknown; use TAG"
+        )
+    try:
+        return parse_tag_filter(expression.expression)
+    except FilterExpressionError as error:
+        raise ServiceError(Reason.ILLEGAL_FILTER_EXPRESSION, str(error)) from error

@@ -1,0 +1,160 @@
+"""SendMessage: a request's messages, all checked before any is appended, and the reply to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from broker_gateway.api.extensions import AppendHook, run_append_hook
+from broker_gateway.api.grpc import shortcuts
+from broker_gateway.api.grpc.fields import topic_name
+from broker_gateway.api.grpc.send_checks import (
+    MAX_MESSAGES_A_CALL,
+    Limits,
+    check_types,
+    peer_of,
+    pending_records,
+)
+from broker_gateway.api.grpc.status import status, status_of, summary
+from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.messaging.broker_properties import BrokerProperties
+from broker_gateway.messaging.outcome import OK, Outcome, Reason, ServiceError
+from broker_gateway.messaging.produce import PendingBatch, Producer
+from broker_gateway.metadata.message_types import accepts
+from broker_gateway.runtime.clock import now_ms
+from broker_gateway.runtime.reply import Reply
+from broker_gateway.transport.context import CallContext
+from broker_gateway.transport.request_limits import limits_of, parser
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+
+if TYPE_CHECKING:
+    from broker_gateway.api.grpc.send_columns import SendColumns
+
+log = structlog.get_logger(__name__)
+_parse = parser(rpc.SendMessageRequest, limits_of("/apache.rocketmq.v2.MessagingService/SendMessage"))
+
+
+@dataclass(slots=True, eq=False)
+class _Call(PendingBatch):
+    """A call, and the ids that its clients gave its messages."""
+
+    message_ids: list[bytes] = field(default_factory=list)
+    answer: Reply[bytes] = field(default_factory=Reply)
+
+    def finish(self, outcome: Outcome) -> None:
+        try:
+            if outcome is OK:
+                reply = shortcuts.sent(self.message_ids, self.offsets)
+            elif self.offsets:
+                reply = send_response(status(outcome), self.message_ids, self.offsets).SerializeToString()
+            else:
+                reply = rpc.SendMessageResponse(status=status(outcome)).SerializeToString()
+        except Exception as error:
+            log.exception("an answer could not be made", call="SendMessage", topic=self.topic)
+            reply = rpc.SendMessageResponse(status=status_of(error)).SerializeToString()
+        self.answer.set(reply)
+
+
+class SendService:
+    """Takes requests of producers apart, usual ones in compiled code."""
+
+    def __init__(
+        self, config: GatewayConfig, producer: Producer, append_hooks: Sequence[AppendHook] = ()
+    ) -> None:
+        self._producer = producer
+        self._append_hooks = append_hooks
+        self._limits = Limits.of(config)
+        self._brokers = BrokerProperties.of_config(config)
+        self._columns: SendColumns | None = None
+
+    def load_compiled(self) -> None:
+        """Loads the shortcut for usual requests; takes a second, several the first time on a machine.
+
+        To be called by another thread than the event loop's; until then all requests go the plain path.
+        """
+        from broker_gateway.api.grpc.send_columns import SendColumns
+
+        if self._append_hooks:
+            return  # hooks are given messages, which the shortcut does not make
+        columns = SendColumns(self._limits)
+        self._producer.load_compiled()
+        self._columns = columns
+
+    def send(self, request: bytes, context: CallContext) -> Reply[bytes]:
+        """The reply's bytes, once what came in this turn of the event loop was appended, all in one go.
+
+        `request` is a SendMessageRequest. Raises ServiceError when nothing of the call was taken, RpcError when
+        the request is none.
+        """
+        columns, now, peer = self._columns, now_ms(), context.peer
+        self._producer.check(peer, now)
+        call = None if columns is None else self._usual(columns, request, peer, now)
+        if call is None:
+            call = self._plain(request, peer, now)
+        self._producer.produce(call)
+        return call.answer
+
+    def _usual(self, columns: SendColumns, request: bytes, peer: str, now: int) -> _Call | None:
+        """The call, when it is a usual one, without an object for each of its messages."""
+        usual = columns.take(request, peer_of(peer), now)
+        if usual is None:
+            return None
+        topic = self._producer.topic(usual.topic)
+        if not accepts(topic, "NORMAL"):
+            return None  # the plain path says which are taken
+        records = usual.records
+        try:
+            records.queue_id = self._producer.queue(topic)
+        except ServiceError:
+            self._producer.failed(topic.name, len(records))
+            raise
+        records.topic = topic.name
+        records.tail = self._brokers.encoded(topic.name)
+        answer: Reply[bytes] = Reply(None, self._producer.lane, peer)
+        return _Call(topic.name, records, usual.body_bytes, message_ids=usual.message_ids, answer=answer)
+
+    def _plain(self, request: bytes, source: str, now: int) -> _Call:
+        """What `_usual` does for usual requests, for any."""
+        messages = _parse(request).messages
+        if not messages:
+            raise ServiceError(
+                Reason.MESSAGE_CORRUPTED, "no message to send; put at least one in the request"
+            )
+        if len(messages) > MAX_MESSAGES_A_CALL:
+            raise ServiceError(
+                Reason.PAYLOAD_TOO_LARGE,
+                f"{len(messages)} messages in one call, at most {MAX_MESSAGES_A_CALL} are taken; send fewer",
+            )
+        peer = peer_of(source)
+        topic = self._producer.topic(topic_name(messages[0].topic))
+        try:
+            for hook in self._append_hooks:
+                run_append_hook(hook, messages, f"{peer.host.ip}:{peer.host.port}")
+            check_types(topic, messages)
+            queue_id = self._producer.queue(topic)
+            records, message_ids = pending_records(
+                topic, queue_id, messages, peer, self._limits, now, self._brokers
+            )
+        except ServiceError:
+            self._producer.failed(topic.name, len(messages))
+            raise
+        size = sum([len(record.body) for record in records])
+        answer: Reply[bytes] = Reply(None, self._producer.lane, source)
+        return _Call(topic.name, records, size, message_ids=message_ids, answer=answer)
+
+
+def send_response(
+    status: pb.Status, message_ids: Iterable[bytes], offsets: Iterable[int]
+) -> rpc.SendMessageResponse:
+    """A reply whose entries all have the same status."""
+    return rpc.SendMessageResponse(
+        status=summary([status]),
+        entries=[
+            rpc.SendResultEntry(status=status, message_id=each, transaction_id=each, offset=offset)
+            for each, offset in zip(map(bytes.decode, message_ids), offsets, strict=True)
+        ],
+    )

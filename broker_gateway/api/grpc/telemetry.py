@@ -1,0 +1,218 @@
+"""Heartbeat, Telemetry and NotifyClientTermination: what the gateway knows of its clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import structlog
+
+from broker_gateway.api.grpc.fields import client_id_of, group_name, resource_name, topic_name
+from broker_gateway.api.grpc.settings import KeptSettings
+from broker_gateway.api.grpc.status import OK, status_of
+from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.messaging.checks import check_group
+from broker_gateway.messaging.clients import COMMANDS_A_CLIENT, ClientRegistry, ClientSession
+from broker_gateway.messaging.outcome import Reason, ServiceError
+from broker_gateway.messaging.redelivery import Redelivery
+from broker_gateway.messaging.resources import Resources
+from broker_gateway.metadata.catalog import Catalog, Group
+from broker_gateway.transport.context import CallContext
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_pb.google.protobuf.duration_pb2 import Duration
+
+log = structlog.get_logger(__name__)
+
+PRODUCER_MAX_ATTEMPTS = 3
+PRODUCER_BACKOFF_MS = (10, 1000, 2.0)
+"""First wait and longest wait in ms, and the factor between."""
+CONSUMER_BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+RECEIVE_BATCH_SIZE = 32
+LITE_SUBSCRIPTION_QUOTA = 2000
+MAX_LITE_TOPIC_SIZE = 64
+MAX_SUBSCRIPTIONS = 1024
+_CONSUMERS = ("PUSH_CONSUMER", "SIMPLE_CONSUMER")
+
+
+_LANGUAGES = frozenset(pb.Language.keys())
+
+
+def _language(context: CallContext) -> str:
+    """The client's language as the public API names it; OTHER when it says none of them."""
+    language = context.metadata.get("x-mq-language", "").upper()
+    return language if language in _LANGUAGES else "OTHER"
+
+
+class ClientService:
+    """Keeps sessions and answers settings."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        catalog: Catalog,
+        resources: Resources,
+        clients: ClientRegistry,
+        redelivery: Redelivery,
+    ) -> None:
+        self._catalog = catalog
+        self._resources = resources
+        self._clients = clients
+        self._redelivery = redelivery
+        self._max_body_size = config.store.max_message_size
+        self._polling_ms = config.proxy.grpc_client_consumer_max_long_polling_timeout_millis
+
+    def heartbeat(self, request: rpc.HeartbeatRequest, context: CallContext) -> rpc.HeartbeatResponse:
+        """UNRECOGNIZED_CLIENT_TYPE until the client has sent its settings."""
+        session = self._clients.known(client_id_of(context), context.peer)
+        settings = session.settings if session is not None else None
+        if session is None or settings is None:
+            raise _unrecognised()
+        if settings.kind in _CONSUMERS:
+            check_group(group_name(request.group))
+        elif settings.kind != "PRODUCER":
+            raise ServiceError(
+                Reason.UNRECOGNIZED_CLIENT_TYPE,
+                f"client type {settings.kind} is not served yet; use a producer, push or simple consumer",
+            )
+        if session is self._clients.own(session.client_id, context.peer):
+            self._clients.touch(session)
+        return rpc.HeartbeatResponse(status=OK)
+
+    def terminated(
+        self, request: rpc.NotifyClientTerminationRequest, context: CallContext
+    ) -> rpc.NotifyClientTerminationResponse:
+        """Forgets the client; what it renewed is due again. One of the same id elsewhere goes on."""
+        session = self._clients.own(client_id_of(context), context.peer)
+        if session is None or session.settings is None:
+            raise _unrecognised()
+        if request.HasField("group") and resource_name(request.group):
+            check_group(group_name(request.group))
+        self._clients.forget(session)
+        if session.group:
+            self._redelivery.release(session.client_id, session.group)
+        return rpc.NotifyClientTerminationResponse(status=OK)
+
+    async def telemetry(
+        self, requests: AsyncIterator[rpc.TelemetryCommand], context: CallContext
+    ) -> AsyncIterator[rpc.TelemetryCommand]:
+        """Answers settings as long as the client's stream lives, and carries commands to it."""
+        session = self._clients.seen(client_id_of(context), context.peer)
+        commands: asyncio.Queue[rpc.TelemetryCommand | None] = asyncio.Queue(COMMANDS_A_CLIENT)
+        session.peer, session.language = context.peer, _language(context)
+        self._clients.end_stream(session)  # a new stream of the same client replaces the old one
+        session.commands = commands
+        reader = asyncio.create_task(self._read(requests, session, commands))
+        try:
+            while (command := await commands.get()) is not None:
+                yield command
+                commands.task_done()
+        finally:
+            reader.cancel()
+            if session.commands is commands:
+                session.commands = None
+
+    def group_changed(self, group: Group) -> None:
+        """Sends new settings to the connected consumers of a group whose configuration changed."""
+        for session in self._clients.sessions():
+            if session.group != group.name or session.commands is None or session.commands.full():
+                continue
+            if isinstance(session.settings, KeptSettings):
+                merged = self._merged(session.settings.parsed())
+                session.commands.put_nowait(rpc.TelemetryCommand(status=OK, settings=merged))
+
+    def change_taken_back(self, _topic: str, group: Group | None) -> None:
+        """The same when a change of a group was not journaled, and its configuration is the one before again."""
+        if group is not None:
+            self.group_changed(group)
+
+    def request_timeout_ms(self, context: CallContext) -> int | None:
+        """The request timeout in the client's settings."""
+        session = self._clients.known(client_id_of(context), context.peer)
+        return None if session is None else session.request_timeout_ms
+
+    async def _read(
+        self,
+        requests: AsyncIterator[rpc.TelemetryCommand],
+        session: ClientSession,
+        commands: asyncio.Queue[rpc.TelemetryCommand | None],
+    ) -> None:
+        try:
+            async for command in requests:
+                self._clients.touch(session)
+                if command.WhichOneof("command") != "settings":
+                    continue  # answers to commands that no part of the gateway sends yet
+                try:
+                    reply = rpc.TelemetryCommand(status=OK, settings=self._accept(command.settings, session))
+                except ServiceError as error:
+                    reply = rpc.TelemetryCommand(status=status_of(error))
+                except Exception as error:
+                    log.exception("settings not accepted", client_id=session.client_id)
+                    reply = rpc.TelemetryCommand(status=status_of(error))
+                await commands.put(reply)
+                await commands.join()  # a client that takes no answers is asked for no more
+        finally:
+            if commands.full():
+                commands.get_nowait()
+            commands.put_nowait(None)
+
+    def _accept(self, settings: pb.Settings, session: ClientSession) -> pb.Settings:
+        kind = settings.WhichOneof("pub_sub")
+        if kind == "publishing":
+            if len(settings.publishing.topics) > MAX_SUBSCRIPTIONS:
+                raise ServiceError(
+                    Reason.BAD_REQUEST,
+                    f"{len(settings.publishing.topics)} topics, at most {MAX_SUBSCRIPTIONS}",
+                )
+            for topic in settings.publishing.topics:
+                self._resources.check_topic(topic_name(topic))
+        elif kind == "subscription":
+            if len(settings.subscription.subscriptions) > MAX_SUBSCRIPTIONS:
+                raise ServiceError(
+                    Reason.BAD_REQUEST,
+                    f"{len(settings.subscription.subscriptions)} subscriptions, at most {MAX_SUBSCRIPTIONS}",
+                )
+            self._resources.group(group_name(settings.subscription.group), session.peer)
+            for entry in settings.subscription.subscriptions:
+                self._resources.check_topic(topic_name(entry.topic))
+        else:
+            raise ServiceError(
+                Reason.BAD_REQUEST, "the settings hold neither publishing nor subscription; send one of them"
+            )
+        self._clients.keep(session, KeptSettings(settings))
+        return self._merged(settings)
+
+    def _merged(self, settings: pb.Settings) -> pb.Settings:
+        """The client's settings with what the broker decides laid over them."""
+        merged = pb.Settings()
+        merged.CopyFrom(settings)
+        merged.metric.on = False
+        policy = merged.backoff_policy
+        if merged.WhichOneof("pub_sub") == "publishing":
+            first, longest, factor = PRODUCER_BACKOFF_MS
+            policy.max_attempts = PRODUCER_MAX_ATTEMPTS
+            policy.exponential_backoff.initial.FromMilliseconds(first)
+            policy.exponential_backoff.max.FromMilliseconds(longest)
+            policy.exponential_backoff.multiplier = factor
+            merged.publishing.max_body_size = self._max_body_size
+            merged.publishing.validate_message_type = True
+            return merged
+        name = resource_name(merged.subscription.group)
+        group = self._catalog.group(name) or Group(name)
+        policy.max_attempts = group.max_attempts
+        policy.ClearField("strategy")
+        policy.customized_backoff.next.extend(Duration(seconds=wait) for wait in CONSUMER_BACKOFF_S)
+        subscription = merged.subscription
+        subscription.fifo = group.fifo
+        subscription.receive_batch_size = RECEIVE_BATCH_SIZE
+        subscription.long_polling_timeout.FromMilliseconds(self._polling_ms)
+        subscription.lite_subscription_quota = LITE_SUBSCRIPTION_QUOTA
+        subscription.max_lite_topic_size = MAX_LITE_TOPIC_SIZE
+        return merged
+
+
+def _unrecognised() -> ServiceError:
+    return ServiceError(
+        Reason.UNRECOGNIZED_CLIENT_TYPE,
+        "no settings of this client are known; send them over Telemetry first",
+    )

@@ -1,0 +1,89 @@
+"""The administration of one broker: its parts, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from broker_gateway.api.remoting.administration.configuration import OptionAdministration
+from broker_gateway.api.remoting.administration.connections import Connections
+from broker_gateway.api.remoting.administration.groups import GroupAdministration
+from broker_gateway.api.remoting.administration.messages import MessageQueries
+from broker_gateway.api.remoting.administration.offsets import OffsetAdministration
+from broker_gateway.api.remoting.administration.queue_entries import QueueEntries
+from broker_gateway.api.remoting.administration.runtime import RuntimeInfo
+from broker_gateway.api.remoting.administration.shown_options import ShownOptions
+from broker_gateway.api.remoting.administration.statistics import Statistics
+from broker_gateway.api.remoting.administration.topics import TopicAdministration
+from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.config.reload import Configuration
+from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.delivery.wakeups import Wakeups
+from broker_gateway.journal.journal import Journal
+from broker_gateway.maintenance.retention import Retention
+from broker_gateway.messaging.admission import Admission
+from broker_gateway.messaging.clients import ClientRegistry
+from broker_gateway.metadata.catalog import Catalog
+from broker_gateway.metadata.data_version import DataVersion
+from broker_gateway.metadata.system_topics import system_topic_names
+from broker_gateway.observability.broker_statistics import BrokerStatistics
+from broker_gateway.observability.dispatch_lag import DispatchLag
+from broker_gateway.observability.metrics import Metrics
+from broker_gateway.remoting.address import written_address
+from broker_gateway.runtime.clock import monotonic_ms, now_ms
+from store.message_store import MessageStore
+
+
+class Administration:
+    """What the front door's requests call. `topic_changed` is told which are gone, or new."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        store: MessageStore,
+        catalog: Catalog,
+        deliveries: DeliveryTable,
+        journal: Journal,
+        wakeups: Wakeups[Any],
+        clients: ClientRegistry,
+        metrics: Metrics,
+        days: BrokerStatistics,
+        admission: Admission,
+        dispatch_lag: DispatchLag,
+        retention: Retention,
+        topic_changed: Callable[[str], None],
+    ) -> None:
+        config = configuration.current
+        self.broker = config.broker.broker_name
+        self.address = written_address(config.broker.broker_ip1, config.broker.listen_port)
+        self.system_topics = system_topic_names(config)
+        self._store = store
+        self._catalog = catalog
+        self.retention = retention
+        self.topics = TopicAdministration(config, catalog, store, deliveries, journal, topic_changed)
+        self.groups = GroupAdministration(catalog, deliveries, journal, topic_changed)
+        self.offsets = OffsetAdministration(catalog, store, deliveries, journal, wakeups)
+        self.messages = MessageQueries(config, store)
+        self.queues = QueueEntries(store, self.offsets)
+        self.connections = Connections(clients)
+        self.statistics = Statistics(metrics, config.broker.broker_cluster_name, monotonic_ms())
+        options = ShownOptions(configuration)
+        self.runtime = RuntimeInfo(
+            configuration, options, store, self.statistics, metrics, days, admission, dispatch_lag, now_ms
+        )
+        self.options = OptionAdministration(configuration, options, now_ms())
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs."""
+        self.messages.configure(config)
+        self.topics.configure(config)
+
+    @property
+    def log_end(self) -> int:
+        return self._store.max_offset
+
+    def topic_version(self) -> DataVersion:
+        return self._catalog.topics_version
+
+    def group_version(self) -> DataVersion:
+        return self._catalog.groups_version

@@ -1,0 +1,167 @@
+"""Moving messages to a group's dead-letter topic: after the last attempt, or when a client says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from broker_gateway.delivery.moves import Origin, moved_copy
+from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
+from broker_gateway.delivery.retry_topics import subscribed_topic
+from broker_gateway.delivery.wakeups import Wakeups
+from broker_gateway.journal.journal import Journal
+from broker_gateway.messaging.outcome import ServiceError
+from broker_gateway.messaging.resources import Resources
+from broker_gateway.metadata.names import dead_letter_topic
+from broker_gateway.observability.metrics import Metrics
+from broker_gateway.runtime.seldom import Seldom
+from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
+from store.errors import (
+    OffsetOutOfRangeError,
+    RecordError,
+    RecordTooLargeError,
+    StoreError,
+    StoreReadOnlyError,
+)
+from store.log.record import Record, offset_msg_id
+from store.message_store import MessageStore
+
+log = structlog.get_logger(__name__)
+_QUEUE = 0
+"""The queue of dead letters."""
+RETRY_MOVE_MS, LONGEST_RETRY_MS = 10_000, 7_200_000
+"""When a copy could not be stored (full disk, say), the message is looked at again after this time; when that is because of
+the message itself, after twice as long each time, as the original does."""
+_PASSING = (OSError, StoreReadOnlyError, ServiceError)
+"""What keeps any message from being copied."""
+_UNFIT = (RecordError, RecordTooLargeError)
+_UNFIT_TEXT = (
+    "message does not fit the dead-letter topic; it stays in flight and is tried again seldom: read it where it is, then "
+    "reset the group to the offset behind it"
+)
+
+
+def _origin_of(
+    state: QueueDelivery, message: InFlight, record: Record, properties: Mapping[str, str]
+) -> dict[str, str]:
+    """What the original's dead letters say of where they come from, and what its clients read of it.
+
+    ORIGIN_GROUP and 1ST_POP_TIME stand in what was delivered more than once, as in the retry copies that the original
+    makes of it.
+    """
+    message_id = offset_msg_id(record.store_host.packed, record.physical_offset)
+    found = {
+        "DLQ_ORIGIN_TOPIC": subscribed_topic(state.key),
+        "DLQ_ORIGIN_MESSAGE_ID": message.message_id,
+        "ORIGIN_MESSAGE_ID": properties.get("ORIGIN_MESSAGE_ID") or message_id,
+        "DELAY": "0",
+    }
+    if message.attempt > 1:
+        found["ORIGIN_GROUP"] = state.key.group
+        if message.first_delivered_ms and "1ST_POP_TIME" not in properties:
+            found["1ST_POP_TIME"] = str(message.first_delivered_ms)
+    return found
+
+
+class DeadLetterMover:
+    """Copies a message in flight to `%DLQ%<group>`; the copy settles it (invariant 9)."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        resources: Resources,
+        journal: Journal,
+        wakeups: Wakeups[Any],
+        metrics: Metrics,
+    ) -> None:
+        self._store = store
+        self._resources = resources
+        self._journal = journal
+        self._wakeups = wakeups
+        self._metrics = metrics
+        self._failing: set[QueueKey] = set()
+        self._unfit, self._not_stored = Seldom("times"), Seldom("times")
+
+    def move(self, state: QueueDelivery, message: InFlight, reason: str, client_id: str = "") -> int | None:
+        """Moves it. When the copy could not be stored, the message stays as it was; then after how many ms to try again.
+
+        A message that cannot be read is skipped.
+        """
+        try:
+            record = self._record(state, message)
+            if record is not None:
+                target = self._resources.dead_letters(dead_letter_topic(state.key.group))
+            # Behind what notes a new topic: what was noted of the message stands before the copy, or with its end.
+            self._journal.make_room(1)
+            if record is not None:
+                self._append_copy(state, message, record, target.name, reason)
+        except Exception as error:  # the message must neither be lost nor block those behind it
+            return self._refused(state, message, error)
+        self._failing.discard(state.key)
+        if record is None:
+            self._settle(state, message, events.SKIPPED, client_id)
+            return None
+        self._settle(state, message, events.DEAD_LETTERED, client_id)
+        self._metrics.dead_lettered(subscribed_topic(state.key), state.key.group, 1)
+        return None
+
+    def _refused(self, state: QueueDelivery, message: InFlight, error: Exception) -> int:
+        """Counted once for the message, or its queue when no message could be copied, and said seldom; ms to wait."""
+        passing = isinstance(error, _PASSING)
+        known = state.key in self._failing if passing else message.refused_moves > 0
+        wait_ms = RETRY_MOVE_MS
+        if passing:
+            self._failing.add(state.key)
+        else:
+            wait_ms = min(RETRY_MOVE_MS << min(message.refused_moves, 32), LONGEST_RETRY_MS)
+            message.refused_moves += 1
+        unfit = isinstance(error, _UNFIT)
+        seldom = self._unfit if unfit else self._not_stored
+        if not known:
+            seldom.happened(
+                log.error,
+                _UNFIT_TEXT if unfit else "dead letter not stored; tried again later",
+                topic=state.key.topic,
+                group=state.key.group,
+                queue_id=state.key.queue_id,
+                queue_offset=message.queue_offset,
+                error=str(error),
+                exc_info=None if isinstance(error, (StoreError, *_PASSING)) else error,
+            )
+        return wait_ms
+
+    def _record(self, state: QueueDelivery, message: InFlight) -> Record | None:
+        """The message; None when it cannot be read."""
+        _, topic, queue_id = state.key
+        offsets, sizes, _ = self._store.index.entries(topic, queue_id, message.queue_offset, 1)
+        if not len(offsets) or not sizes[0]:
+            return None
+        try:
+            return self._store.record(int(offsets[0]), int(sizes[0]))
+        except (RecordError, OffsetOutOfRangeError):
+            return None
+
+    def _append_copy(
+        self, state: QueueDelivery, message: InFlight, record: Record, target: str, reason: str
+    ) -> None:
+        group, topic, queue_id = state.key
+        known = record.properties_map()
+        origin = Origin(queue_id, message.queue_offset, message.attempt, group, topic)
+        told = {**known, **_origin_of(state, message, record, known)}
+        try:
+            copy = moved_copy(record, told, origin, target, _QUEUE, message.attempt, reason)
+            self._store.append([copy])
+        except (
+            RecordError
+        ):  # of a store of another broker: more properties than fit beside what is told; LB_ORIGIN says most
+            self._store.append([moved_copy(record, known, origin, target, _QUEUE, message.attempt)])
+
+    def _settle(
+        self, state: QueueDelivery, message: InFlight, kind: events.EventKind, client_id: str
+    ) -> None:
+        self._journal.events(state, kind, [message], client_id=client_id or message.client_id)
+        state.settle(message)
+        if state.freed():
+            self._wakeups.due(subscribed_topic(state.key), state.key.group)

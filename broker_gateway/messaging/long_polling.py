@@ -1,0 +1,263 @@
+"""Receiving: what is there at once, or long polling.
+
+What a call takes (`take.py`) is in flight and journaled before the reply goes out; when its client went away before
+that, it is given back.
+
+Sends and acks go first: receives look for messages until those of a turn have taken `_TURN_WORK`. The others, and those
+whose look goes on, stand in a line, and look at the end of this turn and of the next ones, behind the sends and acks that
+were read meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import structlog
+
+from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.delivery.wakeups import Wakeups
+from broker_gateway.journal.journal import Journal
+from broker_gateway.journal.minute_stats import MinuteStatistics
+from broker_gateway.messaging.admission import Lane
+from broker_gateway.messaging.outcome import OK, Outcome, Reason, ServiceError, outcome_of
+from broker_gateway.messaging.poll import Poll
+from broker_gateway.messaging.take import Taker
+from broker_gateway.observability.metrics import Metrics
+from broker_gateway.runtime.clock import monotonic_s, now_ms
+from broker_gateway.runtime.line import Line
+from broker_gateway.runtime.reply import Reply
+from broker_gateway.runtime.shares import host_of
+from broker_gateway.runtime.turn import Stage, Turn
+from store.errors import StoreReadOnlyError
+
+log = structlog.get_logger(__name__)
+
+_TURN_WORK = 64 << 10
+"""Of a turn's receives, in bytes of bodies; what else they do counts as so many bytes:"""
+_A_MESSAGE = 512
+_A_LOOK = 4 << 10
+_A_LOOK_THAT_GOES_ON = _TURN_WORK
+_NOTHING = Outcome(Reason.MESSAGE_NOT_FOUND, "no new message")
+
+
+def max_in_flight(config: GatewayConfig) -> int:
+    """How many messages of a queue a group may have in flight."""
+    most = config.lake.lake_max_in_flight_per_queue
+    broker = config.broker
+    return min(most, broker.pop_inflight_message_threshold) if broker.enable_pop_message_threshold else most
+
+
+class LongPolling:
+    """Hands messages to consumers."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        taker: Taker,
+        deliveries: DeliveryTable,
+        journal: Journal,
+        wakeups: Wakeups[Poll],
+        metrics: Metrics,
+        minutes: MinuteStatistics,
+        lane: Lane,
+        turn: Turn,
+    ) -> None:
+        self._taker = taker
+        self._deliveries = deliveries
+        self._journal = journal
+        self._wakeups = wakeups
+        self._metrics = metrics
+        self._minutes = minutes
+        self._lane = lane
+        self._max_waiting = config.lake.lake_max_waiting_receives
+        self._ends = turn
+        self._looking: Line[Poll] = Line()
+        self._spent = 0
+        self._scheduled = False
+        self._closing = False
+        wakeups.serve_by(self._serve)
+        self.configure(config)
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs."""
+        self._taker.max_in_flight = max_in_flight(config)
+        for state in self._deliveries.queues():
+            if state.freed():  # there may be room now for who was turned away
+                self._deliveries.offers.came_back(state.key)
+                self._wakeups.due(state.key.topic, state.key.group)
+
+    def check(self, peer: str) -> None:
+        """Raises ServiceError TOO_MANY_REQUESTS when no receive of `peer` (`host:port`) is taken now."""
+        self._lane.check(peer)
+
+    def receive(self, poll: Poll) -> Reply[Any]:
+        """What `poll.writer` gives, once there is something; raises ServiceError when the call cannot be served."""
+        poll.reply = Reply(partial(self._left, poll), self._lane, poll.peer)
+        try:
+            if self._taker.repeat(poll):
+                self._journal.after(partial(self._finish, poll))
+            elif self._looking or self._spent >= _TURN_WORK:
+                poll.put_off_s = monotonic_s()
+                self._look_on(poll)
+            else:
+                self._look(poll)
+        except Exception:
+            poll.reply.abandon()
+            self._taker.give_back(poll)
+            raise
+        return poll.reply
+
+    def _look(self, poll: Poll) -> None:
+        """Takes what is there; goes on looking, or waits."""
+        if self._take(poll):
+            self._journal.after(partial(self._finish, poll))
+        elif poll.left:
+            self._look_on(poll)
+        else:
+            self._wait(poll)
+
+    def _look_on(self, poll: Poll) -> None:
+        """Others are served before it looks, or goes on with a long stretch."""
+        self._looking.append(host_of(poll.peer), poll)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._ends.add(Stage.LOOK, self._go_on)
+
+    def _go_on(self) -> None:
+        """The end of a turn: those in line look while something of its budget is left."""
+        self._scheduled = False
+        try:
+            while self._looking and self._spent < _TURN_WORK:
+                poll = self._looking.pop()
+                if not poll.reply.done:
+                    self._in_turn(poll)
+        finally:
+            self._spent = 0
+            if self._looking:
+                self._schedule()
+
+    def _in_turn(self, poll: Poll) -> None:
+        """One that was put off looks for the first time, unless it waited too long for that; others go on."""
+        put_off_s, poll.put_off_s = poll.put_off_s, 0.0
+        late = self._lane.late(put_off_s) if put_off_s else None
+        if late is not None:
+            self._finish(poll, late)
+        else:
+            self._look_again(poll)
+
+    def _take(self, poll: Poll) -> bool:
+        """A look, and what it took of the turn's budget."""
+        try:
+            return self._taker.take(poll)
+        finally:
+            self._spent += poll.body_bytes + len(poll.messages) * _A_MESSAGE
+            self._spent += _A_LOOK_THAT_GOES_ON if poll.left else _A_LOOK
+            self._schedule()
+
+    def _look_again(self, poll: Poll) -> None:
+        try:
+            if self._take(poll):
+                self._journal.after(partial(self._finish, poll))
+                self._wakeups.due(poll.topic.name, poll.group.name)  # there may be more for those who wait
+            elif poll.left or self._taker.missed(poll):
+                self._looking.append(host_of(poll.peer), poll)
+            else:
+                self._wait(poll)
+        except Exception as error:
+            self._finish(poll, error)
+            self._wakeups.due(poll.topic.name, poll.group.name)  # who waits behind it looks on
+
+    def _finish(self, poll: Poll, error: Exception | None = None) -> None:
+        """Gives the reply; when what should go into it fails, one that says so."""
+        try:
+            self._give(poll, error)
+        except Exception as failed:
+            log.error("call failed", call="receive", exc_info=failed)
+            try:
+                self._taker.give_back(poll)
+            finally:
+                poll.writer.answer(poll, outcome_of(failed), now_ms())
+
+    def _give(self, poll: Poll, error: Exception | None) -> None:
+        """Gives the reply, after what it holds is in the journal.
+
+        A store that turned read-only takes no journal, and what is in it can still be had: a start delivers it again.
+        """
+        if poll.timer is not None:
+            poll.timer.cancel()
+        if error is not None and not isinstance(error, StoreReadOnlyError):
+            self._taker.give_back(poll)
+            if not isinstance(error, ServiceError):
+                log.error("call failed", call="receive", exc_info=error)
+            poll.writer.answer(poll, outcome_of(error), now_ms())
+            return
+        if poll.reply.done:
+            return  # the caller went away, and what it took was given back
+        if not poll.messages:
+            self._metrics.received_nothing()
+            poll.writer.answer(poll, _NOTHING, now_ms())
+            return
+        self._taker.remember(poll)
+        self._metrics.received(poll.topic.name, poll.group.name, len(poll.messages), poll.body_bytes)
+        self._minutes.count(poll.topic.name, poll.group.name, len(poll.messages), poll.body_bytes, None)
+        poll.writer.answer(poll, OK, now_ms())
+
+    def _left(self, poll: Poll) -> None:
+        """The caller went away before it had its reply."""
+        if poll.timer is not None:
+            poll.timer.cancel()
+        self._wakeups.leave(poll.topic.name, poll.group.name, poll)
+        self._taker.give_back(poll)
+        self._leave_look(poll)
+
+    def _leave_look(self, poll: Poll) -> None:
+        """It looks no further: who waits behind it looks on."""
+        if poll.left:
+            self._wakeups.due(poll.topic.name, poll.group.name)
+
+    def close(self) -> None:
+        """Ends every waiting call with nothing; later ones do not wait."""
+        self._closing = True
+        for poll in [*self._wakeups.all(), *self._looking]:
+            self._expired(poll)
+
+    def _wait(self, poll: Poll) -> None:
+        if self._closing or poll.wait_s <= 0:
+            self._journal.after(partial(self._finish, poll))
+            return
+        if poll.timer is None:
+            if self._wakeups.waiting + len(self._looking) >= self._max_waiting:
+                raise ServiceError(
+                    Reason.TOO_MANY_REQUESTS,
+                    f"{self._max_waiting} receives wait already (lakeMaxWaitingReceives); try again later",
+                )
+            poll.timer = asyncio.get_running_loop().call_later(poll.wait_s, self._expired, poll)
+        self._wakeups.enter(poll.topic.name, poll.group.name, poll)
+
+    def _expired(self, poll: Poll) -> None:
+        """Nothing came while it waited."""
+        self._wakeups.leave(poll.topic.name, poll.group.name, poll)
+        self._leave_look(poll)
+        self._journal.after(partial(self._finish, poll))
+
+    def _serve(self, poll: Poll) -> bool:
+        """Looks for one that waits; False when there was nothing, or it looks on: those behind it wait for that."""
+        if poll.reply.done:
+            return True
+        try:
+            if not self._taker.take(poll):
+                if poll.left:
+                    self._wakeups.leave(poll.topic.name, poll.group.name, poll)
+                    self._look_on(poll)
+                return False
+        except Exception as error:
+            self._finish(poll, error)
+            return True
+        self._journal.after(partial(self._finish, poll))
+        return True

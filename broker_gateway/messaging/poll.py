@@ -1,0 +1,218 @@
+"""A receive: what it asks for, checked, and kept as a `Poll` until it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from numpy.typing import NDArray
+
+from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
+from broker_gateway.delivery.tag_filter import TagFilter
+from broker_gateway.messaging.checks import check_invisible_ms, shown
+from broker_gateway.messaging.clients import ClientRegistry
+from broker_gateway.messaging.filter_warnings import FilterWarnings
+from broker_gateway.messaging.outcome import Outcome, Reason, ServiceError
+from broker_gateway.messaging.redelivery import RENEWED_MS
+from broker_gateway.messaging.resources import Resources
+from broker_gateway.messaging.stored_message import StoredMessage
+from broker_gateway.metadata.catalog import READ, Group, Topic
+from broker_gateway.runtime.reply import Reply
+from broker_gateway.runtime.shares import address_of
+
+Array = NDArray[Any]
+MAX_BATCH = 32
+RECEIVE_BYTES = 1 << 20
+"""A receive stops taking messages once their bodies pass this (RocketMQ's at 256 KiB): larger ones would hold the loop."""
+_SLACK_S = 0.2
+"""Part of a call's deadline left for the reply to travel."""
+_REQUEST_TIMEOUT_MS = 3000
+
+
+class Delivered(NamedTuple):
+    """What an edge wrote for a message, and what the broker needs to know of it."""
+
+    written: bytes
+    message_id: str
+    body_length: int
+
+
+class ReplyWriter(Protocol):
+    """How an edge writes what a receive gives."""
+
+    def usual(
+        self,
+        data: memoryview,
+        starts: Array,
+        sizes: Array,
+        offsets: Array,
+        most_bytes: int,
+        topic: str,
+        handle: tuple[int, int],
+        invisible_ms: int,
+        wanted: Callable[[str | None], bool] | None,
+    ) -> Sequence[Delivered | None]:
+        """Writes the first of these records, those that are usual and whole, until their bodies have `most_bytes`.
+
+        `starts` and `sizes` say where in `data` records are, `offsets` their queue offsets, `handle` is the queue and
+        the delivery that receipt handles name. Deliveries are first attempts. None stands for a message whose tag is
+        not `wanted` (no function: all are). Empty when the edge has no shortcut for them.
+        """
+
+    def message(
+        self, stored: StoredMessage, topic: str, handle: str, attempt: int, invisible_ms: int
+    ) -> bytes:
+        """Writes any message."""
+
+    def answer(self, poll: Poll, outcome: Outcome, now_ms: int) -> None:
+        """Gives the reply: OK with `poll.messages`, MESSAGE_NOT_FOUND, or why the call failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a receive asks for. `invisible_ms` is None for messages that are renewed while their client lives.
+
+    `polling_ms` is how long to wait for one, None when it does not say; `remaining_s` what is left of the call's
+    deadline (None: it has none), `request_timeout_ms` what its client's settings say. `peer` is `host:port`.
+    """
+
+    topic: str
+    group: str
+    tags: TagFilter
+    batch_size: int
+    invisible_ms: int | None
+    client_id: str
+    attempt_id: str
+    peer: str
+    polling_ms: int | None = None
+    remaining_s: float | None = None
+    request_timeout_ms: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Poll:
+    """One receive, and what it took (`messages` are what `writer` wrote).
+
+    `left`: queues that a look under way has yet to look at (ids of the topic's, keys of others), the next one last;
+    `seen`: what had been offered when it began; `failed`: the first queue's error of that look. `put_off_s`:
+    since when its first look has been put off, by `clock.monotonic_s`; 0: it has not. `renewed_at`: see `InFlight.host`.
+    """
+
+    group: Group
+    topic: Topic
+    tags: TagFilter
+    batch_size: int
+    invisible_ms: int
+    auto_renew: bool
+    client_id: str
+    attempt_id: str
+    wait_s: float
+    writer: ReplyWriter
+    peer: str = ""
+    renewed_at: str = ""
+    delivery_id: int = 0
+    timer: asyncio.TimerHandle | None = None
+    body_bytes: int = 0
+    seen: int = 0
+    put_off_s: float = 0.0
+    failed: Exception | None = None
+    left: list[int | QueueKey] = field(default_factory=list)
+    reply: Reply[Any] = field(default_factory=Reply)
+    messages: list[bytes] = field(default_factory=list)
+    taken: list[tuple[QueueDelivery, InFlight]] = field(default_factory=list)
+
+    @property
+    def full(self) -> bool:
+        """Whether the reply takes no more."""
+        return len(self.messages) >= self.batch_size or self.body_bytes >= RECEIVE_BYTES
+
+
+class Polls:
+    """Makes polls of what receives ask for."""
+
+    def __init__(self, config: GatewayConfig, resources: Resources, clients: ClientRegistry) -> None:
+        self._resources = resources
+        self._clients = clients
+        self._warnings = FilterWarnings()
+        self.configure(config)
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs."""
+        broker = config.broker
+        self._proxy = config.proxy
+        self._permission = broker.broker_permission
+        self._longest_wait_s = (
+            math.inf if broker.long_polling_enable else broker.short_polling_time_mills / 1000
+        )
+
+    def make(self, wanted: Wanted, writer: ReplyWriter) -> Poll:
+        """Raises ServiceError when the call cannot be served."""
+        if not self._permission & READ:
+            raise ServiceError(
+                Reason.FORBIDDEN,
+                f"the broker gives no messages now (brokerPermission={self._permission}); receive from another",
+            )
+        topic = self._resources.topic(wanted.topic)
+        group = self._resources.group(wanted.group, wanted.peer)
+        if not topic.readable or not topic.read_queues:
+            raise ServiceError(Reason.FORBIDDEN, f"topic {shown(topic.name)} must not be read")
+        if not group.consume_enabled:
+            raise ServiceError(Reason.FORBIDDEN, f"consumer group {shown(group.name)} must not consume")
+        if wanted.batch_size <= 0:
+            raise ServiceError(
+                Reason.BAD_REQUEST,
+                f"batch size {wanted.batch_size} is not positive; ask for 1 to {MAX_BATCH}",
+            )
+        auto_renew = wanted.invisible_ms is None
+        if wanted.tags.doubtful:
+            self._warnings.look(wanted.tags, group.name, topic.name, wanted.peer)
+        known = auto_renew and self._clients.own(wanted.client_id, wanted.peer) is not None
+        return Poll(
+            group,
+            topic,
+            wanted.tags,
+            min(wanted.batch_size, MAX_BATCH),
+            self._invisible_ms(wanted),
+            auto_renew,
+            wanted.client_id,
+            wanted.attempt_id[:128],
+            min(self._polling_s(wanted), self._longest_wait_s),
+            writer,
+            wanted.peer,
+            address_of(wanted.peer) if known else "",
+        )
+
+    def _invisible_ms(self, wanted: Wanted) -> int:
+        if wanted.invisible_ms is None:
+            return RENEWED_MS
+        least, most = self._proxy.min_invisible_time_mills_for_recv, self._proxy.max_invisible_time_mills
+        return check_invisible_ms(wanted.invisible_ms, least, most)
+
+    def _polling_s(self, wanted: Wanted) -> float:
+        """How long to wait for a message, s: within the proxy's limits and the call's deadline."""
+        shortest = self._proxy.grpc_client_consumer_min_long_polling_timeout_millis / 1000
+        longest = self._proxy.grpc_client_consumer_max_long_polling_timeout_millis / 1000
+        remaining = wanted.remaining_s
+        if wanted.polling_ms is not None:
+            asked = wanted.polling_ms / 1000
+            if asked < 0:
+                raise ServiceError(
+                    Reason.ILLEGAL_POLLING_TIME, f"the polling timeout of {asked:g} s is negative"
+                )
+        elif remaining is not None:
+            asked = remaining - (wanted.request_timeout_ms or _REQUEST_TIMEOUT_MS) / 2000
+        else:
+            asked = longest
+        wait_s = min(max(asked, shortest), longest)
+        if remaining is None or wait_s <= remaining - _SLACK_S:
+            return wait_s
+        if remaining < shortest - _SLACK_S:
+            raise ServiceError(
+                Reason.ILLEGAL_POLLING_TIME,
+                f"the deadline leaves {remaining:.1f} s, long polling needs at least {shortest:g} s",
+            )
+        return remaining - _SLACK_S

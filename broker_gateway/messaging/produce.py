@@ -1,0 +1,280 @@
+"""Producing: batches of messages become records of the commit log.
+
+All messages of a batch go to one queue of their topic, in order. What the calls of one turn of the event loop bring is
+appended in one go. With SYNC_FLUSH the outcomes wait for the group commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.journal.minute_stats import MinuteStatistics
+from broker_gateway.messaging.admission import Lane
+from broker_gateway.messaging.checks import shown
+from broker_gateway.messaging.outcome import OK, Outcome, Reason, ServiceError, outcome_of
+from broker_gateway.messaging.resources import Resources
+from broker_gateway.metadata.catalog import WRITE, Topic
+from broker_gateway.observability.metrics import Metrics
+from broker_gateway.runtime.clock import monotonic_s
+from broker_gateway.runtime.turn import Stage, Turn
+from store.columns import PendingColumns
+from store.errors import RecordTooLargeError, StoreError, StoreReadOnlyError
+from store.log.record import PendingRecord
+from store.message_store import FlushMode, MessageStore
+
+log = structlog.get_logger(__name__)
+_BUSY_S = 0.05
+"""How long sends are refused after an append that hung: those that queued meanwhile have been read by then."""
+_TURN_BYTES = 8 << 20
+"""Of bodies; a turn that brings more is appended in several goes."""
+_TURN_S = 0.02
+"""A turn that reads for longer is appended in several goes too: what was read first must not wait for all of it."""
+
+
+@dataclass(slots=True, eq=False)
+class PendingBatch:
+    """The messages of a call, checked, for one queue; an edge says in `finish` what became of them.
+
+    `size` is the bytes of their bodies, `offsets` their queue offsets once appended. `read_at`: when the call was there
+    whole, by `clock.monotonic_s`.
+    """
+
+    topic: str
+    records: list[PendingRecord] | PendingColumns
+    size: int
+    read_at: float = 0.0
+    offsets: Sequence[int] = ()
+
+    def finish(self, outcome: Outcome) -> None:
+        """The call is over: OK, or why not. Called once."""
+        raise NotImplementedError
+
+
+class Producer:
+    """Appends messages of producers."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        store: MessageStore,
+        resources: Resources,
+        turn: Turn,
+        metrics: Metrics,
+        minutes: MinuteStatistics,
+        lane: Lane,
+    ) -> None:
+        self._store = store
+        self._resources = resources
+        self._ends = turn
+        self._metrics = metrics
+        self._minutes = minutes
+        self._sync = config.store.flush_disk_type is FlushMode.SYNC_FLUSH
+        self.lane = lane
+        """What sends count in."""
+        self._next_queue = itertools.count()
+        self._turn: list[PendingBatch] = []
+        self._turn_bytes = 0
+        self._busy = False
+        self.configure(config)
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs."""
+        self._sync_timeout_s = config.store.sync_flush_timeout / 1000
+        self._busy_limit_s = config.store.os_page_cache_busy_time_out_mills / 1000
+        self._accept_from_ms = config.broker.start_accept_send_request_time_stamp
+        permission = config.broker.broker_permission
+        self._forbidden = (
+            None
+            if permission & WRITE
+            else f"the broker takes no messages now (brokerPermission={permission}); send to another"
+        )
+
+    def load_compiled(self) -> None:
+        """Loads what appends columns. To be called on a thread."""
+        self._store.load_compiled()
+
+    def check(self, peer: str, now_ms: int) -> None:
+        """Raises ServiceError when no message of `peer` (`host:port`) is taken now."""
+        if self.lane.under_way >= self.lane.free:
+            self.lane.check_room(peer)
+        if self._forbidden is not None:
+            raise ServiceError(Reason.FORBIDDEN, self._forbidden)
+        if self._busy:
+            raise ServiceError(
+                Reason.TOO_MANY_REQUESTS,
+                f"the broker is busy: an append took more than {self._busy_limit_s:g} s "
+                "(osPageCacheBusyTimeOutMills); try again",
+            )
+        refusal = self._store.refusal
+        if refusal is not None:
+            raise ServiceError(Reason.INTERNAL_SERVER_ERROR, refusal)
+        if now_ms < self._accept_from_ms:
+            raise ServiceError(
+                Reason.INTERNAL_SERVER_ERROR,
+                f"the broker takes messages from {self._accept_from_ms} ms on (startAcceptSendRequestTimeStamp)",
+            )
+
+    def topic(self, name: str) -> Topic:
+        """The topic; created if it may be. ILLEGAL_TOPIC, TOPIC_NOT_FOUND, TOO_MANY_REQUESTS."""
+        return self._resources.topic(name)
+
+    def queue(self, topic: Topic) -> int:
+        """The queue that the next batch goes to. FORBIDDEN."""
+        if not topic.writable or not topic.write_queues:
+            raise ServiceError(Reason.FORBIDDEN, f"topic {shown(topic.name)} must not be written to")
+        return next(self._next_queue) % topic.write_queues
+
+    def failed(self, topic: str, messages: int) -> None:
+        """Counts messages that were not taken."""
+        self._metrics.send_failed(topic)
+        self._minutes.count(topic, "", messages, 0, None, failed=True)
+
+    def produce(self, batch: PendingBatch) -> None:
+        """Has a batch appended with what else comes in this turn of the event loop."""
+        batch.read_at = monotonic_s()
+        if not self._turn:
+            self._ends.add(Stage.APPEND, partial(self._end_turn, self._turn))
+        self._turn.append(batch)
+        self._turn_bytes += batch.size
+        if self._turn_bytes > _TURN_BYTES or batch.read_at - self._turn[0].read_at > _TURN_S:
+            self._end_turn(self._turn)
+
+    def _end_turn(self, turn: list[PendingBatch]) -> None:
+        """Appends what the calls of a turn brought and finishes them."""
+        if turn is not self._turn or not turn:
+            return  # it grew so large that it was ended already
+        self._turn, self._turn_bytes = [], 0
+        began = turn[0].read_at  # the others were read later
+        late = self.lane.late(began)
+        if late is not None:
+            turn = self._in_time(turn, late)
+        stored = self._append(turn) if len(turn) == 1 else self._append_kinds(turn)
+        if not stored:
+            return
+        if self._sync:
+            self._finish_flushed(stored, began)
+        else:
+            self._finish(stored, OK, monotonic_s() - began)
+
+    def _append_kinds(self, turn: list[PendingBatch]) -> list[PendingBatch]:
+        """`_append` for batches of any kind."""
+        stored = []
+        for kind in (PendingColumns, list):
+            batches = [batch for batch in turn if type(batch.records) is kind]
+            if batches:
+                stored += self._append(batches)
+        return stored
+
+    def _in_time(self, turn: list[PendingBatch], late: ServiceError | None) -> list[PendingBatch]:
+        """Those batches that have not waited too long; the others, the first because of `late`, are finished."""
+        refused = 0
+        while late is not None:
+            batch = turn[refused]
+            batch.finish(late.outcome)
+            self.failed(batch.topic, len(batch.records))
+            refused += 1
+            late = self.lane.late(turn[refused].read_at) if refused < len(turn) else None
+        return turn[refused:]
+
+    def _append(self, batches: list[PendingBatch]) -> list[PendingBatch]:
+        """Those batches whose messages are in the log; the others are finished. All are of one kind.
+
+        An error that one brings is that one's: the others are appended without it.
+        """
+        began, end = time.monotonic(), self._store.max_offset
+        try:
+            self._put(batches)
+        except Exception as error:
+            everyones = isinstance(error, (StoreReadOnlyError, OSError)) or self._store.max_offset != end
+            if len(batches) > 1 and not everyones:
+                middle = len(batches) // 2
+                return self._append(batches[:middle]) + self._append(batches[middle:])
+            if not isinstance(error, (StoreError, OSError)):
+                log.exception("an append failed", topics=sorted({batch.topic for batch in batches}))
+            for batch in batches:
+                batch.finish(_refused(batch.topic, error))
+                self.failed(batch.topic, len(batch.records))
+            return []
+        if time.monotonic() - began > self._busy_limit_s:
+            self._held_up()
+        return batches
+
+    def _put(self, batches: list[PendingBatch]) -> None:
+        """Appends all batches or none and sets their offsets."""
+        if isinstance(batches[0].records, PendingColumns):
+            columns = [each.records for each in batches if isinstance(each.records, PendingColumns)]
+            for batch, first in zip(batches, self._store.append_columns(columns), strict=True):
+                batch.offsets = range(first, first + len(batch.records))
+            return
+        records = [record for each in batches if isinstance(each.records, list) for record in each.records]
+        offsets = [each.queue_offset for each in self._store.append(records)]
+        position = 0
+        for batch in batches:
+            end = position + len(batch.records)
+            batch.offsets = offsets[position:end]
+            position = end
+
+    def _held_up(self) -> None:
+        """Sends that waited while an append hung are refused, so that their callers go elsewhere at once."""
+        if not self._busy:
+            self._busy = True
+            asyncio.get_running_loop().call_later(_BUSY_S, self._recovered)
+
+    def _recovered(self) -> None:
+        self._busy = False
+
+    def _finish_flushed(self, stored: list[PendingBatch], began: float) -> None:
+        """Finishes when all of it is on disk, or with MASTER_PERSISTENCE_TIMEOUT."""
+        loop = asyncio.get_running_loop()
+
+        def finish(outcome: Outcome) -> None:
+            timer.cancel()
+            if stored:
+                self._finish(stored, outcome, monotonic_s() - began)
+                stored.clear()
+
+        def from_flusher(error: BaseException | None) -> None:
+            outcome = OK
+            if error is not None:
+                outcome = Outcome(Reason.MASTER_PERSISTENCE_TIMEOUT, f"the log could not be flushed: {error}")
+            loop.call_soon_threadsafe(finish, outcome)
+
+        late = Outcome(
+            Reason.MASTER_PERSISTENCE_TIMEOUT,
+            f"not on disk after {self._sync_timeout_s:g} s (syncFlushTimeout); it may be later",
+        )
+        timer = loop.call_later(self._sync_timeout_s, finish, late)
+        try:
+            self._store.wait_flushed(self._store.max_offset, from_flusher)
+        except Exception as error:
+            log.exception("a flush could not be asked for")
+            from_flusher(error)
+
+    def _finish(self, batches: list[PendingBatch], outcome: Outcome, seconds: float) -> None:
+        counted: dict[str, list[int]] = {}
+        for batch in batches:
+            sums = counted.setdefault(batch.topic, [0, 0, 0])
+            sums[0] += 1
+            sums[1] += len(batch.records)
+            sums[2] += batch.size
+            batch.finish(outcome)
+        for topic, (count, messages, size) in counted.items():
+            self._metrics.sent(topic, count, messages, size, seconds)
+            self._minutes.count(topic, "", messages, size, seconds, calls=count, failed=outcome is not OK)
+
+
+def _refused(topic: str, error: Exception) -> Outcome:
+    """Why the store did not take messages, or cannot hand them out."""
+    if isinstance(error, RecordTooLargeError):
+        return Outcome(Reason.MESSAGE_BODY_TOO_LARGE, str(error))
+    if isinstance(error, StoreReadOnlyError) or not isinstance(error, (StoreError, OSError)):
+        return outcome_of(error)
+    return Outcome(Reason.INTERNAL_SERVER_ERROR, f"the message for {shown(topic)} was not stored: {error}")

@@ -1,0 +1,120 @@
+"""What becomes of messages whose invisible time is over: renewed, delivered again, or dead letters.
+
+A look does so much of it (`_A_SWEEP`) and goes on in the next turn, so that others are served in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from broker_gateway.delivery.handles import new_delivery_id
+from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey, Status
+from broker_gateway.delivery.retry_topics import subscribed_topic
+from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.delivery.wakeups import Wakeups
+from broker_gateway.messaging.clients import ClientRegistry
+from broker_gateway.messaging.dead_letters import DeadLetterMover
+from broker_gateway.metadata.catalog import Catalog, Group
+from broker_gateway.runtime.clock import now_ms
+
+RENEWED_MS = 60_000
+"""Invisible time of a message whose client renews it by staying alive (`auto_renew`)."""
+RENEW_AT_MOST_MS = 3 * 3_600_000
+"""No renewal beyond this after the delivery, as in the real proxy."""
+
+
+_A_SWEEP = 512
+"""Messages that a look handles."""
+_A_MOVE = 16
+"""A dead letter counts as so many: it is read and appended."""
+_A_WALK = 20_000
+"""Messages in flight that are looked at before others get a turn."""
+
+
+class Redelivery:
+    """Looks after due messages, whether anybody receives or not. `later` runs something in the next turn."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        deliveries: DeliveryTable,
+        clients: ClientRegistry,
+        mover: DeadLetterMover,
+        wakeups: Wakeups[Any],
+        later: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._catalog = catalog
+        self._deliveries = deliveries
+        self._clients = clients
+        self._mover = mover
+        self._wakeups = wakeups
+        self._later = later
+        self._goes_on = False
+
+    def sweep_due(self) -> None:
+        """Handles what is due, in every queue, and wakes those who wait for it."""
+        now, left = now_ms(), _A_SWEEP
+        while left > 0 and (state := self._deliveries.pop_due(now)) is not None:
+            try:
+                left -= self._sweep(state, now, left)
+            finally:
+                self._deliveries.schedule(state)
+            self._wakeups.due(subscribed_topic(state.key), state.key.group)
+        due = self._deliveries.next_due_ms()
+        if due is not None and due <= now and not self._goes_on:
+            self._goes_on = True
+            self._later(self._go_on)
+
+    def _go_on(self) -> None:
+        self._goes_on = False
+        self.sweep_due()
+
+    def _sweep(self, state: QueueDelivery, now: int, most: int) -> int:
+        """Handles due messages of one queue; returns how many that counts as."""
+        group = self._catalog.group(state.key.group) or Group(state.key.group)
+        done = 1
+        while done < most and (message := state.due(now)) is not None:
+            done += self._handle(state, message, group, now)
+        return done
+
+    def _handle(self, state: QueueDelivery, message: InFlight, group: Group, now: int) -> int:
+        if (
+            message.auto_renew
+            and now - message.delivered_ms < RENEW_AT_MOST_MS
+            and self._clients.alive(message.client_id, message.host)
+        ):
+            state.postpone(message, now + RENEWED_MS)
+        elif message.attempt >= group.max_attempts:
+            reason = f"not acknowledged after {message.attempt} delivery attempts"
+            wait_ms = self._mover.move(state, message, reason)
+            if wait_ms is not None:
+                state.withhold(message, now + wait_ms, new_delivery_id())
+            return _A_MOVE
+        else:
+            state.wake(message, now)
+        return 1
+
+    def release(self, client_id: str, group: str) -> None:
+        """Ends the renewal of a client that left: its messages are due now. Those of its id that live keep theirs."""
+        self._release(client_id, self._deliveries.keys_of_group(group))
+
+    def _release(self, client_id: str, keys: list[QueueKey]) -> None:
+        now, left = now_ms(), _A_WALK
+        while keys and left > 0:
+            state = self._deliveries.known(keys.pop())
+            if state is None:
+                continue
+            left -= 1 + len(state.in_flight)
+            for message in list(state.in_flight.values()):
+                if (
+                    message.auto_renew
+                    and message.client_id == client_id
+                    and not self._clients.alive(client_id, message.host)
+                ):
+                    message.auto_renew = False
+                    if message.status == Status.INVISIBLE:
+                        state.postpone(message, now)
+        if keys:
+            self._later(partial(self._release, client_id, keys))

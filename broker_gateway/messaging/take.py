@@ -1,0 +1,499 @@
+"""Takes messages for receives: due ones first, then new ones, from any readable queue of the topic on this broker, as
+the original's pop does, after the retry topics that a real broker left for the group.
+
+Of each queue: plan, read, have the journal note it, commit (`delivery/queue_delivery.py`). A queue that fails has
+changed nothing, and others are served. A look ends after so much work (`_LOOK`), wherever it is; the next one goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from broker_gateway.delivery.handles import encode_handle, new_delivery_id
+from broker_gateway.delivery.queue_delivery import InFlight, Plan, QueueDelivery, QueueKey, Status
+from broker_gateway.delivery.retry_topics import RetryQueues, handle_queue
+from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.delivery.tag_filter import EVERYTHING
+from broker_gateway.delivery.wakeups import Wakeups
+from broker_gateway.journal.journal import Journal
+from broker_gateway.messaging.poll import RECEIVE_BYTES, Poll
+from broker_gateway.messaging.redelivery import Redelivery
+from broker_gateway.messaging.resources import Resources
+from broker_gateway.messaging.stored_message import StoredMessage
+from broker_gateway.observability.metrics import Metrics
+from broker_gateway.runtime.clock import now_ms
+from broker_gateway.runtime.seldom import Seldom
+from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
+from store.errors import (
+    OffsetOutOfRangeError,
+    RecordError,
+    StoreDamagedError,
+    StoreError,
+    StoreReadOnlyError,
+)
+from store.message_store import MessageStore
+
+log = structlog.get_logger(__name__)
+Array = NDArray[Any]
+
+_SCAN_ENTRIES = 4096
+_LOOK = 8 * _SCAN_ENTRIES
+"""Queue entries that a look goes through. What else it does counts as so many entries:"""
+_A_QUEUE = 512
+_A_SKIP = 64
+_BYTES_AN_ENTRY = 128
+"""Of a message that is read and then passed over."""
+_SKIPS_A_PLAN = 512
+"""Their events fit one record of the journal with those of the messages."""
+_ATTEMPTS_KEPT = 20_000
+
+
+class Taker:
+    """Fills polls, and takes back what nobody is there to get."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        resources: Resources,
+        deliveries: DeliveryTable,
+        redelivery: Redelivery,
+        journal: Journal,
+        wakeups: Wakeups[Poll],
+        metrics: Metrics,
+    ) -> None:
+        self._store = store
+        self._resources = resources
+        self._deliveries = deliveries
+        self._redelivery = redelivery
+        self._journal = journal
+        self._wakeups = wakeups
+        self._metrics = metrics
+        self.max_in_flight = 0
+        """Of a group on a queue."""
+        self._turn = itertools.count()
+        self._retry_queues: RetryQueues | None = None
+        self._failing: set[QueueKey] = set()
+        self._unread = Seldom("messages")
+        self._attempts: OrderedDict[
+            tuple[str, str, str], tuple[str, list[tuple[QueueDelivery, InFlight]]]
+        ] = OrderedDict()
+
+    def take(self, poll: Poll) -> bool:
+        """A look for up to a batch of messages; whether there are any. Without, `poll.left` says whether it goes on.
+
+        Raises what a queue failed with when no queue had anything, ServiceError when the group may not begin on so many.
+        """
+        began = time.perf_counter()
+        try:
+            self._look(poll)
+        finally:
+            self._metrics.looked(time.perf_counter() - began)
+        if poll.messages:
+            poll.left.clear()
+            return True
+        if not poll.left and poll.failed is not None:
+            raise poll.failed
+        return False
+
+    def missed(self, poll: Poll) -> bool:
+        """Whether something was offered since the look began that ended with nothing."""
+        return poll.seen != self._offers(poll, self._retries(poll))
+
+    def _offers(self, poll: Poll, retries: Sequence[QueueKey]) -> int:
+        offers, topic = self._deliveries.offers.last, poll.topic.name
+        return offers(topic) + sum(map(offers, {key.topic for key in retries})) if retries else offers(topic)
+
+    def _retries(self, poll: Poll) -> Sequence[QueueKey]:
+        if self._retry_queues is None:  # the journal is replayed by now
+            self._retry_queues = RetryQueues(self._store.index.queues())
+        return self._retry_queues.of(poll.group.name, poll.topic.name)
+
+    def _look(self, poll: Poll) -> None:
+        now = now_ms()
+        due = self._deliveries.next_due_ms()
+        if due is not None and due <= now:
+            self._redelivery.sweep_due()
+        if not poll.left:
+            poll.failed = None
+            poll.left = self._queues(poll)
+            poll.delivery_id = new_delivery_id()
+        look = _Look(poll, now)
+        while poll.left and look.work > 0 and not poll.full:
+            each = poll.left[-1]
+            key = each if isinstance(each, QueueKey) else QueueKey(poll.group.name, poll.topic.name, each)
+            done = True
+            try:
+                done = self._take_from(look, key)
+                self._failing.discard(key)
+            except Exception as error:
+                if key not in self._failing and not isinstance(error, StoreDamagedError):  # the store told it
+                    self._failing.add(key)
+                    log.error("a queue cannot be received from", **key._asdict(), exc_info=error)
+                poll.failed = poll.failed or error
+            if done:
+                poll.left.pop()
+
+    def _queues(self, poll: Poll) -> list[int | QueueKey]:
+        """Where there may be something, what comes first last; it begins with another queue each time."""
+        resources = self._resources
+        poll.topic = resources.catalog.topic(poll.topic.name) or poll.topic  # it may have more queues by now
+        queues = poll.topic.read_queues
+        if poll.group.first_used_by:
+            more = queues - self._deliveries.queues_of(poll.group.name, poll.topic.name)
+            if more > 0:
+                resources.check_queues(poll.group, more)
+        offered = self._deliveries.offers.to(poll.group.name, poll.topic.name, queues)
+        found: list[int | QueueKey] = [queue_id for queue_id in offered if queue_id < queues]
+        if len(found) > 1:
+            first = next(self._turn) % len(found)
+            found = found[first:] + found[:first]
+        retries = self._retries(poll)
+        if retries:
+            found += [key for key in retries if key.queue_id in self._offered(key)]
+        poll.seen = self._offers(poll, retries)
+        return found
+
+    def _offered(self, key: QueueKey) -> set[int]:
+        """The ids of the queues of a retry topic where the group may find something."""
+        assert self._retry_queues is not None
+        return self._deliveries.offers.to(key.group, key.topic, self._retry_queues.count(key.topic))
+
+    def _take_from(self, look: _Look, key: QueueKey) -> bool:
+        """Takes what the rest of the batch holds from one queue; False when the look ends before the queue does."""
+        poll, now, index = look.poll, look.now, self._store.index
+        state = self._deliveries.queue(key)
+        floor = index.min_offset(key.topic, key.queue_id)
+        plan = state.plan(now, poll.batch_size - len(poll.messages), self.max_in_flight, floor, poll.tags)
+        look.begin(key)
+        if plan.again:
+            self._read_again(look, plan)
+        done = self._read_new(look, plan)
+        if plan.delivered or plan.skipped or plan.moved or state.journaled_committed < 0:
+            self._note(poll, state, plan, now)
+            state.commit(plan)
+            if plan.delivered:
+                poll.messages += look.messages
+                poll.body_bytes += look.body_bytes
+                poll.taken += [(state, message) for message in plan.delivered]
+        if done and state.position >= index.max_offset(key.topic, key.queue_id) and state.quiet(now):
+            self._deliveries.offers.nothing_left(key)
+        return done
+
+    def _read_again(self, look: _Look, plan: Plan) -> None:
+        """Reads what may be delivered again."""
+        _, topic, queue_id = look.key
+        for message in plan.again:
+            if look.body_bytes >= look.most_bytes:
+                return
+            offset = message.queue_offset
+            physical, sizes, codes = self._store.index.entries(topic, queue_id, offset, 1)
+            stored = self._read(int(physical[0]), int(sizes[0])) if len(physical) else None
+            if stored is None:
+                plan.skipped.append(message)
+            elif message.status == Status.READY or look.poll.tags.matches(stored.properties.get("TAGS")):
+                code = int(codes[0])  # the message has none after a restart
+                made = look.deliver(stored, offset, message.attempt + 1, code)
+                plan.redeliver(message, made)
+
+    def _read_new(self, look: _Look, plan: Plan) -> bool:
+        """Reads new messages; False when the look ends before the queue does."""
+        _, topic, queue_id = look.key
+        tags = EVERYTHING if look.retry else look.poll.tags
+        room = look.room(plan)
+        usual = not look.retry
+        while room > 0:
+            if look.work <= 0:
+                return False
+            start = plan.cursor
+            count = room if tags.everything else _SCAN_ENTRIES
+            places, sizes, codes = self._store.index.entries(topic, queue_id, start, count)
+            found = len(places)
+            look.work -= found
+            offsets = np.arange(start, start + found)
+            if not tags.everything:
+                wanted = np.flatnonzero(tags.mask(codes) | (sizes == 0))
+                offsets, places, sizes, codes = offsets[wanted], places[wanted], sizes[wanted], codes[wanted]
+            at = 0
+            while at < len(offsets):
+                if look.work <= 0:
+                    return False
+                part, before = slice(at, at + room), len(plan.delivered)
+                read = 0
+                if usual:
+                    read = self._read_usual(look, plan, offsets[part], places[part], sizes[part], codes[part])
+                if not read:
+                    usual, read = False, 1
+                    self._read_one(look, plan, *(int(each[at]) for each in (offsets, places, sizes, codes)))
+                at += read
+                delivered = len(plan.delivered) - before
+                room -= delivered
+                if room == 0 or look.body_bytes >= look.most_bytes:
+                    return True
+                if not usual and not delivered and len(plan.skipped) >= _SKIPS_A_PLAN:
+                    return False
+            plan.cursor = start + found
+            if found < count:
+                return True
+        return True
+
+    def _read_usual(
+        self, look: _Look, plan: Plan, offsets: Array, places: Array, sizes: Array, codes: Array
+    ) -> int:
+        """Reads new messages that the shortcut takes, up to one that it does not; how many were read.
+
+        One that the filter passes over counts too. All arrays are of one length, of entries of the queue.
+        """
+        if not len(places):
+            return 0
+        poll, first = look.poll, int(places[0])
+        try:
+            data = self._store.read(first, int(places[-1] + sizes[-1]) - first)
+        except OffsetOutOfRangeError:  # not all in one segment
+            return 0
+        room = look.most_bytes - look.body_bytes
+        handle = look.handle_queue, poll.delivery_id
+        made = poll.writer.usual(
+            data,
+            places - first,
+            sizes,
+            offsets,
+            room,
+            poll.topic.name,
+            handle,
+            poll.invisible_ms,
+            None if poll.tags.everything else poll.tags.matches,
+        )
+        delivered = plan.delivered
+        for each, offset, code, size in zip(
+            made, offsets.tolist(), codes.tolist(), sizes.tolist(), strict=False
+        ):
+            if each is None:
+                look.passed_over(size)
+            else:
+                delivered.append(look.add(each.written, each.body_length, each.message_id, offset, 1, code))
+        if made:
+            plan.cursor = int(offsets[len(made) - 1]) + 1
+        return len(made)
+
+    def _read_one(self, look: _Look, plan: Plan, offset: int, physical: int, size: int, code: int) -> None:
+        """Reads a new message, which is delivered, skipped, or passed over by the filter."""
+        plan.cursor = offset + 1
+        poll, attempt = look.poll, 1
+        stored = self._read(physical, size)
+        if stored is None:
+            look.work -= _A_SKIP
+            plan.skipped.append(InFlight(offset, 1, look.now, poll.delivery_id, "", poll.client_id))
+            return
+        if look.retry:  # that a real broker made
+            attempt += self._store.record(physical, size).reconsume_times
+        if attempt == 1 and not poll.tags.matches(stored.properties.get("TAGS")):
+            look.passed_over(size)
+            return
+        plan.delivered.append(look.deliver(stored, offset, attempt, code))
+
+    def _read(self, physical: int, size: int) -> StoredMessage | None:
+        """A message of the log; None when there is none to be read."""
+        if not size:
+            return None
+        try:
+            return StoredMessage(self._store.read(physical, size))
+        except (RecordError, OffsetOutOfRangeError) as error:
+            self._unread.happened(
+                log.error,
+                "messages that cannot be read are passed over; `lakebroker store verify` finds what is damaged",
+                physical_offset=physical,
+                error=str(error),
+            )
+            return None
+
+    def _note(self, poll: Poll, state: QueueDelivery, plan: Plan, now: int) -> None:
+        """Has the journal note what the plan does, in one record. Raises StoreError, OSError."""
+        journal = self._journal
+        expired = [each for each in plan.replaced if not each.given_back] if plan.replaced else []
+        try:  # noqa: SIM105 - a context manager would cost as much as all of this
+            journal.make_room(len(expired) + len(plan.skipped) + len(plan.delivered) + 1)
+        except StoreReadOnlyError:  # what is there can still be had: a start delivers it again
+            pass
+        if expired:
+            journal.events(state, events.EXPIRED, expired, timestamp_ms=now)
+        if plan.skipped:
+            journal.events(state, events.SKIPPED, plan.skipped, client_id=poll.client_id, timestamp_ms=now)
+        if plan.delivered:
+            journal.events(
+                state,
+                events.DELIVERED,
+                plan.delivered,
+                client_id=poll.client_id,
+                delivery_id=poll.delivery_id,
+                invisible_until_ms=now + poll.invisible_ms,
+                timestamp_ms=now,
+            )
+        elif not plan.skipped:
+            journal.moved(state)
+
+    # ----- repeated, and given back -----
+
+    def repeat(self, poll: Poll) -> bool:
+        """Answers a repeated attempt with what it took the first time and still holds; nothing of it is given back."""
+        if not poll.attempt_id:
+            return False
+        known = self._attempts.get((poll.client_id, poll.group.name, poll.topic.name))
+        if known is None or known[0] != poll.attempt_id:
+            return False
+        now = now_ms()
+        for state, message in known[1]:
+            if not state.holds(message) or message.invisible_until_ms <= now:
+                continue
+            _, topic, queue_id = state.key
+            physical, sizes, _ = self._store.index.entries(topic, queue_id, message.queue_offset, 1)
+            stored = self._read(int(physical[0]), int(sizes[0])) if len(physical) else None
+            if stored is not None:
+                handle = encode_handle(handle_queue(state.key), message.queue_offset, message.delivery_id)
+                left_ms = message.invisible_until_ms - now
+                written = poll.writer.message(stored, poll.topic.name, handle, message.attempt, left_ms)
+                poll.messages.append(written)
+                poll.body_bytes += stored.body_length
+        return bool(poll.messages)
+
+    def remember(self, poll: Poll) -> None:
+        """What an attempt took, in case it is repeated."""
+        if not poll.attempt_id or not poll.taken:
+            return
+        key = (poll.client_id, poll.group.name, poll.topic.name)
+        self._attempts[key] = (poll.attempt_id, poll.taken)
+        self._attempts.move_to_end(key)
+        if len(self._attempts) > _ATTEMPTS_KEPT:
+            self._attempts.popitem(last=False)
+
+    def give_back(self, poll: Poll) -> None:
+        """Makes what a call took available again, to receives with its filter, when nobody is there to get it."""
+        taken, poll.taken = poll.taken, []
+        by_state: dict[QueueKey, tuple[QueueDelivery, list[InFlight]]] = {}
+        for state, message in taken:
+            if state.holds(message):
+                by_state.setdefault(state.key, (state, []))[1].append(message)
+        for state, messages in by_state.values():
+            self._return(state, messages, poll.client_id)
+            self._deliveries.offers.came_back(state.key)
+        if by_state:
+            self._wakeups.due(poll.topic.name, poll.group.name)
+
+    def _return(self, state: QueueDelivery, messages: Sequence[InFlight], client_id: str) -> None:
+        """One that a client had seen before is due at once; of others, their filter decides as if they were new."""
+        now = now_ms()
+        for seen in (False, True):
+            some = [each for each in messages if (each.attempt > 1) == seen]
+            if some:
+                until = now if seen else some[0].invisible_until_ms
+                status = Status.INVISIBLE if seen else Status.RETURNED
+                changed = [_returned(each, until, status) for each in some]
+                with contextlib.suppress(
+                    StoreError, OSError
+                ):  # it is with the next snapshot, which is due then
+                    self._journal.events(
+                        state,
+                        events.NACKED,
+                        changed,
+                        client_id=client_id,
+                        delivery_id=changed[0].delivery_id,
+                        invisible_until_ms=until,
+                        timestamp_ms=now,
+                    )
+                for message, other in zip(some, changed, strict=True):
+                    state.replace(message, other)
+
+
+def _returned(message: InFlight, until_ms: int, status: Status) -> InFlight:
+    return replace(
+        message,
+        attempt=message.attempt - 1,
+        invisible_until_ms=until_ms,
+        auto_renew=False,
+        given_back=True,
+        status=status,
+    )
+
+
+class _Look:
+    """A look of a poll: how much more it may do, and what it found in the queue `begin` named."""
+
+    __slots__ = (
+        "body_bytes",
+        "handle_queue",
+        "key",
+        "messages",
+        "most_bytes",
+        "now",
+        "poll",
+        "retry",
+        "work",
+    )
+    key: QueueKey
+    handle_queue: int
+    retry: bool
+
+    def __init__(self, poll: Poll, now: int) -> None:
+        self.poll = poll
+        self.now = now
+        self.work = _LOOK
+        self.messages: list[bytes] = []
+        self.body_bytes = 0
+        self.most_bytes = RECEIVE_BYTES
+
+    def begin(self, key: QueueKey) -> None:
+        self.work -= _A_QUEUE
+        self.key = key
+        self.handle_queue = handle_queue(key)
+        self.retry = self.handle_queue != key.queue_id
+        self.most_bytes = RECEIVE_BYTES - self.poll.body_bytes
+        self.messages = []
+        self.body_bytes = 0
+
+    def room(self, plan: Plan) -> int:
+        """How many new messages may be taken from the queue."""
+        if self.body_bytes >= self.most_bytes:
+            return 0
+        left = self.poll.batch_size - len(self.poll.messages) - len(self.messages)
+        return min(left, plan.room)
+
+    def passed_over(self, size: int) -> None:
+        """A record of so many bytes was read that the filter does not want."""
+        self.work -= _A_SKIP + size // _BYTES_AN_ENTRY
+
+    def deliver(self, stored: StoredMessage, offset: int, attempt: int, tags_code: int) -> InFlight:
+        """Puts a message into what the reply will have."""
+        poll = self.poll
+        handle = encode_handle(self.handle_queue, offset, poll.delivery_id)
+        written = poll.writer.message(stored, poll.topic.name, handle, attempt, poll.invisible_ms)
+        return self.add(written, stored.body_length, stored.message_id, offset, attempt, tags_code)
+
+    def add(
+        self, written: bytes, body_length: int, message_id: str, offset: int, attempt: int, tags_code: int
+    ) -> InFlight:
+        """The same of one that is written already."""
+        poll = self.poll
+        self.messages.append(written)
+        self.body_bytes += body_length
+        return InFlight(
+            offset,
+            attempt,
+            self.now + poll.invisible_ms,
+            poll.delivery_id,
+            message_id,
+            poll.client_id,
+            poll.auto_renew,
+            False,
+            self.now,
+            tags_code,
+            host=poll.renewed_at,
+        )

@@ -1,1 +1,0 @@
-"""What each call does. No transport types: requests, a `CallContext`, replies."""

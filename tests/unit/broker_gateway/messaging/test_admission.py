@@ -1,0 +1,170 @@
+"""What is under way is bounded, and what waited too long is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from broker_gateway.api.grpc.guarded import Guarded
+from broker_gateway.api.remoting.lanes import admitted, lane_of
+from broker_gateway.config.gateway import GatewayConfig, load_config
+from broker_gateway.messaging.admission import Admission
+from broker_gateway.messaging.outcome import Reason, ServiceError
+from broker_gateway.remoting.codes import RequestCode, ResponseCode
+from broker_gateway.remoting.command import Command
+from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
+from broker_gateway.remoting.errors import RequestError
+from broker_gateway.runtime.reply import Reply
+from broker_gateway.runtime.turn import Stage, Turn
+from broker_gateway.transport.context import CallContext, RpcError
+
+
+def options(**given: str) -> GatewayConfig:
+    return load_config(None, given, {})[0]
+
+
+def hold_loop_up() -> None:
+    time.sleep(0.03)
+
+
+def test_replies_count_until_they_are_given_cancelled_or_abandoned() -> None:
+    lane = Admission(options(ackThreadPoolQueueCapacity="3"), Turn()).ack
+    given, cancelled, abandoned = (Reply[int](None, lane) for _ in range(3))
+    assert lane.under_way == 3
+    with pytest.raises(
+        ServiceError, match=r"3 ack calls are under way \(ackThreadPoolQueueCapacity=3\)"
+    ) as full:
+        lane.check("127.0.0.1:1")
+    assert full.value.reason is Reason.TOO_MANY_REQUESTS
+    given.set(1)
+    given.set(2)
+    assert lane.under_way == 2
+    lane.check("127.0.0.1:1")
+    cancelled.cancel()
+    cancelled.set(1)
+    heard: list[int] = []
+    abandoned = Reply(lambda: heard.append(1), lane)
+    abandoned.abandon()
+    assert heard == []
+    assert lane.under_way == 1
+    assert lane.refused == 1
+
+
+def test_every_kind_has_its_option() -> None:
+    admission = Admission(options(), Turn())
+    assert {lane.name: lane.capacity for lane in admission.lanes()} == {
+        "send": 10_000,
+        "pull": 100_000,
+        "ack": 100_000,
+        "query": 20_000,
+        "client manager": 1_000_000,
+        "consumer manager": 1_000_000,
+        "heartbeat": 50_000,
+        "end transaction": 100_000,
+        "admin broker": 10_000,
+        "load balance": 100_000,
+    }
+    assert {lane.wait_s for lane in admission.lanes()} == {0.0}, "not while the process starts"
+    admission.check_waiting()
+    assert {lane.name: lane.wait_s for lane in admission.lanes() if lane.wait_s} == {
+        "send": 0.2,
+        "pull": 5.0,
+        "ack": 3.0,
+        "heartbeat": 31.0,
+        "end transaction": 3.0,
+        "admin broker": 5.0,
+    }
+    admission.configure(options(brokerFastFailureEnable="false", sendThreadPoolQueueCapacity="7"))
+    assert {lane.wait_s for lane in admission.lanes()} == {0.0}
+    assert admission.send.capacity == 7
+
+
+def test_remoting_requests_have_the_lanes_of_the_originals_executors() -> None:
+    admission = Admission(options(), Turn())
+    expected = {
+        RequestCode.PULL_MESSAGE: "pull",
+        RequestCode.QUERY_MESSAGE: "query",
+        RequestCode.VIEW_MESSAGE_BY_ID: "query",
+        RequestCode.HEART_BEAT: "heartbeat",
+        RequestCode.UNREGISTER_CLIENT: "client manager",
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: "consumer manager",
+        RequestCode.UPDATE_CONSUMER_OFFSET: "consumer manager",
+        RequestCode.QUERY_CONSUMER_OFFSET: "consumer manager",
+        RequestCode.UPDATE_AND_CREATE_TOPIC: "admin broker",
+        RequestCode.GET_MAX_OFFSET: "admin broker",
+    }
+    assert {code: lane_of(admission, code).name for code in expected} == expected
+
+
+def test_a_remoting_request_given_up_before_it_began_is_not_under_way_any_more() -> None:
+    async def scenario() -> None:
+        lane = Admission(options(adminBrokerThreadPoolQueueCapacity="1"), Turn()).admin_broker
+        never = asyncio.Event()
+
+        async def serve(_: Connection, request: Command) -> Command:
+            await never.wait()
+            return request.reply()
+
+        processor = admitted(lane, serve)
+        connection = Connection(Processors(), ConnectionOptions())
+        first = processor(connection, Command(1))
+        assert isinstance(first, asyncio.Future)
+        assert lane.under_way == 1
+        with pytest.raises(RequestError, match="adminBrokerThreadPoolQueueCapacity=1") as full:
+            processor(connection, Command(1))
+        assert full.value.code == ResponseCode.SYSTEM_BUSY
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        assert lane.under_way == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_call_read_late_in_a_turn_is_refused_and_the_next_turn_takes_it() -> None:
+    async def scenario() -> None:
+        turn = Turn()
+        admission = Admission(options(waitTimeMillsInAckQueue="20", waitTimeMillsInPullQueue="60000"), turn)
+        admission.check_waiting()
+        turn.add(Stage.JOURNAL, lambda: None)
+        admission.ack.check("127.0.0.1:1")
+        hold_loop_up()
+        with pytest.raises(ServiceError, match=r"waited \d+ ms \(waitTimeMillsInAckQueue=20\)") as late:
+            admission.ack.check("127.0.0.1:1")
+        assert late.value.reason is Reason.TOO_MANY_REQUESTS
+        admission.pull.check("127.0.0.1:1")
+        await asyncio.sleep(0)
+        admission.ack.check("127.0.0.1:1")
+        hold_loop_up()
+        admission.ack.check("127.0.0.1:1")  # nothing of this turn was read before it
+
+    asyncio.run(scenario())
+
+
+def test_a_guarded_service_refuses_beyond_its_lane() -> None:
+    class Slow:
+        def __init__(self) -> None:
+            self.go = asyncio.Event()
+
+        async def PutTopic(self, request: str, context: Any) -> str:
+            await self.go.wait()
+            return request
+
+    async def scenario() -> None:
+        lane = Admission(options(adminBrokerThreadPoolQueueCapacity="1"), Turn()).admin_broker
+        service = Slow()
+        guarded = Guarded(service, lane)
+        context = CallContext({}, "127.0.0.1:1", None, ("127.0.0.1", 2))
+        first = asyncio.create_task(guarded.PutTopic("a", context))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        with pytest.raises(RpcError, match="adminBrokerThreadPoolQueueCapacity=1") as refused:
+            await guarded.PutTopic("b", context)
+        assert refused.value.code == "RESOURCE_EXHAUSTED"
+        service.go.set()
+        assert await first == "a"
+        assert await guarded.PutTopic("c", context) == "c"
+        assert lane.under_way == 0
+
+    asyncio.run(scenario())
