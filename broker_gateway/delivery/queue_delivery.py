@@ -28,7 +28,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from broker_gateway.delivery.tag_filter import EVERYTHING, TagFilter
+import numpy as np
+
+from broker_gateway.delivery.filters.message_filter import MessageFilter
+from broker_gateway.delivery.filters.tags import EVERYTHING
 
 _RETURNED_LOOKED_AT = 1024
 """Of returned messages, by one receive with a tag filter; the others are due at their time."""
@@ -210,19 +213,22 @@ class QueueDelivery:
 
     # ----- a receive -----
 
-    def plan(self, now_ms: int, count: int, most: int, floor: int = 0, tags: TagFilter = EVERYTHING) -> Plan:
+    def plan(
+        self, now_ms: int, count: int, most: int, floor: int = 0, wanted: MessageFilter = EVERYTHING
+    ) -> Plan:
         """What `count` messages may be: due ones, then new ones from `floor` on while `most` may be in flight."""
         again: Sequence[InFlight] = ()
         if self._ready:
             again = list(itertools.islice(self._ready.values(), count))
         if self._returned and len(again) < count:
-            again = [*again, *self._returned_to(tags, count - len(again))]
+            again = [*again, *self._returned_to(wanted, count - len(again))]
         start = self.position
         return Plan(start, max(start, floor), self.room(most), again)
 
-    def _returned_to(self, tags: TagFilter, count: int) -> list[InFlight]:
+    def _returned_to(self, wanted: MessageFilter, count: int) -> list[InFlight]:
         some = list(itertools.islice(self._returned.values(), _RETURNED_LOOKED_AT))
-        return [some[number] for number in tags.positions_of([each.tags_code for each in some])[:count]]
+        mask = wanted.mask(np.array([each.tags_code for each in some], dtype=np.int64))
+        return [some[number] for number in np.flatnonzero(mask)[:count].tolist()]
 
     def commit(self, plan: Plan) -> None:
         """Does what was planned. Raises DeliveryError when the state is not that of the plan any more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker_gateway.delivery.tag_filter import TagFilter
+from broker_gateway.delivery.filters.tags import TagFilter
 from broker_gateway.runtime.peer_log import PeerLog
 from broker_gateway.runtime.shares import host_of
 

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, Protocol
 from numpy.typing import NDArray
 
 from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.delivery.filters.message_filter import MessageFilter
+from broker_gateway.delivery.filters.tags import TagFilter
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
-from broker_gateway.delivery.tag_filter import TagFilter
 from broker_gateway.messaging.checks import check_invisible_ms, shown
 from broker_gateway.messaging.clients import ClientRegistry
 from broker_gateway.messaging.filter_warnings import FilterWarnings
@@ -82,7 +83,7 @@ class Wanted:
 
     topic: str
     group: str
-    tags: TagFilter
+    filter: MessageFilter
     batch_size: int
     invisible_ms: int | None
     client_id: str
@@ -104,7 +105,7 @@ class Poll:
 
     group: Group
     topic: Topic
-    tags: TagFilter
+    filter: MessageFilter
     batch_size: int
     invisible_ms: int
     auto_renew: bool
@@ -168,13 +169,13 @@ class Polls:
                 f"batch size {wanted.batch_size} is not positive; ask for 1 to {MAX_BATCH}",
             )
         auto_renew = wanted.invisible_ms is None
-        if wanted.tags.doubtful:
-            self._warnings.look(wanted.tags, group.name, topic.name, wanted.peer)
+        if isinstance(wanted.filter, TagFilter) and wanted.filter.doubtful:
+            self._warnings.look(wanted.filter, group.name, topic.name, wanted.peer)
         known = auto_renew and self._clients.own(wanted.client_id, wanted.peer) is not None
         return Poll(
             group,
             topic,
-            wanted.tags,
+            wanted.filter,
             min(wanted.batch_size, MAX_BATCH),
             self._invisible_ms(wanted),
             auto_renew,

@@ -19,11 +19,11 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from broker_gateway.delivery.filters.tags import EVERYTHING
 from broker_gateway.delivery.handles import encode_handle, new_delivery_id
 from broker_gateway.delivery.queue_delivery import InFlight, Plan, QueueDelivery, QueueKey, Status
 from broker_gateway.delivery.retry_topics import RetryQueues, handle_queue
 from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.delivery.tag_filter import EVERYTHING
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.journal import Journal
 from broker_gateway.messaging.poll import RECEIVE_BYTES, Poll
@@ -173,7 +173,7 @@ class Taker:
         poll, now, index = look.poll, look.now, self._store.index
         state = self._deliveries.queue(key)
         floor = index.min_offset(key.topic, key.queue_id)
-        plan = state.plan(now, poll.batch_size - len(poll.messages), self.max_in_flight, floor, poll.tags)
+        plan = state.plan(now, poll.batch_size - len(poll.messages), self.max_in_flight, floor, poll.filter)
         look.begin(key)
         if plan.again:
             self._read_again(look, plan)
@@ -200,7 +200,7 @@ class Taker:
             stored = self._read(int(physical[0]), int(sizes[0])) if len(physical) else None
             if stored is None:
                 plan.skipped.append(message)
-            elif message.status == Status.READY or look.poll.tags.matches(stored.properties.get("TAGS")):
+            elif message.status == Status.READY or look.poll.filter.wants(stored.properties):
                 code = int(codes[0])  # the message has none after a restart
                 made = look.deliver(stored, offset, message.attempt + 1, code)
                 plan.redeliver(message, made)
@@ -208,21 +208,21 @@ class Taker:
     def _read_new(self, look: _Look, plan: Plan) -> bool:
         """Reads new messages; False when the look ends before the queue does."""
         _, topic, queue_id = look.key
-        tags = EVERYTHING if look.retry else look.poll.tags
+        wanted = EVERYTHING if look.retry else look.poll.filter
         room = look.room(plan)
-        usual = not look.retry
+        usual = not look.retry and (wanted.everything or wanted.by_tag is not None)
         while room > 0:
             if look.work <= 0:
                 return False
             start = plan.cursor
-            count = room if tags.everything else _SCAN_ENTRIES
+            count = room if wanted.everything else _SCAN_ENTRIES
             places, sizes, codes = self._store.index.entries(topic, queue_id, start, count)
             found = len(places)
             look.work -= found
             offsets = np.arange(start, start + found)
-            if not tags.everything:
-                wanted = np.flatnonzero(tags.mask(codes) | (sizes == 0))
-                offsets, places, sizes, codes = offsets[wanted], places[wanted], sizes[wanted], codes[wanted]
+            if not wanted.everything:
+                some = np.flatnonzero(wanted.mask(codes) | (sizes == 0))
+                offsets, places, sizes, codes = offsets[some], places[some], sizes[some], codes[some]
             at = 0
             while at < len(offsets):
                 if look.work <= 0:
@@ -271,7 +271,7 @@ class Taker:
             poll.topic.name,
             handle,
             poll.invisible_ms,
-            None if poll.tags.everything else poll.tags.matches,
+            None if poll.filter.everything else poll.filter.by_tag,
         )
         delivered = plan.delivered
         for each, offset, code, size in zip(
@@ -296,7 +296,7 @@ class Taker:
             return
         if look.retry:  # that a real broker made
             attempt += self._store.record(physical, size).reconsume_times
-        if attempt == 1 and not poll.tags.matches(stored.properties.get("TAGS")):
+        if attempt == 1 and not poll.filter.wants(stored.properties):
             look.passed_over(size)
             return
         plan.delivered.append(look.deliver(stored, offset, attempt, code))

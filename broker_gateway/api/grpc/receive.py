@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from broker_gateway.api.grpc import shortcuts
 from broker_gateway.api.grpc.fields import client_id_of, duration_ms, group_name, topic_name
 from broker_gateway.api.grpc.status import status
-from broker_gateway.delivery.tag_filter import FilterExpressionError, TagFilter, parse_tag_filter
+from broker_gateway.delivery.filters.tags import FilterExpressionError, TagFilter, parse_tag_filter
 from broker_gateway.messaging.long_polling import LongPolling
 from broker_gateway.messaging.outcome import Outcome, Reason, ServiceError
 from broker_gateway.messaging.poll import Delivered, Poll, Polls, Wanted

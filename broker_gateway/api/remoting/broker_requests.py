@@ -5,7 +5,12 @@ from __future__ import annotations
 from broker_gateway.api.remoting.administration.administration import Administration
 from broker_gateway.api.remoting.administration.statistics import Figure
 from broker_gateway.api.remoting.guard import Guard
-from broker_gateway.delivery.tag_filter import EVERYTHING, FilterExpressionError, TagFilter, parse_tag_filter
+from broker_gateway.delivery.filters.tags import (
+    EVERYTHING,
+    FilterExpressionError,
+    TagFilter,
+    parse_tag_filter,
+)
 from broker_gateway.remoting import java_json
 from broker_gateway.remoting.body.tables import KVTable
 from broker_gateway.remoting.codes import RequestCode, ResponseCode

@@ -16,9 +16,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from broker_gateway.api.remoting.administration.shown_records import shown_record
 from broker_gateway.config.gateway import GatewayConfig
-from broker_gateway.delivery.tag_filter import EVERYTHING, TagFilter
+from broker_gateway.delivery.filters.tags import EVERYTHING, TagFilter
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
@@ -99,7 +101,7 @@ class MessageQueries:
             topic.name, queue_id, offset, most if tags.everything else MAX_LOOKED_AT
         )
         size, following = 0, offset + len(starts)
-        for position in tags.positions(codes).tolist():
+        for position in np.flatnonzero(tags.mask(codes)).tolist():
             length = int(lengths[position])
             if len(found) == most or (found and size + length > MAX_ANSWER):
                 following = offset + position

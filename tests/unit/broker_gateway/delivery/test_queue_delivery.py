@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from broker_gateway.delivery.filters.tags import parse_tag_filter
 from broker_gateway.delivery.queue_delivery import DeliveryError, InFlight, QueueDelivery, QueueKey, Status
 from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.delivery.tag_filter import parse_tag_filter
 
 KEY = QueueKey("g", "t", 0)
 
@@ -184,14 +184,14 @@ def test_what_no_client_saw_goes_to_the_filter_that_takes_it() -> None:
     a, b = parse_tag_filter("a"), parse_tag_filter("b")
     returned(made, 0, int(a.codes[0]))
     settle(made, 1)
-    assert redeliver(made, 50, 200, 2, tags=b) == []
+    assert redeliver(made, 50, 200, 2, wanted=b) == []
     assert not made.quiet(50)
     assert (made.committed, made.next_due_ms()) == (0, 100)
-    plan = made.plan(50, 9, 9, tags=a)
+    plan = made.plan(50, 9, 9, wanted=a)
     assert [each.queue_offset for each in plan.again] == [0]
     plan = made.plan(50, 9, 9)
     assert [each.queue_offset for each in plan.again] == [0]
-    assert redeliver(made, 100, 200, 2, tags=b) == [0]
+    assert redeliver(made, 100, 200, 2, wanted=b) == [0]
     assert made.in_flight[0].attempt == 1
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from broker_gateway.delivery.tag_filter import parse_tag_filter
+from broker_gateway.delivery.filters.tags import parse_tag_filter
 from broker_gateway.messaging.filter_warnings import MOST_KNOWN, FilterWarnings
 from lakebroker_testing.broker import InProcessBroker
 

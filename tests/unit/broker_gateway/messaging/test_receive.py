@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from structlog.testing import capture_logs
 
+from broker_gateway.api.grpc import receive as receive_module
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.journal.replay import records_from
 from broker_gateway.metadata.catalog import Group
@@ -19,7 +21,13 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.faults import flip_byte
-from lakebroker_testing.messages import change_invisible_request, receive_request, received
+from lakebroker_testing.messages import (
+    change_invisible_request,
+    message,
+    receive_request,
+    received,
+    send_request,
+)
 from store.errors import StoreDamagedError
 from store.log.record import Host, PendingRecord
 
@@ -464,3 +472,25 @@ def test_who_waits_behind_a_long_look_that_ends_early_goes_on(
     assert first.done
     assert second.done
     assert bodies(second.messages) == [b"last"]
+
+
+class _ByAmount:
+    """A filter that reads a property, as SQL filters do; no tag decides."""
+
+    everything = False
+    by_tag = None
+
+    def mask(self, codes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.ones(len(codes), dtype=np.bool_)
+
+    def wants(self, properties: Mapping[str, str]) -> bool:
+        return int(properties.get("amount", "0")) > 5
+
+
+def test_a_filter_may_decide_by_properties(broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receive_module, "parse_tag_filter", lambda _: _ByAmount())
+    messages = [message("orders", b"%d" % amount, {"amount": str(amount)}) for amount in range(3, 9)]
+    broker.call("SendMessage", send_request(*messages))
+    _, found = broker.receive("orders", "billing")
+    assert [bytes(each.body) for each in found] == [b"6", b"7", b"8"]
+    assert broker.receive("orders", "billing")[1] == []

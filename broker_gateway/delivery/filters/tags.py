@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -36,23 +36,23 @@ class TagFilter:
         return not self.tags
 
     def mask(self, codes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Where the tags code may match; for filters that do not take everything."""
+        """Where the tags code may match."""
+        if not self.tags:
+            return np.ones(len(codes), dtype=np.bool_)
         if len(self.codes) == 1:
             return np.asarray(codes == self.codes[0])
         return np.isin(codes, self.codes)
 
-    def positions(self, codes: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Positions whose tags code may match; the tag itself decides (`matches`), since codes collide."""
-        if not self.tags:
-            return np.arange(len(codes))
-        return np.flatnonzero(self.mask(codes))
+    def wants(self, properties: Mapping[str, str]) -> bool:
+        """The tag itself decides, since codes collide."""
+        return self.matches(properties.get("TAGS"))
 
-    def positions_of(self, codes: Sequence[int]) -> list[int]:
-        """`positions` for codes that are no array."""
-        found: list[int] = self.positions(np.array(codes, dtype=np.int64)).tolist()
-        return found
+    @property
+    def by_tag(self) -> Callable[[str | None], bool]:
+        return self.matches
 
     def matches(self, tag: str | None) -> bool:
+        """Whether messages with that tag are wanted."""
         return not self.tags or tag in self.tags
 
 

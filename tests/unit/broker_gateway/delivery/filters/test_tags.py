@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_gateway.delivery.tag_filter import (
+from broker_gateway.delivery.filters.tags import (
     MAX_EXPRESSION_LENGTH,
     MAX_TAGS,
     FilterExpressionError,
@@ -24,7 +24,7 @@ def codes(*tags: str | None) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 def test_everything_passes(expression: str) -> None:
     found = parse_tag_filter(expression)
     assert found.everything
-    assert found.positions(codes("a", None, "b")).tolist() == [0, 1, 2]
+    assert np.flatnonzero(found.mask(codes("a", None, "b"))).tolist() == [0, 1, 2]
     assert found.matches(None)
     assert found.matches("a")
 
@@ -34,7 +34,7 @@ def test_only_the_tags_named_pass(expression: str) -> None:
     found = parse_tag_filter(expression)
     assert found.tags == {"a", "b"}
     assert not found.everything
-    assert found.positions(codes("a", None, "b", "c", "a")).tolist() == [0, 2, 4]
+    assert np.flatnonzero(found.mask(codes("a", None, "b", "c", "a"))).tolist() == [0, 2, 4]
     assert found.matches("a")
     assert not found.matches("c")
     assert not found.matches(None)
@@ -47,7 +47,7 @@ def test_a_single_bar_is_part_of_the_tag() -> None:
 def test_equal_codes_are_told_apart_by_the_tag() -> None:
     found = parse_tag_filter("Aa")
     assert tags_code("Aa") == tags_code("BB")
-    assert found.positions(codes("BB")).tolist() == [0]
+    assert np.flatnonzero(found.mask(codes("BB"))).tolist() == [0]
     assert not found.matches("BB")
 
 
@@ -83,6 +83,8 @@ def test_what_the_original_takes_is_taken() -> None:
 def test_no_match_is_lost_by_its_code(wanted: list[str], tags: list[str | None]) -> None:
     found = parse_tag_filter(" || ".join(wanted))
     passed = [
-        position for position in found.positions(codes(*tags)).tolist() if found.matches(tags[position])
+        position
+        for position in np.flatnonzero(found.mask(codes(*tags))).tolist()
+        if found.matches(tags[position])
     ]
     assert passed == [position for position, tag in enumerate(tags) if tag in wanted]
