@@ -50,6 +50,7 @@ from store.index.run_file import Key
 from store.index.time_search import BoundaryType
 from store.log.record import Host, tags_code
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 
 Calls = Iterator[tuple[str, Callable[[], object] | float]]
 """What a call is, to be measured apart from others, and the call, or its ms when it was measured already."""
@@ -117,7 +118,7 @@ def tag_poll(folder: Path, entries: int) -> Calls:
         }
     )[0]
     store = MessageStore.open(
-        folder, broker="broker-a", cluster="c", store_host=HOST, segment_size=int(SEGMENT)
+        folder, StoreOptions(broker="broker-a", cluster="c", store_host=HOST, segment_size=int(SEGMENT))
     )
     spent: list[float] = []
 
@@ -172,7 +173,9 @@ def timed_callbacks(spent: list[float]) -> Iterator[None]:
 def snapshot(folder: Path, states: int) -> Calls:
     """Of the journal alone, with one message in flight in each state; all of them came behind the start."""
     tune_collector()
-    store = MessageStore.open(folder, broker="broker-a", cluster="c", store_host=HOST, segment_size=1 << 28)
+    store = MessageStore.open(
+        folder, StoreOptions(broker="broker-a", cluster="c", store_host=HOST, segment_size=1 << 28)
+    )
     catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
     ending: list[Callable[[], None]] = []
     following: list[Callable[[], None]] = []

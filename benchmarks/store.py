@@ -27,6 +27,7 @@ from zlib_ng import zlib_ng
 from store.columns import BODY_START, PROPERTIES_START, PendingColumns
 from store.log.record import Host, PendingRecord, encode_properties
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 from store.scan import scan
 
 HOST = Host("127.0.0.1", 10911)
@@ -44,7 +45,9 @@ def say(**figures: Any) -> None:
 
 def open_store(folder: Path, **options: Any) -> MessageStore:
     options = {"segment_size": SEGMENT} | options
-    return MessageStore.open(folder, broker="bench", cluster="bench", store_host=HOST, **options)
+    return MessageStore.open(
+        folder, StoreOptions(broker="bench", cluster="bench", store_host=HOST, **options)
+    )
 
 
 def pending(number: int) -> PendingRecord:

@@ -45,6 +45,7 @@ from lakebroker_testing.faults import FaultyStore, flip_byte
 from lakebroker_testing.messages import MessagingCalls, receive_request
 from store.errors import StoreError
 from store.log.record import Host
+from store.opening import StoreOptions
 
 T = TypeVar("T")
 _OPTIONS = {
@@ -301,16 +302,18 @@ class InProcessBroker(InProcessClient):
     def _open(self, config: GatewayConfig) -> FaultyStore:
         return FaultyStore.open(
             config.store.store_path_root_dir,
-            broker=config.broker.broker_name,
-            cluster=config.broker.broker_cluster_name,
-            store_host=Host(config.broker.broker_ip1, config.broker.listen_port),
-            segment_size=config.store.mapped_file_size_commit_log,
-            flush=config.store.flush_disk_type,
-            flush_interval_ms=config.store.flush_interval_commit_log,
-            max_message_size=config.store.max_message_size,
-            index_max_bytes=config.lake.lake_queue_index_max_bytes,
-            index_run_bytes=self._index_run_bytes,
-            time_ns=lambda: self.clock.wall_ns,
+            StoreOptions(
+                broker=config.broker.broker_name,
+                cluster=config.broker.broker_cluster_name,
+                store_host=Host(config.broker.broker_ip1, config.broker.listen_port),
+                segment_size=config.store.mapped_file_size_commit_log,
+                flush=config.store.flush_disk_type,
+                flush_interval_ms=config.store.flush_interval_commit_log,
+                max_message_size=config.store.max_message_size,
+                index_max_bytes=config.lake.lake_queue_index_max_bytes,
+                index_run_bytes=self._index_run_bytes,
+                time_ns=lambda: self.clock.wall_ns,
+            ),
         )
 
     async def _load(self, configuration: Configuration, metrics: Metrics) -> None:

@@ -28,6 +28,7 @@ from store.log.record import (
     tags_code,
 )
 from store.message_store import Appended, MessageStore
+from store.opening import StoreOptions
 
 HOST = Host("127.0.0.1", 10911)
 BORN_MS = 1_700_000_000_000
@@ -81,7 +82,7 @@ def blank(size: int) -> bytes:
 def open_store(folder: Path, broker: str = "b", **options: Any) -> MessageStore:
     """A store of small segments, of cluster `c`; `options` are those of `MessageStore.open`."""
     given: dict[str, Any] = {"segment_size": 1 << 16, "cluster": "c", "store_host": HOST, **options}
-    return MessageStore.open(folder, broker=broker, **given)
+    return MessageStore.open(folder, StoreOptions(broker=broker, **given))
 
 
 class LogWriter:

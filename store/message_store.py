@@ -5,33 +5,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from store.columns import TAGS_CODE, PendingColumns
-from store.errors import OffsetOutOfRangeError, RecoveryStoppedError, StoreDamagedError, StoreReadOnlyError
-from store.index.queue_index import NO_LIMIT, RUN_BYTES, QueueIndex
-from store.index.remake import Remake
+from store.errors import OffsetOutOfRangeError, StoreReadOnlyError
+from store.index.queue_index import NO_LIMIT
 from store.index.run import FileRun
 from store.index.time_search import BoundaryType
-from store.index.writer import IndexWriter
-from store.kernels.code_folders import CODE_FOLDERS
 from store.log import ranges
-from store.log.allocator import Allocator
-from store.log.checkpoint import Checkpoint
-from store.log.claim import check_folders, check_segment_size
-from store.log.commit_log import CommitLog
-from store.log.flush import FLUSHED_FILE, Flusher, FlushMode, read_flushed
-from store.log.owner import lock_folders, mark_folders
-from store.log.page_cache import PageCache
-from store.log.permissions import close_to_others, open_new
+from store.log.flush import FlushMode
 from store.log.record import (
     SYS_COMMIT,
     SYS_TRANSACTION_MASK,
-    Host,
     PendingRecord,
     Record,
     decode_record,
@@ -39,24 +26,10 @@ from store.log.record import (
 )
 from store.log.recovery import (
     ABORT_FILE,
-    COMMIT_LOG_FOLDER,
-    INDEX_FOLDER,
-    Identity,
-    RecoveryReport,
-    check_end,
-    commit_log_folders,
-    load_identity,
-    lock_store,
-    log_folders,
-    make_identity,
-    open_runs,
-    open_segments,
-    recover,
-    stopped_cleanly,
-    write_identity,
 )
 from store.log.retention import Candidate, Rules, choose, least_full, refusal
-from store.log.segment import Segment, make_folder, sync_folder
+from store.log.segment import Segment, sync_folder
+from store.opening import StoreOptions, StoreParts, open_parts
 from store.scan import Scan, scan
 from store.tools.self_check import SegmentFile, SelfCheck
 
@@ -96,156 +69,34 @@ class Removed(NamedTuple):
 class MessageStore:
     """One commit log with one writer: the thread that calls `append`."""
 
-    def __init__(
-        self,
-        root: Path,
-        identity: Identity,
-        store_host: Host,
-        log: CommitLog,
-        allocator: Allocator,
-        index: QueueIndex,
-        writer: IndexWriter,
-        flusher: Flusher,
-        checkpoint: Checkpoint,
-        recovered: RecoveryReport,
-        lock_fds: Sequence[int],
-        time_ns: Callable[[], int] = time.time_ns,
-    ) -> None:
-        self.root = root
-        self.identity = identity
-        self.store_host = store_host
-        self.index = index
-        self.recovered = recovered
-        self._log = log
-        self._allocator = allocator
-        self._writer = writer
-        self._flusher = flusher
-        self._checkpoint = checkpoint
-        self._lock_fds = lock_fds
+    def __init__(self, parts: StoreParts, time_ns: Callable[[], int]) -> None:
+        self.root = parts.root
+        self.identity = parts.identity
+        self.store_host = parts.store_host
+        self.index = parts.index
+        self.recovered = parts.recovered
+        self._log = parts.log
+        self._allocator = parts.allocator
+        self._writer = parts.writer
+        self._flusher = parts.flusher
+        self._checkpoint = checkpoint = parts.checkpoint
+        self._lock_fds = parts.lock_fds
         self._time_ns = time_ns
         self._last_timestamp = 0
         self._closed = False
         self._disk_refusal: str | None = None
         self._unindexed: StoreReadOnlyError | None = None
         self._listeners: list[AppendListener] = []
-        flusher.on_flushed(lambda offset: checkpoint.flushed(self._last_timestamp, offset))
+        self._flusher.on_flushed(lambda offset: checkpoint.flushed(self._last_timestamp, offset))
 
     @classmethod
-    def open(
-        cls,
-        root: Path,
-        *,
-        broker: str,
-        cluster: str,
-        store_host: Host,
-        commit_log_paths: Sequence[Path] = (),
-        segment_size: int = 1 << 30,
-        flush: FlushMode = FlushMode.ASYNC_FLUSH,
-        flush_interval_ms: int = 500,
-        flush_least_pages: int = 0,
-        flush_thorough_ms: int = 10_000,
-        max_message_size: int = 4 << 20,
-        append_crc: bool = True,
-        prefault_bytes: int = 0,
-        warm_bytes: int = 0,
-        index_max_bytes: int = 256 << 20,
-        index_run_bytes: int = RUN_BYTES,
-        compiled_code: Path | None = None,
-        progress: Callable[[int, int], None] | None = None,
-        time_ns: Callable[[], int] = time.time_ns,
-    ) -> Self:
-        """Opens or makes the store in `root`. Sizes in bytes.
+    def open(cls, root: Path, options: StoreOptions) -> Self:
+        """Opens or makes the store in `root`.
 
-        `commit_log_paths`: where segments go, in turn; none: `commitlog`. Who wants SYNC_FLUSH waits with `wait_flushed`; `flush` says which
-        it will be. See `PageCache` for `prefault_bytes` and `warm_bytes`, `QueueIndex` for `index_…`, and
-        `store/kernels/code_folders.py` for `compiled_code`.
-        `progress` may raise RecoveryStoppedError: the store is left as it was. `time_ns`: where store times come from.
-        Raises ForeignFolderError, StoreLockedError, StoreDamagedError, OSError.
+        Raises ForeignFolderError, StoreLockedError, StoreDamagedError, OSError; RecoveryStoppedError, which
+        `options.progress` raised: the store is left as it was.
         """
-        check_folders(root, commit_log_paths)
-        make_folder(root)
-        lock_fds = [lock_store(root)]
-        CODE_FOLDERS.use(root, compiled_code)
-        try:
-            identity = known = load_identity(root)
-            every = log_folders(root, known, commit_log_paths)
-            lock_fds += lock_folders(root, every)
-            check_folders(root, commit_log_paths)  # somebody may have come in between
-            if identity is None:
-                check_segment_size([*commit_log_paths, root / COMMIT_LOG_FOLDER], segment_size)
-                identity = make_identity(root, broker, cluster, segment_size)
-            if identity.broker != broker:
-                raise StoreDamagedError(
-                    f"the store {root} belongs to broker {identity.broker!r}, not {broker!r}; "
-                    "set brokerName to that or use another store"
-                )
-            segment_size = identity.segment_size
-            flushed = read_flushed(root / FLUSHED_FILE) or 0
-            if known is not None:
-                check_end(root, known, every, flushed)
-            report = RecoveryReport(clean=stopped_cleanly(root))
-            report.closed = close_to_others(root, commit_log_folders(root, identity))
-            with open_new(root / ABORT_FILE, "w") as abort:
-                abort.write(str(os.getpid()))
-            sync_folder(root)
-            index = QueueIndex(segment_size, index_run_bytes, index_max_bytes)
-            writer = IndexWriter(root / INDEX_FOLDER, identity.log_id, index)
-            new = [path.absolute() for path in commit_log_paths] or [root / COMMIT_LOG_FOLDER]
-            for folder in new:
-                make_folder(folder)
-            busy_s = flush_interval_ms / 4000 if flush is FlushMode.ASYNC_FLUSH else 0.0
-            allocator = Allocator(new, segment_size, PageCache(prefault_bytes, busy_s, warm_bytes))
-            segments = open_segments(every, segment_size)
-            mark_folders(root, identity, every)
-            identity = _with_folders(root, identity, every)
-            index.remake = remake = Remake(root / INDEX_FOLDER, identity.log_id, index, lambda: segments)
-            runs = open_runs(root / INDEX_FOLDER, segments, identity.log_id, report)
-            try:
-                end = recover(segments, runs, flushed, index, report, progress)
-            except RecoveryStoppedError:
-                if report.clean:
-                    (root / ABORT_FILE).unlink()
-                raise
-            log = CommitLog(
-                allocator,
-                segments,
-                end,
-                segment_size=segment_size,
-                store_host=store_host.packed,
-                max_message_size=max_message_size,
-                append_crc=append_crc,
-            )
-            remake.segments = lambda: log.segments
-            for segment in segments:
-                segment.sync()  # what the scan accepted counts as flushed from here on
-            flusher = Flusher(
-                log,
-                root / FLUSHED_FILE,
-                flush_interval_ms,
-                end,
-                least_pages=flush_least_pages,
-                thorough_ms=flush_thorough_ms,
-            )
-            writer.start(flusher)
-            checkpoint = Checkpoint(root)
-        except BaseException:
-            for fd in lock_fds:
-                os.close(fd)
-            raise
-        return cls(
-            root,
-            identity,
-            store_host,
-            log,
-            allocator,
-            index,
-            writer,
-            flusher,
-            checkpoint,
-            report,
-            lock_fds,
-            time_ns,
-        )
+        return cls(open_parts(root, options), options.time_ns)
 
     @property
     def log_id(self) -> str:
@@ -541,12 +392,3 @@ class MessageStore:
 def _listed(record: PendingRecord) -> bool:
     """Whether its queue has an entry of it: not of the half of a transaction."""
     return (record.sys_flag & SYS_TRANSACTION_MASK) in (0, SYS_COMMIT)
-
-
-def _with_folders(root: Path, identity: Identity, every: Sequence[Path]) -> Identity:
-    """The identity with all folders that have segments, or get them, for readers by path; written when it changed."""
-    known = () if every == [root / COMMIT_LOG_FOLDER] else tuple(str(folder) for folder in every)
-    if known != identity.commit_log_folders:
-        identity = replace(identity, commit_log_folders=known)
-        write_identity(root, identity)
-    return identity

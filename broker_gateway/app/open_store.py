@@ -15,6 +15,7 @@ from store.log.permissions import Closed
 from store.log.record import Host
 from store.log.recovery import RecoveryReport, stopped_cleanly
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 
 log = structlog.get_logger(__name__)
 TOLD = 20
@@ -62,21 +63,23 @@ def _open(config: GatewayConfig, stopped: Callable[[], bool]) -> MessageStore:
     warm_bytes = options.flush_least_pages_when_warm_maped_file * PAGE_BYTES
     return MessageStore.open(
         options.store_path_root_dir,
-        broker=broker.broker_name,
-        cluster=broker.broker_cluster_name,
-        store_host=Host(broker.broker_ip1, broker.listen_port),
-        commit_log_paths=options.log_folders(),
-        segment_size=options.mapped_file_size_commit_log,
-        flush=options.flush_disk_type,
-        flush_interval_ms=options.flush_interval_commit_log,
-        flush_least_pages=options.flush_commit_log_least_pages,
-        flush_thorough_ms=options.flush_commit_log_thorough_interval,
-        max_message_size=options.max_message_size,
-        prefault_bytes=lake.lake_prefault_bytes,
-        warm_bytes=warm_bytes if options.warm_maped_file_enable else 0,
-        index_max_bytes=lake.lake_queue_index_max_bytes,
-        compiled_code=lake.lake_compiled_code_path,
-        progress=progress,
+        StoreOptions(
+            broker=broker.broker_name,
+            cluster=broker.broker_cluster_name,
+            store_host=Host(broker.broker_ip1, broker.listen_port),
+            commit_log_paths=options.log_folders(),
+            segment_size=options.mapped_file_size_commit_log,
+            flush=options.flush_disk_type,
+            flush_interval_ms=options.flush_interval_commit_log,
+            flush_least_pages=options.flush_commit_log_least_pages,
+            flush_thorough_ms=options.flush_commit_log_thorough_interval,
+            max_message_size=options.max_message_size,
+            prefault_bytes=lake.lake_prefault_bytes,
+            warm_bytes=warm_bytes if options.warm_maped_file_enable else 0,
+            index_max_bytes=lake.lake_queue_index_max_bytes,
+            compiled_code=lake.lake_compiled_code_path,
+            progress=progress,
+        ),
     )
 
 

@@ -33,6 +33,7 @@ from store.log.record import Host
 from store.log.recovery import COMMIT_LOG_FOLDER, commit_log_folders, load_identity
 from store.log.segment import list_segments
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 
 KV_STORE_FOLDER = "kvStore"
 """Where `popConsumerKVServiceEnable` keeps what POP consumers hold, in RocksDB."""
@@ -171,11 +172,13 @@ def _open(root: Path, broker: str, cluster: str) -> MessageStore:
     segments = list_segments(root / COMMIT_LOG_FOLDER)
     return MessageStore.open(
         root,
-        broker=broker,
-        cluster=cluster,
-        store_host=Host("127.0.0.1", 0),
-        segment_size=segments[0][1].stat().st_size if segments else 1 << 30,
-        commit_log_paths=commit_log_folders(root, identity)
-        if identity and identity.commit_log_folders
-        else (),
+        StoreOptions(
+            broker=broker,
+            cluster=cluster,
+            store_host=Host("127.0.0.1", 0),
+            segment_size=segments[0][1].stat().st_size if segments else 1 << 30,
+            commit_log_paths=commit_log_folders(root, identity)
+            if identity and identity.commit_log_folders
+            else (),
+        ),
     )

@@ -19,6 +19,7 @@ import pytest
 from store.log.record import SYS_PREPARED, Host, PendingRecord, decode_record
 from store.log.retention import Rules
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 from tests.fault.conftest import EVIDENCE
 from tests.fault.power_cut import Disk
 
@@ -61,13 +62,15 @@ class History:
 def open_store(folder: Path) -> MessageStore:
     return MessageStore.open(
         folder,
-        broker="b",
-        cluster="c",
-        store_host=HOST,
-        commit_log_paths=[folder / "commitlog", folder / "second" / "commitlog"],
-        segment_size=SEGMENT,
-        flush_interval_ms=60_000,
-        index_run_bytes=SEGMENT // 3,
+        StoreOptions(
+            broker="b",
+            cluster="c",
+            store_host=HOST,
+            commit_log_paths=[folder / "commitlog", folder / "second" / "commitlog"],
+            segment_size=SEGMENT,
+            flush_interval_ms=60_000,
+            index_run_bytes=SEGMENT // 3,
+        ),
     )
 
 

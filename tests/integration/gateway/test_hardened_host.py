@@ -42,8 +42,10 @@ from pathlib import Path
 import numpy as np
 from store import columns
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 from store.log.record import Host
-store = MessageStore.open(Path(sys.argv[1]), broker="b", cluster="c", store_host=Host("127.0.0.1", 1), segment_size=1 << 20)
+options = StoreOptions(broker="b", cluster="c", store_host=Host("127.0.0.1", 1), segment_size=1 << 20)
+store = MessageStore.open(Path(sys.argv[1]), options)
 store.load_compiled()
 row = np.zeros((1, columns.COLUMNS), dtype=np.int64)
 row[0, [columns.BODY_START, columns.BODY_LENGTH, columns.PROPERTIES_START, columns.PROPERTIES_LENGTH]] = 0, 5, 4, 4

@@ -26,6 +26,7 @@ from store.log.record import BLANK_MAGIC, SYS_COMMIT, SYS_PREPARED, SYS_ROLLBACK
 from store.log.segment import list_segments
 from store.log_reader import LogReader
 from store.message_store import Appended, MessageStore
+from store.opening import StoreOptions
 from store.scan import scan
 
 SEGMENT = 1 << 16
@@ -196,7 +197,7 @@ def test_a_gap_between_segments_and_another_broker_are_refused(tmp_path: Path) -
     store.append([pending(b"x" * 60_000) for _ in range(3)])
     store.close()
     with pytest.raises(StoreDamagedError, match="belongs to broker 'b'"):
-        MessageStore.open(tmp_path, broker="other", cluster="c", store_host=HOST)
+        MessageStore.open(tmp_path, StoreOptions(broker="other", cluster="c", store_host=HOST))
     (tmp_path / "commitlog" / f"{SEGMENT:020d}").unlink()
     with pytest.raises(StoreDamagedError, match="restore the missing file"):
         open_store(tmp_path)

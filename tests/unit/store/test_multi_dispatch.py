@@ -12,6 +12,7 @@ from broker_gateway.cli.main import app
 from store.log.record import SYS_PREPARED, Host, PendingRecord, encode_properties, tags_code
 from store.log_reader import LogReader
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 from store.tools.rebuild import further_queues, rebuild
 from tests.unit.store.tools.test_rebuild import Unit, units
 
@@ -33,7 +34,9 @@ def put(
 
 @pytest.fixture
 def store(tmp_path: Path) -> MessageStore:
-    return MessageStore.open(tmp_path, broker="b", cluster="c", store_host=HOST, segment_size=1 << 20)
+    return MessageStore.open(
+        tmp_path, StoreOptions(broker="b", cluster="c", store_host=HOST, segment_size=1 << 20)
+    )
 
 
 def folders(root: Path) -> set[tuple[str, int]]:

@@ -206,8 +206,9 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     code = (
         "import sys; from pathlib import Path; from store.message_store import MessageStore;"
-        "from store.log.record import Host; MessageStore.open(Path(sys.argv[1]), broker='b', cluster='c', "
-        "store_host=Host('127.0.0.1', 1), segment_size=65536)"
+        "from store.log.record import Host; from store.opening import StoreOptions;"
+        "MessageStore.open(Path(sys.argv[1]), StoreOptions(broker='b', cluster='c', "
+        "store_host=Host('127.0.0.1', 1), segment_size=65536))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False

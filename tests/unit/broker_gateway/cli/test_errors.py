@@ -18,6 +18,7 @@ from broker_gateway.cli.admin_commands import _failed, _when
 from broker_gateway.cli.main import app
 from store.log.record import Host, PendingRecord
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 from structured_streaming.errors import UnreachableError
 from structured_streaming.source.logs import BrokerLog
 
@@ -113,7 +114,9 @@ def test_a_run_that_ends_by_itself_makes_no_lake_when_nobody_answers(
 
 
 def test_damage_is_counted_and_its_file_named(tmp_path: Path) -> None:
-    store = MessageStore.open(tmp_path, broker="b", cluster="c", store_host=HOST, segment_size=1 << 18)
+    store = MessageStore.open(
+        tmp_path, StoreOptions(broker="b", cluster="c", store_host=HOST, segment_size=1 << 18)
+    )
     appended = store.append([PendingRecord("t", 0, b"body" * 20, b"", 1, HOST.packed) for _ in range(3)])
     store.close()
     segment = tmp_path / "commitlog" / f"{0:020d}"

@@ -13,6 +13,7 @@ from broker_gateway.cli.main import app
 from broker_gateway.cli.output import counted, fail, show
 from store.log.record import Host, PendingRecord, encode_properties
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 
 HOST = Host("127.0.0.1", 10911)
 HOSTILE = "[/x][red]\x1b[2J\x1b]0;owned\x07\x9b31m\u202egnp.exe\x7f"
@@ -47,7 +48,9 @@ def test_an_error_shows_control_characters(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_records_of_a_store_are_shown_as_they_are(tmp_path: Path) -> None:
-    store = MessageStore.open(tmp_path, broker="b", cluster="c", store_host=HOST, segment_size=1 << 18)
+    store = MessageStore.open(
+        tmp_path, StoreOptions(broker="b", cluster="c", store_host=HOST, segment_size=1 << 18)
+    )
     properties = encode_properties({"UNIQ_KEY": "ID", "KEYS": "k", "colour": HOSTILE})
     store.append([PendingRecord("t[/x]\x1b[31m", 0, b"\x1b[2J[/y]", properties, 1, HOST.packed)])
     store.close()

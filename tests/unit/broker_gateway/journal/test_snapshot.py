@@ -24,6 +24,7 @@ from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.log.record import Host, PendingRecord
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 
 State = dict[QueueKey, tuple[int, int | None, dict[int, tuple[int, int]]]]
 
@@ -95,7 +96,9 @@ def told(catalog: Catalog, deliveries: DeliveryTable) -> tuple[State, dict[str, 
 @contextmanager
 def opened(folder: Path, pace: SnapshotPace | None = None) -> Iterator[Journaled]:
     host = Host("127.0.0.1", 10911)
-    store = MessageStore.open(folder, broker="b", cluster="c", store_host=host, segment_size=1 << 22)
+    store = MessageStore.open(
+        folder, StoreOptions(broker="b", cluster="c", store_host=host, segment_size=1 << 22)
+    )
     try:
         yield Journaled(store, pace)
     finally:

@@ -12,11 +12,12 @@ from broker_gateway.maintenance.slow_consumers import ProtectBroker
 from broker_gateway.metadata.catalog import Catalog, Group
 from store.log.record import Host, PendingRecord
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 
 
 def test_a_group_that_fell_behind_may_not_consume(tmp_path: Path) -> None:
     store = MessageStore.open(
-        tmp_path, broker="b", cluster="c", store_host=Host("127.0.0.1", 1), segment_size=1 << 20
+        tmp_path, StoreOptions(broker="b", cluster="c", store_host=Host("127.0.0.1", 1), segment_size=1 << 20)
     )
     try:
         record = PendingRecord("t", 0, b"x" * 1000, b"", 1, Host("127.0.0.1", 1).packed)

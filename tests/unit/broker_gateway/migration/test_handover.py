@@ -22,6 +22,7 @@ from broker_gateway.migration.pop_state import read_check_points
 from broker_gateway.migration.rocketmq_files import ConfigFileError, read_config
 from store.log.record import Host, PendingRecord, encode_properties, tags_code
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 
 HOST = Host("127.0.0.1", 10911)
 REVIVE = "rmq_sys_REVIVE_LOG_c"
@@ -39,7 +40,9 @@ class Real:
         self.offsets: dict[str, dict[str, int]] = {}
 
     def open(self) -> MessageStore:
-        return MessageStore.open(self.root, broker="b", cluster="c", store_host=HOST, segment_size=1 << 20)
+        return MessageStore.open(
+            self.root, StoreOptions(broker="b", cluster="c", store_host=HOST, segment_size=1 << 20)
+        )
 
     def put(
         self, topic: str, queue_id: int, body: bytes, properties: Mapping[str, str], reconsume_times: int = 0

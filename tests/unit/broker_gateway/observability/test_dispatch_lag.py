@@ -16,6 +16,7 @@ from broker_gateway.observability.dispatch_lag import DispatchLag, room_left
 from broker_gateway.runtime.clock import now_ms
 from store.log.record import Host, PendingRecord
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 
 HOST = Host("127.0.0.1", 10911)
 
@@ -23,7 +24,8 @@ HOST = Host("127.0.0.1", 10911)
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[MessageStore]:
     opened = MessageStore.open(
-        tmp_path / "store", broker="broker-a", cluster="c", store_host=HOST, segment_size=1 << 20
+        tmp_path / "store",
+        StoreOptions(broker="broker-a", cluster="c", store_host=HOST, segment_size=1 << 20),
     )
     yield opened
     opened.close()

@@ -17,6 +17,7 @@ from store.index.run_file import HEADER, list_runs
 from store.index.time_search import BoundaryType
 from store.log.record import SYS_PREPARED, Host, PendingRecord, tags_code
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 
 SEGMENT = 1 << 20
 HOST = Host("127.0.0.1", 10911)
@@ -27,12 +28,14 @@ Seen = dict[tuple[str, int], list[tuple[int, int, int]]]
 def open_store(root: Path) -> MessageStore:
     return MessageStore.open(
         root,
-        broker="b",
-        cluster="c",
-        store_host=HOST,
-        segment_size=SEGMENT,
-        flush_interval_ms=5,
-        index_run_bytes=100_000,
+        StoreOptions(
+            broker="b",
+            cluster="c",
+            store_host=HOST,
+            segment_size=SEGMENT,
+            flush_interval_ms=5,
+            index_run_bytes=100_000,
+        ),
     )
 
 

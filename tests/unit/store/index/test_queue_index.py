@@ -23,6 +23,7 @@ from store.index.run_file import DIRECTORY, HEADER, Key, columns_of, key_hash, l
 from store.index.time_search import BoundaryType
 from store.log.record import Host, PendingRecord
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 
 SEGMENT = 1 << 20
 HOST = Host("127.0.0.1", 10911)
@@ -363,7 +364,10 @@ def without_checks(path: Path) -> None:
 
 def open_store(root: Path, **options: int) -> MessageStore:
     return MessageStore.open(
-        root, broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT, flush_interval_ms=5, **options
+        root,
+        StoreOptions(
+            broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT, flush_interval_ms=5, **options
+        ),
     )
 
 

@@ -16,16 +16,19 @@ from store.log.record import Host, PendingRecord
 from store.log.recovery import lock_folder
 from store.log.segment import list_segments
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 
 
 def open_store(root: Path, commit_log_paths: tuple[Path, ...] = (), broker: str = "b") -> MessageStore:
     return MessageStore.open(
         root,
-        broker=broker,
-        cluster="c",
-        store_host=Host("127.0.0.1", 10911),
-        segment_size=1 << 20,
-        commit_log_paths=commit_log_paths,
+        StoreOptions(
+            broker=broker,
+            cluster="c",
+            store_host=Host("127.0.0.1", 10911),
+            segment_size=1 << 20,
+            commit_log_paths=commit_log_paths,
+        ),
     )
 
 

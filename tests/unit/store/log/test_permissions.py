@@ -16,6 +16,7 @@ from store.log import permissions
 from store.log.record import Host, PendingRecord
 from store.log.segment import make_folder
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 
 HOST = Host("127.0.0.1", 10911)
 
@@ -32,11 +33,13 @@ def usual_umask() -> Iterator[None]:
 def fill(folder: Path) -> MessageStore:
     store = MessageStore.open(
         folder / "store",
-        broker="b",
-        cluster="c",
-        store_host=HOST,
-        segment_size=1 << 20,
-        commit_log_paths=[folder / "store" / "commitlog", folder / "other"],
+        StoreOptions(
+            broker="b",
+            cluster="c",
+            store_host=HOST,
+            segment_size=1 << 20,
+            commit_log_paths=[folder / "store" / "commitlog", folder / "other"],
+        ),
     )
     for number in range(2500):
         store.append([PendingRecord("t", number % 3, bytes(1000), b"", 1, HOST.packed)])

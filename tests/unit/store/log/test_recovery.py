@@ -22,6 +22,7 @@ from store.log.record import BLANK_MAGIC, SYS_COMMIT, SYS_PREPARED, SYS_ROLLBACK
 from store.log.recovery import load_identity
 from store.log_reader import LogReader
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 from store.scan import scan
 from store.tools.verify import verify
 
@@ -174,7 +175,8 @@ def test_a_scan_that_is_stopped_leaves_the_store_as_it_was(tmp_path: Path, clean
 
     with pytest.raises(RecoveryStoppedError, match="enough"):
         MessageStore.open(
-            tmp_path, broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT, progress=stop
+            tmp_path,
+            StoreOptions(broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT, progress=stop),
         )
     assert len(calls) == 2
     assert (tmp_path / "abort").exists() is not clean

@@ -12,6 +12,7 @@ import pytest
 from lakebroker_testing.logs import HOST, written
 from store.log_reader import LogReader
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 from store.scan import scan
 
 MAX_BYTES = 64 << 10
@@ -101,7 +102,9 @@ def test_ranges_of_a_broker_are_bounded_whatever_the_log_holds(
     damage(path, kind)
     if indexed == "after it":
         shutil.rmtree(path / "lakeindex")
-    store = MessageStore.open(path, broker="broker-a", cluster="c", store_host=HOST, segment_size=8 << 20)
+    store = MessageStore.open(
+        path, StoreOptions(broker="broker-a", cluster="c", store_host=HOST, segment_size=8 << 20)
+    )
     end = store.flushed_offset
     cuts = store.split(0, end, MAX_BYTES)
     assert_bounded(cuts, end)
@@ -119,7 +122,9 @@ def test_a_limit_ends_the_ranges_and_the_next_go_on_from_there(tmp_path: Path) -
         log.seek(damage_at)
         log.write(b"\1" * 300_000)
     reader = LogReader(path)
-    store = MessageStore.open(path, broker="broker-a", cluster="c", store_host=HOST, segment_size=1 << 20)
+    store = MessageStore.open(
+        path, StoreOptions(broker="broker-a", cluster="c", store_host=HOST, segment_size=1 << 20)
+    )
     end = reader.readable_offset
     for split in (reader.split, store.split):
         for limit in (200_000, 1 << 20, 3 << 20):

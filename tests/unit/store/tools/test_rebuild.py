@@ -29,6 +29,7 @@ from store.log.record import (
 )
 from store.log_reader import LogReader
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 from store.tools.rebuild import rebuild
 
 DATA = Path(__file__).parents[3] / "data" / "rocketmq-5.5.0-store.tar.gz"
@@ -128,7 +129,9 @@ def test_the_real_brokers_files_come_out_again(golden: Path) -> None:
 
 
 def written(folder: Path, count: int) -> tuple[LogReader, list[dict[str, Any]]]:
-    store = MessageStore.open(folder, broker="b", cluster="c", store_host=HOST, segment_size=1 << 20)
+    store = MessageStore.open(
+        folder, StoreOptions(broker="b", cluster="c", store_host=HOST, segment_size=1 << 20)
+    )
     rows = []
     rng = np.random.default_rng(3)
     for number in range(count):
@@ -214,7 +217,9 @@ def test_the_front_that_is_gone_is_blank_and_a_second_rebuild_says_the_same(tmp_
 
 
 def test_a_store_in_use_is_left_alone(tmp_path: Path) -> None:
-    store = MessageStore.open(tmp_path, broker="b", cluster="c", store_host=HOST, segment_size=1 << 20)
+    store = MessageStore.open(
+        tmp_path, StoreOptions(broker="b", cluster="c", store_host=HOST, segment_size=1 << 20)
+    )
 
     done = subprocess.run(
         [sys.executable, "-m", "broker_gateway.cli.main", "store", "rebuild", str(tmp_path)],

@@ -17,6 +17,7 @@ from broker_gateway.cli.main import app
 from lakebroker_testing.faults import flip_byte
 from store.log.record import Host, PendingRecord, encode_properties
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 
 DATA = Path(__file__).parents[3] / "data" / "rocketmq-5.5.0-store.tar.gz"
 SEGMENT = 1 << 16
@@ -43,7 +44,9 @@ def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def ours(tmp_path: Path) -> tuple[Path, list[int]]:
-    store = MessageStore.open(tmp_path, broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT)
+    store = MessageStore.open(
+        tmp_path, StoreOptions(broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT)
+    )
     offsets = []
     for number in range(200):
         properties = encode_properties({"KEYS": f"k{number} all", "UNIQ_KEY": f"ID{number:04d}"})
@@ -145,12 +148,14 @@ def test_wrong_input_is_named(
 def test_what_stands_behind_the_flushed_offset_after_a_crash_is_shown(tmp_path: Path) -> None:
     store = MessageStore.open(
         tmp_path / "running",
-        broker="b",
-        cluster="c",
-        store_host=HOST,
-        segment_size=SEGMENT,
-        flush_interval_ms=60_000,
-        flush_thorough_ms=600_000,
+        StoreOptions(
+            broker="b",
+            cluster="c",
+            store_host=HOST,
+            segment_size=SEGMENT,
+            flush_interval_ms=60_000,
+            flush_thorough_ms=600_000,
+        ),
     )
     record = PendingRecord("t", 0, bytes(1000), b"", 1000, HOST.packed)
     for _ in range(20):
@@ -190,7 +195,9 @@ def test_what_stands_behind_the_flushed_offset_after_a_crash_is_shown(tmp_path: 
     assert (found["records"], found["max_offset"]) == (len(behind) - 1, last.physical_offset), (
         "as a start does"
     )
-    again = MessageStore.open(crashed, broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT)
+    again = MessageStore.open(
+        crashed, StoreOptions(broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT)
+    )
     assert again.max_offset == last.physical_offset
     again.close()
     assert printed("inspect", crashed)["unflushed"] == {
@@ -262,7 +269,9 @@ def test_a_path_that_is_not_a_folder_is_named_alike_by_all(tmp_path: Path, comma
 
 
 def test_one_of_a_thing_is_no_plural(tmp_path: Path) -> None:
-    store = MessageStore.open(tmp_path, broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT)
+    store = MessageStore.open(
+        tmp_path, StoreOptions(broker="b", cluster="c", store_host=HOST, segment_size=SEGMENT)
+    )
     store.append([PendingRecord("t", 0, b"body", encode_properties({"KEYS": "k"}), 1000, HOST.packed)])
     store.close()
     summary = run("inspect", tmp_path).stdout

@@ -16,6 +16,7 @@ from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.log.record import Host, PendingRecord
 from store.message_store import MessageStore
+from store.opening import StoreOptions
 
 KEY, OTHER = QueueKey("g", "t", 0), QueueKey("g", "u", 0)
 
@@ -27,7 +28,9 @@ class Opened:
 
     def __init__(self, root: Path) -> None:
         host = Host("127.0.0.1", 10911)
-        self.store = MessageStore.open(root, broker="b", cluster="c", store_host=host, segment_size=1 << 20)
+        self.store = MessageStore.open(
+            root, StoreOptions(broker="b", cluster="c", store_host=host, segment_size=1 << 20)
+        )
         self.catalog, self.deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
         replay(self.store, self.catalog, self.deliveries)
         self.journal = Journal(
