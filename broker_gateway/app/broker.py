@@ -17,12 +17,6 @@ from broker_gateway.api.grpc.access import Access
 from broker_gateway.api.grpc.admin import AdminService
 from broker_gateway.api.grpc.guarded import Guarded
 from broker_gateway.api.grpc.messaging import MessagingService
-from broker_gateway.api.grpc.offsets import OffsetService
-from broker_gateway.api.grpc.receive import ReceiveService
-from broker_gateway.api.grpc.route import RouteService
-from broker_gateway.api.grpc.send import SendService
-from broker_gateway.api.grpc.settlement import SettlementService
-from broker_gateway.api.grpc.telemetry import ClientService
 from broker_gateway.api.remoting.administration.administration import Administration
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
@@ -36,18 +30,9 @@ from broker_gateway.lake.reader import Lake
 from broker_gateway.maintenance.retention import Retention, rules_of
 from broker_gateway.maintenance.self_check import SelfCheck
 from broker_gateway.maintenance.slow_consumers import ProtectBroker
-from broker_gateway.messaging.admission import Admission
-from broker_gateway.messaging.clients import ClientRegistry
-from broker_gateway.messaging.dead_letters import DeadLetterMover
-from broker_gateway.messaging.long_polling import LongPolling
-from broker_gateway.messaging.offsets import Offsets
-from broker_gateway.messaging.poll import Poll, Polls
-from broker_gateway.messaging.produce import Producer
-from broker_gateway.messaging.redelivery import Redelivery
-from broker_gateway.messaging.resources import Resources
-from broker_gateway.messaging.routes import Routes
-from broker_gateway.messaging.settlement import Settlement
-from broker_gateway.messaging.take import Taker
+from broker_gateway.messaging.core import Core
+from broker_gateway.messaging.factory import make_messaging
+from broker_gateway.messaging.poll import Poll
 from broker_gateway.messaging.water_marks import WaterMarks
 from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.metadata.names import RETRY_PREFIX
@@ -95,71 +80,16 @@ class Broker:
         self.metrics = metrics
         self._sinks = 0
         self._watchdog: asyncio.Task[None] | None = None
-        self.catalog = Catalog()
-        self.deliveries = DeliveryTable(self._first_offset, self.catalog.auto_created.count_queues)
-        self.clients = ClientRegistry(config.lake.lake_max_clients, config.lake.lake_max_share_per_address)
-        self.turn = Turn()
-        self.admission = Admission(config, self.turn)
         self.tasks = ScheduledTasks()
         self.statistics = BrokerStatistics(metrics)
-        self.journal = Journal(
-            store,
-            self.catalog,
-            self.deliveries,
-            SnapshotPace(config.lake.lake_journal_snapshot_bytes, config.lake.lake_journal_snapshot_percent),
-            partial(self.turn.add, Stage.JOURNAL),
-            lambda work: asyncio.get_running_loop().call_soon(work),
-        )
-        self.minutes = MinuteStatistics()
         self.peers = Peers(config.lake.lake_peers_file, config.broker.broker_name)
+        self.core = core = self._make_core(config)
+        self.catalog, self.deliveries, self.journal = core.catalog, core.deliveries, core.journal
+        self.turn, self.wakeups, self.minutes = core.turn, core.wakeups, core.minutes
         self.registration = Registration(config, self.catalog, self.tasks)
-        self.wakeups: Wakeups[Poll] = Wakeups(
-            partial(self.turn.add, Stage.WAKE), self.deliveries.offers.appended
-        )
-        store.on_appended(self.wakeups.arrived)
-        resources = Resources(config, self.catalog)
-        mover = DeadLetterMover(store, resources, self.journal, self.wakeups, metrics)
-        self._redelivery = Redelivery(
-            self.catalog,
-            self.deliveries,
-            self.clients,
-            mover,
-            self.wakeups,
-            partial(self.turn.add, Stage.WAKE),
-        )
-        taker = Taker(
-            store, resources, self.deliveries, self._redelivery, self.journal, self.wakeups, metrics
-        )
-        polls = Polls(config, resources, self.clients)
-        self._long_polling = LongPolling(
-            config,
-            taker,
-            self.deliveries,
-            self.journal,
-            self.wakeups,
-            metrics,
-            self.minutes,
-            self.admission.pull,
-            self.turn,
-        )
-        self._receive = ReceiveService(polls, self._long_polling)
-        self._client = ClientService(config, self.catalog, resources, self.clients, self._redelivery)
-        producer = Producer(config, store, resources, self.turn, metrics, self.minutes, self.admission.send)
-        self._send = SendService(config, producer, extensions.append_hooks)
-        routes = Routes(config, resources, self.peers, self.registration.cluster)
-        settlement = Settlement(
-            config, resources, self.deliveries, self.clients, self.journal, mover, self.wakeups, metrics
-        )
-        self.messaging = MessagingService(
-            RouteService(routes, resources),
-            self._send,
-            self._receive,
-            SettlementService(settlement),
-            self._client,
-            OffsetService(Offsets(store, resources, self.deliveries)),
-            self.journal,
-            self.admission,
-        )
+        parts = self.parts = make_messaging(config, core, self.peers, self.registration.cluster)
+        self.clients, self.admission = parts.clients, parts.admission
+        self.messaging = MessagingService(config, core, parts, extensions.append_hooks)
         location = config.lake.lake_location
         lake = Lake(location) if location else None
         self.retention = Retention(
@@ -173,32 +103,32 @@ class Broker:
         self.admin = Guarded(admin, self.admission.admin_broker)
         self.administration = Administration(
             configuration,
-            store,
-            self.catalog,
-            self.deliveries,
-            self.journal,
-            self.wakeups,
-            self.clients,
-            metrics,
+            core,
+            parts,
             self.statistics,
-            self.admission,
             self.dispatch_lag,
             self.retention,
             self.registration.topic_changed,
         )
-        for part in (
-            self.admission,
-            producer,
-            polls,
-            self._long_polling,
-            resources,
-            routes,
-            admin,
-            self._protect,
-            self.administration,
-            self,
-        ):
+        parts.listen(configuration)
+        for part in (admin, self._protect, self.administration, self):
             configuration.on_change(part.configure)
+
+    def _make_core(self, config: GatewayConfig) -> Core:
+        """Its state, and the turn that works on it; appends are announced to who waits for them."""
+        catalog, turn, store = Catalog(), Turn(), self._store
+        deliveries = DeliveryTable(self._first_offset, catalog.auto_created.count_queues)
+        journal = Journal(
+            store,
+            catalog,
+            deliveries,
+            SnapshotPace(config.lake.lake_journal_snapshot_bytes, config.lake.lake_journal_snapshot_percent),
+            partial(turn.add, Stage.JOURNAL),
+            lambda work: asyncio.get_running_loop().call_soon(work),
+        )
+        wakeups: Wakeups[Poll] = Wakeups(partial(turn.add, Stage.WAKE), deliveries.offers.appended)
+        store.on_appended(wakeups.arrived)
+        return Core(store, catalog, deliveries, journal, wakeups, turn, self.metrics, MinuteStatistics())
 
     def configure(self, config: GatewayConfig) -> None:
         """Takes what may change while the broker runs."""
@@ -212,10 +142,9 @@ class Broker:
         replayed = replay(self._store, self.catalog, self.deliveries)
         self.journal.replayed_to(replayed.snapshot_offset)
         make_system_topics(self._config, self.catalog)
-        offers, registration, client = self.deliveries.offers, self.registration, self._client
+        offers, registration = self.deliveries.offers, self.registration
         self.catalog.listen(topic_changed=lambda topic: offers.queues_changed(topic.name))
         self.catalog.listen(topic_changed=self.journal.topic, group_changed=self.journal.group)
-        self.catalog.listen(group_changed=client.group_changed, taken_back=client.change_taken_back)
         self.catalog.listen(
             topic_changed=lambda topic: registration.topic_changed(topic.name),
             group_changed=lambda group: registration.topic_changed(RETRY_PREFIX + group.name),
@@ -226,7 +155,7 @@ class Broker:
     def schedule(self, *, watchdog: bool = True) -> None:
         """Begins the scheduled work, with a thread that watches the event loop if `watchdog`."""
         tasks, config = self.tasks, self._config
-        tasks.add("redelivery", REDELIVERY_S, self._redelivery.sweep_due)
+        tasks.add("redelivery", REDELIVERY_S, self.parts.redelivery.sweep_due)
         tasks.add("peers", PEERS_S, self.peers.refresh)
         tasks.add("housekeeping", HOUSEKEEPING_S, self._housekeep)
         tasks.add("self-check", config.lake.lake_self_check_interval / 1000, self._check)
@@ -245,11 +174,8 @@ class Broker:
         What could not be loaded is logged. Sends and receives go their slower plain path then; searches have none.
         """
         plain, tried_again = "they go the slower plain path", "each tries again, and may fail"
-        parts = {
-            "sends": (self._send.load_compiled, plain),
-            "receives": (self._receive.load_compiled, plain),
-            "searches by key": (self.administration.messages.load_compiled, tried_again),
-        }
+        parts = {part: (load, plain) for part, load in self.messaging.compiled_parts.items()}
+        parts["searches by key"] = (self.administration.messages.load_compiled, tried_again)
         loaded = True
         for part, (load, consequence) in parts.items():
             try:
@@ -274,7 +200,7 @@ class Broker:
 
     async def drain(self) -> None:
         """Ends waiting receives with nothing and closes telemetry streams."""
-        self._long_polling.close()
+        self.parts.long_polling.close()
         self.clients.end_streams()
 
     async def stop(self) -> None:
@@ -371,7 +297,7 @@ class Broker:
     def _housekeep(self) -> None:
         for session in self.clients.expire():
             if session.group:
-                self._redelivery.release(session.client_id, session.group)
+                self.parts.redelivery.release(session.client_id, session.group)
         self.journal.stats(self.minutes.roll(now_ms()))
         self.administration.statistics.sample(monotonic_ms())
         self.administration.runtime.sample(monotonic_ms())

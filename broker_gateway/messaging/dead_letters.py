@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import structlog
 
 from broker_gateway.delivery.moves import Origin, moved_copy
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
 from broker_gateway.delivery.retry_topics import subscribed_topic
-from broker_gateway.delivery.wakeups import Wakeups
-from broker_gateway.journal.journal import Journal
+from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.outcome import ServiceError
 from broker_gateway.messaging.resources import Resources
 from broker_gateway.metadata.names import dead_letter_topic
-from broker_gateway.observability.metrics import Metrics
 from broker_gateway.runtime.seldom import Seldom
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
 from store.errors import (
@@ -26,7 +23,6 @@ from store.errors import (
     StoreReadOnlyError,
 )
 from store.log.record import Record, offset_msg_id
-from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
 _QUEUE = 0
@@ -68,19 +64,12 @@ def _origin_of(
 class DeadLetterMover:
     """Copies a message in flight to `%DLQ%<group>`; the copy settles it (invariant 9)."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        resources: Resources,
-        journal: Journal,
-        wakeups: Wakeups[Any],
-        metrics: Metrics,
-    ) -> None:
-        self._store = store
+    def __init__(self, core: Core, resources: Resources) -> None:
+        self._store = core.store
         self._resources = resources
-        self._journal = journal
-        self._wakeups = wakeups
-        self._metrics = metrics
+        self._journal = core.journal
+        self._wakeups = core.wakeups
+        self._metrics = core.metrics
         self._failing: set[QueueKey] = set()
         self._unfit, self._not_stored = Seldom("times"), Seldom("times")
 

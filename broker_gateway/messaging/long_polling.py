@@ -17,20 +17,17 @@ from typing import Any
 import structlog
 
 from broker_gateway.config.gateway import GatewayConfig
-from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.delivery.wakeups import Wakeups
-from broker_gateway.journal.journal import Journal
-from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.messaging.admission import Lane
+from broker_gateway.messaging.attempts import Attempts
+from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.outcome import OK, Outcome, Reason, ServiceError, outcome_of
 from broker_gateway.messaging.poll import Poll
 from broker_gateway.messaging.take import Taker
-from broker_gateway.observability.metrics import Metrics
 from broker_gateway.runtime.clock import monotonic_s, now_ms
 from broker_gateway.runtime.line import Line
 from broker_gateway.runtime.reply import Reply
 from broker_gateway.runtime.shares import host_of
-from broker_gateway.runtime.turn import Stage, Turn
+from broker_gateway.runtime.turn import Stage
 from store.errors import StoreReadOnlyError
 
 log = structlog.get_logger(__name__)
@@ -54,26 +51,18 @@ class LongPolling:
     """Hands messages to consumers."""
 
     def __init__(
-        self,
-        config: GatewayConfig,
-        taker: Taker,
-        deliveries: DeliveryTable,
-        journal: Journal,
-        wakeups: Wakeups[Poll],
-        metrics: Metrics,
-        minutes: MinuteStatistics,
-        lane: Lane,
-        turn: Turn,
+        self, config: GatewayConfig, core: Core, taker: Taker, attempts: Attempts, lane: Lane
     ) -> None:
         self._taker = taker
-        self._deliveries = deliveries
-        self._journal = journal
-        self._wakeups = wakeups
-        self._metrics = metrics
-        self._minutes = minutes
+        self._attempts = attempts
+        self._deliveries = core.deliveries
+        self._journal = core.journal
+        self._wakeups = wakeups = core.wakeups
+        self._metrics = core.metrics
+        self._minutes = core.minutes
         self._lane = lane
         self._max_waiting = config.lake.lake_max_waiting_receives
-        self._ends = turn
+        self._ends = core.turn
         self._looking: Line[Poll] = Line()
         self._spent = 0
         self._scheduled = False
@@ -97,7 +86,7 @@ class LongPolling:
         """What `poll.writer` gives, once there is something; raises ServiceError when the call cannot be served."""
         poll.reply = Reply(partial(self._left, poll), self._lane, poll.peer)
         try:
-            if self._taker.repeat(poll):
+            if self._attempts.repeat(poll):
                 self._journal.after(partial(self._finish, poll))
             elif self._looking or self._spent >= _TURN_WORK:
                 poll.put_off_s = monotonic_s()
@@ -106,7 +95,7 @@ class LongPolling:
                 self._look(poll)
         except Exception:
             poll.reply.abandon()
-            self._taker.give_back(poll)
+            self._attempts.give_back(poll)
             raise
         return poll.reply
 
@@ -180,7 +169,7 @@ class LongPolling:
         except Exception as failed:
             log.error("call failed", call="receive", exc_info=failed)
             try:
-                self._taker.give_back(poll)
+                self._attempts.give_back(poll)
             finally:
                 poll.writer.answer(poll, outcome_of(failed), now_ms())
 
@@ -192,7 +181,7 @@ class LongPolling:
         if poll.timer is not None:
             poll.timer.cancel()
         if error is not None and not isinstance(error, StoreReadOnlyError):
-            self._taker.give_back(poll)
+            self._attempts.give_back(poll)
             if not isinstance(error, ServiceError):
                 log.error("call failed", call="receive", exc_info=error)
             poll.writer.answer(poll, outcome_of(error), now_ms())
@@ -203,7 +192,7 @@ class LongPolling:
             self._metrics.received_nothing()
             poll.writer.answer(poll, _NOTHING, now_ms())
             return
-        self._taker.remember(poll)
+        self._attempts.remember(poll)
         self._metrics.received(poll.topic.name, poll.group.name, len(poll.messages), poll.body_bytes)
         self._minutes.count(poll.topic.name, poll.group.name, len(poll.messages), poll.body_bytes, None)
         poll.writer.answer(poll, OK, now_ms())
@@ -213,7 +202,7 @@ class LongPolling:
         if poll.timer is not None:
             poll.timer.cancel()
         self._wakeups.leave(poll.topic.name, poll.group.name, poll)
-        self._taker.give_back(poll)
+        self._attempts.give_back(poll)
         self._leave_look(poll)
 
     def _leave_look(self, poll: Poll) -> None:

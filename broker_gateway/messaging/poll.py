@@ -18,7 +18,6 @@ from broker_gateway.messaging.checks import check_invisible_ms, shown
 from broker_gateway.messaging.clients import ClientRegistry
 from broker_gateway.messaging.filter_warnings import FilterWarnings
 from broker_gateway.messaging.outcome import Outcome, Reason, ServiceError
-from broker_gateway.messaging.redelivery import RENEWED_MS
 from broker_gateway.messaging.resources import Resources
 from broker_gateway.messaging.stored_message import StoredMessage
 from broker_gateway.metadata.catalog import READ, Group, Topic
@@ -29,6 +28,8 @@ Array = NDArray[Any]
 MAX_BATCH = 32
 RECEIVE_BYTES = 1 << 20
 """A receive stops taking messages once their bodies pass this (RocketMQ's at 256 KiB): larger ones would hold the loop."""
+RENEWED_MS = 60_000
+"""Invisible time of a message whose client renews it by staying alive (`auto_renew`)."""
 _SLACK_S = 0.2
 """Part of a call's deadline left for the reply to travel."""
 _REQUEST_TIMEOUT_MS = 3000

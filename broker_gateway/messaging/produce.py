@@ -16,19 +16,18 @@ from functools import partial
 import structlog
 
 from broker_gateway.config.gateway import GatewayConfig
-from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.messaging.admission import Lane
 from broker_gateway.messaging.checks import shown
+from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.outcome import OK, Outcome, Reason, ServiceError, outcome_of
 from broker_gateway.messaging.resources import Resources
 from broker_gateway.metadata.catalog import WRITE, Topic
-from broker_gateway.observability.metrics import Metrics
 from broker_gateway.runtime.clock import monotonic_s
-from broker_gateway.runtime.turn import Stage, Turn
+from broker_gateway.runtime.turn import Stage
 from store.columns import PendingColumns
 from store.errors import RecordTooLargeError, StoreError, StoreReadOnlyError
 from store.log.record import PendingRecord
-from store.message_store import FlushMode, MessageStore
+from store.message_store import FlushMode
 
 log = structlog.get_logger(__name__)
 _BUSY_S = 0.05
@@ -61,21 +60,12 @@ class PendingBatch:
 class Producer:
     """Appends messages of producers."""
 
-    def __init__(
-        self,
-        config: GatewayConfig,
-        store: MessageStore,
-        resources: Resources,
-        turn: Turn,
-        metrics: Metrics,
-        minutes: MinuteStatistics,
-        lane: Lane,
-    ) -> None:
-        self._store = store
+    def __init__(self, config: GatewayConfig, core: Core, resources: Resources, lane: Lane) -> None:
+        self._store = core.store
         self._resources = resources
-        self._ends = turn
-        self._metrics = metrics
-        self._minutes = minutes
+        self._ends = core.turn
+        self._metrics = core.metrics
+        self._minutes = core.minutes
         self._sync = config.store.flush_disk_type is FlushMode.SYNC_FLUSH
         self.lane = lane
         """What sends count in."""

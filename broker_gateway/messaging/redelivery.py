@@ -5,22 +5,19 @@ A look does so much of it (`_A_SWEEP`) and goes on in the next turn, so that oth
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from broker_gateway.delivery.handles import new_delivery_id
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey, Status
 from broker_gateway.delivery.retry_topics import subscribed_topic
-from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.messaging.clients import ClientRegistry
+from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.dead_letters import DeadLetterMover
-from broker_gateway.metadata.catalog import Catalog, Group
+from broker_gateway.messaging.poll import RENEWED_MS
+from broker_gateway.metadata.catalog import Group
 from broker_gateway.runtime.clock import now_ms
+from broker_gateway.runtime.turn import Stage
 
-RENEWED_MS = 60_000
-"""Invisible time of a message whose client renews it by staying alive (`auto_renew`)."""
 RENEW_AT_MOST_MS = 3 * 3_600_000
 """No renewal beyond this after the delivery, as in the real proxy."""
 
@@ -34,23 +31,15 @@ _A_WALK = 20_000
 
 
 class Redelivery:
-    """Looks after due messages, whether anybody receives or not. `later` runs something in the next turn."""
+    """Looks after due messages, whether anybody receives or not."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        deliveries: DeliveryTable,
-        clients: ClientRegistry,
-        mover: DeadLetterMover,
-        wakeups: Wakeups[Any],
-        later: Callable[[Callable[[], None]], None],
-    ) -> None:
-        self._catalog = catalog
-        self._deliveries = deliveries
+    def __init__(self, core: Core, clients: ClientRegistry, mover: DeadLetterMover) -> None:
+        self._catalog = core.catalog
+        self._deliveries = core.deliveries
         self._clients = clients
         self._mover = mover
-        self._wakeups = wakeups
-        self._later = later
+        self._wakeups = core.wakeups
+        self._turn = core.turn
         self._goes_on = False
 
     def sweep_due(self) -> None:
@@ -65,7 +54,7 @@ class Redelivery:
         due = self._deliveries.next_due_ms()
         if due is not None and due <= now and not self._goes_on:
             self._goes_on = True
-            self._later(self._go_on)
+            self._turn.add(Stage.WAKE, self._go_on)
 
     def _go_on(self) -> None:
         self._goes_on = False
@@ -117,4 +106,4 @@ class Redelivery:
                     if message.status == Status.INVISIBLE:
                         state.postpone(message, now)
         if keys:
-            self._later(partial(self._release, client_id, keys))
+            self._turn.add(Stage.WAKE, partial(self._release, client_id, keys))

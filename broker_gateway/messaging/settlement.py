@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.handles import encode_handle, new_delivery_id
 from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, Status
 from broker_gateway.delivery.retry_topics import handle_queue
-from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.delivery.wakeups import Wakeups
-from broker_gateway.journal.journal import Journal
 from broker_gateway.messaging.checks import check_invisible_ms
 from broker_gateway.messaging.clients import ClientRegistry
+from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.dead_letters import DeadLetterMover
 from broker_gateway.messaging.outcome import Outcome, Reason, ServiceError
 from broker_gateway.messaging.receipts import Receipts
 from broker_gateway.messaging.resources import Resources
-from broker_gateway.observability.metrics import Metrics
 from broker_gateway.runtime.clock import now_ms
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
 
@@ -32,21 +28,18 @@ class Settlement:
     def __init__(
         self,
         config: GatewayConfig,
+        core: Core,
         resources: Resources,
-        deliveries: DeliveryTable,
         clients: ClientRegistry,
-        journal: Journal,
         mover: DeadLetterMover,
-        wakeups: Wakeups[Any],
-        metrics: Metrics,
     ) -> None:
         self._resources = resources
-        self._deliveries = deliveries
-        self._receipts = Receipts(deliveries, clients)
-        self._journal = journal
+        self._deliveries = core.deliveries
+        self._receipts = Receipts(core.deliveries, clients)
+        self._journal = core.journal
         self._mover = mover
-        self._wakeups = wakeups
-        self._metrics = metrics
+        self._wakeups = core.wakeups
+        self._metrics = core.metrics
         self._max_invisible_ms = config.proxy.max_invisible_time_mills
 
     def acknowledge(

@@ -1,9 +1,16 @@
-"""A record of the log on its way to a consumer."""
+"""Records of the log on their way to a consumer."""
 
 from __future__ import annotations
 
+import structlog
+
 from broker_gateway.messaging.broker_properties import without_brokers
+from broker_gateway.runtime.seldom import Seldom
+from store.errors import OffsetOutOfRangeError, RecordError
 from store.log.record import RecordView, decode_properties, offset_msg_id
+from store.message_store import MessageStore
+
+log = structlog.get_logger(__name__)
 
 
 class StoredMessage:
@@ -19,3 +26,26 @@ class StoredMessage:
         self.message_id = self.properties.get("UNIQ_KEY") or offset_msg_id(
             view.store_host_bytes, view.physical_offset
         )
+
+
+class MessageReader:
+    """Reads messages of the log."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._unread = Seldom("messages")
+
+    def read(self, physical: int, size: int) -> StoredMessage | None:
+        """The message at a physical offset; None when there is none to be read, which is logged seldom."""
+        if not size:
+            return None
+        try:
+            return StoredMessage(self._store.read(physical, size))
+        except (RecordError, OffsetOutOfRangeError) as error:
+            self._unread.happened(
+                log.error,
+                "messages that cannot be read are passed over; `lakebroker store verify` finds what is damaged",
+                physical_offset=physical,
+                error=str(error),
+            )
+            return None

@@ -7,12 +7,9 @@ changed nothing, and others are served. A look ends after so much work (`_LOOK`)
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,25 +20,18 @@ from broker_gateway.delivery.filters.tags import EVERYTHING
 from broker_gateway.delivery.handles import encode_handle, new_delivery_id
 from broker_gateway.delivery.queue_delivery import InFlight, Plan, QueueDelivery, QueueKey, Status
 from broker_gateway.delivery.retry_topics import RetryQueues, handle_queue
-from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.delivery.wakeups import Wakeups
-from broker_gateway.journal.journal import Journal
+from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.poll import RECEIVE_BYTES, Poll
 from broker_gateway.messaging.redelivery import Redelivery
 from broker_gateway.messaging.resources import Resources
-from broker_gateway.messaging.stored_message import StoredMessage
-from broker_gateway.observability.metrics import Metrics
+from broker_gateway.messaging.stored_message import MessageReader, StoredMessage
 from broker_gateway.runtime.clock import now_ms
-from broker_gateway.runtime.seldom import Seldom
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
 from store.errors import (
     OffsetOutOfRangeError,
-    RecordError,
     StoreDamagedError,
-    StoreError,
     StoreReadOnlyError,
 )
-from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
 Array = NDArray[Any]
@@ -55,38 +45,26 @@ _BYTES_AN_ENTRY = 128
 """Of a message that is read and then passed over."""
 _SKIPS_A_PLAN = 512
 """Their events fit one record of the journal with those of the messages."""
-_ATTEMPTS_KEPT = 20_000
 
 
 class Taker:
-    """Fills polls, and takes back what nobody is there to get."""
+    """Fills polls."""
 
     def __init__(
-        self,
-        store: MessageStore,
-        resources: Resources,
-        deliveries: DeliveryTable,
-        redelivery: Redelivery,
-        journal: Journal,
-        wakeups: Wakeups[Poll],
-        metrics: Metrics,
+        self, core: Core, resources: Resources, redelivery: Redelivery, messages: MessageReader
     ) -> None:
-        self._store = store
+        self._store = core.store
+        self._deliveries = core.deliveries
+        self._journal = core.journal
+        self._metrics = core.metrics
         self._resources = resources
-        self._deliveries = deliveries
         self._redelivery = redelivery
-        self._journal = journal
-        self._wakeups = wakeups
-        self._metrics = metrics
+        self._messages = messages
         self.max_in_flight = 0
         """Of a group on a queue."""
         self._turn = itertools.count()
         self._retry_queues: RetryQueues | None = None
         self._failing: set[QueueKey] = set()
-        self._unread = Seldom("messages")
-        self._attempts: OrderedDict[
-            tuple[str, str, str], tuple[str, list[tuple[QueueDelivery, InFlight]]]
-        ] = OrderedDict()
 
     def take(self, poll: Poll) -> bool:
         """A look for up to a batch of messages; whether there are any. Without, `poll.left` says whether it goes on.
@@ -197,7 +175,7 @@ class Taker:
                 return
             offset = message.queue_offset
             physical, sizes, codes = self._store.index.entries(topic, queue_id, offset, 1)
-            stored = self._read(int(physical[0]), int(sizes[0])) if len(physical) else None
+            stored = self._messages.read(int(physical[0]), int(sizes[0])) if len(physical) else None
             if stored is None:
                 plan.skipped.append(message)
             elif message.status == Status.READY or look.poll.filter.wants(stored.properties):
@@ -289,7 +267,7 @@ class Taker:
         """Reads a new message, which is delivered, skipped, or passed over by the filter."""
         plan.cursor = offset + 1
         poll, attempt = look.poll, 1
-        stored = self._read(physical, size)
+        stored = self._messages.read(physical, size)
         if stored is None:
             look.work -= _A_SKIP
             plan.skipped.append(InFlight(offset, 1, look.now, poll.delivery_id, "", poll.client_id))
@@ -300,21 +278,6 @@ class Taker:
             look.passed_over(size)
             return
         plan.delivered.append(look.deliver(stored, offset, attempt, code))
-
-    def _read(self, physical: int, size: int) -> StoredMessage | None:
-        """A message of the log; None when there is none to be read."""
-        if not size:
-            return None
-        try:
-            return StoredMessage(self._store.read(physical, size))
-        except (RecordError, OffsetOutOfRangeError) as error:
-            self._unread.happened(
-                log.error,
-                "messages that cannot be read are passed over; `lakebroker store verify` finds what is damaged",
-                physical_offset=physical,
-                error=str(error),
-            )
-            return None
 
     def _note(self, poll: Poll, state: QueueDelivery, plan: Plan, now: int) -> None:
         """Has the journal note what the plan does, in one record. Raises StoreError, OSError."""
@@ -340,88 +303,6 @@ class Taker:
             )
         elif not plan.skipped:
             journal.moved(state)
-
-    # ----- repeated, and given back -----
-
-    def repeat(self, poll: Poll) -> bool:
-        """Answers a repeated attempt with what it took the first time and still holds; nothing of it is given back."""
-        if not poll.attempt_id:
-            return False
-        known = self._attempts.get((poll.client_id, poll.group.name, poll.topic.name))
-        if known is None or known[0] != poll.attempt_id:
-            return False
-        now = now_ms()
-        for state, message in known[1]:
-            if not state.holds(message) or message.invisible_until_ms <= now:
-                continue
-            _, topic, queue_id = state.key
-            physical, sizes, _ = self._store.index.entries(topic, queue_id, message.queue_offset, 1)
-            stored = self._read(int(physical[0]), int(sizes[0])) if len(physical) else None
-            if stored is not None:
-                handle = encode_handle(handle_queue(state.key), message.queue_offset, message.delivery_id)
-                left_ms = message.invisible_until_ms - now
-                written = poll.writer.message(stored, poll.topic.name, handle, message.attempt, left_ms)
-                poll.messages.append(written)
-                poll.body_bytes += stored.body_length
-        return bool(poll.messages)
-
-    def remember(self, poll: Poll) -> None:
-        """What an attempt took, in case it is repeated."""
-        if not poll.attempt_id or not poll.taken:
-            return
-        key = (poll.client_id, poll.group.name, poll.topic.name)
-        self._attempts[key] = (poll.attempt_id, poll.taken)
-        self._attempts.move_to_end(key)
-        if len(self._attempts) > _ATTEMPTS_KEPT:
-            self._attempts.popitem(last=False)
-
-    def give_back(self, poll: Poll) -> None:
-        """Makes what a call took available again, to receives with its filter, when nobody is there to get it."""
-        taken, poll.taken = poll.taken, []
-        by_state: dict[QueueKey, tuple[QueueDelivery, list[InFlight]]] = {}
-        for state, message in taken:
-            if state.holds(message):
-                by_state.setdefault(state.key, (state, []))[1].append(message)
-        for state, messages in by_state.values():
-            self._return(state, messages, poll.client_id)
-            self._deliveries.offers.came_back(state.key)
-        if by_state:
-            self._wakeups.due(poll.topic.name, poll.group.name)
-
-    def _return(self, state: QueueDelivery, messages: Sequence[InFlight], client_id: str) -> None:
-        """One that a client had seen before is due at once; of others, their filter decides as if they were new."""
-        now = now_ms()
-        for seen in (False, True):
-            some = [each for each in messages if (each.attempt > 1) == seen]
-            if some:
-                until = now if seen else some[0].invisible_until_ms
-                status = Status.INVISIBLE if seen else Status.RETURNED
-                changed = [_returned(each, until, status) for each in some]
-                with contextlib.suppress(
-                    StoreError, OSError
-                ):  # it is with the next snapshot, which is due then
-                    self._journal.events(
-                        state,
-                        events.NACKED,
-                        changed,
-                        client_id=client_id,
-                        delivery_id=changed[0].delivery_id,
-                        invisible_until_ms=until,
-                        timestamp_ms=now,
-                    )
-                for message, other in zip(some, changed, strict=True):
-                    state.replace(message, other)
-
-
-def _returned(message: InFlight, until_ms: int, status: Status) -> InFlight:
-    return replace(
-        message,
-        attempt=message.attempt - 1,
-        invisible_until_ms=until_ms,
-        auto_renew=False,
-        given_back=True,
-        status=status,
-    )
 
 
 class _Look:

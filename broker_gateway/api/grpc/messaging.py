@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import structlog
 
+from broker_gateway.api.extensions import AppendHook
 from broker_gateway.api.grpc.fields import client_id_of
 from broker_gateway.api.grpc.offsets import OffsetService
 from broker_gateway.api.grpc.receive import ReceiveService
@@ -15,8 +16,10 @@ from broker_gateway.api.grpc.send import SendService
 from broker_gateway.api.grpc.settlement import SettlementService
 from broker_gateway.api.grpc.status import status_of
 from broker_gateway.api.grpc.telemetry import ClientService
-from broker_gateway.journal.journal import Journal
-from broker_gateway.messaging.admission import Admission, Lane
+from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.messaging.admission import Lane
+from broker_gateway.messaging.core import Core
+from broker_gateway.messaging.factory import Messaging
 from broker_gateway.messaging.outcome import ServiceError
 from broker_gateway.runtime.reply import Reply
 from broker_gateway.transport.context import CallContext, RpcError, takes_bytes
@@ -35,23 +38,25 @@ class MessagingService:
 
     def __init__(
         self,
-        route: RouteService,
-        send: SendService,
-        receive: ReceiveService,
-        settlement: SettlementService,
-        client: ClientService,
-        offsets: OffsetService,
-        journal: Journal,
-        admission: Admission,
+        config: GatewayConfig,
+        core: Core,
+        messaging: Messaging,
+        append_hooks: Sequence[AppendHook] = (),
     ) -> None:
-        self._route = route
-        self._send = send
-        self._receive = receive
-        self._settlement = settlement
-        self._client = client
-        self._offsets = offsets
-        self._journal = journal
-        self._admission = admission
+        self._route = RouteService(messaging.routes, messaging.resources)
+        self._send = SendService(config, messaging.producer, append_hooks)
+        self._receive = ReceiveService(messaging.polls, messaging.long_polling)
+        self._settlement = SettlementService(messaging.settlement)
+        self._client = client = ClientService(config, core, messaging)
+        self._offsets = OffsetService(messaging.offsets)
+        self._journal = core.journal
+        self._admission = messaging.admission
+        core.catalog.listen(group_changed=client.group_changed, taken_back=client.change_taken_back)
+
+    @property
+    def compiled_parts(self) -> Mapping[str, Callable[[], None]]:
+        """What loads compiled code, by what goes faster with it. To be called on a thread."""
+        return {"sends": self._send.load_compiled, "receives": self._receive.load_compiled}
 
     def QueryRoute(
         self, request: rpc.QueryRouteRequest, context: CallContext

@@ -12,11 +12,11 @@ from broker_gateway.api.grpc.settings import KeptSettings
 from broker_gateway.api.grpc.status import OK, status_of
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.checks import check_group
-from broker_gateway.messaging.clients import COMMANDS_A_CLIENT, ClientRegistry, ClientSession
+from broker_gateway.messaging.clients import COMMANDS_A_CLIENT, ClientSession
+from broker_gateway.messaging.core import Core
+from broker_gateway.messaging.factory import Messaging
 from broker_gateway.messaging.outcome import Reason, ServiceError
-from broker_gateway.messaging.redelivery import Redelivery
-from broker_gateway.messaging.resources import Resources
-from broker_gateway.metadata.catalog import Catalog, Group
+from broker_gateway.metadata.catalog import Group
 from broker_gateway.transport.context import CallContext
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
@@ -47,18 +47,11 @@ def _language(context: CallContext) -> str:
 class ClientService:
     """Keeps sessions and answers settings."""
 
-    def __init__(
-        self,
-        config: GatewayConfig,
-        catalog: Catalog,
-        resources: Resources,
-        clients: ClientRegistry,
-        redelivery: Redelivery,
-    ) -> None:
-        self._catalog = catalog
-        self._resources = resources
-        self._clients = clients
-        self._redelivery = redelivery
+    def __init__(self, config: GatewayConfig, core: Core, messaging: Messaging) -> None:
+        self._catalog = core.catalog
+        self._resources = messaging.resources
+        self._clients = messaging.clients
+        self._redelivery = messaging.redelivery
         self._max_body_size = config.store.max_message_size
         self._polling_ms = config.proxy.grpc_client_consumer_max_long_polling_timeout_millis
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from broker_gateway.api.remoting.administration.configuration import OptionAdministration
 from broker_gateway.api.remoting.administration.connections import Connections
@@ -17,21 +16,15 @@ from broker_gateway.api.remoting.administration.statistics import Statistics
 from broker_gateway.api.remoting.administration.topics import TopicAdministration
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
-from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.delivery.wakeups import Wakeups
-from broker_gateway.journal.journal import Journal
 from broker_gateway.maintenance.retention import Retention
-from broker_gateway.messaging.admission import Admission
-from broker_gateway.messaging.clients import ClientRegistry
-from broker_gateway.metadata.catalog import Catalog
+from broker_gateway.messaging.core import Core
+from broker_gateway.messaging.factory import Messaging
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.system_topics import system_topic_names
 from broker_gateway.observability.broker_statistics import BrokerStatistics
 from broker_gateway.observability.dispatch_lag import DispatchLag
-from broker_gateway.observability.metrics import Metrics
 from broker_gateway.remoting.address import written_address
 from broker_gateway.runtime.clock import monotonic_ms, now_ms
-from store.message_store import MessageStore
 
 
 class Administration:
@@ -40,19 +33,15 @@ class Administration:
     def __init__(
         self,
         configuration: Configuration,
-        store: MessageStore,
-        catalog: Catalog,
-        deliveries: DeliveryTable,
-        journal: Journal,
-        wakeups: Wakeups[Any],
-        clients: ClientRegistry,
-        metrics: Metrics,
+        core: Core,
+        messaging: Messaging,
         days: BrokerStatistics,
-        admission: Admission,
         dispatch_lag: DispatchLag,
         retention: Retention,
         topic_changed: Callable[[str], None],
     ) -> None:
+        store, catalog, deliveries, journal = core.store, core.catalog, core.deliveries, core.journal
+        metrics = core.metrics
         config = configuration.current
         self.broker = config.broker.broker_name
         self.address = written_address(config.broker.broker_ip1, config.broker.listen_port)
@@ -62,14 +51,22 @@ class Administration:
         self.retention = retention
         self.topics = TopicAdministration(config, catalog, store, deliveries, journal, topic_changed)
         self.groups = GroupAdministration(catalog, deliveries, journal, topic_changed)
-        self.offsets = OffsetAdministration(catalog, store, deliveries, journal, wakeups)
+        self.offsets = OffsetAdministration(catalog, store, deliveries, journal, core.wakeups)
         self.messages = MessageQueries(config, store)
         self.queues = QueueEntries(store, self.offsets)
-        self.connections = Connections(clients)
+        self.connections = Connections(messaging.clients)
         self.statistics = Statistics(metrics, config.broker.broker_cluster_name, monotonic_ms())
         options = ShownOptions(configuration)
         self.runtime = RuntimeInfo(
-            configuration, options, store, self.statistics, metrics, days, admission, dispatch_lag, now_ms
+            configuration,
+            options,
+            store,
+            self.statistics,
+            metrics,
+            days,
+            messaging.admission,
+            dispatch_lag,
+            now_ms,
         )
         self.options = OptionAdministration(configuration, options, now_ms())
 

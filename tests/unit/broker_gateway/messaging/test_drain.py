@@ -102,7 +102,7 @@ def test_a_drain_that_is_hung_up_or_ends(broker: InProcessBroker) -> None:
     assert found[0].system_properties.queue_offset == 4 * 32
     with broker.one_turn():
         drain = [broker.begin_receive("orders", "billing", wait_ms=5_000) for _ in range(8)]
-        broker._loop.call_soon(broker.broker._long_polling.close)
+        broker._loop.call_soon(broker.broker.parts.long_polling.close)
     assert all(call.done for call in drain)
     assert broker.broker.admission.pull.under_way == 0
 

@@ -12,6 +12,7 @@ from broker_gateway.api.grpc import shortcuts
 from broker_gateway.api.grpc.route import RouteService
 from broker_gateway.journal.journal import Journal
 from broker_gateway.messaging import produce as send
+from broker_gateway.messaging.attempts import Attempts
 from broker_gateway.messaging.take import Taker
 from broker_gateway.observability.metrics import Metrics
 from broker_gateway.runtime.reply import Reply
@@ -138,7 +139,7 @@ STAGES: dict[str, Break] = {
         broker.broker.minutes, "count", once(broker.broker.minutes.count)
     ),
     "line of who waits": _at(Taker, "take"),
-    "its answer": _at(Taker, "remember"),
+    "its answer": _at(Attempts, "remember"),
     "its measure": _at(Metrics, "received"),
     "journal": _at(Journal, "_taken"),
 }

@@ -1,0 +1,114 @@
+"""What receives took: given again to a repeated attempt, given back when nobody is there to get it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from broker_gateway.delivery.handles import encode_handle
+from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey, Status
+from broker_gateway.delivery.retry_topics import handle_queue
+from broker_gateway.messaging.core import Core
+from broker_gateway.messaging.poll import Poll
+from broker_gateway.messaging.stored_message import MessageReader
+from broker_gateway.runtime.clock import now_ms
+from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
+from store.errors import StoreError
+
+_ATTEMPTS_KEPT = 20_000
+
+
+class Attempts:
+    """The newest attempt of each client, group and topic."""
+
+    def __init__(self, core: Core, messages: MessageReader) -> None:
+        self._store = core.store
+        self._deliveries = core.deliveries
+        self._journal = core.journal
+        self._wakeups = core.wakeups
+        self._messages = messages
+        self._attempts: OrderedDict[
+            tuple[str, str, str], tuple[str, list[tuple[QueueDelivery, InFlight]]]
+        ] = OrderedDict()
+
+    def repeat(self, poll: Poll) -> bool:
+        """Answers a repeated attempt with what it took the first time and still holds; nothing of it is given back."""
+        if not poll.attempt_id:
+            return False
+        known = self._attempts.get((poll.client_id, poll.group.name, poll.topic.name))
+        if known is None or known[0] != poll.attempt_id:
+            return False
+        now = now_ms()
+        for state, message in known[1]:
+            if not state.holds(message) or message.invisible_until_ms <= now:
+                continue
+            _, topic, queue_id = state.key
+            physical, sizes, _ = self._store.index.entries(topic, queue_id, message.queue_offset, 1)
+            stored = self._messages.read(int(physical[0]), int(sizes[0])) if len(physical) else None
+            if stored is not None:
+                handle = encode_handle(handle_queue(state.key), message.queue_offset, message.delivery_id)
+                left_ms = message.invisible_until_ms - now
+                written = poll.writer.message(stored, poll.topic.name, handle, message.attempt, left_ms)
+                poll.messages.append(written)
+                poll.body_bytes += stored.body_length
+        return bool(poll.messages)
+
+    def remember(self, poll: Poll) -> None:
+        """What an attempt took, in case it is repeated."""
+        if not poll.attempt_id or not poll.taken:
+            return
+        key = (poll.client_id, poll.group.name, poll.topic.name)
+        self._attempts[key] = (poll.attempt_id, poll.taken)
+        self._attempts.move_to_end(key)
+        if len(self._attempts) > _ATTEMPTS_KEPT:
+            self._attempts.popitem(last=False)
+
+    def give_back(self, poll: Poll) -> None:
+        """Makes what a call took available again, to receives with its filter, when nobody is there to get it."""
+        taken, poll.taken = poll.taken, []
+        by_state: dict[QueueKey, tuple[QueueDelivery, list[InFlight]]] = {}
+        for state, message in taken:
+            if state.holds(message):
+                by_state.setdefault(state.key, (state, []))[1].append(message)
+        for state, messages in by_state.values():
+            self._return(state, messages, poll.client_id)
+            self._deliveries.offers.came_back(state.key)
+        if by_state:
+            self._wakeups.due(poll.topic.name, poll.group.name)
+
+    def _return(self, state: QueueDelivery, messages: Sequence[InFlight], client_id: str) -> None:
+        """One that a client had seen before is due at once; of others, their filter decides as if they were new."""
+        now = now_ms()
+        for seen in (False, True):
+            some = [each for each in messages if (each.attempt > 1) == seen]
+            if some:
+                until = now if seen else some[0].invisible_until_ms
+                status = Status.INVISIBLE if seen else Status.RETURNED
+                changed = [_returned(each, until, status) for each in some]
+                with contextlib.suppress(
+                    StoreError, OSError
+                ):  # it is with the next snapshot, which is due then
+                    self._journal.events(
+                        state,
+                        events.NACKED,
+                        changed,
+                        client_id=client_id,
+                        delivery_id=changed[0].delivery_id,
+                        invisible_until_ms=until,
+                        timestamp_ms=now,
+                    )
+                for message, other in zip(some, changed, strict=True):
+                    state.replace(message, other)
+
+
+def _returned(message: InFlight, until_ms: int, status: Status) -> InFlight:
+    return replace(
+        message,
+        attempt=message.attempt - 1,
+        invisible_until_ms=until_ms,
+        auto_renew=False,
+        given_back=True,
+        status=status,
+    )

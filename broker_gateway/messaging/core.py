@@ -1,0 +1,29 @@
+"""What all that calls do works on: the log, what is known, what is in flight, the journal, and the turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.delivery.wakeups import Wakeups
+from broker_gateway.journal.journal import Journal
+from broker_gateway.journal.minute_stats import MinuteStatistics
+from broker_gateway.messaging.poll import Poll
+from broker_gateway.metadata.catalog import Catalog
+from broker_gateway.observability.metrics import Metrics
+from broker_gateway.runtime.turn import Turn
+from store.message_store import MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """One broker's."""
+
+    store: MessageStore
+    catalog: Catalog
+    deliveries: DeliveryTable
+    journal: Journal
+    wakeups: Wakeups[Poll]
+    turn: Turn
+    metrics: Metrics
+    minutes: MinuteStatistics

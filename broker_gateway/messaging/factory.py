@@ -1,0 +1,71 @@
+"""Puts together what calls do, for one broker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.config.reload import Configuration
+from broker_gateway.messaging.admission import Admission
+from broker_gateway.messaging.attempts import Attempts
+from broker_gateway.messaging.clients import ClientRegistry
+from broker_gateway.messaging.core import Core
+from broker_gateway.messaging.dead_letters import DeadLetterMover
+from broker_gateway.messaging.long_polling import LongPolling
+from broker_gateway.messaging.offsets import Offsets
+from broker_gateway.messaging.poll import Polls
+from broker_gateway.messaging.produce import Producer
+from broker_gateway.messaging.redelivery import Redelivery
+from broker_gateway.messaging.resources import Resources
+from broker_gateway.messaging.routes import Routes
+from broker_gateway.messaging.settlement import Settlement
+from broker_gateway.messaging.stored_message import MessageReader
+from broker_gateway.messaging.take import Taker
+from broker_gateway.metadata.peers import Peers
+from broker_gateway.registration.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Messaging:
+    """What the edges call."""
+
+    admission: Admission
+    clients: ClientRegistry
+    resources: Resources
+    producer: Producer
+    polls: Polls
+    long_polling: LongPolling
+    redelivery: Redelivery
+    settlement: Settlement
+    offsets: Offsets
+    routes: Routes
+
+    def listen(self, configuration: Configuration) -> None:
+        """Has the parts told of options that change."""
+        parts = (self.admission, self.producer, self.polls, self.long_polling, self.resources, self.routes)
+        for part in parts:
+            configuration.on_change(part.configure)
+
+
+def make_messaging(config: GatewayConfig, core: Core, peers: Peers, cluster: Cluster) -> Messaging:
+    """The parts, connected."""
+    admission = Admission(config, core.turn)
+    clients = ClientRegistry(config.lake.lake_max_clients, config.lake.lake_max_share_per_address)
+    resources = Resources(config, core.catalog)
+    mover = DeadLetterMover(core, resources)
+    redelivery = Redelivery(core, clients, mover)
+    messages = MessageReader(core.store)
+    taker = Taker(core, resources, redelivery, messages)
+    attempts = Attempts(core, messages)
+    return Messaging(
+        admission,
+        clients,
+        resources,
+        Producer(config, core, resources, admission.send),
+        Polls(config, resources, clients),
+        LongPolling(config, core, taker, attempts, admission.pull),
+        redelivery,
+        Settlement(config, core, resources, clients, mover),
+        Offsets(core.store, resources, core.deliveries),
+        Routes(config, resources, peers, cluster),
+    )
