@@ -34,7 +34,7 @@ from broker_gateway.config.gateway import config_of
 from broker_gateway.config.reload import Configuration
 from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.journal.journal import Journal
+from broker_gateway.journal.broker_journal import BrokerJournal
 from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
 from broker_gateway.observability.metrics import Metrics
@@ -179,7 +179,8 @@ def snapshot(folder: Path, states: int) -> Calls:
     catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
     ending: list[Callable[[], None]] = []
     following: list[Callable[[], None]] = []
-    journal = Journal(store, catalog, deliveries, SnapshotPace(1 << 62), ending.append, following.append)
+    pace = SnapshotPace(1 << 62)
+    journal = BrokerJournal(store, catalog, deliveries, pace, ending.append, following.append).journal
     for number in range(states):
         state = deliveries.queue(QueueKey(f"group-{number // 8}", "orders", number % 8))
         state.restore(InFlight(5, 1, 1 << 50, number, f"01AC11000200000000{number:014}", "client-1"))

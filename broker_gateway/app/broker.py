@@ -22,9 +22,9 @@ from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
-from broker_gateway.journal.journal import Journal
+from broker_gateway.journal.broker_journal import BrokerJournal
 from broker_gateway.journal.minute_stats import MinuteStatistics
-from broker_gateway.journal.replay import Replayed, replay
+from broker_gateway.journal.replay import Replayed
 from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.lake.reader import Lake
 from broker_gateway.maintenance.retention import Retention, rules_of
@@ -118,7 +118,7 @@ class Broker:
         """Its state, and the turn that works on it; appends are announced to who waits for them."""
         catalog, turn, store = Catalog(), Turn(), self._store
         deliveries = DeliveryTable(self._first_offset, catalog.auto_created.count_queues)
-        journal = Journal(
+        journaled = self.journaled = BrokerJournal(
             store,
             catalog,
             deliveries,
@@ -128,7 +128,17 @@ class Broker:
         )
         wakeups: Wakeups[Poll] = Wakeups(partial(turn.add, Stage.WAKE), deliveries.offers.appended)
         store.on_appended(wakeups.arrived)
-        return Core(store, catalog, deliveries, journal, wakeups, turn, self.metrics, MinuteStatistics())
+        return Core(
+            store,
+            catalog,
+            deliveries,
+            journaled.journal,
+            journaled.deliveries,
+            wakeups,
+            turn,
+            self.metrics,
+            MinuteStatistics(),
+        )
 
     def configure(self, config: GatewayConfig) -> None:
         """Takes what may change while the broker runs."""
@@ -139,12 +149,12 @@ class Broker:
     def load(self) -> Replayed:
         """Topics, groups, offsets and what is in flight, from the journal; system topics are made."""
         self.peers.refresh()
-        replayed = replay(self._store, self.catalog, self.deliveries)
-        self.journal.replayed_to(replayed.snapshot_offset)
+        replayed = self.journal.replay()
         make_system_topics(self._config, self.catalog)
         offers, registration = self.deliveries.offers, self.registration
         self.catalog.listen(topic_changed=lambda topic: offers.queues_changed(topic.name))
-        self.catalog.listen(topic_changed=self.journal.topic, group_changed=self.journal.group)
+        noted = self.journaled.resources
+        self.catalog.listen(topic_changed=noted.topic, group_changed=noted.group)
         self.catalog.listen(
             topic_changed=lambda topic: registration.topic_changed(topic.name),
             group_changed=lambda group: registration.topic_changed(RETRY_PREFIX + group.name),
@@ -213,7 +223,7 @@ class Broker:
             self._watchdog.cancel()
             await asyncio.gather(self._watchdog, return_exceptions=True)
         try:
-            self.journal.stats(self.minutes.roll(now_ms(), closing=True))
+            self.journaled.minutes.note(self.minutes.roll(now_ms(), closing=True))
             self.journal.write_snapshot()
         except (StoreError, OSError) as error:
             log.error(
@@ -298,6 +308,6 @@ class Broker:
         for session in self.clients.expire():
             if session.group:
                 self.parts.redelivery.release(session.client_id, session.group)
-        self.journal.stats(self.minutes.roll(now_ms()))
+        self.journaled.minutes.note(self.minutes.roll(now_ms()))
         self.administration.statistics.sample(monotonic_ms())
         self.administration.runtime.sample(monotonic_ms())

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from broker_gateway.journal.contributor import Contributor
+from broker_gateway.journal.journal import Journal
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 
 MINUTE_MS = 60_000
@@ -71,3 +74,34 @@ class MinuteStatistics:
             )
             for (topic, group), c in counters.items()
         ]
+
+
+class MinuteJournal(Contributor):
+    """Minutes in the journal, for the lake alone: no start reads them, and what could not be appended is lost.
+
+    Owns `Batch.stats`.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._minutes: list[pb.MinuteStats] = []
+
+    def note(self, minutes: Iterable[pb.MinuteStats]) -> None:
+        """Notes minutes, in as many records as they need."""
+        for minute in minutes:
+            self._journal.make_room(1)
+            self._minutes.append(minute)
+            self._journal.noted(1)
+
+    def fill(self, record: pb.Batch) -> Sequence[pb.Batch]:
+        record.stats.extend(self._minutes)
+        return ()
+
+    def written(self) -> None:
+        self._minutes.clear()
+
+    def lost(self) -> None:
+        self._minutes.clear()
+
+    def apply(self, record: pb.Batch) -> None:
+        pass

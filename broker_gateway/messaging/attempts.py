@@ -26,7 +26,7 @@ class Attempts:
     def __init__(self, core: Core, messages: MessageReader) -> None:
         self._store = core.store
         self._deliveries = core.deliveries
-        self._journal = core.journal
+        self._changes = core.changes
         self._wakeups = core.wakeups
         self._messages = messages
         self._attempts: OrderedDict[
@@ -90,7 +90,7 @@ class Attempts:
                 with contextlib.suppress(
                     StoreError, OSError
                 ):  # it is with the next snapshot, which is due then
-                    self._journal.events(
+                    self._changes.events(
                         state,
                         events.NACKED,
                         changed,

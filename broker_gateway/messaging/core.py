@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
+from broker_gateway.journal.deliveries import DeliveryJournal
 from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.messaging.poll import Poll
@@ -23,6 +24,8 @@ class Core:
     catalog: Catalog
     deliveries: DeliveryTable
     journal: Journal
+    changes: DeliveryJournal
+    """What happens to deliveries, in the journal."""
     wakeups: Wakeups[Poll]
     turn: Turn
     metrics: Metrics

@@ -67,7 +67,7 @@ class DeadLetterMover:
     def __init__(self, core: Core, resources: Resources) -> None:
         self._store = core.store
         self._resources = resources
-        self._journal = core.journal
+        self._changes = core.changes
         self._wakeups = core.wakeups
         self._metrics = core.metrics
         self._failing: set[QueueKey] = set()
@@ -83,7 +83,7 @@ class DeadLetterMover:
             if record is not None:
                 target = self._resources.dead_letters(dead_letter_topic(state.key.group))
             # Behind what notes a new topic: what was noted of the message stands before the copy, or with its end.
-            self._journal.make_room(1)
+            self._changes.make_room(1)
             if record is not None:
                 self._append_copy(state, message, record, target.name, reason)
         except Exception as error:  # the message must neither be lost nor block those behind it
@@ -150,7 +150,7 @@ class DeadLetterMover:
     def _settle(
         self, state: QueueDelivery, message: InFlight, kind: events.EventKind, client_id: str
     ) -> None:
-        self._journal.events(state, kind, [message], client_id=client_id or message.client_id)
+        self._changes.events(state, kind, [message], client_id=client_id or message.client_id)
         state.settle(message)
         if state.freed():
             self._wakeups.due(subscribed_topic(state.key), state.key.group)

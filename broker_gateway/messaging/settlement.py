@@ -36,7 +36,7 @@ class Settlement:
         self._resources = resources
         self._deliveries = core.deliveries
         self._receipts = Receipts(core.deliveries, clients)
-        self._journal = core.journal
+        self._changes = core.changes
         self._mover = mover
         self._wakeups = core.wakeups
         self._metrics = core.metrics
@@ -81,7 +81,7 @@ class Settlement:
             given_back=True,
             status=Status.INVISIBLE,
         )
-        self._journal.events(
+        self._changes.events(
             state,
             events.NACKED,
             [changed],
@@ -117,7 +117,7 @@ class Settlement:
         self, acked: Sequence[tuple[QueueDelivery, Sequence[InFlight]]], client_id: str, topic: str
     ) -> None:
         """All of a call or, when the journal does not take it, none."""
-        self._journal.acked(acked, client_id)
+        self._changes.acked(acked, client_id)
         for state, messages in acked:
             group = state.key.group
             for message in messages:

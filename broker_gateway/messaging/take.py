@@ -55,7 +55,7 @@ class Taker:
     ) -> None:
         self._store = core.store
         self._deliveries = core.deliveries
-        self._journal = core.journal
+        self._changes = core.changes
         self._metrics = core.metrics
         self._resources = resources
         self._redelivery = redelivery
@@ -281,18 +281,18 @@ class Taker:
 
     def _note(self, poll: Poll, state: QueueDelivery, plan: Plan, now: int) -> None:
         """Has the journal note what the plan does, in one record. Raises StoreError, OSError."""
-        journal = self._journal
+        changes = self._changes
         expired = [each for each in plan.replaced if not each.given_back] if plan.replaced else []
         try:  # noqa: SIM105 - a context manager would cost as much as all of this
-            journal.make_room(len(expired) + len(plan.skipped) + len(plan.delivered) + 1)
+            changes.make_room(len(expired) + len(plan.skipped) + len(plan.delivered) + 1)
         except StoreReadOnlyError:  # what is there can still be had: a start delivers it again
             pass
         if expired:
-            journal.events(state, events.EXPIRED, expired, timestamp_ms=now)
+            changes.events(state, events.EXPIRED, expired, timestamp_ms=now)
         if plan.skipped:
-            journal.events(state, events.SKIPPED, plan.skipped, client_id=poll.client_id, timestamp_ms=now)
+            changes.events(state, events.SKIPPED, plan.skipped, client_id=poll.client_id, timestamp_ms=now)
         if plan.delivered:
-            journal.events(
+            changes.events(
                 state,
                 events.DELIVERED,
                 plan.delivered,
@@ -302,7 +302,7 @@ class Taker:
                 timestamp_ms=now,
             )
         elif not plan.skipped:
-            journal.moved(state)
+            changes.moved(state)
 
 
 class _Look:

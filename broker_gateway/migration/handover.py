@@ -11,9 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.journal.journal import Journal
-from broker_gateway.journal.replay import replay
-from broker_gateway.journal.snapshot import SnapshotPace
+from broker_gateway.journal.broker_journal import journal_at_rest
 from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, Topic
 from broker_gateway.metadata.system_topics import is_system_topic
 from broker_gateway.migration.pop_state import read_check_points, restore_in_flight, write_check_points
@@ -64,7 +62,7 @@ def hand_over(root: Path, *, offsets_only: bool = False) -> list[Path]:
     store = _open(root, identity.broker, identity.cluster)
     try:
         catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
-        replay(store, catalog, deliveries)
+        journal_at_rest(store, catalog, deliveries).journal.replay()
         offsets = {state.key: state.consumer_offset for state in deliveries.queues()}
         if not offsets_only:
             offsets = write_check_points(store, deliveries, partial(_in_order, catalog), now_ms())
@@ -99,11 +97,8 @@ def take_over(root: Path, broker: str, cluster: str, *, skip_damaged: bool = Fal
     store = _open(root, broker, cluster)
     try:
         catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
-        replayed = replay(store, catalog, deliveries)
-        journal = Journal(
-            store, catalog, deliveries, SnapshotPace(1 << 62), lambda work: None, lambda work: None
-        )
-        journal.replayed_to(replayed.snapshot_offset)
+        journal = journal_at_rest(store, catalog, deliveries).journal
+        journal.replay()
         if "topics.json" not in config.versions:
             config.topics = _topics_of(store, now)
         for topic in config.topics:

@@ -1,6 +1,6 @@
 """The shortcut of a receive: usual records go from the log to what a consumer gets of them, in compiled code.
 
-The plain path is `shortcuts.received`; `tests/unit/broker_gateway/service/test_receive_columns.py` compares the two.
+The plain path is `shortcuts.received`; `tests/unit/broker_gateway/api/grpc/test_receive_columns.py` compares the two.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The shortcut of a send: a usual request goes from its bytes to columns of the log, in compiled code.
 
-The plain path is `api/grpc/send_checks.py`; `tests/unit/broker_gateway/service/test_send_columns.py` compares the two.
+The plain path is `api/grpc/send_checks.py`; `tests/unit/broker_gateway/api/grpc/test_send_columns.py` compares the two.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Administration:
         retention: Retention,
         topic_changed: Callable[[str], None],
     ) -> None:
-        store, catalog, deliveries, journal = core.store, core.catalog, core.deliveries, core.journal
+        store, catalog, deliveries, changes = core.store, core.catalog, core.deliveries, core.changes
         metrics = core.metrics
         config = configuration.current
         self.broker = config.broker.broker_name
@@ -49,9 +49,9 @@ class Administration:
         self._store = store
         self._catalog = catalog
         self.retention = retention
-        self.topics = TopicAdministration(config, catalog, store, deliveries, journal, topic_changed)
-        self.groups = GroupAdministration(catalog, deliveries, journal, topic_changed)
-        self.offsets = OffsetAdministration(catalog, store, deliveries, journal, core.wakeups)
+        self.topics = TopicAdministration(config, catalog, store, deliveries, changes, topic_changed)
+        self.groups = GroupAdministration(catalog, deliveries, changes, topic_changed)
+        self.offsets = OffsetAdministration(catalog, store, deliveries, changes, core.wakeups)
         self.messages = MessageQueries(config, store)
         self.queues = QueueEntries(store, self.offsets)
         self.connections = Connections(messaging.clients)

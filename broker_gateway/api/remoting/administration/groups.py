@@ -12,7 +12,8 @@ import structlog
 
 from broker_gateway.api.remoting.administration.topics import check_text, refused_by_log
 from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.journal.journal import Journal
+from broker_gateway.journal.deliveries import DeliveryJournal
+from broker_gateway.journal.resources import group_deleted
 from broker_gateway.messaging.checks import check_group
 from broker_gateway.messaging.outcome import ServiceError
 from broker_gateway.metadata.catalog import Catalog, CatalogFullError, Group
@@ -89,13 +90,14 @@ class GroupAdministration:
         self,
         catalog: Catalog,
         deliveries: DeliveryTable,
-        journal: Journal,
+        changes: DeliveryJournal,
         topic_changed: Callable[[str], None],
     ) -> None:
         self._topic_changed = topic_changed
         self._catalog = catalog
         self._deliveries = deliveries
-        self._journal = journal
+        self._changes = changes
+        self._journal = changes.journal
 
     def known(self, name: str) -> Group:
         """A group, the system's too. SUBSCRIPTION_GROUP_NOT_EXIST."""
@@ -130,9 +132,11 @@ class GroupAdministration:
             )
         keys = self._deliveries.keys_of_group(name) if clean_offsets else []
         with refused_by_log():
-            deleted = self._catalog.delete_group(name, lambda group: self._journal.removed(keys, group=group))
+            deleted = self._catalog.delete_group(
+                name, lambda group: self._changes.removed(keys, group_deleted(self._catalog, group))
+            )
             if deleted is None and keys:
-                self._journal.removed(keys)
+                self._changes.removed(keys)
         for key in keys:
             self._deliveries.forget(key)
         if deleted is not None:

@@ -13,7 +13,7 @@ from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.delivery.retry_topics import subscribed_topic
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
-from broker_gateway.journal.journal import Journal
+from broker_gateway.journal.deliveries import DeliveryJournal
 from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.remoting.codes import ResponseCode
 from broker_gateway.remoting.errors import RequestError
@@ -54,13 +54,14 @@ class OffsetAdministration:
         catalog: Catalog,
         store: MessageStore,
         deliveries: DeliveryTable,
-        journal: Journal,
+        changes: DeliveryJournal,
         wakeups: Wakeups[Any],
     ) -> None:
         self._catalog = catalog
         self._store = store
         self._deliveries = deliveries
-        self._journal = journal
+        self._changes = changes
+        self._journal = changes.journal
         self._wakeups = wakeups
         self._searches = 0
 
@@ -227,7 +228,7 @@ class OffsetAdministration:
 
         with refused_by_log(), self._journal.kept(take_back):
             made += [key for key in offsets if self._deliveries.known(key) is None]
-            self._journal.moved(*map(self._deliveries.queue, offsets))
+            self._changes.moved(*map(self._deliveries.queue, offsets))
             for key, offset in offsets.items():
                 state = self._deliveries.queue(key)
                 before[key] = (state.cursor, state.client_offset)
@@ -241,7 +242,7 @@ class OffsetAdministration:
         index = self._store.index
         cursors = {key: min(each, index.max_offset(key.topic, key.queue_id)) for key, each in offsets.items()}
         with refused_by_log():
-            self._journal.reset(cursors)
+            self._changes.reset(cursors)
         for key, cursor in cursors.items():
             state = self._deliveries.queue(key)
             state.reset(cursor)

@@ -12,7 +12,8 @@ import structlog
 
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.journal.journal import Journal
+from broker_gateway.journal.deliveries import DeliveryJournal
+from broker_gateway.journal.resources import topic_deleted
 from broker_gateway.messaging.checks import check_topic, shown
 from broker_gateway.messaging.outcome import ServiceError
 from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, CatalogFullError, Topic
@@ -84,7 +85,7 @@ class TopicAdministration:
         catalog: Catalog,
         store: MessageStore,
         deliveries: DeliveryTable,
-        journal: Journal,
+        changes: DeliveryJournal,
         changed: Callable[[str], None],
     ) -> None:
         self._changed = changed
@@ -94,7 +95,8 @@ class TopicAdministration:
         self._catalog = catalog
         self._store = store
         self._deliveries = deliveries
-        self._journal = journal
+        self._changes = changes
+        self._journal = changes.journal
         catalog.listen(topic_deleted=self._deleted)
         self.configure(config)
 
@@ -209,7 +211,7 @@ class TopicAdministration:
             queue_id for name, queue_id in index.queues() if name == topic.name and queue_id < MAX_QUEUES
         ]
         firsts = [index.max_offset(topic.name, each) for each in range(max([count, *(k + 1 for k in known)]))]
-        self._journal.removed(keys, topic=topic, first_offsets=firsts)
+        self._changes.removed(keys, topic_deleted(self._catalog, topic, firsts))
         for key in keys:
             self._deliveries.forget(key)
         for queue_id, first in enumerate(firsts):

@@ -40,7 +40,8 @@ def broker() -> Iterator[InProcessBroker]:
 
 def pending(broker: InProcessBroker, count: int) -> None:
     """Something else has the journal note so many events in this turn; the store's next append is theirs."""
-    journal, state = broker.broker.journal, broker.broker.deliveries.queue(QueueKey("other", "orders", 0))
+    journal = broker.broker.journaled.deliveries
+    state = broker.broker.deliveries.queue(QueueKey("other", "orders", 0))
 
     def note() -> None:
         for _ in range(count):

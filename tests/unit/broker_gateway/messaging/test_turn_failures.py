@@ -218,7 +218,7 @@ def test_journal_callbacks(broker: InProcessBroker) -> None:
     heard: list[Exception | None] = []
 
     def change() -> None:
-        broker.broker.journal.group(broker.broker.catalog.group("billing"))  # type: ignore[arg-type]
+        broker.broker.journaled.resources.group(broker.broker.catalog.group("billing"))  # type: ignore[arg-type]
         broker.broker.journal.after(lambda error: 1 // 0)  # type: ignore[arg-type, return-value]
         broker.broker.journal.after(heard.append)
 

@@ -11,9 +11,7 @@ import pytest
 
 from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.journal.journal import Journal
-from broker_gateway.journal.replay import replay
-from broker_gateway.journal.snapshot import SnapshotPace
+from broker_gateway.journal.broker_journal import journal_at_rest
 from broker_gateway.metadata.catalog import Catalog, Group
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.migration.check_points import TIMER_TOPIC
@@ -96,7 +94,7 @@ class Real:
         store = self.open()
         try:
             catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
-            replay(store, catalog, deliveries)
+            journal_at_rest(store, catalog, deliveries).journal.replay()
             return catalog, deliveries
         finally:
             store.close()
@@ -300,15 +298,14 @@ def fly(real: Real, group: Group, flying: Mapping[int, int], cursor: int) -> Non
     """Makes it ours, with messages in flight."""
     store = real.open()
     catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
-    replay(store, catalog, deliveries)
+    journal = journal_at_rest(store, catalog, deliveries).journal
+    journal.replay()
     catalog.restore_group(group, group.name)
     state = deliveries.restore(ORDERS, cursor)
     state.reset(cursor)
     for offset, until in flying.items():
         state.restore(InFlight(offset, 2, until, 1, f"orders-{offset}", "me"))
-    Journal(
-        store, catalog, deliveries, SnapshotPace(1 << 62), lambda work: None, lambda work: None
-    ).write_snapshot()
+    journal.write_snapshot()
     store.close()
 
 

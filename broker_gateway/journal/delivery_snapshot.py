@@ -1,0 +1,74 @@
+"""A group's state on a queue as pieces of a snapshot.
+
+Of a queue with much in flight there are several. The first replaces what was known, the others add to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, Status
+from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.journal.contributor import Target
+from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
+
+GIVEN_BACK, SUSPENDED, RETURNED = 1, 2, 4
+"""Flags of a message in flight."""
+_IN_FLIGHT_A_PIECE = 512
+_IDS_A_PIECE = 64 << 10
+_MESSAGES_A_UNIT = 4
+_IDS_A_UNIT = 256
+"""Characters of ids: a part stays small whatever names and ids are."""
+
+
+def queue_pieces(target: Target, deliveries: DeliveryTable, state: QueueDelivery) -> Iterator[int]:
+    """A group's state on a queue, while it is the one that counts; in several pieces when much is in flight."""
+    group, topic, queue_id = state.key
+    offset, continued = 0, False
+    while deliveries.known(state.key) is state:
+        found = state.in_flight_from(offset, _IN_FLIGHT_A_PIECE)
+        some = _within(found)
+        if some or not continued:
+            target.part.queues.add(
+                consumer_group=group,
+                topic=topic,
+                queue_id=queue_id,
+                cursor=state.cursor,
+                client_offset=state.client_offset,
+                in_flight=_in_flight(some) if some else None,
+                continued=continued,
+            )
+            yield 1 + len(some) // _MESSAGES_A_UNIT + _ids(some) // _IDS_A_UNIT
+        if len(some) == len(found) < _IN_FLIGHT_A_PIECE:
+            return
+        offset, continued = some[-1].queue_offset + 1, True
+
+
+def _within(messages: list[InFlight]) -> list[InFlight]:
+    """As many of them as a piece holds, at least one."""
+    kept = len(messages)
+    while kept > 1 and _ids(messages[:kept]) > _IDS_A_PIECE:
+        kept //= 2
+    return messages[:kept]
+
+
+def _ids(messages: list[InFlight]) -> int:
+    return sum([len(each.message_id) + len(each.client_id) for each in messages])
+
+
+def _in_flight(messages: list[InFlight]) -> pb.InFlight:
+    return pb.InFlight(
+        queue_offset=[m.queue_offset for m in messages],
+        attempt=[m.attempt for m in messages],
+        invisible_until_ms=[m.invisible_until_ms for m in messages],
+        delivery_id=[m.delivery_id for m in messages],
+        message_id=[m.message_id for m in messages],
+        client_id=[m.client_id for m in messages],
+        first_delivered_ms=[m.first_delivered_ms for m in messages],
+        flags=flags if any(flags := [_flags(m) for m in messages]) else None,
+    )
+
+
+def _flags(message: InFlight) -> int:
+    returned = message.status == Status.RETURNED
+    return message.given_back * GIVEN_BACK | message.suspended * SUSPENDED | returned * RETURNED

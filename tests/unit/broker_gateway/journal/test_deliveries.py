@@ -1,0 +1,188 @@
+"""Deliveries, written by one journal and read back from the log by another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker_gateway.delivery.moves import ORIGIN_PROPERTY, Origin
+from broker_gateway.delivery.queue_delivery import InFlight, QueueKey, Status
+from broker_gateway.journal.resources import topic_deleted
+from broker_gateway.metadata.catalog import Topic
+from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
+from store.log.record import PendingRecord, encode_properties
+from tests.unit.broker_gateway.journal.journaled import Journaled, batches, no_room, opened
+
+KEY = QueueKey("g", "t", 0)
+FAR_MS = 1 << 50
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_reset(tmp_path: Path, snapshot: bool) -> None:
+    with opened(tmp_path) as before:
+        before.put("t", 5)
+        before.fly_unseen(KEY, 0, 1, 2)
+        before.changes.reset({KEY: 1})
+        before.deliveries.queue(KEY).reset(1)
+        end(before, snapshot=snapshot)
+    with opened(tmp_path) as after:
+        found = after.deliveries.known(KEY)
+        assert found is not None
+        assert (found.cursor, found.committed, len(found.in_flight)) == (1, 1, 0)
+
+
+def end(journaled: Journaled, *, snapshot: bool) -> None:
+    journaled.journal.write()
+    if snapshot:
+        journaled.journal.write_snapshot()
+
+
+def test_what_could_not_be_journaled_is_with_the_next_record_that_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one says how far the queue is: without the one that is lost, the message in between would be settled."""
+    with opened(tmp_path) as before:
+        before.put("t", 5)
+        before.store.inject("append", no_room())
+        before.catalog.put_topic(Topic("lost", 2, 2))
+        before.fly_unseen(KEY, 0)
+        with pytest.raises(OSError, match="No space"):
+            before.journal.write()
+        before.fly_unseen(KEY, 1)
+        with pytest.raises(OSError, match="No space"):
+            before.journal.write()  # it is not tried at once
+        monkeypatch.setattr("broker_gateway.journal.journal.monotonic_s", lambda: 1e12)
+        before.fly_unseen(KEY, 2)
+        before.journal.write()
+        monkeypatch.undo()
+    with opened(tmp_path) as after:
+        found = after.deliveries.known(KEY)
+        assert found is not None
+        assert (found.cursor, sorted(found.in_flight)) == (3, [0, 1, 2])
+        assert after.catalog.topic("lost") == before.catalog.topic("lost")
+        assert not any(each.cursor > 3 for each in after.deliveries.queues())
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_topic_with_many_states_is_deleted_whole_or_not_at_all(tmp_path: Path, failing: bool) -> None:
+    with opened(tmp_path) as before:
+        before.catalog.put_topic(Topic("t", 1, 1))
+        keys = [QueueKey(f"g{number}", "t", 0) for number in range(2400)]
+        for key in keys:
+            before.changes.moved(before.deliveries.queue(key))
+        before.journal.write()
+        appends = before.store.calls["append"]
+        deleted = topic_deleted(before.catalog, Topic("t", 1, 1), [0])
+        if failing:
+            before.store.inject("append", no_room())
+            with pytest.raises(OSError, match="No space"):
+                before.changes.removed(keys, deleted)
+        else:
+            before.changes.removed(keys, deleted)
+        assert before.store.calls["append"] == appends + 1
+    with opened(tmp_path) as after:
+        assert len(list(after.deliveries.queues())) == (2400 if failing else 0)
+        assert (after.catalog.topic("t") is not None) is failing
+
+
+def test_queues_that_moved_together_are_appended_together(tmp_path: Path) -> None:
+    """More of them than a record holds; other changes of the turn stand in the first."""
+    with opened(tmp_path) as before:
+        before.catalog.put_topic(Topic("t", 1, 1))
+        states = [before.deliveries.queue(QueueKey(f"g{number}", "t", 0)) for number in range(2400)]
+        appends = before.store.calls["append"]
+        before.changes.moved(*states)
+        before.journal.write()
+        assert before.store.calls["append"] == appends + 2, "the topic, then all of them"
+        assert [len(batch.queues) for batch in batches(before.store)] == [0, 1024, 1024, 352]
+        assert before.replayed() == before.told()
+
+
+def test_offsets_are_those_of_the_end_of_the_turn(tmp_path: Path) -> None:
+    with opened(tmp_path) as before:
+        state = before.deliveries.queue(KEY)
+        before.changes.moved(state)
+        state.commit_offset(7)
+        assert state.journaled_committed == -1
+        before.turn()
+        assert state.journaled_committed == 7
+        state.restore(InFlight(7, 1, FAR_MS, 1, "m", "c"))
+        state.restore_offsets(8, None)
+        before.changes.moved(state)
+        before.turn()
+        first, second = (batch.queues[0] for batch in batches(before.store))
+        assert (first.cursor, first.has_committed, first.committed) == (7, True, 7)
+        assert (second.cursor, second.has_committed) == (8, False), "it did not change"
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_what_is_in_flight_is_as_it_was(tmp_path: Path, snapshot: bool) -> None:
+    message = InFlight(3, 2, FAR_MS, 9, "id", "client", delivered_ms=1000)
+    kinds = {
+        3: message,
+        4: replace(message, queue_offset=4, given_back=True, suspended=True),
+        5: replace(message, queue_offset=5, given_back=True, status=Status.RETURNED),
+    }
+    with opened(tmp_path) as before:
+        state = before.deliveries.queue(KEY)
+        for each in kinds.values():
+            before.changes.events(
+                state,
+                pb.NACKED if each.given_back else pb.DELIVERED,
+                [each],
+                client_id=each.client_id,
+                delivery_id=each.delivery_id,
+                invisible_until_ms=each.invisible_until_ms,
+                timestamp_ms=1000,
+            )
+            state.restore(each)
+        state.restore_offsets(6, 5)
+        end(before, snapshot=snapshot)
+    with opened(tmp_path) as after:
+        found = after.deliveries.known(KEY)
+        assert found is not None
+        assert (found.cursor, found.client_offset) == (6, 5)
+        told = {
+            offset: replace(each, delivered_ms=0, earlier_ms=each.first_delivered_ms)
+            for offset, each in found.in_flight.items()
+        }
+        assert told == {
+            offset: replace(each, delivered_ms=0, earlier_ms=1000) for offset, each in kinds.items()
+        }
+        assert [each.queue_offset for each in found.returned] == [5]
+
+
+def test_acknowledgements_of_several_queues_are_in_one_record(tmp_path: Path) -> None:
+    keys = [QueueKey("g", "t", queue) for queue in range(2)]
+    with opened(tmp_path) as before:
+        for key in keys:
+            before.fly(key, 600)
+        before.turn()
+        written = len(batches(before.store))
+        states = [before.deliveries.queue(key) for key in keys]
+        before.changes.moved(*states)
+        settled = [(state, list(state.in_flight.values())[:500]) for state in states]
+        before.changes.acked(settled, "c")
+        for state, messages in settled:
+            for message in messages:
+                state.settle(message)
+        before.turn()
+        (batch,) = batches(before.store)[written:]
+        assert [len(each.events[0].queue_offset) for each in batch.queues] == [500, 500]
+        assert before.replayed() == before.told()
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_move_settles_its_original(tmp_path: Path, snapshot: bool) -> None:
+    """The copy is in the log; that its original is settled is noted behind it, and was not written any more."""
+    with opened(tmp_path) as before:
+        before.fly(KEY, 2)
+        end(before, snapshot=snapshot)
+        origin = Origin(group=KEY.group, topic=KEY.topic, queue_id=KEY.queue_id, queue_offset=0, attempt=1)
+        properties = encode_properties({ORIGIN_PROPERTY: origin.encode()})
+        host = before.store.store_host.packed
+        before.store.append([PendingRecord("%DLQ%g", 0, b"x", properties, 1, host)])
+        states, _, _ = before.replayed()
+        assert list(states[KEY][2]) == [1]
