@@ -44,10 +44,12 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.messages import ack_request, receive_request
+from store.index.file_run import FileRun
+from store.index.live_run import LiveRun
 from store.index.queue_index import QueueIndex
-from store.index.run import FileRun, LiveRun
 from store.index.run_file import Key
 from store.index.time_search import BoundaryType
+from store.index.write_run import write_run
 from store.log.record import Host, tags_code
 from store.message_store import MessageStore
 from store.opening import StoreOptions
@@ -104,7 +106,7 @@ def _files(folder: Path, runs: int) -> Iterator[FileRun]:
                 run.entry(key, at, run.put(offset, 1000, 7))
                 following[key] = at + 1
         run.end = run.start + RUN_BYTES
-        yield run.write(folder, "0" * 32, following)
+        yield write_run(run, folder, "0" * 32, following)
 
 
 def tag_poll(folder: Path, entries: int) -> Calls:

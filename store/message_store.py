@@ -11,8 +11,8 @@ from typing import NamedTuple, Self
 
 from store.columns import TAGS_CODE, PendingColumns
 from store.errors import OffsetOutOfRangeError, StoreReadOnlyError
+from store.index.file_run import FileRun
 from store.index.queue_index import NO_LIMIT
-from store.index.run import FileRun
 from store.index.time_search import BoundaryType
 from store.log import ranges
 from store.log.flush import FlushMode

@@ -1,6 +1,6 @@
 """Queue entries of the local log: for each queue the (offset, size, tags code) of every record, by queue offset.
 
-What the consume queue is to the original. The log is cut into runs (`store/index/run.py`): the newest grows in
+What the consume queue is to the original. The log is cut into runs (`store/index/live_run.py`): the newest grows in
 memory, the older ones are files, so that memory and the time to start do not grow with the log. Records
 prepared or rolled back have no entry. Also knows where every record of the log begins. One writer, the
 same thread as the readers of entries; `replace` may be called by another.
@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from store.index.run import LARGEST_GAP, Entries, FileRun, Ints, LiveRun, Run
+from store.index.file_run import FileRun, Run
+from store.index.live_run import LARGEST_GAP, Entries, Ints, LiveRun
 from store.index.run_file import Key, Longs
 from store.index.run_list import Fall, RunList
 from store.index.time_search import BoundaryType, TimeOf, TimeSearch

@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from store.errors import StoreDamagedError
+from store.index.file_run import FileRun
+from store.index.live_run import LiveRun
 from store.index.queue_index import NO_LIMIT, QueueIndex
-from store.index.run import FileRun, LiveRun
 from store.index.run_file import Directory, Key
+from store.index.write_run import write_run
 from store.log.recovery import RecoveryReport, scan_flushed
 from store.log.segment import Segment
 
@@ -43,7 +45,7 @@ class Remake:
             following = {**began, **scanned, **ended}
         else:
             following = _as_it_was(live, directory)
-        live.write(self._folder, self._log_id, following)
+        write_run(live, self._folder, self._log_id, following)
 
 
 def _as_it_was(live: LiveRun, directory: Directory) -> dict[Key, int]:

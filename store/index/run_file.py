@@ -1,6 +1,6 @@
 """Files of the queue index: their layout, and reading them.
 
-A file is named by the first physical offset of its run (`store/index/run.py`) in 20 digits and holds, little-endian:
+A file is named by the first physical offset of its run (`store/index/live_run.py`) in 20 digits and holds, little-endian:
 
 | section | per | columns |
 |---|---|---|

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from store.index.run import LiveRun, Run
+from store.index.file_run import Run
+from store.index.live_run import LiveRun
 from store.index.run_file import Key
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
-from store.index.run import LARGEST_GAP
+from store.index.live_run import LARGEST_GAP
 from store.index.run_file import Key
 from store.index.run_list import Piece, RunList
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from store.index.live_run import LiveRun
 from store.index.queue_index import QueueIndex
-from store.index.run import LiveRun
 from store.index.run_file import Key
+from store.index.write_run import write_run
 from store.log.flush import Flusher
 from store.log.segment import make_folder
 
@@ -63,7 +64,7 @@ class IndexWriter:
 
     def _write(self, run: LiveRun, next_offsets: Mapping[Key, int], last: bool = False) -> None:
         try:
-            written = run.write(self._folder, self._log_id, next_offsets)
+            written = write_run(run, self._folder, self._log_id, next_offsets)
             if not last and not self._index.replace(run, written):
                 written.delete()
         except OSError as error:

@@ -24,8 +24,8 @@ from pathlib import Path
 from zlib_ng import zlib_ng
 
 from store.errors import RecordError, StoreDamagedError, StoreLockedError
+from store.index.file_run import FileRun
 from store.index.queue_index import QueueIndex
-from store.index.run import FileRun
 from store.index.run_file import list_runs
 from store.log.permissions import Closed, file_mode, open_new
 from store.log.record import decode_record

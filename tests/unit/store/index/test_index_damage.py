@@ -12,7 +12,7 @@ import pytest
 
 from store.errors import StoreDamagedError
 from store.index import run_file as index_file
-from store.index.run import FileRun
+from store.index.file_run import FileRun
 from store.index.run_file import HEADER, list_runs
 from store.index.time_search import BoundaryType
 from store.log.record import SYS_PREPARED, Host, PendingRecord, tags_code

@@ -17,10 +17,12 @@ from zlib_ng import zlib_ng
 
 from store.errors import StoreDamagedError
 from store.index.checked_pages import MOST_OPEN
+from store.index.file_run import FileRun
+from store.index.live_run import LARGEST_GAP, LiveRun, QueueRows
 from store.index.queue_index import QueueIndex
-from store.index.run import LARGEST_GAP, FileRun, LiveRun, _Queue
 from store.index.run_file import DIRECTORY, HEADER, Key, columns_of, key_hash, list_runs
 from store.index.time_search import BoundaryType
+from store.index.write_run import write_run
 from store.log.record import Host, PendingRecord
 from store.message_store import MessageStore
 from store.opening import StoreOptions
@@ -82,7 +84,9 @@ def test_entries_through_runs_and_files(
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         index, model = QueueIndex(SEGMENT, run_bytes), Model()
-        index.on_run(lambda run, following: index.replace(run, run.write(Path(name), "x" * 32, following)))
+        index.on_run(
+            lambda run, following: index.replace(run, write_run(run, Path(name), "x" * 32, following))
+        )
         offset = 0
         for key, gap, size, code in records:
             if model.next.get(key, 0) > 2 * LARGEST_GAP:
@@ -94,7 +98,7 @@ def test_entries_through_runs_and_files(
         same(index, model)
         run, following = index.live_run()
         if len(run):
-            run.write(Path(name), "x" * 32, following)
+            write_run(run, Path(name), "x" * 32, following)
         loaded = QueueIndex(SEGMENT, run_bytes)
         files = list_runs(Path(name))
         for path in files:
@@ -138,7 +142,7 @@ def test_the_latest_record_of_an_offset_counts_whatever_a_queue_went_through(
     with tempfile.TemporaryDirectory() as name:
         index, held = QueueIndex(SEGMENT, run_bytes), {key: {} for key in QUEUES}
         following = dict.fromkeys(QUEUES, 0)
-        index.on_run(lambda run, after: index.replace(run, run.write(Path(name), "x" * 32, after)))
+        index.on_run(lambda run, after: index.replace(run, write_run(run, Path(name), "x" * 32, after)))
         for number, (key, kind, by) in enumerate(steps):
             at = {"gap": following[key] + by, "again": max(following[key] - by, 0)}.get(kind, following[key])
             if kind == "raised":
@@ -152,7 +156,7 @@ def test_the_latest_record_of_an_offset_counts_whatever_a_queue_went_through(
             following[key] = at + 1
         run, after = index.live_run()
         if len(run):
-            run.write(Path(name), "x" * 32, after)
+            write_run(run, Path(name), "x" * 32, after)
         files = list_runs(Path(name))
         loaded = QueueIndex(SEGMENT, run_bytes)
         for path in files:
@@ -175,7 +179,7 @@ def test_the_latest_record_of_an_offset_counts_whatever_a_queue_went_through(
 
 def test_memory_and_open_files_do_not_grow_with_runs(tmp_path: Path) -> None:
     index = QueueIndex(SEGMENT, 100)
-    index.on_run(lambda run, following: index.replace(run, run.write(tmp_path, "x" * 32, following)))
+    index.on_run(lambda run, following: index.replace(run, write_run(run, tmp_path, "x" * 32, following)))
     for number in range(3 * MOST_OPEN):
         index.put("t", 0, number, number * 100, 100, 0, 0)
     before = len(os.listdir("/proc/self/fd"))
@@ -188,7 +192,7 @@ def test_a_look_up_reads_as_many_runs_as_the_log_has_digits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = QueueIndex(SEGMENT, 100)
-    index.on_run(lambda run, following: index.replace(run, run.write(tmp_path, "x" * 32, following)))
+    index.on_run(lambda run, following: index.replace(run, write_run(run, tmp_path, "x" * 32, following)))
     for number in range(512):
         key = ("seldom", 0) if number in (0, 300) else ("busy", number % 4)
         index.put(*key, index.max_offset(*key), number * 100, 100, 0, 0)
@@ -210,7 +214,7 @@ def test_a_look_up_reads_as_many_runs_as_the_log_has_digits(
 
 def test_a_search_goes_on_when_runs_are_deleted_meanwhile(tmp_path: Path) -> None:
     index = QueueIndex(SEGMENT, 100)
-    index.on_run(lambda run, following: index.replace(run, run.write(tmp_path, "x" * 32, following)))
+    index.on_run(lambda run, following: index.replace(run, write_run(run, tmp_path, "x" * 32, following)))
     for number in range(2 * MOST_OPEN):
         index.put("t", 0, number, number * 100, 100, 0, 0)
     search = index.at_time("t", 0, lambda offset, size: offset)
@@ -221,7 +225,7 @@ def test_a_search_goes_on_when_runs_are_deleted_meanwhile(tmp_path: Path) -> Non
 
 def test_a_file_that_is_gone_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     index = QueueIndex(SEGMENT, 100)
-    index.on_run(lambda run, following: index.replace(run, run.write(tmp_path, "x" * 32, following)))
+    index.on_run(lambda run, following: index.replace(run, write_run(run, tmp_path, "x" * 32, following)))
     for number in range(5):
         index.put("t", 0, number, number * 100, 100, 0, 0)
     (tmp_path / f"{0:020d}").unlink()
@@ -236,7 +240,7 @@ def test_offsets_raised_are_restored_from_the_newest_file(tmp_path: Path) -> Non
     index.raise_next("other", 3, 8)
     run, following = index.live_run()
     loaded = QueueIndex(SEGMENT)
-    loaded.load(run.write(tmp_path, "x" * 32, following))
+    loaded.load(write_run(run, tmp_path, "x" * 32, following))
     assert (loaded.max_offset("t", 0), loaded.max_offset("other", 3)) == (5, 8)
     assert (loaded.min_offset("t", 0), loaded.min_offset("other", 3)) == (0, 8)
     assert loaded.entries("t", 0, 0, 9).sizes.tolist() == [100, 0, 0, 0, 0]
@@ -244,7 +248,7 @@ def test_offsets_raised_are_restored_from_the_newest_file(tmp_path: Path) -> Non
 
 def test_retention_drops_whole_runs(tmp_path: Path) -> None:
     index = QueueIndex(SEGMENT, 1000)
-    index.on_run(lambda run, following: index.replace(run, run.write(tmp_path, "x" * 32, following)))
+    index.on_run(lambda run, following: index.replace(run, write_run(run, tmp_path, "x" * 32, following)))
     for number in range(100):
         index.put("t", number % 2, number // 2, number * 100, 100, 0, 0)
     gone = index.drop_below(5000)
@@ -261,7 +265,7 @@ def test_a_damaged_file_is_refused_not_believed(tmp_path: Path, at: int) -> None
     for number in range(50):
         index.put("topic", number % 3, number // 3, number * 100, 100, 0, 0)
     run, following = index.live_run()
-    path = run.write(tmp_path, "x" * 32, following).path
+    path = write_run(run, tmp_path, "x" * 32, following).path
     data = bytearray(path.read_bytes())
     if at < 0:
         del data[-9:]
@@ -277,11 +281,11 @@ def large_run(folder: Path, records: int = 300_000) -> FileRun:
     run = LiveRun(0)
     for queue_id in range(3):
         offsets = np.arange(queue_id, records, 3, dtype=np.int64)
-        run.queues["t", queue_id] = _Queue(0, int(offsets[0]))
+        run.queues["t", queue_id] = QueueRows(0, int(offsets[0]))
         run.queues["t", queue_id].rows = array("I", offsets.astype(np.uint32).tobytes())
     every = np.arange(records, dtype=np.int64)
     run.extend(100 * every, np.full(records, 100), every * 7)
-    return run.write(folder, "log", {})
+    return write_run(run, folder, "log", {})
 
 
 def test_a_look_up_checks_what_it_reads_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +297,7 @@ def test_a_look_up_checks_what_it_reads_and_no_more(tmp_path: Path, monkeypatch:
         checked.append(memoryview(data).nbytes)
         return real(data, *rest)
 
-    monkeypatch.setattr("store.index.run.zlib_ng.crc32", counted)
+    monkeypatch.setattr("store.index.run_file.zlib_ng.crc32", counted)
     looks: list[Callable[[], object]] = [
         lambda: run.entries(("t", 1), 50_000, 50_032),
         lambda: run.floor(15_000_050),

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakebroker_testing import logs
+from store.index.live_run import LARGEST_GAP
 from store.index.queue_index import QueueIndex
-from store.index.run import LARGEST_GAP
 from store.index.run_file import list_runs
 from store.index.time_search import BoundaryType
 from store.log.record import Host, PendingRecord
