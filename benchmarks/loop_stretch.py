@@ -32,7 +32,8 @@ from broker_gateway.app.broker import Broker
 from broker_gateway.app.startup import tune_collector
 from broker_gateway.config.gateway import config_of
 from broker_gateway.config.reload import Configuration
-from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
+from broker_gateway.delivery.in_flight import InFlight
+from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.broker_journal import BrokerJournal
 from broker_gateway.journal.snapshot import SnapshotPace

@@ -23,9 +23,10 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from broker_gateway.delivery.in_flight import Status
 from broker_gateway.delivery.moves import ORIGIN_PROPERTY, decode_origin
 from broker_gateway.delivery.offers import Offers
-from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey, Status
+from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.journal.replay import records_from
 from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.metadata.names import dead_letter_topic

@@ -20,18 +20,18 @@ No IO, no clock: the caller gives the time.
 from __future__ import annotations
 
 import bisect
-import enum
 import heapq
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from broker_gateway.delivery.filters.message_filter import MessageFilter
 from broker_gateway.delivery.filters.tags import EVERYTHING
+from broker_gateway.delivery.in_flight import InFlight, Plan, Status
 
 _RETURNED_LOOKED_AT = 1024
 """Of returned messages, by one receive with a tag filter; the others are due at their time."""
@@ -49,81 +49,6 @@ class QueueKey(NamedTuple):
     group: str
     topic: str
     queue_id: int
-
-
-class Status(enum.IntEnum):
-    """Of a message in flight."""
-
-    INVISIBLE = 0
-    READY = 1
-    RETURNED = 2
-
-
-@dataclass(slots=True)
-class InFlight:
-    """A message handed to a client and not settled. Times in ms since the epoch.
-
-    `given_back`: by its client or for it, so that the end of its invisible time is no expiry. `suspended`: its delivery
-    does not count, and `attempt` is one less.
-    """
-
-    queue_offset: int
-    attempt: int
-    invisible_until_ms: int
-    delivery_id: int
-    message_id: str
-    client_id: str
-    auto_renew: bool = False
-    given_back: bool = False
-    delivered_ms: int = 0
-    tags_code: int = 0
-    suspended: bool = False
-    status: Status = Status.INVISIBLE
-    earlier_ms: int = 0
-    """When it was delivered for the first time, if that was an earlier delivery; 0: it was not, or nobody knows."""
-    refused_moves: int = 0
-    """How often it could not be copied to the dead letters. In memory only."""
-    host: str = ""
-    """From where its client, known there, has it renewed; empty: the client's id alone counts. In memory only."""
-
-    @property
-    def first_delivered_ms(self) -> int:
-        """When it was delivered for the first time; 0: nobody knows."""
-        return self.earlier_ms or self.delivered_ms
-
-
-class Plan:
-    """What one receive does on one queue: filled by who reads the messages, done by `QueueDelivery.commit`.
-
-    `again` may be delivered again. New messages are those from `cursor` on, at most `room` of them; `cursor` goes on
-    with what was looked at, in ascending order.
-    """
-
-    __slots__ = ("again", "cursor", "delivered", "replaced", "room", "skipped", "start")
-
-    def __init__(self, start: int, cursor: int, room: int, again: Sequence[InFlight]) -> None:
-        self.start = start
-        self.cursor = cursor
-        self.room = room
-        self.again = again
-        self.delivered: list[InFlight] = []
-        """What the reply has: redelivered messages, then new ones."""
-        self.replaced: list[InFlight] = []
-        """Of `again`, what the first of `delivered` takes the place of."""
-        self.skipped: list[InFlight] = []
-        """What cannot be read, of `again` and new; settled."""
-
-    def redeliver(self, message: InFlight, delivered: InFlight) -> None:
-        """Delivers one of `again`."""
-        delivered.earlier_ms = message.first_delivered_ms
-        delivered.refused_moves = message.refused_moves
-        self.replaced.append(message)
-        self.delivered.append(delivered)
-
-    @property
-    def moved(self) -> bool:
-        """Whether the group goes on elsewhere."""
-        return self.cursor != self.start
 
 
 class QueueDelivery:

@@ -5,8 +5,9 @@ A move is a copy of a message in the dead letters (with `LB_ORIGIN`), which sett
 
 from __future__ import annotations
 
+from broker_gateway.delivery.in_flight import InFlight, Status
 from broker_gateway.delivery.moves import ORIGIN_PROPERTY, decode_origin
-from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey, Status
+from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.delivery_snapshot import GIVEN_BACK, RETURNED, SUSPENDED
 from broker_gateway.metadata.names import DLQ_PREFIX

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, Status
+from broker_gateway.delivery.in_flight import InFlight, Status
+from broker_gateway.delivery.queue_delivery import QueueDelivery
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.contributor import Target
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb

@@ -13,7 +13,7 @@ import time
 
 import structlog
 
-from broker_gateway.config.gateway import StoreOptions
+from broker_gateway.config.store_options import StoreOptions
 from broker_gateway.journal.journal import Journal
 from broker_gateway.lake.reader import Lake, LakeUnreachableError
 from broker_gateway.runtime.clock import now_ms

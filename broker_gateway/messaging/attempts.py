@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from broker_gateway.delivery.handles import encode_handle
-from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey, Status
+from broker_gateway.delivery.in_flight import InFlight, Status
+from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.delivery.retry_topics import handle_queue
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.poll import Poll

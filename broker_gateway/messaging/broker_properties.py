@@ -16,7 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from broker_gateway.config.gateway import NAME_MAX_LENGTH, GatewayConfig
+from broker_gateway.config.broker_options import NAME_MAX_LENGTH
+from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.metadata.names import RETRY_TOPIC_MAX_LENGTH
 from store.log.record import CRC_BYTES, PROPERTY_CRC32, decode_properties, encode_properties
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import structlog
 
+from broker_gateway.delivery.in_flight import InFlight
 from broker_gateway.delivery.moves import Origin, moved_copy
-from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
+from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.delivery.retry_topics import subscribed_topic
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.outcome import ServiceError

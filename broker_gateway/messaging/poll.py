@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.filters.message_filter import MessageFilter
 from broker_gateway.delivery.filters.tags import TagFilter
-from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey
+from broker_gateway.delivery.in_flight import InFlight
+from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.messaging.checks import check_invisible_ms, shown
 from broker_gateway.messaging.clients import ClientRegistry
 from broker_gateway.messaging.filter_warnings import FilterWarnings

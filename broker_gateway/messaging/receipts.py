@@ -6,7 +6,8 @@ from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from broker_gateway.delivery.handles import decode_handles
-from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery
+from broker_gateway.delivery.in_flight import InFlight
+from broker_gateway.delivery.queue_delivery import QueueDelivery
 from broker_gateway.delivery.retry_topics import FORM_BITS, handled_queue
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.messaging.checks import shown

@@ -8,7 +8,8 @@ from __future__ import annotations
 from functools import partial
 
 from broker_gateway.delivery.handles import new_delivery_id
-from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, QueueKey, Status
+from broker_gateway.delivery.in_flight import InFlight, Status
+from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.delivery.retry_topics import subscribed_topic
 from broker_gateway.messaging.clients import ClientRegistry
 from broker_gateway.messaging.core import Core

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.handles import encode_handle, new_delivery_id
-from broker_gateway.delivery.queue_delivery import InFlight, QueueDelivery, Status
+from broker_gateway.delivery.in_flight import InFlight, Status
+from broker_gateway.delivery.queue_delivery import QueueDelivery
 from broker_gateway.delivery.retry_topics import handle_queue
 from broker_gateway.messaging.checks import check_invisible_ms
 from broker_gateway.messaging.clients import ClientRegistry

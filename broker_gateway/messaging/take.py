@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from broker_gateway.delivery.filters.tags import EVERYTHING
 from broker_gateway.delivery.handles import encode_handle, new_delivery_id
-from broker_gateway.delivery.queue_delivery import InFlight, Plan, QueueDelivery, QueueKey, Status
+from broker_gateway.delivery.in_flight import InFlight, Plan, Status
+from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.delivery.retry_topics import RetryQueues, handle_queue
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.poll import RECEIVE_BYTES, Poll

@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from broker_gateway.delivery.handles import new_delivery_id
-from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
+from broker_gateway.delivery.in_flight import InFlight
+from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.delivery.retry_topics import retry_topic, subscribed_topic
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.replay import records_from

@@ -12,7 +12,8 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from broker_gateway.config.gateway import FAST_PORT_BELOW, HA_PORT_ABOVE, GatewayConfig
+from broker_gateway.config.broker_options import FAST_PORT_BELOW, HA_PORT_ABOVE
+from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.runtime.errors import OptionError, StartError
 from broker_gateway.runtime.ports import Wanted, allow_reuse, bound_socket, is_address_unknown
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from broker_gateway.config.gateway import default_ip
+from broker_gateway.config.broker_options import default_ip
 from broker_gateway.metadata.system_groups import SYSTEM_GROUPS
 from broker_gateway.registration.broker_config import PUBLIC
 from broker_gateway.remoting import java_json

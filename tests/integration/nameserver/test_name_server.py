@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker_gateway.config.gateway import default_ip
+from broker_gateway.config.broker_options import default_ip
 from broker_gateway.nameserver.broker_requests import _is_large
 from broker_gateway.nameserver.brokers import MinBrokerIdChange
 from broker_gateway.nameserver.config import load_config

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from broker_gateway.config.broker_options import default_ip
 from broker_gateway.config.catalogue import ROWS
 from broker_gateway.config.catalogue.row import Fate
 from broker_gateway.config.document import options_markdown
-from broker_gateway.config.gateway import GROUPS, IMPORTANT, default_ip, load_config
+from broker_gateway.config.gateway import GROUPS, IMPORTANT, load_config
 from broker_gateway.config.options import option_names, parse_properties, read_file
 from broker_gateway.runtime.errors import ModeError, OptionError
 from store.delay_levels import parse_delay_levels

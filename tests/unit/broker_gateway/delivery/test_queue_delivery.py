@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker_gateway.delivery.filters.tags import parse_tag_filter
-from broker_gateway.delivery.queue_delivery import DeliveryError, InFlight, QueueDelivery, QueueKey, Status
+from broker_gateway.delivery.in_flight import InFlight, Status
+from broker_gateway.delivery.queue_delivery import DeliveryError, QueueDelivery, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
 
 KEY = QueueKey("g", "t", 0)

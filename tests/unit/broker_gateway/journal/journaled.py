@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
+from broker_gateway.delivery.in_flight import InFlight
+from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.broker_journal import BrokerJournal, journal_at_rest
 from broker_gateway.journal.replay import records_from

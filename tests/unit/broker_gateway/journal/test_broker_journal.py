@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker_gateway.delivery.queue_delivery import QueueKey, Status
+from broker_gateway.delivery.in_flight import Status
+from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.metadata.catalog import GROUPS_FILE, TOPICS_FILE, Group, Topic
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from tests.unit.broker_gateway.journal.journaled import append_body, batches, opened

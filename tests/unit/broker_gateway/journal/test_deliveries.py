@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from broker_gateway.delivery.in_flight import InFlight, Status
 from broker_gateway.delivery.moves import ORIGIN_PROPERTY, Origin
-from broker_gateway.delivery.queue_delivery import InFlight, QueueKey, Status
+from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.journal.resources import topic_deleted
 from broker_gateway.metadata.catalog import Topic
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
+from broker_gateway.delivery.in_flight import InFlight
+from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.journal import delivery_snapshot
 from broker_gateway.journal import journal as journal_module
 from broker_gateway.journal import snapshot as snapshot_module

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker_gateway.api.remoting.administration.shown_records import shown_record
-from broker_gateway.config.gateway import NAME_MAX_LENGTH
+from broker_gateway.config.broker_options import NAME_MAX_LENGTH
 from broker_gateway.messaging.broker_properties import BrokerProperties, born_property, without_brokers
 from broker_gateway.metadata.names import RETRY_TOPIC_MAX_LENGTH
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb

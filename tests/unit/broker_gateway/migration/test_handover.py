@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
+from broker_gateway.delivery.in_flight import InFlight
+from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.broker_journal import journal_at_rest
 from broker_gateway.metadata.catalog import Catalog, Group

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from broker_gateway.app.broker import Broker
-from broker_gateway.delivery.queue_delivery import InFlight, QueueKey
+from broker_gateway.delivery.in_flight import InFlight
+from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.metadata.catalog import Group, Topic
 from broker_gateway.remoting.body.topic_config import TopicConfig
 from broker_gateway.remoting.errors import RequestError
