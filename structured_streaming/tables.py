@@ -6,7 +6,6 @@ microseconds. Readers other than Spark must manage: no deletion vectors, no colu
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import tempfile
@@ -17,10 +16,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from structured_streaming.errors import LocationError
+from structured_streaming.storage.local import SCRATCH_PREFIX, sync_file
 
 SCHEMA_VERSION = "1"
-SCRATCH_PREFIX = ".lakebroker-"
-"""Of folders in a lake that a crash may leave and nothing needs."""
 _SHOWN = 3
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]")
 """delta-rs decodes the first, turns the second into `/`, and refuses the others."""
@@ -329,8 +327,7 @@ def _create_table(folder: Path, table: Table) -> None:
             raise_if_key_not_exists=False,
         )
         for file in (path / "_delta_log").iterdir():
-            with file.open("rb") as opened:
-                os.fsync(opened.fileno())
+            sync_file(file)
         sync_folder(path / "_delta_log")
         sync_folder(path)
         try:

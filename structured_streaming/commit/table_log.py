@@ -21,7 +21,6 @@ import shutil
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ from deltalake.exceptions import DeltaError
 
 from store.log.segment import sync_folder
 from structured_streaming.errors import LakeError
-from structured_streaming.tables import SCRATCH_PREFIX
+from structured_streaming.storage.local import SCRATCH_PREFIX, put_if_absent, sync_file
 
 WRITER_VERSION = 2
 """Of Delta's protocol: what a plain append has to know."""
@@ -175,8 +174,8 @@ class TableLog:
 
     def _sync_data(self, path: Path) -> None:
         """Another writer's file, which may hold rows that were durable in ours."""
-        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # replaced and vacuumed since
-            os.fsync(file.fileno())
+        with contextlib.suppress(FileNotFoundError):  # replaced and vacuumed since
+            sync_file(path)
 
     def _check_protocol(self, protocol: Mapping[str, Any]) -> None:
         if protocol["minWriterVersion"] > WRITER_VERSION:
@@ -210,16 +209,7 @@ class TableLog:
 
     def _put(self, version: int, content: str) -> None:
         """Raises FileExistsError when the version is there."""
-        scratch = self._log / f"{SCRATCH_PREFIX}{uuid.uuid4().hex}"
-        try:
-            with scratch.open("xb") as file:
-                file.write(content.encode())
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(scratch, self._log / f"{version:0{_DIGITS}}.json")
-            sync_folder(self._log)
-        finally:
-            scratch.unlink(missing_ok=True)
+        put_if_absent(self._log, f"{version:0{_DIGITS}}.json", content.encode())
 
     def _checkpoint(self, last: int) -> None:
         """Delta's library makes it in a folder of links to the log; what it made is moved when it is on disk."""
@@ -236,8 +226,7 @@ class TableLog:
                     shutil.copyfile(self._log / _LAST_CHECKPOINT, log / _LAST_CHECKPOINT)
             DeltaTable(str(beside)).create_checkpoint()
             for name in (f"{self.version:0{_DIGITS}}.checkpoint.parquet", _LAST_CHECKPOINT):
-                with (log / name).open("rb") as file:
-                    os.fsync(file.fileno())
+                sync_file(log / name)
                 os.replace(log / name, self._log / name)
                 sync_folder(self._log)
         finally:

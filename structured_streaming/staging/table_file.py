@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import uuid
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 
 from store.log.segment import sync_folder
 from structured_streaming.staging.statistics import Statistics
+from structured_streaming.storage.local import sync_file
 from structured_streaming.tables import Table
 
 _DICTIONARY = [
@@ -62,8 +62,7 @@ class TableFile:
         if self._writer is None:
             return None
         self._writer.close()
-        with self._path.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_file(self._path)
         sync_folder(self._path.parent)
         stats = json.dumps(self._statistics.stated())
         return StagedFile(self._path.name, self._path.stat().st_size, self._rows, stats)
