@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
 from functools import partial
 
 import structlog
@@ -40,7 +39,7 @@ from broker_gateway.metadata.peers import Peers
 from broker_gateway.metadata.system_topics import make_system_topics
 from broker_gateway.observability.broker_statistics import BrokerStatistics
 from broker_gateway.observability.dispatch_lag import DispatchLag
-from broker_gateway.observability.metrics import MAX_SERIES, Metrics
+from broker_gateway.observability.metrics import Metrics
 from broker_gateway.registration.registration import Registration
 from broker_gateway.runtime.clock import monotonic_ms, now_ms
 from broker_gateway.runtime.on_thread import on_thread
@@ -231,58 +230,6 @@ class Broker:
                 "start reads the journal from the snapshot before it",
                 error=str(error),
             )
-
-    def gauges(self) -> Iterable[tuple[str, str, dict[str, str], float]]:
-        """What metrics read when asked: (name, help, labels, value). Called on the metrics thread."""
-        store = self._store
-        node = {"cluster": store.cluster, "node_id": store.broker}
-        yield "rocketmq_storage_size", "Bytes of the local log", node, store.max_offset - store.min_offset
-        behind = store.max_offset - store.flushed_offset
-        yield "rocketmq_storage_flush_behind_bytes", "Bytes not yet on disk", node, behind
-        damaged, looks = self.self_check.damaged, self.self_check.looks
-        yield "lakebroker_store_damaged_places", "Found by the last self-check", node, damaged
-        yield "lakebroker_store_self_checks", "Looks for damage since the start", node, looks
-        yield "rocketmq_consumer_connections", "Clients known", node, len(self.clients)
-        yield "lakebroker_waiting_receives", "Receives that wait for a message", node, self.wakeups.waiting
-        late = self.water_marks.late_s
-        yield "lakebroker_event_loop_late_seconds", "What calls waited at the last water mark", node, late
-        lag = self.dispatch_lag
-        if lag.behind_bytes is not None:
-            yield (
-                "lakebroker_dispatch_behind_bytes",
-                "Of the log, not in the lake yet",
-                node,
-                lag.behind_bytes,
-            )
-        if lag.hours_left is not None:
-            text = "Hours until sends are refused, if nothing is deleted"
-            yield "lakebroker_disk_hours_left", text, node, lag.hours_left
-        for lane in self.admission.lanes():
-            labels = {**node, "kind": lane.name}
-            yield "lakebroker_calls_under_way", "Calls without an answer", labels, lane.under_way
-            yield "lakebroker_calls_refused", "Calls refused as too many or too late", labels, lane.refused
-        for task in self.tasks.all():
-            labels = {**node, "task": task.name}
-            yield "lakebroker_task_last_run_seconds", "End of the last run", labels, task.last_ms / 1000
-            yield "lakebroker_task_duration_seconds", "Time of the last run", labels, task.took_s
-            yield "lakebroker_task_failures", "Runs that failed", labels, task.failures
-        stats = self.statistics
-        for name, put, got in (
-            ("today", stats.put_today, stats.get_today),
-            ("yesterday", stats.put_yesterday, stats.get_yesterday),
-        ):
-            yield f"lakebroker_messages_stored_{name}", f"Messages stored {name}", node, put
-            yield f"lakebroker_messages_delivered_{name}", f"Messages delivered {name}", node, got
-        lags: dict[tuple[str, str], list[int]] = {}
-        for state in list(self.deliveries.queues()):
-            group, topic, queue_id = state.key
-            sums = lags.setdefault((topic, group), [0, 0])
-            sums[0] += store.index.max_offset(topic, queue_id) - state.position + len(state.in_flight)
-            sums[1] += len(state.in_flight)
-        for (topic, group), (behind, flying) in list(lags.items())[:MAX_SERIES]:
-            labels = {**node, "topic": topic, "consumer_group": group}
-            yield "rocketmq_consumer_lag_messages", "Messages not settled", labels, behind
-            yield "rocketmq_consumer_inflight_messages", "Messages in flight", labels, flying
 
     def _first_offset(self, topic: str, queue_id: int) -> int:
         """Where a new group begins: at the start of a queue that never lost its front and whose log fits

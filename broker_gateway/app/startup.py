@@ -38,7 +38,6 @@ import contextlib
 import gc
 import json
 import os
-import ssl
 import sys
 import threading
 import time
@@ -48,19 +47,17 @@ from pathlib import Path
 
 import structlog
 import uvloop
-from google.protobuf.descriptor import ServiceDescriptor
-from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection_pb2
 
 from broker_gateway.api.extensions import Extensions
 from broker_gateway.api.grpc.access import Access
 from broker_gateway.api.grpc.extended import around
 from broker_gateway.api.grpc.health import HealthService
 from broker_gateway.api.grpc.log import LogService
-from broker_gateway.api.grpc.reflection import ReflectionService
 from broker_gateway.api.remoting.ports import Ports, take_ports
 from broker_gateway.api.remoting.server import FrontDoor
 from broker_gateway.app.broker import Broker
+from broker_gateway.app.gauges import gauges
+from broker_gateway.app.grpc_server import bind, check_transport, grpc_port, operators_certificate
 from broker_gateway.app.host_checks import check_host, most_connections
 from broker_gateway.app.open_store import open_store
 from broker_gateway.app.plug_ins import load_extensions
@@ -69,19 +66,14 @@ from broker_gateway.config.reload import Configuration
 from broker_gateway.observability.metrics import Metrics
 from broker_gateway.registration.startup import name_server_port, start_registration
 from broker_gateway.remoting.connection import Processors
-from broker_gateway.runtime.errors import HostError, OptionError, StartError, reason
+from broker_gateway.runtime.errors import HostError, StartError, reason
 from broker_gateway.runtime.later import tell_now
 from broker_gateway.runtime.logs import configure_logs, say
 from broker_gateway.runtime.places import Places
 from broker_gateway.runtime.ports import Wanted, check_ports
 from broker_gateway.runtime.stop_signals import stop_at_end_of_input, stop_at_signals
-from broker_gateway.runtime.turn import Turn
 from broker_gateway.runtime.undo import Undo
-from broker_gateway.transport.certificates import server_context, trial_context
-from broker_gateway.transport.methods import Method, Server
-from lakebroker_pb.apache.rocketmq.v2 import service_pb2
-from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
-from lakebroker_pb.lakebroker.log.v1 import log_pb2
+from broker_gateway.transport.methods import Server
 from store.delay_levels import parse_delay_levels
 from store.errors import RecoveryStoppedError, StoreError
 from store.log import permissions
@@ -206,8 +198,8 @@ class _Start:
         self.config = self.configuration.bound(listen_port=self._remoting.port)
 
     async def _check_certificate(self) -> None:
-        _check_transport(self.config)
-        await asyncio.to_thread(_operators_certificate, self.config)
+        check_transport(self.config)
+        await asyncio.to_thread(operators_certificate, self.config)
 
     async def _check_ports(self) -> None:
         await asyncio.to_thread(check_ports, _other_ports(self.config))  # looks up host names
@@ -249,7 +241,7 @@ class _Start:
         log_service = LogService(self.store, self._access, levels)
         most_of_one = self.config.lake.lake_max_connections_per_address
         self._places = Places(lambda: most_connections(self.store), most_of_one)
-        self.server, self.health = _bind(self.config, self.broker, log_service, extended, self._places)
+        self.server, self.health = bind(self.config, self.broker, log_service, extended, self._places)
         grace_s = self.config.proxy.grpc_shutdown_time_seconds
         self._undo.add("closing the gRPC port", lambda: self.server.stop(grace_s))
         self.configuration.on_change(self._configure_server)
@@ -333,40 +325,6 @@ def _tell_compiled(seconds: float) -> None:
     )
 
 
-def _bind(
-    config: GatewayConfig,
-    broker: Broker,
-    log_service: LogService,
-    around: Callable[[Method], Method] | None,
-    places: Places,
-) -> tuple[Server, HealthService]:
-    address, port = config.proxy.grpc_bind_address, config.proxy.grpc_server_port
-    try:
-        server = _server(config, broker.turn, address, port, places)
-    except (OSError, RuntimeError) as error:
-        raise _grpc_port(config).refused(error) from error
-    services: dict[ServiceDescriptor, object] = {
-        service_pb2.DESCRIPTOR.services_by_name["MessagingService"]: broker.messaging,
-        admin_pb2.DESCRIPTOR.services_by_name["AdminService"]: broker.admin,
-        log_pb2.DESCRIPTOR.services_by_name["LogService"]: log_service,
-    }
-    names = [descriptor.full_name for descriptor in services]
-    health = HealthService(names)
-    services[health_pb2.DESCRIPTOR.services_by_name["Health"]] = health
-    described = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
-    services[described] = ReflectionService([*names, "grpc.health.v1.Health", described.full_name])
-    server.around = around
-    for descriptor, implementation in services.items():
-        server.bind(descriptor, implementation)
-    return server, health
-
-
-def _grpc_port(config: GatewayConfig) -> Wanted:
-    return Wanted(
-        "grpcServerPort", config.proxy.grpc_server_port, "grpcBindAddress", config.proxy.grpc_bind_address
-    )
-
-
 def _metrics_port(config: GatewayConfig) -> Wanted:
     host, port = config.proxy.metrics_prom_exporter_host, config.proxy.metrics_prom_exporter_port
     return Wanted("metricsPromExporterPort", port, "metricsPromExporterHost", host)
@@ -374,7 +332,7 @@ def _metrics_port(config: GatewayConfig) -> Wanted:
 
 def _other_ports(config: GatewayConfig) -> list[Wanted]:
     """What will be opened beside the remoting ports."""
-    wanted = [_grpc_port(config)]
+    wanted = [grpc_port(config)]
     if config.proxy.metrics_prom_exporter_port >= 0:
         wanted.append(_metrics_port(config))
     if config.registration.lake_with_namesrv:
@@ -382,63 +340,9 @@ def _other_ports(config: GatewayConfig) -> list[Wanted]:
     return wanted
 
 
-def _server(config: GatewayConfig, turn: Turn, address: str, port: int, places: Places) -> Server:
-    """The transport that was chosen. Raises OptionError, HostError, OSError or RuntimeError."""
-    if config.lake.lake_transport == "grpcio":
-        log.info("the transport grpcio takes plaintext only; clients that speak TLS need lakeTransport=http2")
-        from broker_gateway.transport.grpcio.server import GrpcioServer
-
-        idle_s = config.server.server_channel_max_idle_time_seconds
-        return GrpcioServer(address, port, config.broker.broker_ip1, idle_s)
-    from broker_gateway.transport.http2.server import Http2Server
-
-    return Http2Server(address, port, config.broker.broker_ip1, turn, _tls(config), places)
-
-
-def _check_transport(config: GatewayConfig) -> None:
-    """Raises OptionError when TLS is asked for and the transport has none."""
-    if config.lake.lake_transport != "grpcio":
-        return
-    asked = {"tls_cert_path", "tls_key_path", "tls_test_mode_enable"} & config.proxy.model_fields_set
-    if any(getattr(config.proxy, field) for field in asked):
-        raise OptionError("TLS needs the transport http2; set lakeTransport=http2 or leave TLS out")
-
-
-def _operators_certificate(config: GatewayConfig) -> ssl.SSLContext | None:
-    """With the certificate in tlsCertPath; None without one. Raises OptionError."""
-    certificate, key = config.proxy.tls_cert_path, config.proxy.tls_key_path
-    if (certificate is None) != (key is None):
-        missing = "tlsKeyPath" if key is None else "tlsCertPath"
-        raise OptionError(f"{missing} is missing; a certificate needs its key")
-    if certificate is not None and key is not None:
-        return server_context(certificate, key)
-    return None
-
-
-def _tls(config: GatewayConfig) -> ssl.SSLContext | None:
-    context = _operators_certificate(config)
-    if context is not None:
-        return context
-    if not config.proxy.tls_test_mode_enable:
-        return None
-    folder = config.store.store_path_root_dir / "config"
-    try:
-        context = trial_context(folder, config.broker.broker_ip1)
-    except OSError as error:
-        raise HostError(
-            f"the certificate for TLS cannot be kept in {folder}: {error}; give tlsCertPath and tlsKeyPath, or set "
-            "tlsTestModeEnable=false for plaintext only"
-        ) from error
-    log.info(
-        "TLS and plaintext are taken on the gRPC port; the certificate is self-signed, give tlsCertPath and "
-        "tlsKeyPath for clients that check it"
-    )
-    return context
-
-
 def _serve_metrics(config: GatewayConfig, broker: Broker, undo: Undo) -> int:
     """Opens the metrics endpoint; returns its port, -1 when it is off."""
-    broker.metrics.gauges(broker.gauges)
+    broker.metrics.gauges(partial(gauges, broker))
     if config.proxy.metrics_prom_exporter_port < 0:
         return -1
     host, port = config.proxy.metrics_prom_exporter_host, config.proxy.metrics_prom_exporter_port

@@ -62,7 +62,8 @@ class Producer:
 
     def __init__(self, config: GatewayConfig, core: Core, resources: Resources, lane: Lane) -> None:
         self._store = core.store
-        self._resources = resources
+        self.topic = resources.topic
+        """The topic of a name; created if it may be."""
         self._ends = core.turn
         self._metrics = core.metrics
         self._minutes = core.minutes
@@ -111,10 +112,6 @@ class Producer:
                 Reason.INTERNAL_SERVER_ERROR,
                 f"the broker takes messages from {self._accept_from_ms} ms on (startAcceptSendRequestTimeStamp)",
             )
-
-    def topic(self, name: str) -> Topic:
-        """The topic; created if it may be. ILLEGAL_TOPIC, TOPIC_NOT_FOUND, TOO_MANY_REQUESTS."""
-        return self._resources.topic(name)
 
     def queue(self, topic: Topic) -> int:
         """The queue that the next batch goes to. FORBIDDEN."""

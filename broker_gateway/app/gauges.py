@@ -1,0 +1,78 @@
+"""What metrics read of a broker when they are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from broker_gateway.app.broker import Broker
+from broker_gateway.observability.metrics import MAX_SERIES
+
+Gauge = tuple[str, str, dict[str, str], float]
+"""Name, help, labels, value."""
+
+
+def gauges(broker: Broker) -> Iterable[Gauge]:
+    """All of them. Called on the metrics thread."""
+    store = broker.core.store
+    node = {"cluster": store.cluster, "node_id": store.broker}
+    yield from _of_store(broker, node)
+    yield from _of_work(broker, node)
+    yield from _of_messages(broker, node)
+
+
+def _of_store(broker: Broker, node: dict[str, str]) -> Iterable[Gauge]:
+    store = broker.core.store
+    yield "rocketmq_storage_size", "Bytes of the local log", node, store.max_offset - store.min_offset
+    behind = store.max_offset - store.flushed_offset
+    yield "rocketmq_storage_flush_behind_bytes", "Bytes not yet on disk", node, behind
+    damaged, looks = broker.self_check.damaged, broker.self_check.looks
+    yield "lakebroker_store_damaged_places", "Found by the last self-check", node, damaged
+    yield "lakebroker_store_self_checks", "Looks for damage since the start", node, looks
+    yield "rocketmq_consumer_connections", "Clients known", node, len(broker.clients)
+    yield "lakebroker_waiting_receives", "Receives that wait for a message", node, broker.wakeups.waiting
+    late = broker.water_marks.late_s
+    yield "lakebroker_event_loop_late_seconds", "What calls waited at the last water mark", node, late
+    lag = broker.dispatch_lag
+    if lag.behind_bytes is not None:
+        yield (
+            "lakebroker_dispatch_behind_bytes",
+            "Of the log, not in the lake yet",
+            node,
+            lag.behind_bytes,
+        )
+    if lag.hours_left is not None:
+        text = "Hours until sends are refused, if nothing is deleted"
+        yield "lakebroker_disk_hours_left", text, node, lag.hours_left
+
+
+def _of_work(broker: Broker, node: dict[str, str]) -> Iterable[Gauge]:
+    for lane in broker.admission.lanes():
+        labels = {**node, "kind": lane.name}
+        yield "lakebroker_calls_under_way", "Calls without an answer", labels, lane.under_way
+        yield "lakebroker_calls_refused", "Calls refused as too many or too late", labels, lane.refused
+    for task in broker.tasks.all():
+        labels = {**node, "task": task.name}
+        yield "lakebroker_task_last_run_seconds", "End of the last run", labels, task.last_ms / 1000
+        yield "lakebroker_task_duration_seconds", "Time of the last run", labels, task.took_s
+        yield "lakebroker_task_failures", "Runs that failed", labels, task.failures
+
+
+def _of_messages(broker: Broker, node: dict[str, str]) -> Iterable[Gauge]:
+    store = broker.core.store
+    stats = broker.statistics
+    for name, put, got in (
+        ("today", stats.put_today, stats.get_today),
+        ("yesterday", stats.put_yesterday, stats.get_yesterday),
+    ):
+        yield f"lakebroker_messages_stored_{name}", f"Messages stored {name}", node, put
+        yield f"lakebroker_messages_delivered_{name}", f"Messages delivered {name}", node, got
+    lags: dict[tuple[str, str], list[int]] = {}
+    for state in list(broker.deliveries.queues()):
+        group, topic, queue_id = state.key
+        sums = lags.setdefault((topic, group), [0, 0])
+        sums[0] += store.index.max_offset(topic, queue_id) - state.position + len(state.in_flight)
+        sums[1] += len(state.in_flight)
+    for (topic, group), (behind, flying) in list(lags.items())[:MAX_SERIES]:
+        labels = {**node, "topic": topic, "consumer_group": group}
+        yield "rocketmq_consumer_lag_messages", "Messages not settled", labels, behind
+        yield "rocketmq_consumer_inflight_messages", "Messages in flight", labels, flying
