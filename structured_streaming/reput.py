@@ -12,7 +12,6 @@ run fail and say how far it got.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import shutil
@@ -35,14 +34,13 @@ from structured_streaming.errors import (
     ForeignWriterError,
     LakeError,
     SameBrokerError,
-    SourceError,
     StoppedError,
 )
 from structured_streaming.interruptible import jvm_of, started
 from structured_streaming.jvm_output import STARTING, jvm_output_to_file
+from structured_streaming.reput_options import Goal, ReputOptions
 from structured_streaming.scratch import scratch_folder
-from structured_streaming.source.log_watch import LogWatch
-from structured_streaming.source.logs import by_broker, targets, token_of
+from structured_streaming.source.logs import targets, token_of
 from structured_streaming.source.notes import NotesFile
 from structured_streaming.tables import create_tables
 
@@ -56,8 +54,6 @@ RETRIES = 10
 RETRIES_ONCE = 3
 """The same of a run that ends by itself."""
 LONGEST_WAIT_S = 30.0
-ANSWER_S = 60.0
-"""What the logs' answers may take at the start of a run that ends by itself."""
 WORKER_LATE = "Python worker failed to connect back"
 """What Spark says when a Python process that it starts took longer than its 10 s, which are not an option."""
 _OURS = "structured_streaming.errors."
@@ -68,76 +64,6 @@ SIGNAL_S = 3.0
 """Spark that failed without a signal may have got ours: it is on its way."""
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """The JVM only coordinates: optimising its code took two of every three seconds that the batches had."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReputOptions:
-    """What to read and where to. `trigger` is Spark's processing time; `once` ends when all is read.
-
-    `message_delay_level` is that of the brokers whose stores are read by path.
-    """
-
-    lake: str
-    store: str = ""
-    brokers: str = ""
-    token_file: str = ""
-    trigger: str = "0 seconds"
-    once: bool = False
-    max_bytes: int = 256 << 20
-    partition_bytes: int = 16 << 20
-    message_delay_level: str = ""
-
-    def source(self) -> dict[str, str]:
-        """Options of the data source."""
-        options = {
-            "lake": str(Path(self.lake).resolve()) if "://" not in self.lake else self.lake,
-            "store": self.store,
-            "brokers": self.brokers,
-            "tokenFile": self.token_file,
-            "maxBytesPerTrigger": str(self.max_bytes),
-            "partitionBytes": str(self.partition_bytes),
-            "messageDelayLevel": self.message_delay_level,
-        }
-        return {name: value for name, value in options.items() if value}
-
-
-class _Goal:
-    """What a run that ends by itself has to read: the logs' ends at its start. Raises SourceError.
-
-    Who does not answer is not told here: the run ends with it, or its source tells.
-    """
-
-    def __init__(self, options: ReputOptions) -> None:
-        named = {name.lower(): value for name, value in options.source().items()}
-        watch = LogWatch(targets(named), token_of(named), lambda text: None, ANSWER_S)
-        self._lake = options.lake
-        self._states = watch.states()
-        self._missing = watch.missing()
-        if not self._states:
-            raise SourceError("; ".join(self._missing.values()))
-        by_broker(self._states)
-
-    @property
-    def ends(self) -> str:
-        """The option `endingOffsets`."""
-        return json.dumps({state.broker: state.end for state in self._states.values()})
-
-    def lacking(self) -> list[str]:
-        """What the lake does not hold of it."""
-        progress, lacking = LakeProgress(self._lake), list(self._missing.values())
-        for target, state in self._states.items():
-            reached = progress.position(state.broker, state.log_id)
-            begin = state.start if reached is None else reached
-            if begin < state.end:
-                lacking.append(
-                    f"of {target} the lake holds what is below {begin}, it ended at {state.end} at the start"
-                )
-        return lacking
-
-
-def check_present(options: ReputOptions) -> None:
-    """Raises SourceError unless one of the logs answers, and no two are of one broker."""
-    _Goal(options)
 
 
 def reput_session(master: str = "local[2]", scratch: str = "") -> SparkSession:
@@ -179,7 +105,7 @@ class _Running:
     commits: BatchCommits
     scratch: Path
     notes: NotesFile
-    goal: _Goal | None
+    goal: Goal | None
 
 
 def start_reput(
@@ -199,7 +125,7 @@ def _start(
     from structured_streaming.reput_source import ReputDataSource
 
     create_tables(options.lake)
-    goal = _Goal(options) if options.once else None
+    goal = Goal(options) if options.once else None
     session.dataSource.register(ReputDataSource)
     destination = sink if sink is not None else DeltaCommitSink(options.lake)
     token = token_of({"tokenfile": options.token_file})

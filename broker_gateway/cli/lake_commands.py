@@ -17,7 +17,7 @@ from broker_gateway.cli.sql_session import Form, run_input, run_text
 from broker_gateway.cli.statements import statements
 
 if TYPE_CHECKING:
-    from structured_streaming.reput import ReputOptions
+    from structured_streaming.reput_options import ReputOptions
 
 Lake = Annotated[str, typer.Option(help="Where the tables are: a folder")]
 
@@ -82,7 +82,8 @@ def reput(
     from store.log.permissions import check_secret
     from structured_streaming.commit.report import BatchReport
     from structured_streaming.errors import LakeError, StoppedError
-    from structured_streaming.reput import ReputOptions, run_reput
+    from structured_streaming.reput import run_reput
+    from structured_streaming.reput_options import ReputOptions
     from structured_streaming.tables import create_tables
 
     def on_batch(report: BatchReport) -> None:
@@ -209,7 +210,7 @@ def _check_source(options: ReputOptions) -> None:
     """What would fail whenever it is tried fails now, before the lake is made: a folder that is no store, an address
     without a port, a token that cannot be read; with `--once`, that nobody answers."""
     from structured_streaming.errors import SourceError
-    from structured_streaming.reput import check_present
+    from structured_streaming.reput_options import check_present
     from structured_streaming.source.logs import by_broker, open_log, targets, token_of
 
     stores = {}

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from broker_gateway.cli.output import counted, fail, show_table, warn
+from broker_gateway.cli.output import counted, fail, warn
+from broker_gateway.cli.store_output import described, progress_shown, show_record, show_summary
 from broker_gateway.runtime.printable import printable
 
 if TYPE_CHECKING:
-    from store.log.record import Record
     from store.log_reader import LogReader
 
 Folder = Annotated[Path, typer.Argument(help="Folder of the store (storePathRootDir)", metavar="DIR")]
@@ -48,7 +45,6 @@ Where both know a topic, a group or an offset, the broker's files are right: imp
 
 Example: lakebroker store import /data/rocketmq/store --broker-name broker-a
 """
-_BODY_SHOWN = 2000
 
 
 def register(app: typer.Typer) -> None:
@@ -79,34 +75,34 @@ def inspect(
         fail(f"--topic {topic} goes with --key or --message-id; give one of them, or leave it out", 2)
     with _reading(folder) as (reader, _):
         if offset is None and key is None and message_id is None:
-            _show_summary(reader, as_json)
+            show_summary(reader, as_json)
             return
         try:
             if offset is not None:
                 records = [record_at(reader, offset)]
             else:
-                with _progress("searching") as progress:
+                with progress_shown("searching") as progress:
                     found = find_records(
                         reader, topic=topic, key=key, message_id=message_id, progress=progress
                     )
                     records = [record for record, _ in zip(found, range(limit), strict=False)]
         except StoreError as error:
             fail(str(error))
-        rows = [_described(record) for record in records]
+        rows = [described(record) for record in records]
     if as_json:
         typer.echo(json.dumps(rows))
     elif not rows:
         fail(f"no record with {'key ' + key if key is not None else f'message id {message_id}'} in {folder}")
     else:
         for row in rows:
-            _show_record(row)
+            show_record(row)
 
 
 def verify(folder: Folder, as_json: AsJson = False) -> None:
     from store.errors import StoreError
     from store.tools.verify import verify as check
 
-    with _reading(folder) as (reader, ours), _progress("verifying") as progress:
+    with _reading(folder) as (reader, ours), progress_shown("verifying") as progress:
         try:
             result = check(reader, queue_offsets=ours, progress=progress)
             segments = reader.segments()
@@ -175,7 +171,7 @@ def rebuild(
         try:
             lock = lock_store(folder)
             try:
-                with _progress("rebuilding") as progress:
+                with progress_shown("rebuilding") as progress:
                     done = write(
                         reader,
                         folder,
@@ -294,128 +290,3 @@ def _fail_without_log(folder: Path) -> NoReturn:
     if inside:
         fail(f"{folder} holds no commitlog, but stores are in it; give one of them: {inside}")
     fail(f"{folder} holds no commitlog; give the folder of a store (storePathRootDir)")
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(what, total=None)
-        yield lambda done, total: shown.update(task, completed=done, total=total)
-
-
-def _show_summary(reader: LogReader, as_json: bool) -> None:
-    from store.errors import StoreError
-    from store.tools.inspect import summarize
-
-    try:
-        with _progress("reading") as progress:
-            found = summarize(reader, progress)
-            segments = reader.segments()
-    except StoreError as error:
-        fail(str(error))
-    topics = {
-        name: {"records": topic.records, "queues": len(topic.queues), "bytes": topic.bytes}
-        for name, topic in sorted(found.topics.items())
-    }
-    if as_json:
-        whole = {
-            "broker": reader.broker,
-            "log_id": reader.log_id,
-            "min_offset": found.min_offset,
-            "max_offset": found.max_offset,
-            "records": found.records,
-            "bytes": found.bytes,
-            "damaged": found.damaged,
-            "unflushed": {
-                "records": found.unflushed_records,
-                "bytes": found.unflushed_bytes,
-                "max_offset": found.written_offset,
-            },
-            "first_store_timestamp": found.first_ms,
-            "last_store_timestamp": found.last_ms,
-            "records_per_s": round(found.records_per_s, 3),
-            "segments": [
-                {"start": start, "bytes": size, "path": str(path)} for start, size, path in segments
-            ],
-            "topics": topics,
-        }
-        typer.echo(json.dumps(whole))
-        return
-    typer.echo(f"broker {printable(reader.broker)}, log {printable(reader.log_id)}")
-    typer.echo(
-        f"physical offsets {found.min_offset:,} to {found.max_offset:,} in {counted(len(segments), 'segment')}, "
-        f"{counted(found.records, 'record')} of {counted(found.bytes, 'byte')}"
-    )
-    if found.damaged:
-        warn(
-            [
-                f"{counted(found.damaged, 'place')} without a record; run lakebroker store verify, which checks the CRCs too, "
-                "to see which"
-            ]
-        )
-    if found.unflushed_records:
-        typer.echo(
-            f"behind {found.max_offset:,}, the end that is known to be on disk: {counted(found.unflushed_records, 'record')} of "
-            f"{counted(found.unflushed_bytes, 'byte')} up to {found.written_offset:,}; the broker's next start takes them"
-        )
-    if found.first_ms is not None and found.last_ms is not None:
-        typer.echo(
-            f"stored {_time(found.first_ms)} to {_time(found.last_ms)}, {found.records_per_s:,.1f} a second"
-        )
-    show_table(
-        ["topic", "records", "queues", "bytes"],
-        (
-            (printable(name), f"{row['records']:,}", row["queues"], f"{row['bytes']:,}")
-            for name, row in topics.items()
-        ),
-    )
-
-
-def _described(record: Record) -> dict[str, Any]:
-    from store.log.record import offset_msg_id
-
-    body = bytes(record.body)
-    try:
-        text: str | None = body.decode()
-    except UnicodeDecodeError:
-        text = None
-    return {
-        "physical_offset": record.physical_offset,
-        "size": record.size,
-        "topic": record.topic,
-        "queue_id": record.queue_id,
-        "queue_offset": record.queue_offset,
-        "offset_msg_id": offset_msg_id(record.store_host.packed, record.physical_offset),
-        "flag": record.flag,
-        "sys_flag": record.sys_flag,
-        "born_timestamp": record.born_timestamp,
-        "born_host": f"{record.born_host.ip}:{record.born_host.port}",
-        "store_timestamp": record.store_timestamp,
-        "store_host": f"{record.store_host.ip}:{record.store_host.port}",
-        "reconsume_times": record.reconsume_times,
-        "prepared_transaction_offset": record.prepared_transaction_offset,
-        "properties": record.properties_map(),
-        "body_bytes": len(body),
-        "body": text,
-        "body_hex": body.hex() if text is None else None,
-    }
-
-
-def _show_record(row: dict[str, Any]) -> None:
-    shown = []
-    for name, value in row.items():
-        if name == "properties":
-            value = "\n".join(f"{printable(key)} = {printable(each)}" for key, each in value.items())
-        elif name in ("body", "body_hex"):
-            if value is None:
-                continue
-            value = value if len(value) <= _BODY_SHOWN else value[:_BODY_SHOWN] + "…"
-        elif name.endswith("_timestamp"):
-            value = f"{value} ({_time(value)})"
-        shown.append((name, value))
-    show_table(None, shown)
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -24,7 +24,8 @@ from lakebroker_testing.logs import LogWriter
 from store.log_reader import LogReader
 from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.errors import ForeignWriterError, LakeError
-from structured_streaming.reput import WORKER_LATE, ReputOptions, _run, start_reput
+from structured_streaming.reput import WORKER_LATE, _run, start_reput
+from structured_streaming.reput_options import ReputOptions
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.sql import register
 from tests.lake_checks import assert_exact, rows
