@@ -7,9 +7,8 @@
 | a topic's queues | by a call that needs them, at most every `pollNameServerInterval` | `MAX_TOPICS`, last used |
 
 A topic no name server knows is asked for again after `UNKNOWN_S`; all topics are when brokers come or go. What cannot be
-asked stays as it was, and for 5 s no call waits for name servers none of which answers. A broker that does not say where
-it serves is waited for `LEARN_WAIT_S` at most, and asked again less and less often; it holds up no other. Calls that find
-nothing to wait for are answered at once.
+asked stays as it was, and for 5 s no call waits for name servers none of which answers. Calls that find nothing to wait for
+are answered at once.
 
 A broker is connected to only where our name server vouches that it registered from there, or where `lakeBrokerAddresses`
 lists its host: anybody may register any address, and RocketMQ's name server does not say who did.
@@ -19,20 +18,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import structlog
 
 from broker_gateway.config.registration import RegistrationOptions
 from broker_gateway.metadata.message_types import MESSAGE_TYPES
-from broker_gateway.registration.broker_config import (
-    GET_BROKER_CONFIG,
-    MAX_BODY,
-    Member,
-    NoMemberError,
-    member_of,
-)
+from broker_gateway.registration.broker_config import MAX_BODY, Member
+from broker_gateway.registration.members import LEARN_WAIT_S, TIMEOUT_S, Members
 from broker_gateway.registration.outgoing import outgoing
 from broker_gateway.remoting import java_json
 from broker_gateway.remoting.address import parse_address
@@ -44,7 +38,7 @@ from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.errors import RemotingError, RequestError
 from broker_gateway.remoting.java_json import JsonObject
-from broker_gateway.remoting.trusted_hosts import same_host, trusted_hosts
+from broker_gateway.remoting.trusted_hosts import trusted_hosts
 
 log = structlog.get_logger(__name__)
 
@@ -52,11 +46,6 @@ REFRESH_S = 5.0
 UNKNOWN_S = 1.0
 CLAIMS = 2
 """Looks in a row that find another broker under the own name before it is said."""
-TIMEOUT_S = 3.0
-LEARN_WAIT_S = 1.0
-MAX_LEARNING = 16
-"""Brokers that are asked for their endpoint at a time."""
-LONGEST_RETRY_S = 60.0
 MAX_NAMED = 16
 """Brokers that are left out, of one look, which the log names."""
 MAX_TOPICS = 10_000
@@ -72,13 +61,6 @@ class _Route(NamedTuple):
     message_types: tuple[str, ...] = ()
 
 
-class _Stranger(NamedTuple):
-    """A broker without an endpoint: how often it did not answer, and when it is asked again."""
-
-    failures: int
-    retry_at: float
-
-
 class Cluster:
     """Knows nothing while `name_servers` is empty."""
 
@@ -89,12 +71,6 @@ class Cluster:
         self._client: RemotingClient | None = None
         self._brokers: RemotingClient | None = None
         self._name_servers: Callable[[], list[str]] = list
-        self._addresses: dict[str, str] = {}
-        self._members: dict[str, Member] = {}
-        self._strangers: dict[tuple[str, str], _Stranger] = {}
-        self._learning: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._learners = asyncio.Semaphore(MAX_LEARNING)
-        self._brokers_version = 0
         self._routes: OrderedDict[str, _Route] = OrderedDict()
         self._looking: dict[str, list[Callable[[], None]]] = {}
         self._waiting = 0
@@ -102,10 +78,10 @@ class Cluster:
         self._refreshed = asyncio.Event()
         self._name_servers_answer = True
         self._silent_until = 0.0
-        self._ask_again: set[str] = set()
         self._own_address = ""
         self._claims = 0
         self._listed = trusted_hosts(options.lake_broker_addresses)
+        self._known = Members(self._listed, self._spawn)
         self._vouched: frozenset[str] = frozenset()
         """Addresses that a name server vouched for when it was last asked."""
         self._left_out: set[tuple[str, str]] = set()
@@ -115,7 +91,8 @@ class Cluster:
         self._name_servers = name_servers
         self._own_address = own_address
         self._client = outgoing(self._options, lambda _: None)
-        self._brokers = outgoing(self._options, self._lost)
+        self._brokers = outgoing(self._options, self._known.lost)
+        self._known.start(self._brokers)
         self._spawn(self._keep_up(), "cluster")
 
     async def stop(self) -> None:
@@ -134,12 +111,12 @@ class Cluster:
     @property
     def members(self) -> list[Member]:
         """The other lakebrokers that are alive."""
-        return sorted(self._members.values())
+        return sorted(self._known.by_name.values())
 
     def queues(self, topic: str) -> list[tuple[Member, QueueData]]:
         """What is known of the topic's queues at other lakebrokers."""
         route = self._routes.get(topic)
-        return merged(route.queues, self._members) if route is not None else []
+        return merged(route.queues, self._known.by_name) if route is not None else []
 
     def message_types(self, topic: str) -> tuple[str, ...]:
         """What others accept in a topic that only they have; empty: anything, or nobody has said."""
@@ -172,7 +149,7 @@ class Cluster:
         if asyncio.get_running_loop().time() < self._silent_until:
             return True
         route = self._routes.get(topic)
-        if route is None or route.brokers_version != self._brokers_version:
+        if route is None or route.brokers_version != self._known.version:
             return False
         age = asyncio.get_running_loop().time() - route.asked_at
         return age < (self._poll_s if route.queues else min(UNKNOWN_S, self._poll_s))
@@ -202,7 +179,7 @@ class Cluster:
 
     async def _ask_for(self, topic: str) -> None:
         request = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-        version = self._brokers_version
+        version = self._known.version
         answer = await self._ask(request)
         if answer is None:
             return
@@ -217,12 +194,10 @@ class Cluster:
             self._keep(topic, queues, version)
             new = masters(route.broker_datas, self._own_name)
             unknown = {
-                name: address
-                for name, address in new.items()
-                if name not in self._addresses and (name, address) not in self._strangers
+                name: address for name, address in new.items() if self._known.is_unknown(name, address)
             }
-            if unknown and len(self._addresses) + len(unknown) <= MAX_BROKERS:
-                await self._learn(await self._tied(unknown))
+            if unknown and self._known.count + len(unknown) <= MAX_BROKERS:
+                await self._known.learn(await self._tied(unknown))
         elif answer.code == ResponseCode.TOPIC_NOT_EXIST:
             self._keep(topic, (), version)
 
@@ -232,7 +207,9 @@ class Cluster:
         for member, _ in self.queues(topic)[:1]:
             request = Command(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
             try:
-                answer = await self._brokers.invoke(self._addresses[member.name], request, LEARN_WAIT_S)
+                answer = await self._brokers.invoke(
+                    self._known.address_of(member.name), request, LEARN_WAIT_S
+                )
                 if answer.code != ResponseCode.SUCCESS:
                     raise RequestError(f"it refused: {answer.code} {(answer.remark or '')[:200]}")
                 if len(answer.body) > MAX_BODY:
@@ -271,8 +248,9 @@ class Cluster:
     async def _refresh(self, again: bool) -> None:
         """`again`: brokers that are known are asked for their endpoints too, which change when they start anew."""
         assert self._brokers is not None
-        if not self._name_servers():
-            self._forget()
+        if not self._name_servers():  # and so no others
+            self._known.clear()
+            self._routes.clear()
             return
         answer = await self._ask(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
         if answer is None or answer.code != ResponseCode.SUCCESS:
@@ -287,26 +265,8 @@ class Cluster:
         if len(alive) > MAX_BROKERS:
             log.warning("too many brokers; the last are left out of routes", known=len(alive))
             alive = {name: alive[name] for name in sorted(alive)[:MAX_BROKERS]}
-        gone = {name for name, address in self._addresses.items() if alive.get(name) != address}
-        for name in gone:
-            self._brokers.disconnect(self._addresses.pop(name))
-            if self._members.pop(name, None) is not None:
-                log.info("a broker left", broker=name)
-                self._brokers_version += 1
-        self._strangers = {
-            each: stranger for each, stranger in self._strangers.items() if alive.get(each[0]) == each[1]
-        }
-        again_too, self._ask_again = self._ask_again, set()
-        now = asyncio.get_running_loop().time()
-        await self._learn(
-            {
-                name: address
-                for name, address in alive.items()
-                if (again and name in self._addresses)
-                or name in again_too
-                or (name not in self._addresses and self._is_due(name, address, now))
-            }
-        )
+        self._known.keep(alive)
+        await self._known.learn(self._known.due(alive, again))
 
     async def _tied(self, brokers: dict[str, str]) -> dict[str, str]:
         """Those that may be connected to; the others are named in the log once."""
@@ -345,22 +305,6 @@ class Cluster:
         except RemotingError as error:
             log.warning("a name server's list of tied brokers cannot be read", error=str(error))
 
-    def _is_due(self, name: str, address: str, now: float) -> bool:
-        stranger = self._strangers.get((name, address))
-        return stranger is None or now >= stranger.retry_at
-
-    def _forget(self) -> None:
-        """There are no name servers any more, and so no others."""
-        assert self._brokers is not None
-        for address in self._addresses.values():
-            self._brokers.disconnect(address)
-        self._addresses.clear()
-        self._strangers.clear()
-        self._routes.clear()
-        if self._members:
-            self._members.clear()
-            self._brokers_version += 1
-
     def _look_for_namesake(self, known: BrokerData | None) -> None:
         """Says when another broker took this one's name; not at the first sight, which may be what it was before."""
         address = known.broker_addrs.get(MASTER_ID, self._own_address) if known else self._own_address
@@ -372,67 +316,6 @@ class Cluster:
                 address=self._own_address,
                 other=address[:300],
             )
-
-    def _lost(self, address: str) -> None:
-        """A broker's connection ended: it may start anew and serve elsewhere, before a name server noticed."""
-        self._ask_again |= {name for name, known in self._addresses.items() if known == address}
-
-    async def _learn(self, brokers: dict[str, str]) -> None:
-        """Asks these brokers for their endpoints; waits `LEARN_WAIT_S` at most, the asking goes on."""
-        tasks = []
-        for each in brokers.items():
-            task = self._learning.get(each)
-            if task is None:
-                task = self._learning[each] = self._spawn(self._learn_one(*each), "endpoint")
-            tasks.append(task)
-        if tasks:
-            await asyncio.wait(tasks, timeout=LEARN_WAIT_S)
-
-    async def _learn_one(self, name: str, address: str) -> None:
-        try:
-            async with self._learners:
-                await self._ask_broker(name, address)
-        finally:
-            del self._learning[name, address]
-
-    async def _ask_broker(self, name: str, address: str) -> None:
-        assert self._brokers is not None
-        try:
-            answer = await self._brokers.invoke(address, GET_BROKER_CONFIG, TIMEOUT_S)
-            if answer.code != ResponseCode.SUCCESS:
-                raise NoMemberError(f"it refused: {answer.code} {(answer.remark or '')[:200]}")
-            member = member_of(name, answer.body)
-            host, _ = parse_address(address)
-            if not same_host(member.host, host) and member.host not in self._listed:
-                raise NoMemberError(
-                    f"it says that it serves at {member.host}, and registered as {address[:300]}; lakeBrokerAddresses "
-                    "allows it"
-                )
-        except RemotingError as error:
-            if name not in self._members:  # which is asked again with the next look
-                self._not_a_member(name, address, str(error))
-            return
-        except NoMemberError as error:
-            self._not_a_member(name, address, str(error))
-            self._addresses[name] = address
-            if self._members.pop(name, None) is not None:
-                self._brokers_version += 1
-            return
-        self._addresses[name] = address
-        self._strangers.pop((name, address), None)
-        if self._members.get(name) != member:
-            log.info("a broker joined", broker=name, host=member.host, grpc_port=member.grpc_port)
-            self._members[name] = member
-            self._brokers_version += 1
-
-    def _not_a_member(self, name: str, address: str, reason: str) -> None:
-        known = self._strangers.get((name, address))
-        failures = known.failures + 1 if known else 1
-        wait_s = min(REFRESH_S * 2 ** (failures - 1), LONGEST_RETRY_S)
-        retry_at = asyncio.get_running_loop().time() + wait_s
-        self._strangers[name, address] = _Stranger(failures, retry_at)
-        if known is None:
-            log.warning("a broker is left out of routes", broker=name, address=address, reason=reason)
 
     async def _ask(self, request: Command) -> Command | None:
         """The answer of the first name server that gives one; says once when none does."""
@@ -463,7 +346,7 @@ def masters(brokers: Iterable[BrokerData], own_name: str) -> dict[str, str]:
     }
 
 
-def merged(queues: Iterable[QueueData], members: dict[str, Member]) -> list[tuple[Member, QueueData]]:
+def merged(queues: Iterable[QueueData], members: Mapping[str, Member]) -> list[tuple[Member, QueueData]]:
     """Of the queues of a route, those of members, in the order of their names; one entry for each."""
     found = {
         each.broker_name: (members[each.broker_name], each) for each in queues if each.broker_name in members
