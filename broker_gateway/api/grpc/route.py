@@ -28,7 +28,12 @@ class RouteService:
 
     def when_known(self, topic: pb.Resource, callback: Callable[[], None]) -> None:
         """Calls `callback` once it is known who else has the topic, or cannot be within a few seconds."""
-        self._routes.when_known(resource_name(topic), callback)
+        try:
+            name = topic_name(topic)
+        except ServiceError:
+            callback()  # whose answer says what is wrong
+        else:
+            self._routes.when_known(name, callback)
 
     def query_route(self, request: rpc.QueryRouteRequest, context: CallContext) -> rpc.QueryRouteResponse:
         """A queue of the reply is one that can be read, written or both, as the permission says."""
