@@ -154,6 +154,7 @@ class Broker:
         self.catalog.listen(topic_changed=lambda topic: offers.queues_changed(topic.name))
         noted = self.journaled.resources
         self.catalog.listen(topic_changed=noted.topic, group_changed=noted.group)
+        self.messaging.listen(self.catalog)
         self.catalog.listen(
             topic_changed=lambda topic: registration.topic_changed(topic.name),
             group_changed=lambda group: registration.topic_changed(RETRY_PREFIX + group.name),

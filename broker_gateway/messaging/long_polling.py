@@ -167,11 +167,19 @@ class LongPolling:
         try:
             self._give(poll, error)
         except Exception as failed:
-            log.error("call failed", call="receive", exc_info=failed)
+            log.error("call failed", call="ReceiveMessage", exc_info=failed)
             try:
                 self._attempts.give_back(poll)
             finally:
-                poll.writer.answer(poll, outcome_of(failed), now_ms())
+                self._refuse(poll, failed)
+
+    def _refuse(self, poll: Poll, failed: Exception) -> None:
+        """Says that the call failed; where even that cannot be written, its place is free at least."""
+        try:
+            poll.writer.answer(poll, outcome_of(failed), now_ms())
+        except Exception:
+            log.exception("a receive could not be answered")
+            poll.reply.abandon()
 
     def _give(self, poll: Poll, error: Exception | None) -> None:
         """Gives the reply, after what it holds is in the journal.
@@ -183,7 +191,7 @@ class LongPolling:
         if error is not None and not isinstance(error, StoreReadOnlyError):
             self._attempts.give_back(poll)
             if not isinstance(error, ServiceError):
-                log.error("call failed", call="receive", exc_info=error)
+                log.error("call failed", call="ReceiveMessage", exc_info=error)
             poll.writer.answer(poll, outcome_of(error), now_ms())
             return
         if poll.reply.done:

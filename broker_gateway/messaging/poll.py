@@ -170,7 +170,7 @@ class Polls:
                 Reason.BAD_REQUEST,
                 f"batch size {wanted.batch_size} is not positive; ask for 1 to {MAX_BATCH}",
             )
-        auto_renew = wanted.invisible_ms is None
+        auto_renew, invisible_ms = wanted.invisible_ms is None, self._invisible_ms(wanted)
         if isinstance(wanted.filter, TagFilter) and wanted.filter.doubtful:
             self._warnings.look(wanted.filter, group.name, topic.name, wanted.peer)
         known = auto_renew and self._clients.own(wanted.client_id, wanted.peer) is not None
@@ -179,7 +179,7 @@ class Polls:
             topic,
             wanted.filter,
             min(wanted.batch_size, MAX_BATCH),
-            self._invisible_ms(wanted),
+            invisible_ms,
             auto_renew,
             wanted.client_id,
             wanted.attempt_id[:128],

@@ -165,7 +165,7 @@ class Producer:
         refused = 0
         while late is not None:
             batch = turn[refused]
-            batch.finish(late.outcome)
+            _end(batch, late.outcome)
             self.failed(batch.topic, len(batch.records))
             refused += 1
             late = self.lane.late(turn[refused].read_at) if refused < len(turn) else None
@@ -187,7 +187,7 @@ class Producer:
             if not isinstance(error, (StoreError, OSError)):
                 log.exception("an append failed", topics=sorted({batch.topic for batch in batches}))
             for batch in batches:
-                batch.finish(_refused(batch.topic, error))
+                _end(batch, _refused(batch.topic, error))
                 self.failed(batch.topic, len(batch.records))
             return []
         if time.monotonic() - began > self._busy_limit_s:
@@ -252,10 +252,18 @@ class Producer:
             sums[0] += 1
             sums[1] += len(batch.records)
             sums[2] += batch.size
-            batch.finish(outcome)
+            _end(batch, outcome)
         for topic, (count, messages, size) in counted.items():
             self._metrics.sent(topic, count, messages, size, seconds)
             self._minutes.count(topic, "", messages, size, seconds, calls=count, failed=outcome is not OK)
+
+
+def _end(batch: PendingBatch, outcome: Outcome) -> None:
+    """Finishes a batch; an edge that fails to takes no other along."""
+    try:
+        batch.finish(outcome)
+    except Exception:
+        log.exception("a batch could not be finished", topic=batch.topic)
 
 
 def _refused(topic: str, error: Exception) -> Outcome:

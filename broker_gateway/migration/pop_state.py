@@ -1,7 +1,7 @@
 """What POP consumers of a real broker held when it stopped, as delivery state of ours; and ours as its check points.
 
 A check point's messages that are below the group's offset and not acknowledged are in flight until the end of its
-invisible time. Several may name a message: that of the latest pop says. `metadata/check_points.py` has the formats.
+invisible time. Several may name a message: that of the latest pop says. `migration/check_points.py` has the formats.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ that was planned but cannot be read fails a query. The reput has a source of its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -52,12 +52,21 @@ class LakebrokerDataSource(DataSource):
         return from_arrow_schema(MESSAGES.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return LogBatchReader(SourceOptions(self.options))
+        return LogBatchReader(_options(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from structured_streaming.source.stream import LogStreamReader
 
-        return LogStreamReader(SourceOptions(self.options))
+        return LogStreamReader(_options(self.options))
+
+
+def _options(given: Mapping[str, str]) -> SourceOptions:
+    """Raises SourceError for an option of the reput's source too, which would give other rows."""
+    if any(name.lower() == "lake" for name in given):
+        raise SourceError(
+            "option lake is none of this source: it gives messages; `lakebroker reput --lake` builds a lake"
+        )
+    return SourceOptions(given)
 
 
 class LogBatchReader(Reading, DataSourceReader):  # type: ignore[misc]

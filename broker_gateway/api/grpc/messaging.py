@@ -21,6 +21,7 @@ from broker_gateway.messaging.admission import Lane
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.factory import Messaging
 from broker_gateway.messaging.outcome import ServiceError
+from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.runtime.reply import Reply
 from broker_gateway.transport.context import CallContext, RpcError, takes_bytes
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
@@ -47,11 +48,14 @@ class MessagingService:
         self._send = SendService(config, messaging.producer, append_hooks)
         self._receive = ReceiveService(messaging.polls, messaging.long_polling)
         self._settlement = SettlementService(messaging.settlement)
-        self._client = client = ClientService(config, core, messaging)
+        self._client = ClientService(config, core, messaging)
         self._offsets = OffsetService(messaging.offsets)
         self._journal = core.journal
         self._admission = messaging.admission
-        core.catalog.listen(group_changed=client.group_changed, taken_back=client.change_taken_back)
+
+    def listen(self, catalog: Catalog) -> None:
+        """Has connected clients told of groups that change."""
+        catalog.listen(group_changed=self._client.group_changed, taken_back=self._client.change_taken_back)
 
     @property
     def compiled_parts(self) -> Mapping[str, Callable[[], None]]:

@@ -60,19 +60,19 @@ class RouteService:
         """Of each broker, one queue with id -1 (any) for an ordinary group, every queue for a FIFO group."""
         reached, route = self._route(request.topic, request.endpoints, context)
         group = self._resources.group(group_name(request.group), context.peer)
-        assignments = [
-            pb.Assignment(
-                message_queue=pb.MessageQueue(
-                    topic=request.topic,
-                    id=queue_id,
-                    permission=_permission(bool(queues.read), bool(queues.write)),
-                    broker=_broker(queues, reached),
+        assignments = []
+        for queues in route.queues:
+            if not queues.read:
+                continue
+            broker, permission = _broker(queues, reached), _permission(True, bool(queues.write))
+            assignments += [
+                pb.Assignment(
+                    message_queue=pb.MessageQueue(
+                        topic=request.topic, id=queue_id, permission=permission, broker=broker
+                    )
                 )
-            )
-            for queues in route.queues
-            if queues.read
-            for queue_id in (range(queues.read) if group.fifo else [ANY_QUEUE])
-        ]
+                for queue_id in (range(queues.read) if group.fifo else [ANY_QUEUE])
+            ]
         if not assignments:
             raise ServiceError(
                 Reason.FORBIDDEN, f"topic {shown(resource_name(request.topic))} has no readable queue"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from broker_gateway.messaging.outcome import OK as SERVED
 from broker_gateway.messaging.outcome import Outcome, outcome_of
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
@@ -13,6 +14,8 @@ OK: Final = pb.Status(code=pb.OK, message="OK")
 
 def status(outcome: Outcome) -> pb.Status:
     """An outcome as a status."""
+    if outcome is SERVED:
+        return OK
     return pb.Status(code=outcome.reason.name, message=outcome.message)
 
 

@@ -61,12 +61,13 @@ class ClientService:
         settings = session.settings if session is not None else None
         if session is None or settings is None:
             raise _unrecognised()
-        if settings.kind in _CONSUMERS:
+        kind = settings.kind
+        if kind in _CONSUMERS:
             check_group(group_name(request.group))
-        elif settings.kind != "PRODUCER":
+        elif kind != "PRODUCER":
             raise ServiceError(
                 Reason.UNRECOGNIZED_CLIENT_TYPE,
-                f"client type {settings.kind} is not served yet; use a producer, push or simple consumer",
+                f"client type {kind} is not served yet; use a producer, push or simple consumer",
             )
         if session is self._clients.own(session.client_id, context.peer):
             self._clients.touch(session)

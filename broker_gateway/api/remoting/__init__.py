@@ -1,1 +1,1 @@
-"""The remoting transport: bytes in, a call on a service, bytes out."""
+"""The remoting edge: requests of RocketMQ's own protocol."""

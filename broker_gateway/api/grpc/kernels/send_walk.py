@@ -1,7 +1,7 @@
 """The compiled part of a send (numba): the usual SendMessageRequest, from its bytes to columns.
 
 What is unusual in any way, wrong or merely rare, is not judged here: `walk` answers UNUSUAL and the plain path
-(`messaging/produce.py`) decides. Field numbers: `proto/apache/rocketmq/v2/definition.proto`. Usual is a request whose
+(`api/grpc/send.py`) decides. Field numbers: `proto/apache/rocketmq/v2/definition.proto`. Usual is a request whose
 messages
 
 - have fields in their wire types, singular ones once, none that the gateway would have to look at

@@ -494,3 +494,26 @@ def test_a_filter_may_decide_by_properties(broker: InProcessBroker, monkeypatch:
     _, found = broker.receive("orders", "billing")
     assert [bytes(each.body) for each in found] == [b"6", b"7", b"8"]
     assert broker.receive("orders", "billing")[1] == []
+
+
+SQL = pb.FilterExpression(type=pb.SQL, expression="a > 1")
+
+
+@pytest.mark.parametrize(
+    ("topic", "group", "asked", "code"),
+    [
+        ("unknown", "billing", {"filter": SQL}, pb.NOT_IMPLEMENTED),
+        ("unknown", "billing", {"filter": "||"}, pb.ILLEGAL_FILTER_EXPRESSION),
+        ("no topic!", "", {}, pb.ILLEGAL_CONSUMER_GROUP),
+        ("no topic!", "billing", {"batch": 0}, pb.ILLEGAL_TOPIC),
+        ("orders", "billing", {"batch": 0, "invisible_ms": 1}, pb.BAD_REQUEST),
+        ("orders", "billing", {"invisible_ms": 1}, pb.ILLEGAL_INVISIBLE_TIME),
+        ("orders", "new", {"filter": SQL}, pb.NOT_IMPLEMENTED),
+    ],
+)
+def test_what_is_malformed_is_refused_before_anything_is_looked_up(
+    broker: InProcessBroker, topic: str, group: str, asked: dict[str, Any], code: pb.Code
+) -> None:
+    groups = len(list(broker.broker.catalog.groups()))
+    assert broker.receive(topic, group, **asked)[0] == code
+    assert len(list(broker.broker.catalog.groups())) == groups

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from broker_gateway.api.extensions import AppendHook, Extensions
+from broker_gateway.api.grpc import send as send_service
 from broker_gateway.api.grpc import shortcuts
+from broker_gateway.api.grpc.receive import ReceiveService
 from broker_gateway.api.grpc.route import RouteService
 from broker_gateway.journal.journal import Journal
 from broker_gateway.messaging import produce as send
@@ -319,3 +321,24 @@ def test_receives_of_a_turn(broker: InProcessBroker, monkeypatch: pytest.MonkeyP
         ]
     assert [call.response[0].status.code for call in calls] == [pb.INTERNAL_SERVER_ERROR, pb.OK]
     assert places(broker) == {}
+
+
+def test_an_edge_that_cannot_finish_a_send(broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes no other send of the turn along."""
+    monkeypatch.setattr(send_service._Call, "finish", once(send_service._Call.finish))
+    calls = send_together(broker, b"one", b"two", b"three")
+    assert [call.done for call in calls] == [False, True, True]
+    calls[0].cancel()
+    assert places(broker) == {}
+
+
+def test_an_edge_that_cannot_answer_a_receive(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its place is free again, and what it took is there for others."""
+    broker.send("orders", b"one")
+    with monkeypatch.context() as patched:
+        patched.setattr(ReceiveService, "answer", whenever(ReceiveService.answer, lambda *_: True))
+        broker.begin("ReceiveMessage", receive_request("orders", "billing", wait_ms=0))
+    assert places(broker) == {}
+    assert [bytes(each.body) for each in broker.receive("orders", "billing")[1]] == [b"one"]
