@@ -114,7 +114,7 @@ class Broker:
             configuration.on_change(part.configure)
 
     def _make_core(self, config: GatewayConfig) -> Core:
-        """Its state, and the turn that works on it; appends are announced to who waits for them."""
+        """The broker's state and its turn. The store announces appends to the receives that wait."""
         catalog, turn, store = Catalog(), Turn(), self._store
         deliveries = DeliveryTable(self._first_offset, catalog.auto_created.count_queues)
         journaled = self.journaled = BrokerJournal(

@@ -97,7 +97,7 @@ class LakeOptions(_Group):
     lake_metrics_sink_interval: int = Field(
         10_000, ge=100, le=3_600_000, description="ms between two times that plugged-in metrics sinks are fed"
     )
-    lake_port_file: PortFile = Field(None, description="file that is told the ports when the broker is up")
+    lake_port_file: PortFile = Field(None, description="file to write the ports to once the broker is up")
     lake_peers_file: OptionalPath = Field(
         None, description="file with the other brokers of this host; kept by --processes"
     )

@@ -49,7 +49,7 @@ class InFlight:
 
 
 class Plan:
-    """What one receive does on one queue: filled by who reads the messages, done by `QueueDelivery.commit`.
+    """What one receive will do on one queue. Whoever reads the messages fills it; `QueueDelivery.commit` carries it out.
 
     `again` may be delivered again. New messages are those from `cursor` on, at most `room` of them; `cursor` goes on
     with what was looked at, in ascending order.

@@ -130,7 +130,7 @@ class Journal:
             raise
 
     def write(self, *, at_once: bool = False) -> None:
-        """Appends what is pending now; an error goes to who waits and to the caller. Begins a snapshot if one is due.
+        """Appends what is pending now, then begins a snapshot if one is due. The caller and all who wait get an error.
 
         What could not be appended is in memory only, and later records may build on it: the next one that can be
         appended says how all of that is. It is not tried again for a while, unless `at_once`.
@@ -237,7 +237,7 @@ class Journal:
         self._end_pending(error)
 
     def _end_pending(self, error: Exception | None) -> None:
-        """Nothing is pending any more; who waited for it is told."""
+        """Clears what was pending and tells those who waited for it."""
         self._pending = 0
         waiting, self._waiting = self._waiting, []
         _tell(waiting, error)

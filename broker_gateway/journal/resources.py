@@ -68,7 +68,7 @@ class ResourceJournal(Contributor):
         """Topics and groups whose changes were lost, as they are."""
         for name in self._untold_topics:
             topic = self._catalog.topic(name)
-            yield self._tell_topic(target.part, name, _queues(topic) if topic is not None else 0)
+            yield self._tell_topic(target.part, name, topic.queues if topic is not None else 0)
         for name in self._untold_groups:
             yield self._tell_group(target.part, name)
 
@@ -125,7 +125,7 @@ class ResourceJournal(Contributor):
     def _count_queues(self, counts: dict[str, int]) -> Iterator[int]:
         """How many queues every topic has or had; deleted ones too, which go on with higher offsets if made again."""
         for topic in list(self._catalog.topics()):
-            counts[topic.name] = _queues(topic)
+            counts[topic.name] = topic.queues
         for number, (name, queue_id) in enumerate(self._index.queues()):
             if name != JOURNAL_TOPIC and queue_id < MAX_QUEUES:
                 counts[name] = max(counts.get(name, 0), queue_id + 1)
@@ -156,10 +156,6 @@ def _add_versions(record: pb.Batch, catalog: Catalog) -> None:
         record.data_versions.append(_version_change(TOPICS_FILE, catalog.topics_version))
     if record.groups and GROUPS_FILE not in told:
         record.data_versions.append(_version_change(GROUPS_FILE, catalog.groups_version))
-
-
-def _queues(topic: Topic) -> int:
-    return max(topic.read_queues, topic.write_queues)
 
 
 def _version_change(file: str, version: DataVersion) -> pb.DataVersion:

@@ -65,7 +65,7 @@ class Offsets:
                 Reason.BAD_REQUEST,
                 f"the queue is of broker {shown(broker)}, this one is {self._store.broker}; ask there",
             )
-        queues = max(known.read_queues, known.write_queues)
+        queues = known.queues
         if not 0 <= queue_id < queues:
             raise ServiceError(
                 Reason.BAD_REQUEST, f"topic {shown(topic)} has no queue {queue_id}; it has 0 to {queues - 1}"

@@ -44,10 +44,10 @@ class Delivered(NamedTuple):
     body_length: int
 
 
-class ReplyWriter(Protocol):
-    """How an edge writes what a receive gives."""
+class UsualWriter(Protocol):
+    """Writes usual messages of a batch together, faster than one by one."""
 
-    def usual(
+    def __call__(
         self,
         data: memoryview,
         starts: Array,
@@ -63,8 +63,16 @@ class ReplyWriter(Protocol):
 
         `starts` and `sizes` say where in `data` records are, `offsets` their queue offsets, `handle` is the queue and
         the delivery that receipt handles name. Deliveries are first attempts. None stands for a message whose tag is
-        not `wanted` (no function: all are). Empty when the edge has no shortcut for them.
+        not `wanted` (no function: all are).
         """
+
+
+class ReplyWriter(Protocol):
+    """How an edge writes what a receive gives."""
+
+    @property
+    def usual(self) -> UsualWriter | None:
+        """The shortcut for usual messages; None while there is none."""
 
     def message(
         self, stored: StoredMessage, topic: str, handle: str, attempt: int, invisible_ms: int

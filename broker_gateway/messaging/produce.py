@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +40,7 @@ _TURN_S = 0.02
 
 
 @dataclass(slots=True, eq=False)
-class PendingBatch:
+class PendingBatch(ABC):
     """The messages of a call, checked, for one queue; an edge says in `finish` what became of them.
 
     `size` is the bytes of their bodies, `offsets` their queue offsets once appended. `read_at`: when the call was there
@@ -52,9 +53,9 @@ class PendingBatch:
     read_at: float = 0.0
     offsets: Sequence[int] = ()
 
+    @abstractmethod
     def finish(self, outcome: Outcome) -> None:
         """The call is over: OK, or why not. Called once."""
-        raise NotImplementedError
 
 
 class Producer:

@@ -232,7 +232,8 @@ class Taker:
 
         One that the filter passes over counts too. All arrays are of one length, of entries of the queue.
         """
-        if not len(places):
+        write = look.poll.writer.usual
+        if write is None or not len(places):
             return 0
         poll, first = look.poll, int(places[0])
         try:
@@ -241,7 +242,7 @@ class Taker:
             return 0
         room = look.most_bytes - look.body_bytes
         handle = look.handle_queue, poll.delivery_id
-        made = poll.writer.usual(
+        made = write(
             data,
             places - first,
             sizes,

@@ -46,6 +46,11 @@ class Topic:
     order: bool = False
 
     @property
+    def queues(self) -> int:
+        """Queues that can be read, written or both; their ids are those below."""
+        return max(self.read_queues, self.write_queues)
+
+    @property
     def readable(self) -> bool:
         return bool(self.permission & READ)
 

@@ -26,7 +26,7 @@ import structlog
 from broker_gateway.config.registration import RegistrationOptions
 from broker_gateway.metadata.message_types import MESSAGE_TYPES
 from broker_gateway.registration.broker_config import MAX_BODY, Member
-from broker_gateway.registration.members import LEARN_WAIT_S, TIMEOUT_S, Members
+from broker_gateway.registration.members import LEARN_WAIT_S, REFRESH_S, TIMEOUT_S, Members
 from broker_gateway.registration.outgoing import outgoing
 from broker_gateway.remoting import java_json
 from broker_gateway.remoting.address import parse_address
@@ -42,7 +42,6 @@ from broker_gateway.remoting.trusted_hosts import trusted_hosts
 
 log = structlog.get_logger(__name__)
 
-REFRESH_S = 5.0
 UNKNOWN_S = 1.0
 CLAIMS = 2
 """Looks in a row that find another broker under the own name before it is said."""

@@ -30,7 +30,9 @@ TIMEOUT_S = 3.0
 LEARN_WAIT_S = 1.0
 MAX_LEARNING = 16
 """Brokers that are asked for their endpoint at a time."""
-RETRY_S, LONGEST_RETRY_S = 5.0, 60.0
+REFRESH_S = 5.0
+"""Between two looks at who is there; the first wait before a broker is asked again."""
+LONGEST_RETRY_S = 60.0
 
 
 class _Stranger(NamedTuple):
@@ -175,7 +177,7 @@ class Members:
     def _not_a_member(self, name: str, address: str, reason: str) -> None:
         known = self._strangers.get((name, address))
         failures = known.failures + 1 if known else 1
-        wait_s = min(RETRY_S * 2 ** (failures - 1), LONGEST_RETRY_S)
+        wait_s = min(REFRESH_S * 2 ** (failures - 1), LONGEST_RETRY_S)
         retry_at = asyncio.get_running_loop().time() + wait_s
         self._strangers[name, address] = _Stranger(failures, retry_at)
         if known is None:

@@ -15,7 +15,7 @@ from structured_streaming.source.options import SourceOptions
 
 
 class Reading:
-    """What batch and stream readers share: cutting a log into partitions, and reading one on an executor."""
+    """See the module."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options

@@ -75,7 +75,7 @@ class AdminService:
         name = asked.name
         known = self._catalog.topic(name)
         topic = _changed_topic(known or Topic(name, self._queues, self._queues, created_ms=now_ms()), asked)
-        queues = max(known.read_queues, known.write_queues) if known is not None else 0
+        queues = known.queues if known is not None else 0
         if asked.queues and asked.queues < queues:
             raise RpcError(
                 "INVALID_ARGUMENT",
@@ -231,7 +231,7 @@ def _warnings(topic: Topic) -> list[str]:
 def _topic(topic: Topic) -> pb.Topic:
     return pb.Topic(
         name=topic.name,
-        queues=max(topic.read_queues, topic.write_queues),
+        queues=topic.queues,
         accept_message_types=topic.accept_message_types,
         created_ms=topic.created_ms,
     )

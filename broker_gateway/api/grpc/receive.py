@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from broker_gateway.api.grpc import shortcuts
 from broker_gateway.api.grpc.fields import client_id_of, duration_ms, group_name, topic_name
@@ -13,7 +10,7 @@ from broker_gateway.api.grpc.status import status
 from broker_gateway.delivery.filters.tags import FilterExpressionError, TagFilter, parse_tag_filter
 from broker_gateway.messaging.long_polling import LongPolling
 from broker_gateway.messaging.outcome import Outcome, Reason, ServiceError
-from broker_gateway.messaging.poll import Delivered, Poll, Polls, Wanted
+from broker_gateway.messaging.poll import Poll, Polls, UsualWriter, Wanted
 from broker_gateway.messaging.stored_message import StoredMessage
 from broker_gateway.runtime.reply import Reply
 from broker_gateway.transport.context import CallContext
@@ -23,7 +20,6 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 if TYPE_CHECKING:
     from broker_gateway.api.grpc.receive_columns import ReceiveColumns
 
-Array = NDArray[Any]
 Response = rpc.ReceiveMessageResponse | bytes
 
 
@@ -49,24 +45,10 @@ class ReceiveService:
         wanted = _wanted(request, context, request_timeout_ms)
         return self._long_polling.receive(self._polls.make(wanted, self))
 
-    def usual(
-        self,
-        data: memoryview,
-        starts: Array,
-        sizes: Array,
-        offsets: Array,
-        most_bytes: int,
-        topic: str,
-        handle: tuple[int, int],
-        invisible_ms: int,
-        wanted: Callable[[str | None], bool] | None,
-    ) -> Sequence[Delivered | None]:
+    @property
+    def usual(self) -> UsualWriter | None:
         """In compiled code, once it is loaded."""
-        if self._columns is None:
-            return ()
-        return self._columns.take(
-            data, starts, sizes, offsets, most_bytes, topic, handle, invisible_ms, wanted
-        )
+        return None if self._columns is None else self._columns.take
 
     def message(
         self, stored: StoredMessage, topic: str, handle: str, attempt: int, invisible_ms: int

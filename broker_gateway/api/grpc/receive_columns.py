@@ -66,7 +66,7 @@ class ReceiveColumns:
         invisible_ms: int,
         wanted: Callable[[str | None], bool] | None,
     ) -> list[Delivered | None]:
-        """As `ReplyWriter.usual`."""
+        """As `UsualWriter`."""
         packed = np.frombuffer(bytearray(pack_handle(handle[0], 0, handle[1])), dtype=np.uint8)
         count = receive_walk.walk(  # always with arrays of the same kinds: others would be compiled for
             np.frombuffer(data.toreadonly(), dtype=np.uint8),

@@ -89,7 +89,7 @@ class RouteService:
 
 
 def _broker(queues: BrokerQueues, reached: pb.Endpoints) -> pb.Broker:
-    """What a client is told of a broker: of this one, the endpoints by which it came."""
+    """A broker as a client is told of it. The client came by `reached`, and is told to go on there for this broker."""
     address, endpoint = reached.addresses[0], queues.endpoint
     same = (address.host, address.port) == endpoint
     return pb.Broker(name=queues.broker, id=0, endpoints=reached if same else _endpoints(*endpoint))

@@ -129,7 +129,7 @@ class TopicRequests:
         async with self._walks:
             topic = self._admin.topics.known(name)
             queues = []
-            for queue_id in range(max(topic.read_queues, topic.write_queues)):
+            for queue_id in range(topic.queues):
                 if queue_id % SLICE == SLICE - 1:
                     await asyncio.sleep(0)
                 queues.append(self._admin.topics.status(name, queue_id))

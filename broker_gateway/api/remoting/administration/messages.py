@@ -137,7 +137,7 @@ class MessageQueries:
     async def _physical_range(self, topic: Topic, begin_ms: int, end_ms: int) -> tuple[int, int] | None:
         """Where in the log the topic's messages of a time range are: first record, end of the last."""
         end_ms = min(end_ms, _LATEST_MS)
-        queues = range(max(topic.read_queues, topic.write_queues))
+        queues = range(topic.queues)
         index = self._store.index
         searches = [
             (each, self._store.at_time(topic.name, each))

@@ -207,7 +207,7 @@ class OffsetAdministration:
         topic = self._catalog.topic(name)
         if topic is None:
             raise RequestError(f"Topic {name[:255]} {missing}", ResponseCode.TOPIC_NOT_EXIST)
-        queues = max(topic.read_queues, topic.write_queues)
+        queues = topic.queues
         if not 0 <= queue_id < queues:
             raise RequestError(
                 f"topic {name} has no queue {queue_id}; it has 0 to {queues - 1}",

@@ -59,7 +59,7 @@ class QueueEntries:
 
         SYSTEM_ERROR without the queue, INVALID_PARAMETER.
         """
-        if not 0 <= queue_id < max(topic.read_queues, topic.write_queues):
+        if not 0 <= queue_id < topic.queues:
             raise RequestError(f"{queue_id}@{topic.name} is not exist!")
         if count > MAX_ENTRIES:
             raise RequestError(

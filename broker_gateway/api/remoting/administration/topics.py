@@ -206,7 +206,7 @@ class TopicAdministration:
         """What the log does not take is not done."""
         keys = self._deliveries.keys_of_topic(topic.name)
         index = self._store.index
-        count = max(topic.read_queues, topic.write_queues)
+        count = topic.queues
         known = [
             queue_id for name, queue_id in index.queues() if name == topic.name and queue_id < MAX_QUEUES
         ]
