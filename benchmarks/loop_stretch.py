@@ -27,7 +27,6 @@ from pathlib import Path
 
 import numpy as np
 
-from broker_gateway.api.grpc.access import Access
 from broker_gateway.app.broker import Broker
 from broker_gateway.app.startup import tune_collector
 from broker_gateway.config.gateway import config_of
@@ -126,7 +125,7 @@ def tag_poll(folder: Path, entries: int) -> Calls:
     spent: list[float] = []
 
     async def scenario() -> int:
-        broker = Broker(Configuration(config), store, Metrics(), Access(None))
+        broker = Broker(Configuration(config), store, Metrics())
         broker.load()
         broker.catalog.put_topic(Topic("sparse", 1, 1))
         broker.catalog.put_group(Group("g"))

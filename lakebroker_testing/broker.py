@@ -26,9 +26,11 @@ from typing import Any, Self, TypeVar
 import structlog
 
 from broker_gateway.api.extensions import Extensions
-from broker_gateway.api.grpc.access import Access
-from broker_gateway.api.grpc.extended import around
+from broker_gateway.api.grpc.extended import around, within
 from broker_gateway.app.broker import Broker
+from broker_gateway.auth.grpc_calls import authorized
+from broker_gateway.auth.policy import Token
+from broker_gateway.auth.rpcs import RPCS
 from broker_gateway.config.gateway import GatewayConfig, config_of
 from broker_gateway.config.reload import Configuration
 from broker_gateway.journal.replay import Replayed
@@ -317,10 +319,11 @@ class InProcessBroker(InProcessClient):
         )
 
     async def _load(self, configuration: Configuration, metrics: Metrics) -> None:
-        access = Access(configuration.current.lake.lake_token_file)
-        self.broker = Broker(configuration, self.store, metrics, access, self._extensions)
+        self.broker = Broker(configuration, self.store, metrics, self._extensions)
         self.replayed = self.broker.load()
         self.broker.schedule(watchdog=False)
+        extended = around(self._extensions)
+        asked = authorized(Token(configuration.current.lake.lake_token_file), RPCS)
         described = {
             service_pb2.DESCRIPTOR.services_by_name["MessagingService"]: self.broker.messaging,
             admin_pb2.DESCRIPTOR.services_by_name["AdminService"]: self.broker.admin,
@@ -328,7 +331,7 @@ class InProcessBroker(InProcessClient):
         self._methods = {
             method.path.rpartition("/")[2]: method
             for service, implementation in described.items()
-            for method in methods(service, implementation, around(self._extensions))
+            for method in methods(service, implementation, within(extended, asked))
             if not method.client_streaming
         }
 

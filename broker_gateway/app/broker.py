@@ -12,7 +12,6 @@ from functools import partial
 import structlog
 
 from broker_gateway.api.extensions import Extensions, MetricsSink
-from broker_gateway.api.grpc.access import Access
 from broker_gateway.api.grpc.admin import AdminService
 from broker_gateway.api.grpc.guarded import Guarded
 from broker_gateway.api.grpc.messaging import MessagingService
@@ -70,7 +69,6 @@ class Broker:
         configuration: Configuration,
         store: MessageStore,
         metrics: Metrics,
-        access: Access,
         extensions: Extensions = _NO_EXTENSIONS,
     ) -> None:
         config = self._config = configuration.current
@@ -98,7 +96,7 @@ class Broker:
         self.water_marks = WaterMarks(self.admission, WATER_MARKS_S)
         self.self_check = SelfCheck(store)
         self._protect = ProtectBroker(config, store, self.catalog, self.deliveries)
-        admin = AdminService(config, self.catalog, self.journal, access, self.peers, self.tasks)
+        admin = AdminService(config, self.catalog, self.journal, self.peers, self.tasks)
         self.admin = Guarded(admin, self.admission.admin_broker)
         self.administration = Administration(
             configuration,

@@ -32,7 +32,7 @@ def bind(
     config: GatewayConfig,
     broker: Broker,
     log_service: LogService,
-    around: Callable[[Method], Method] | None,
+    around: Callable[[Method], Method],
     places: Places,
 ) -> tuple[Server, HealthService]:
     """The server on its port, with every service bound. Raises StartError when the port cannot be had, OptionError."""

@@ -49,8 +49,7 @@ import structlog
 import uvloop
 
 from broker_gateway.api.extensions import Extensions
-from broker_gateway.api.grpc.access import Access
-from broker_gateway.api.grpc.extended import around
+from broker_gateway.api.grpc.extended import around, within
 from broker_gateway.api.grpc.health import HealthService
 from broker_gateway.api.grpc.log import LogService
 from broker_gateway.api.remoting.ports import Ports, take_ports
@@ -61,6 +60,9 @@ from broker_gateway.app.grpc_server import bind, check_transport, grpc_port, ope
 from broker_gateway.app.host_checks import check_host, most_connections
 from broker_gateway.app.open_store import open_store
 from broker_gateway.app.plug_ins import load_extensions
+from broker_gateway.auth.grpc_calls import authorized
+from broker_gateway.auth.policy import Token
+from broker_gateway.auth.rpcs import RPCS
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
 from broker_gateway.observability.metrics import Metrics
@@ -187,7 +189,7 @@ class _Start:
         self._extensions = load_extensions(self.config)
 
     async def _read_token(self) -> None:
-        self._access = Access(self.config.lake.lake_token_file)
+        self._policy = Token(self.config.lake.lake_token_file)
 
     async def _check_host(self) -> None:
         await asyncio.to_thread(check_host, self.config)  # looks at disks
@@ -227,7 +229,7 @@ class _Start:
     async def _load_metadata(self) -> None:
         broker = self.config.broker
         metrics = Metrics(broker.broker_cluster_name, broker.broker_name)
-        self.broker = Broker(self.configuration, self.store, metrics, self._access, self._extensions)
+        self.broker = Broker(self.configuration, self.store, metrics, self._extensions)
         replayed = self.broker.load()
         log.info("journal replayed", snapshot_offset=replayed.snapshot_offset, records=replayed.records)
 
@@ -236,12 +238,14 @@ class _Start:
         self.broker.schedule()
 
     async def _open_server(self) -> None:
-        extended = around(self._extensions)
+        extended, asked = around(self._extensions), authorized(self._policy, RPCS)
         levels = parse_delay_levels(self.config.store.message_delay_level)
-        log_service = LogService(self.store, self._access, levels)
+        log_service = LogService(self.store, levels)
         most_of_one = self.config.lake.lake_max_connections_per_address
         self._places = Places(lambda: most_connections(self.store), most_of_one)
-        self.server, self.health = bind(self.config, self.broker, log_service, extended, self._places)
+        self.server, self.health = bind(
+            self.config, self.broker, log_service, within(extended, asked), self._places
+        )
         grace_s = self.config.proxy.grpc_shutdown_time_seconds
         self._undo.add("closing the gRPC port", lambda: self.server.stop(grace_s))
         self.configuration.on_change(self._configure_server)

@@ -10,10 +10,9 @@ import structlog
 from broker_gateway.config.options import parse_properties
 from broker_gateway.nameserver.config import NameServerConfig
 from broker_gateway.nameserver.state import State
-from broker_gateway.remoting.address import is_loopback
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.connection import Answer, Connection, Processor, Processors
+from broker_gateway.remoting.connection import Connection, Processors
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.remoting.fields import Fields
 from broker_gateway.runtime.errors import OptionError
@@ -32,35 +31,13 @@ class AdminRequests:
     def bind(self, processors: Processors) -> None:
         processors.register(RequestCode.GET_KV_CONFIG, self.get_kv_config)
         processors.register(RequestCode.GET_KVLIST_BY_NAMESPACE, self.get_kv_list)
-        guarded: dict[RequestCode, Processor] = {
-            RequestCode.PUT_KV_CONFIG: self.put_kv_config,
-            RequestCode.DELETE_KV_CONFIG: self.delete_kv_config,
-            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
-            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
-            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
-            RequestCode.GET_NAMESRV_CONFIG: self.get_config,
-        }
-        for code, processor in guarded.items():
-            processors.register(code, self._guard(code, processor))
-
-    def _guard(self, code: RequestCode, processor: Processor) -> Processor:
-        def guarded(connection: Connection, request: Command) -> Answer:
-            if not self._state.config.lake.lake_remote_admin and not is_loopback(connection.peer_host):
-                connection.peer_log.warning(
-                    connection.peer_host,
-                    "refused from another machine",
-                    request=code.name,
-                    peer=connection.peer,
-                )
-                raise RequestError(
-                    f"{code.name} is taken from the name server's own machine only; set lakeRemoteAdmin=true there",
-                    ResponseCode.NO_PERMISSION,
-                )
-            log.info("administration", request=code.name, peer=connection.peer)
-            return processor(connection, request)
-
-        return guarded
+        processors.register(RequestCode.PUT_KV_CONFIG, self.put_kv_config)
+        processors.register(RequestCode.DELETE_KV_CONFIG, self.delete_kv_config)
+        processors.register(RequestCode.WIPE_WRITE_PERM_OF_BROKER, self.wipe_write_perm)
+        processors.register(RequestCode.ADD_WRITE_PERM_OF_BROKER, self.add_write_perm)
+        processors.register(RequestCode.DELETE_TOPIC_IN_NAMESRV, self.delete_topic)
+        processors.register(RequestCode.UPDATE_NAMESRV_CONFIG, self.update_config)
+        processors.register(RequestCode.GET_NAMESRV_CONFIG, self.get_config)
 
     async def put_kv_config(self, _: Connection, request: Command) -> Command:
         fields = Fields(request.ext_fields)

@@ -10,6 +10,9 @@ from functools import partial
 
 import structlog
 
+from broker_gateway.auth.policy import OWN_MACHINE, Owners
+from broker_gateway.auth.remoting_calls import guard
+from broker_gateway.auth.requests import NAME_SERVER_REQUESTS
 from broker_gateway.nameserver.admin_requests import AdminRequests
 from broker_gateway.nameserver.broker_requests import BrokerRequests
 from broker_gateway.nameserver.brokers import BrokerKey, MinBrokerIdChange
@@ -51,6 +54,8 @@ class NameServer:
         self._broker_requests.bind(processors)
         ClientRequests(self._state).bind(processors)
         AdminRequests(self._state).bind(processors)
+        policy = Owners(lambda: self._state.config.lake.lake_remote_admin, OWN_MACHINE.format("name server"))
+        guard(processors, policy, NAME_SERVER_REQUESTS)
         idle_s = float(config.server.server_channel_max_idle_time_seconds)
         most = config.lake.lake_max_connections
         self._server = RemotingServer(

@@ -9,7 +9,6 @@ from functools import partial
 
 from google.protobuf.message import Message
 
-from broker_gateway.api.grpc.access import Access
 from broker_gateway.api.grpc.send_checks import LATER
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.journal.journal import Journal
@@ -45,7 +44,6 @@ class AdminService:
         config: GatewayConfig,
         catalog: Catalog,
         journal: Journal,
-        access: Access,
         peers: Peers,
         tasks: ScheduledTasks,
     ) -> None:
@@ -54,7 +52,6 @@ class AdminService:
         self._peer_host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(bound, bound)
         self._catalog = catalog
         self._journal = journal
-        self._access = access
         self._cluster = config.broker.broker_cluster_name
         self._broker = config.broker.broker_name
         self._tasks = tasks
@@ -66,7 +63,6 @@ class AdminService:
         self._retry_max = config.broker.retry_max_times
 
     async def PutTopic(self, request: pb.PutTopicRequest, context: CallContext) -> pb.PutTopicResponse:
-        self._access.check(context)
         asked = request.topic
         try:
             check_topic(asked.name, self._cluster, self._broker)
@@ -94,7 +90,6 @@ class AdminService:
         )
 
     async def ListTopics(self, request: pb.ListTopicsRequest, context: CallContext) -> pb.ListTopicsResponse:
-        self._access.check(context)
         topics = sorted(self._catalog.topics(), key=lambda topic: topic.name)
         return pb.ListTopicsResponse(
             topics=[
@@ -103,7 +98,6 @@ class AdminService:
         )
 
     async def PutGroup(self, request: pb.PutGroupRequest, context: CallContext) -> pb.PutGroupResponse:
-        self._access.check(context)
         asked = request.group
         try:
             check_group(asked.name)
@@ -134,12 +128,10 @@ class AdminService:
         return pb.PutGroupResponse(group=_group(group), created=created, changed=changed)
 
     async def ListGroups(self, request: pb.ListGroupsRequest, context: CallContext) -> pb.ListGroupsResponse:
-        self._access.check(context)
         groups = sorted(self._catalog.groups(), key=lambda group: group.name)
         return pb.ListGroupsResponse(groups=[_group(group) for group in groups])
 
     async def ListTasks(self, request: pb.ListTasksRequest, context: CallContext) -> pb.ListTasksResponse:
-        self._access.check(context)
         return pb.ListTasksResponse(
             tasks=[
                 pb.Task(

@@ -23,6 +23,13 @@ def around(extensions: Extensions) -> Callable[[Method], Method] | None:
     return partial(_extended, extensions) if extensions.sees_calls else None
 
 
+def within(
+    outer: Callable[[Method], Method] | None, inner: Callable[[Method], Method]
+) -> Callable[[Method], Method]:
+    """Both around each RPC, `outer` first."""
+    return inner if outer is None else lambda method: outer(inner(method))
+
+
 def _extended(extensions: Extensions, method: Method) -> Method:
     """The RPC with everything around it, of the same shape."""
     around = _Around(extensions, method)

@@ -6,7 +6,6 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 
-from broker_gateway.api.grpc.access import Access
 from broker_gateway.runtime.clock import now_ms
 from broker_gateway.transport.context import CallContext, RpcError
 from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb
@@ -28,16 +27,14 @@ class LogService:
     `delay_level_ms` are the durations of the broker's delay levels.
     """
 
-    def __init__(self, store: MessageStore, access: Access, delay_level_ms: tuple[int, ...]) -> None:
+    def __init__(self, store: MessageStore, delay_level_ms: tuple[int, ...]) -> None:
         self._store = store
-        self._access = access
         self._delay_level_ms = delay_level_ms
         self.progress: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
     async def DescribeLog(
         self, request: pb.DescribeLogRequest, context: CallContext
     ) -> pb.DescribeLogResponse:
-        self._access.check(context)
         store = self._store
         if request.wait_ms > 0:
             loop = asyncio.get_running_loop()
@@ -61,7 +58,7 @@ class LogService:
     async def ReadLog(
         self, request: pb.ReadLogRequest, context: CallContext
     ) -> AsyncIterator[pb.ReadLogResponse]:
-        self._check(context, request.log_id, request.start_offset, request.end_offset)
+        self._check(request.log_id, request.start_offset, request.end_offset)
         size = min(request.chunk_bytes or CHUNK_BYTES, MAX_CHUNK_BYTES)
         if size < 0:
             raise RpcError("INVALID_ARGUMENT", f"chunk_bytes {size} is negative")
@@ -74,7 +71,7 @@ class LogService:
             raise RpcError("OUT_OF_RANGE", str(error)) from error
 
     async def SplitLog(self, request: pb.SplitLogRequest, context: CallContext) -> pb.SplitLogResponse:
-        self._check(context, request.log_id, request.start_offset, request.end_offset)
+        self._check(request.log_id, request.start_offset, request.end_offset)
         size, limit = request.max_bytes, request.limit_bytes or NO_LIMIT
         if size <= 0 or limit < 0:
             raise RpcError("INVALID_ARGUMENT", f"max_bytes {size} and limit_bytes {limit} must be positive")
@@ -89,7 +86,6 @@ class LogService:
     async def ReportProgress(
         self, request: pb.ReportProgressRequest, context: CallContext
     ) -> pb.ReportProgressResponse:
-        self._access.check(context)
         self._check_log(request.log_id)
         self.progress[request.reader[:200]] = (request.offset, now_ms())
         self.progress.move_to_end(request.reader[:200])
@@ -104,8 +100,7 @@ class LogService:
                 f"log {log_id[:64]!r} is not here; broker {self._store.broker} has {self._store.log_id}",
             )
 
-    def _check(self, context: CallContext, log_id: str, start: int, end: int) -> None:
-        self._access.check(context)
+    def _check(self, log_id: str, start: int, end: int) -> None:
         self._check_log(log_id)
         store = self._store
         if not store.min_offset <= start <= end <= store.readable_offset:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from broker_gateway.api.remoting.administration.administration import Administration
 from broker_gateway.api.remoting.administration.statistics import Figure
-from broker_gateway.api.remoting.guard import Guard
+from broker_gateway.auth.policy import Policy
+from broker_gateway.auth.remoting_calls import permits
+from broker_gateway.auth.requests import WHOLE_CONFIGURATION
 from broker_gateway.delivery.filters.tags import (
     EVERYTHING,
     FilterExpressionError,
@@ -15,7 +17,7 @@ from broker_gateway.remoting import java_json
 from broker_gateway.remoting.body.tables import KVTable
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.connection import Connection
+from broker_gateway.remoting.connection import Connection, Processors
 from broker_gateway.remoting.errors import RequestError
 from broker_gateway.remoting.fields import Fields
 from broker_gateway.runtime.clock import now_ms
@@ -37,20 +39,21 @@ _SLAVE = (
 class BrokerRequests:
     """Answers as the original's AdminBrokerProcessor and QueryMessageProcessor."""
 
-    def __init__(self, administration: Administration) -> None:
+    def __init__(self, administration: Administration, policy: Policy) -> None:
         self._admin = administration
+        self._policy = policy
 
-    def bind(self, guard: Guard) -> None:
-        guard.closed(RequestCode.GET_BROKER_RUNTIME_INFO, self.runtime_info)
-        guard.split(RequestCode.GET_BROKER_CONFIG, self.config, self.public_config)
-        guard.closed(RequestCode.UPDATE_BROKER_CONFIG, self.update_config, changes=True)
-        guard.closed(RequestCode.VIEW_BROKER_STATS_DATA, self.stats)
-        guard.closed(RequestCode.DELETE_EXPIRED_COMMITLOG, self.delete_expired, changes=True)
-        guard.closed(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean_consume_queue)
-        guard.closed(RequestCode.VIEW_MESSAGE_BY_ID, self.view)
-        guard.closed(RequestCode.QUERY_MESSAGE, self.query)
-        guard.closed(RequestCode.PULL_MESSAGE, self.pull)
-        guard.closed(RequestCode.GET_BROKER_HA_STATUS, self.ha_status)
+    def bind(self, processors: Processors) -> None:
+        processors.register(RequestCode.GET_BROKER_RUNTIME_INFO, self.runtime_info)
+        processors.register(RequestCode.GET_BROKER_CONFIG, self.shown_config)
+        processors.register(RequestCode.UPDATE_BROKER_CONFIG, self.update_config)
+        processors.register(RequestCode.VIEW_BROKER_STATS_DATA, self.stats)
+        processors.register(RequestCode.DELETE_EXPIRED_COMMITLOG, self.delete_expired)
+        processors.register(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, self.clean_consume_queue)
+        processors.register(RequestCode.VIEW_MESSAGE_BY_ID, self.view)
+        processors.register(RequestCode.QUERY_MESSAGE, self.query)
+        processors.register(RequestCode.PULL_MESSAGE, self.pull)
+        processors.register(RequestCode.GET_BROKER_HA_STATUS, self.ha_status)
 
     def runtime_info(self, _: Connection, request: Command) -> Command:
         try:
@@ -59,14 +62,12 @@ class BrokerRequests:
             raise RequestError(f"the disk cannot be looked at: {error}") from error
         return request.reply(body=KVTable(table).encode())
 
-    def config(self, _: Connection, request: Command) -> Command:
+    def shown_config(self, connection: Connection, request: Command) -> Command:
+        """All of it to owners; to others enough for lakebrokers to reach the gRPC port."""
         options = self._admin.options
-        return request.reply(fields={"version": options.version_json()}, body=options.shown())
-
-    def public_config(self, _: Connection, request: Command) -> Command:
-        """Enough for other lakebrokers to reach the gRPC port."""
-        options = self._admin.options
-        return request.reply(fields={"version": options.version_json()}, body=options.public())
+        whole = permits(self._policy, connection, WHOLE_CONFIGURATION)
+        body = options.shown() if whole else options.public()
+        return request.reply(fields={"version": options.version_json()}, body=body)
 
     async def update_config(self, _: Connection, request: Command) -> Command:
         await self._admin.options.change(request.body, now_ms())

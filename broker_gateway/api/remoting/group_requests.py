@@ -12,7 +12,6 @@ from broker_gateway.api.remoting.administration.connections import Heartbeat, la
 from broker_gateway.api.remoting.administration.groups import checked_group, group_config, group_of_config
 from broker_gateway.api.remoting.consume_stats import ConsumeStats, message_queue
 from broker_gateway.api.remoting.gate import Gate
-from broker_gateway.api.remoting.guard import Guard
 from broker_gateway.api.remoting.pages import PageFields, Version
 from broker_gateway.api.remoting.tables import MAX_BODY, Tables, Whole, joined
 from broker_gateway.api.remoting.topic_requests import java_objects
@@ -22,7 +21,7 @@ from broker_gateway.remoting import java_json
 from broker_gateway.remoting.body.tables import TopicList
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.connection import Connection
+from broker_gateway.remoting.connection import Connection, Processors
 from broker_gateway.remoting.errors import BodyError, RequestError
 from broker_gateway.remoting.fields import Fields
 from broker_gateway.remoting.java_json import JsonObject, ObjectKeys
@@ -45,29 +44,29 @@ class GroupRequests:
         self._walks = walks
         self._stats = ConsumeStats(administration)
 
-    def bind(self, guard: Guard) -> None:
-        guard.closed(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.put, changes=True)
-        guard.closed(RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete, changes=True)
-        guard.closed(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all)
-        guard.open(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, self.one)
-        guard.closed(RequestCode.GET_CONSUME_STATS, self.stats)
-        guard.closed(RequestCode.GET_BROKER_CONSUME_STATS, self.all_stats)
-        guard.closed(RequestCode.GET_ALL_CONSUMER_OFFSET, self.all_offsets)
-        guard.open(RequestCode.QUERY_CONSUMER_OFFSET, self.query_offset)
-        guard.closed(RequestCode.UPDATE_CONSUMER_OFFSET, self.update_offset)
-        guard.closed(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offset, changes=True)
-        guard.closed(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, self.groups_of_topic)
-        guard.closed(RequestCode.QUERY_TOPICS_BY_CONSUMER, self.topics_of_group)
-        guard.closed(RequestCode.GET_CONSUMER_CONNECTION_LIST, self.consumers)
-        guard.closed(RequestCode.GET_PRODUCER_CONNECTION_LIST, self.producers)
-        guard.open(RequestCode.GET_CONSUMER_LIST_BY_GROUP, self.consumer_ids)
-        guard.open(RequestCode.HEART_BEAT, self.heartbeat)
-        guard.open(RequestCode.UNREGISTER_CLIENT, self.unregister)
-        guard.closed(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.put_all, changes=True)
-        guard.closed(RequestCode.CLONE_GROUP_OFFSET, self.clone_offsets, changes=True)
-        guard.closed(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, self.subscription)
-        guard.closed(RequestCode.GET_ALL_PRODUCER_INFO, self.all_producers)
-        guard.closed(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.consumer_status)
+    def bind(self, processors: Processors) -> None:
+        processors.register(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, self.put)
+        processors.register(RequestCode.DELETE_SUBSCRIPTIONGROUP, self.delete)
+        processors.register(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all)
+        processors.register(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, self.one)
+        processors.register(RequestCode.GET_CONSUME_STATS, self.stats)
+        processors.register(RequestCode.GET_BROKER_CONSUME_STATS, self.all_stats)
+        processors.register(RequestCode.GET_ALL_CONSUMER_OFFSET, self.all_offsets)
+        processors.register(RequestCode.QUERY_CONSUMER_OFFSET, self.query_offset)
+        processors.register(RequestCode.UPDATE_CONSUMER_OFFSET, self.update_offset)
+        processors.register(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, self.reset_offset)
+        processors.register(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, self.groups_of_topic)
+        processors.register(RequestCode.QUERY_TOPICS_BY_CONSUMER, self.topics_of_group)
+        processors.register(RequestCode.GET_CONSUMER_CONNECTION_LIST, self.consumers)
+        processors.register(RequestCode.GET_PRODUCER_CONNECTION_LIST, self.producers)
+        processors.register(RequestCode.GET_CONSUMER_LIST_BY_GROUP, self.consumer_ids)
+        processors.register(RequestCode.HEART_BEAT, self.heartbeat)
+        processors.register(RequestCode.UNREGISTER_CLIENT, self.unregister)
+        processors.register(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, self.put_all)
+        processors.register(RequestCode.CLONE_GROUP_OFFSET, self.clone_offsets)
+        processors.register(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, self.subscription)
+        processors.register(RequestCode.GET_ALL_PRODUCER_INFO, self.all_producers)
+        processors.register(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.consumer_status)
 
     async def put(self, _: Connection, request: Command) -> Command:
         config = _object(request, MAX_CONFIG, "the group's configuration")

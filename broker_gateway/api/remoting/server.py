@@ -8,11 +8,13 @@ from broker_gateway.api.remoting.broker_requests import BrokerRequests
 from broker_gateway.api.remoting.extended import extended
 from broker_gateway.api.remoting.gate import Gate
 from broker_gateway.api.remoting.group_requests import GroupRequests
-from broker_gateway.api.remoting.guard import Guard
 from broker_gateway.api.remoting.lanes import admitted, lane_of
 from broker_gateway.api.remoting.ports import Ports
 from broker_gateway.api.remoting.tables import Tables
 from broker_gateway.api.remoting.topic_requests import TopicRequests
+from broker_gateway.auth.policy import OWN_MACHINE, Owners
+from broker_gateway.auth.remoting_calls import guard
+from broker_gateway.auth.requests import BROKER_REQUESTS
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.admission import Admission
 from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
@@ -39,11 +41,13 @@ class FrontDoor:
         places: Places | None = None,
     ) -> None:
         self._admin = administration
-        guard = Guard(processors, remote=config.lake.lake_remote_admin)
+        remote = config.lake.lake_remote_admin
+        policy = Owners(lambda: remote, OWN_MACHINE.format("broker"))
         tables, walks = Tables(), Gate(WALKS, MAX_WALKS_WAITING, "the state of queues")
-        TopicRequests(administration, tables, walks).bind(guard)
-        GroupRequests(administration, tables, walks).bind(guard)
-        BrokerRequests(administration).bind(guard)
+        TopicRequests(administration, tables, walks).bind(processors)
+        GroupRequests(administration, tables, walks).bind(processors)
+        BrokerRequests(administration, policy).bind(processors)
+        guard(processors, policy, BROKER_REQUESTS)
         for code, processor in processors.by_code.items():
             within = admitted(lane_of(admission, code), processor)
             processors.by_code[code] = extended(extensions, code, within)

@@ -10,7 +10,6 @@ from broker_gateway.api.remoting.administration.administration import Administra
 from broker_gateway.api.remoting.administration.topics import QueueStatus
 from broker_gateway.api.remoting.consume_stats import SLICE, message_queue
 from broker_gateway.api.remoting.gate import Gate
-from broker_gateway.api.remoting.guard import Guard
 from broker_gateway.api.remoting.pages import PageFields, Version
 from broker_gateway.api.remoting.tables import MAX_BODY, Tables, Whole, joined
 from broker_gateway.metadata.catalog import Topic
@@ -20,7 +19,7 @@ from broker_gateway.remoting.body.tables import TopicList
 from broker_gateway.remoting.body.topic_config import TopicConfig
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.connection import Connection
+from broker_gateway.remoting.connection import Connection, Processors
 from broker_gateway.remoting.errors import BodyError, RequestError
 from broker_gateway.remoting.fields import Fields
 from broker_gateway.remoting.java_json import JsonObject, ObjectKeys
@@ -67,21 +66,21 @@ class TopicRequests:
         self._tables = tables
         self._walks = walks
 
-    def bind(self, guard: Guard) -> None:
-        guard.closed(RequestCode.UPDATE_AND_CREATE_TOPIC, self.put, changes=True)
-        guard.closed(RequestCode.DELETE_TOPIC_IN_BROKER, self.delete, changes=True)
-        guard.closed(RequestCode.GET_ALL_TOPIC_CONFIG, self.all)
-        guard.closed(RequestCode.GET_TOPIC_STATS_INFO, self.status)
-        guard.closed(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system)
-        guard.open(RequestCode.GET_TOPIC_CONFIG, self.one)
-        guard.open(RequestCode.GET_MAX_OFFSET, self.max_offset)
-        guard.open(RequestCode.GET_MIN_OFFSET, self.min_offset)
-        guard.open(RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest)
-        guard.open(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.search)
-        guard.closed(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, self.put_all, changes=True)
-        guard.closed(RequestCode.CLEAN_UNUSED_TOPIC, self.clean_unused)
-        guard.closed(RequestCode.QUERY_CONSUME_QUEUE, self.entries)
-        guard.closed(RequestCode.QUERY_CONSUME_TIME_SPAN, self.time_spans)
+    def bind(self, processors: Processors) -> None:
+        processors.register(RequestCode.UPDATE_AND_CREATE_TOPIC, self.put)
+        processors.register(RequestCode.DELETE_TOPIC_IN_BROKER, self.delete)
+        processors.register(RequestCode.GET_ALL_TOPIC_CONFIG, self.all)
+        processors.register(RequestCode.GET_TOPIC_STATS_INFO, self.status)
+        processors.register(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system)
+        processors.register(RequestCode.GET_TOPIC_CONFIG, self.one)
+        processors.register(RequestCode.GET_MAX_OFFSET, self.max_offset)
+        processors.register(RequestCode.GET_MIN_OFFSET, self.min_offset)
+        processors.register(RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest)
+        processors.register(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, self.search)
+        processors.register(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, self.put_all)
+        processors.register(RequestCode.CLEAN_UNUSED_TOPIC, self.clean_unused)
+        processors.register(RequestCode.QUERY_CONSUME_QUEUE, self.entries)
+        processors.register(RequestCode.QUERY_CONSUME_TIME_SPAN, self.time_spans)
 
     async def put(self, _: Connection, request: Command) -> Command:
         fields = Fields(request.ext_fields)

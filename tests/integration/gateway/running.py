@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from broker_gateway.api.grpc.access import Access
 from broker_gateway.app.broker import Broker
 from broker_gateway.config.gateway import load_config
 from broker_gateway.config.reload import Configuration
@@ -20,7 +19,7 @@ async def running(folder: Path, **given: str) -> AsyncIterator[Broker]:
     options = {"brokerIP1": "127.0.0.1", "storePathRootDir": str(folder), "lakeAutoCreateTopics": "true"}
     config = load_config(None, {**options, **given}, {})[0]
     store = open_store(folder, "broker-a", segment_size=1 << 20)
-    broker = Broker(Configuration(config), store, Metrics(), Access(None))
+    broker = Broker(Configuration(config), store, Metrics())
     broker.load()
     broker.schedule()
     try:

@@ -1,0 +1,101 @@
+"""Who may do what. The first policy: what is for owners is taken from this machine, or with the token."""
+
+from __future__ import annotations
+
+import enum
+import hmac
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from broker_gateway.auth.principal import Principal
+from broker_gateway.auth.rules import Rule
+from broker_gateway.runtime.errors import OptionError, reason
+from store.errors import SecretError
+from store.log.permissions import check_secret
+
+OWN_MACHINE = "is taken from the {}'s own machine only; set lakeRemoteAdmin=true there"
+"""Of requests for owners: what is said to others."""
+
+
+class Denial(enum.Enum):
+    """Why a call is refused: nobody knows who calls, or the caller may not."""
+
+    UNKNOWN = enum.auto()
+    FORBIDDEN = enum.auto()
+
+
+class NotAuthorizedError(Exception):
+    """A call is refused; the text goes to the caller, after the call's name."""
+
+    def __init__(self, denial: Denial, message: str) -> None:
+        super().__init__(message)
+        self.denial = denial
+
+
+class Policy(Protocol):
+    """Decides on calls."""
+
+    def open(self, rule: Rule) -> bool:
+        """Whether everybody may, whatever the resource: such calls are not asked about one by one."""
+
+    def authorize(self, principal: Principal, rule: Rule, names: Sequence[str] = ()) -> None:
+        """Raises NotAuthorizedError; `names` are those of the resources, where they are known."""
+
+
+class Owners:
+    """Calls for owners are taken from this machine only, or from everywhere while `remote` says so."""
+
+    def __init__(self, remote: Callable[[], bool], remedy: str) -> None:
+        self._remote = remote
+        self._remedy = remedy
+
+    def open(self, rule: Rule) -> bool:
+        return not rule.owners
+
+    def authorize(self, principal: Principal, rule: Rule, names: Sequence[str] = ()) -> None:
+        if rule.owners and not principal.loopback and not self._remote():
+            raise NotAuthorizedError(Denial.FORBIDDEN, self._remedy)
+
+
+class Token:
+    """Calls for owners carry the token in `file`; without one they are taken from this machine only."""
+
+    def __init__(self, file: Path | None) -> None:
+        """Raises OptionError. The token is never logged."""
+        self._token = None if file is None else _read(file)
+
+    def open(self, rule: Rule) -> bool:
+        return not rule.owners
+
+    def authorize(self, principal: Principal, rule: Rule, names: Sequence[str] = ()) -> None:
+        if not rule.owners:
+            return
+        if self._token is None:
+            if not principal.loopback:
+                raise NotAuthorizedError(
+                    Denial.FORBIDDEN,
+                    "this service answers loopback only until lakeTokenFile is configured on the gateway",
+                )
+            return
+        scheme, _, shown = principal.shown.partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(shown.strip().encode(), self._token):
+            raise NotAuthorizedError(Denial.UNKNOWN, "the call carries no valid token; give --token-file")
+
+
+def _read(file: Path) -> bytes:
+    try:
+        check_secret(file, "lakeTokenFile")
+        token = file.read_text(encoding="utf-8").strip().encode()
+    except SecretError as error:
+        raise OptionError(str(error)) from error
+    except OSError as error:
+        raise OptionError(f"lakeTokenFile={file} cannot be read: {reason(error)}") from error
+    except UnicodeDecodeError:  # which has the token in it
+        raise OptionError(
+            f"lakeTokenFile={file} is not UTF-8; write the token in letters and digits, as "
+            "`openssl rand -hex 32` makes one"
+        ) from None
+    if len(token) < 16:
+        raise OptionError(f"the token in lakeTokenFile={file} is shorter than 16 characters")
+    return token
