@@ -29,7 +29,7 @@ from broker_gateway.api.extensions import Extensions
 from broker_gateway.api.grpc.extended import around, within
 from broker_gateway.app.broker import Broker
 from broker_gateway.auth.grpc_calls import authorized
-from broker_gateway.auth.policy import Token
+from broker_gateway.auth.policy import TokenPolicy
 from broker_gateway.auth.rpcs import RPCS
 from broker_gateway.config.gateway import GatewayConfig, config_of
 from broker_gateway.config.reload import Configuration
@@ -323,7 +323,7 @@ class InProcessBroker(InProcessClient):
         self.replayed = self.broker.load()
         self.broker.schedule(watchdog=False)
         extended = around(self._extensions)
-        asked = authorized(Token(configuration.current.lake.lake_token_file), RPCS)
+        asked = authorized(TokenPolicy(configuration.current.lake.lake_token_file), RPCS)
         described = {
             service_pb2.DESCRIPTOR.services_by_name["MessagingService"]: self.broker.messaging,
             admin_pb2.DESCRIPTOR.services_by_name["AdminService"]: self.broker.admin,

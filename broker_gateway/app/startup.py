@@ -60,14 +60,14 @@ from broker_gateway.app.grpc_server import bind, check_transport, grpc_port, ope
 from broker_gateway.app.host_checks import check_host, most_connections
 from broker_gateway.app.open_store import open_store
 from broker_gateway.app.plug_ins import load_extensions
+from broker_gateway.auth import metrics_calls
 from broker_gateway.auth.grpc_calls import authorized
-from broker_gateway.auth.policy import Token
+from broker_gateway.auth.policy import OWN_MACHINE, LoopbackPolicy, Policy, TokenPolicy
 from broker_gateway.auth.rpcs import RPCS
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
 from broker_gateway.observability.metrics import Metrics
 from broker_gateway.registration.startup import name_server_port, start_registration
-from broker_gateway.remoting.connection import Processors
 from broker_gateway.runtime.errors import HostError, StartError, reason
 from broker_gateway.runtime.later import tell_now
 from broker_gateway.runtime.logs import configure_logs, say
@@ -162,7 +162,7 @@ class _Start:
         """Every step in order. Raises StartError, or _StoppedError; the caller's `undo` ends what was begun."""
         steps: Sequence[tuple[str, Callable[[], Awaitable[None]]]] = (
             ("extensions", self._load_extensions),
-            ("access", self._read_token),
+            ("access", self._make_policies),
             ("host", self._check_host),
             ("certificate", self._check_certificate),
             ("remoting ports", self._take_ports),
@@ -188,8 +188,10 @@ class _Start:
     async def _load_extensions(self) -> None:
         self._extensions = load_extensions(self.config)
 
-    async def _read_token(self) -> None:
-        self._policy = Token(self.config.lake.lake_token_file)
+    async def _make_policies(self) -> None:
+        remote = self.config.lake.lake_remote_admin
+        self._policy = TokenPolicy(self.config.lake.lake_token_file)
+        self._remoting_policy = LoopbackPolicy(lambda: remote, OWN_MACHINE.format("broker"))
 
     async def _check_host(self) -> None:
         await asyncio.to_thread(check_host, self.config)  # looks at disks
@@ -258,19 +260,18 @@ class _Start:
         self.server.max_idle_s = float(config.server.server_channel_max_idle_time_seconds)
 
     async def _open_metrics(self) -> None:
-        self._ports["metrics"] = _serve_metrics(self.config, self.broker, self._undo)
+        self._ports["metrics"] = _serve_metrics(self.config, self.broker, self._policy, self._undo)
         for sink in self._extensions.metrics_sinks:
             self.broker.feed(sink, self.config.lake.lake_metrics_sink_interval / 1000)
 
     async def _open_front_door(self) -> None:
-        processors = Processors()
-        self.broker.registration.bind(processors)
         front_door = FrontDoor(
             self.config,
             self.broker.administration,
             self.broker.admission,
             self._extensions,
-            processors,
+            self.broker.registration,
+            self._remoting_policy,
             self._places,
         )
         self._undo.add("closing the remoting ports", front_door.stop)
@@ -344,14 +345,14 @@ def _other_ports(config: GatewayConfig) -> list[Wanted]:
     return wanted
 
 
-def _serve_metrics(config: GatewayConfig, broker: Broker, undo: Undo) -> int:
+def _serve_metrics(config: GatewayConfig, broker: Broker, policy: Policy, undo: Undo) -> int:
     """Opens the metrics endpoint; returns its port, -1 when it is off."""
     broker.metrics.gauges(partial(gauges, broker))
     if config.proxy.metrics_prom_exporter_port < 0:
         return -1
     host, port = config.proxy.metrics_prom_exporter_host, config.proxy.metrics_prom_exporter_port
     try:
-        http, _ = broker.metrics.serve(host, port)
+        http, _ = broker.metrics.serve(host, port, partial(metrics_calls.authorized, policy))
     except OSError as error:
         raise _metrics_port(config).refused(error) from error
     undo.add("closing the metrics port", http.server_close)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from google.protobuf.message import Message
+
 from broker_gateway.auth.policy import Denial, NotAuthorizedError, Policy
 from broker_gateway.auth.principal import Principal
-from broker_gateway.auth.rules import Rule
+from broker_gateway.auth.rules import Rule, rule_of
 from broker_gateway.runtime.shares import host_of
 from broker_gateway.transport.context import CallContext, RpcError
 from broker_gateway.transport.methods import Method
@@ -22,30 +24,47 @@ def principal_of(context: CallContext) -> Principal:
     return Principal(host_of(context.peer), context.loopback, shown)
 
 
+def names_of(message: Message, path: str) -> list[str]:
+    """What a field holds; `path` goes through messages, and through each of a repeated one."""
+    found: list[Any] = [message]
+    for field in path.split("."):
+        values = [getattr(each, field) for each in found]
+        found = []
+        for value in values:
+            found.extend([value] if isinstance(value, str | Message) else value)
+    return found
+
+
 def authorized(policy: Policy, rules: Mapping[str, Rule]) -> Callable[[Method], Method]:
-    """What puts an RPC behind the policy. Raises KeyError for one without a rule.
+    """What puts an RPC behind the policy. Raises NoRuleError for one without a rule.
 
     An RPC that is open to all is left as it is: sends and receives cost nothing for it.
     """
 
     def around(method: Method) -> Method:
-        rule = rules[method.path]
-        if policy.open(rule):
+        rule = rule_of(rules, method.path, method.path)
+        if policy.open_to_all(rule):
             return method
         call = method.call
 
-        def check(context: CallContext) -> None:
+        def names(request: Any) -> Sequence[str]:
+            if not rule.name:
+                return ()
+            message = method.request_of(request) if isinstance(request, bytes) else request
+            return names_of(message, rule.name)
+
+        def check(request: Any, context: CallContext) -> None:
             try:
-                policy.authorize(principal_of(context), rule)
+                policy.authorize(principal_of(context), rule, names(request))
             except NotAuthorizedError as error:
                 raise RpcError(_CODES[error.denial], str(error)) from error
 
         def plain(request: Any, context: CallContext) -> Any:
-            check(context)
+            check(request, context)
             return call(request, context)
 
         async def coroutine(request: Any, context: CallContext) -> Any:
-            check(context)
+            check(request, context)
             return await call(request, context)
 
         return replace(method, call=coroutine if method.coroutine else plain)

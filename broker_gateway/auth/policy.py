@@ -1,4 +1,4 @@
-"""Who may do what. The first policy: what is for owners is taken from this machine, or with the token."""
+"""Who may do what. The first policies: what is for operators is taken from this machine, or with the token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from store.errors import SecretError
 from store.log.permissions import check_secret
 
 OWN_MACHINE = "is taken from the {}'s own machine only; set lakeRemoteAdmin=true there"
-"""Of requests for owners: what is said to others."""
+"""Of requests for operators: what is said to others."""
 
 
 class Denial(enum.Enum):
@@ -36,40 +36,41 @@ class NotAuthorizedError(Exception):
 class Policy(Protocol):
     """Decides on calls."""
 
-    def open(self, rule: Rule) -> bool:
+    def open_to_all(self, rule: Rule) -> bool:
         """Whether everybody may, whatever the resource: such calls are not asked about one by one."""
 
     def authorize(self, principal: Principal, rule: Rule, names: Sequence[str] = ()) -> None:
-        """Raises NotAuthorizedError; `names` are those of the resources, where they are known."""
+        """Raises NotAuthorizedError. `names`: of the resources that the call names, which the caller chose; none where it
+        names none, or where they are in what was not read yet (a stream, a body)."""
 
 
-class Owners:
-    """Calls for owners are taken from this machine only, or from everywhere while `remote` says so."""
+class LoopbackPolicy:
+    """Calls for operators are taken from this machine only, or from everywhere while `remote` says so."""
 
     def __init__(self, remote: Callable[[], bool], remedy: str) -> None:
         self._remote = remote
         self._remedy = remedy
 
-    def open(self, rule: Rule) -> bool:
-        return not rule.owners
+    def open_to_all(self, rule: Rule) -> bool:
+        return not rule.operators
 
     def authorize(self, principal: Principal, rule: Rule, names: Sequence[str] = ()) -> None:
-        if rule.owners and not principal.loopback and not self._remote():
+        if rule.operators and not principal.loopback and not self._remote():
             raise NotAuthorizedError(Denial.FORBIDDEN, self._remedy)
 
 
-class Token:
-    """Calls for owners carry the token in `file`; without one they are taken from this machine only."""
+class TokenPolicy:
+    """Calls for operators carry the token in `file`; without one they are taken from this machine only."""
 
     def __init__(self, file: Path | None) -> None:
         """Raises OptionError. The token is never logged."""
         self._token = None if file is None else _read(file)
 
-    def open(self, rule: Rule) -> bool:
-        return not rule.owners
+    def open_to_all(self, rule: Rule) -> bool:
+        return not rule.operators
 
     def authorize(self, principal: Principal, rule: Rule, names: Sequence[str] = ()) -> None:
-        if not rule.owners:
+        if not rule.operators:
             return
         if self._token is None:
             if not principal.loopback:

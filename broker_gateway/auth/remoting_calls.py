@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
 
 from broker_gateway.auth.policy import NotAuthorizedError, Policy
 from broker_gateway.auth.principal import Principal
-from broker_gateway.auth.rules import Rule
+from broker_gateway.auth.rules import Rule, rule_of
 from broker_gateway.remoting.address import is_loopback
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.connection import Answer, Connection, Processor, Processors
+from broker_gateway.remoting.connection import Answer, Connection, Processor
 from broker_gateway.remoting.errors import RequestError
 
 log = structlog.get_logger(__name__)
@@ -32,27 +32,32 @@ def permits(policy: Policy, connection: Connection, rule: Rule) -> bool:
     return True
 
 
-def guard(processors: Processors, policy: Policy, rules: Mapping[RequestCode, Rule]) -> None:
-    """Puts every processor that is registered behind the policy. Raises KeyError for a request without a rule."""
-    for code, processor in processors.by_code.items():
-        processors.by_code[code] = _authorized(policy, rules[RequestCode(code)], RequestCode(code), processor)
+def authorized(policy: Policy, rules: Mapping[RequestCode, Rule]) -> Callable[[int, Processor], Processor]:
+    """What puts a processor behind the policy. Raises NoRuleError for a request without a rule."""
+
+    def around(code: int, processor: Processor) -> Processor:
+        name = RequestCode(code).name
+        return _authorized(policy, rule_of(rules, RequestCode(code), name), name, processor)
+
+    return around
 
 
-def _authorized(policy: Policy, rule: Rule, code: RequestCode, processor: Processor) -> Processor:
+def _authorized(policy: Policy, rule: Rule, name: str, processor: Processor) -> Processor:
     """The processor behind the policy; NO_PERMISSION for who may not."""
-    if policy.open(rule) and not rule.logged:
+    if policy.open_to_all(rule) and not rule.logged:
         return processor
 
     def asked(connection: Connection, request: Command) -> Answer:
+        named = request.ext_fields.get(rule.name) if rule.name else None
         try:
-            policy.authorize(principal_of(connection), rule)
+            policy.authorize(principal_of(connection), rule, () if named is None else (named,))
         except NotAuthorizedError as error:
             connection.peer_log.warning(
-                connection.peer_host, "refused from another machine", request=code.name, peer=connection.peer
+                connection.peer_host, "refused from another machine", request=name, peer=connection.peer
             )
-            raise RequestError(f"{code.name} {error}", ResponseCode.NO_PERMISSION) from error
+            raise RequestError(f"{name} {error}", ResponseCode.NO_PERMISSION) from error
         if rule.logged:
-            log.info("administration", request=code.name, peer=connection.peer)
+            log.info("administration", request=name, peer=connection.peer)
         return processor(connection, request)
 
     return asked

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from collections.abc import Hashable, Mapping
+from typing import NamedTuple, TypeVar
 
 
 class Action(enum.Enum):
@@ -30,10 +31,30 @@ class Kind(enum.Enum):
 
 
 class Rule(NamedTuple):
-    """One call. `owners`: what only those who run the broker do, unless a policy says otherwise. `logged`: it changes
-    something, and is told in the log."""
+    """One call.
+
+    `name`: which field names the resource, of a message as a path such as `messages.topic.name`, of a remoting request
+    one of its header; empty where no field does. `operators`: what only those who run the broker do, unless a policy
+    says otherwise. `logged`: it changes something, and is told in the log.
+    """
 
     action: Action
     kind: Kind
-    owners: bool = False
+    name: str = ""
+    operators: bool = False
     logged: bool = False
+
+
+class NoRuleError(Exception):
+    """A call that no table names cannot be served, for nobody could say who may make it."""
+
+
+Call = TypeVar("Call", bound=Hashable)
+
+
+def rule_of(rules: Mapping[Call, Rule], call: Call, name: str) -> Rule:
+    """The rule of a call. Raises NoRuleError with its name."""
+    rule = rules.get(call)
+    if rule is None:
+        raise NoRuleError(f"{name} has no rule; add one to its table in broker_gateway/auth")
+    return rule

@@ -10,8 +10,8 @@ from functools import partial
 
 import structlog
 
-from broker_gateway.auth.policy import OWN_MACHINE, Owners
-from broker_gateway.auth.remoting_calls import guard
+from broker_gateway.auth.policy import OWN_MACHINE, LoopbackPolicy, Policy
+from broker_gateway.auth.remoting_calls import authorized
 from broker_gateway.auth.requests import NAME_SERVER_REQUESTS
 from broker_gateway.nameserver.admin_requests import AdminRequests
 from broker_gateway.nameserver.broker_requests import BrokerRequests
@@ -41,21 +41,26 @@ _SILENT_LINES = 20
 
 class NameServer:
     """One name server, as a process or within a broker's, whose `places` it shares and whose options for its port
-    `wanted` names. Raises HostError for an unusable KV file."""
+    `wanted` names; `policy` decides on its requests. Raises HostError for an unusable KV file."""
 
     def __init__(
-        self, config: NameServerConfig, places: Places | None = None, wanted: Wanted | None = None
+        self,
+        config: NameServerConfig,
+        places: Places | None = None,
+        wanted: Wanted | None = None,
+        policy: Policy | None = None,
     ) -> None:
         server = config.server
         self._wanted = wanted or Wanted("listenPort", server.listen_port, "bindAddress", server.bind_address)
         self._state = State(config, _monotonic_ms, self._notify)
-        processors = Processors()
+        policy = policy or LoopbackPolicy(
+            lambda: self._state.config.lake.lake_remote_admin, OWN_MACHINE.format("name server")
+        )
+        processors = Processors(around=authorized(policy, NAME_SERVER_REQUESTS))
         self._broker_requests = BrokerRequests(self._state)
         self._broker_requests.bind(processors)
         ClientRequests(self._state).bind(processors)
         AdminRequests(self._state).bind(processors)
-        policy = Owners(lambda: self._state.config.lake.lake_remote_admin, OWN_MACHINE.format("name server"))
-        guard(processors, policy, NAME_SERVER_REQUESTS)
         idle_s = float(config.server.server_channel_max_idle_time_seconds)
         most = config.lake.lake_max_connections
         self._server = RemotingServer(

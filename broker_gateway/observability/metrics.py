@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from broker_gateway.observability.call_times import CallTimes
-from broker_gateway.observability.metrics_port import serve_registry
+from broker_gateway.observability.metrics_port import WsgiApp, serve_registry
 
 MAX_SERIES = 10_000
 """Of one counter; beyond it, topics and groups share the label value `other`."""
@@ -92,9 +92,11 @@ class Metrics:
         """Adds gauges that are read when asked for: (name, help, labels, value)."""
         self.registry.register(_Gauges(read))
 
-    def serve(self, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
-        """Opens the metrics endpoint; port 0 takes a free one. Raises OSError."""
-        return serve_registry(self.registry, host, port)
+    def serve(
+        self, host: str, port: int, around: Callable[[WsgiApp], WsgiApp]
+    ) -> tuple[WSGIServer, threading.Thread]:
+        """Opens the metrics endpoint, `around` it what asks who may read them; port 0 takes a free one. Raises OSError."""
+        return serve_registry(self.registry, host, port, around)
 
 
 class _Counter:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable, Iterable
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import structlog
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
+
+WsgiApp = Callable[..., Iterable[bytes]]
 
 log = structlog.get_logger(__name__)
 
@@ -50,10 +53,12 @@ class _Handler(WSGIRequestHandler):
         """Requests are not logged."""
 
 
-def serve_registry(registry: CollectorRegistry, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
-    """Serves in a thread; port 0 takes a free one. Raises OSError."""
+def serve_registry(
+    registry: CollectorRegistry, host: str, port: int, around: Callable[[WsgiApp], WsgiApp]
+) -> tuple[WSGIServer, threading.Thread]:
+    """Serves in a thread, with `around` it what asks who may; port 0 takes a free one. Raises OSError."""
     kind = _Server6 if ":" in host else _Server
-    server = make_server(host, port, make_wsgi_app(registry), kind, handler_class=_Handler)
+    server = make_server(host, port, around(make_wsgi_app(registry)), kind, handler_class=_Handler)
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
     return server, thread

@@ -52,13 +52,14 @@ Processor = Callable[["Connection", Command], "Answer"]
 
 @dataclass(slots=True)
 class Processors:
-    """Who serves which request code."""
+    """Who serves which request code. `around` is put around every processor as it is registered."""
 
     by_code: dict[int, Processor] = field(default_factory=dict)
     default: Processor | None = None
+    around: Callable[[int, Processor], Processor] | None = None
 
     def register(self, code: int, processor: Processor) -> None:
-        self.by_code[int(code)] = processor
+        self.by_code[int(code)] = processor if self.around is None else self.around(code, processor)
 
 
 @dataclass(frozen=True, slots=True)

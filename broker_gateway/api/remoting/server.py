@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from broker_gateway.api.extensions import Extensions
 from broker_gateway.api.remoting.administration.administration import Administration
 from broker_gateway.api.remoting.broker_requests import BrokerRequests
@@ -12,12 +14,12 @@ from broker_gateway.api.remoting.lanes import admitted, lane_of
 from broker_gateway.api.remoting.ports import Ports
 from broker_gateway.api.remoting.tables import Tables
 from broker_gateway.api.remoting.topic_requests import TopicRequests
-from broker_gateway.auth.policy import OWN_MACHINE, Owners
-from broker_gateway.auth.remoting_calls import guard
+from broker_gateway.auth.policy import Policy
+from broker_gateway.auth.remoting_calls import authorized
 from broker_gateway.auth.requests import BROKER_REQUESTS
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.admission import Admission
-from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
+from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processor, Processors
 from broker_gateway.remoting.server import RemotingServer
 from broker_gateway.runtime.places import Places
 
@@ -27,9 +29,15 @@ WALKS = 2
 MAX_WALKS_WAITING = 1024
 
 
+class Binds(Protocol):
+    """Has requests of its own to serve."""
+
+    def bind(self, processors: Processors) -> None: ...
+
+
 class FrontDoor:
-    """Serves administration, and what others have registered in `processors`, each within its lane and with
-    `extensions` around it. Everything else is answered REQUEST_CODE_NOT_SUPPORTED."""
+    """Serves administration and what `registration` binds: `extensions` first, then the lane, then the policy. Everything
+    else is answered REQUEST_CODE_NOT_SUPPORTED."""
 
     def __init__(
         self,
@@ -37,20 +45,24 @@ class FrontDoor:
         administration: Administration,
         admission: Admission,
         extensions: Extensions,
-        processors: Processors,
+        registration: Binds,
+        policy: Policy,
         places: Places | None = None,
     ) -> None:
         self._admin = administration
-        remote = config.lake.lake_remote_admin
-        policy = Owners(lambda: remote, OWN_MACHINE.format("broker"))
+        behind_policy = authorized(policy, BROKER_REQUESTS)
+
+        def around(code: int, processor: Processor) -> Processor:
+            return extended(
+                extensions, code, admitted(lane_of(admission, code), behind_policy(code, processor))
+            )
+
+        processors = Processors(around=around)
+        registration.bind(processors)
         tables, walks = Tables(), Gate(WALKS, MAX_WALKS_WAITING, "the state of queues")
         TopicRequests(administration, tables, walks).bind(processors)
         GroupRequests(administration, tables, walks).bind(processors)
         BrokerRequests(administration, policy).bind(processors)
-        guard(processors, policy, BROKER_REQUESTS)
-        for code, processor in processors.by_code.items():
-            within = admitted(lane_of(admission, code), processor)
-            processors.by_code[code] = extended(extensions, code, within)
         self._server = RemotingServer(
             processors,
             ConnectionOptions(idle_s=float(config.server.server_channel_max_idle_time_seconds)),

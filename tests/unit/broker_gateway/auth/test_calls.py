@@ -8,17 +8,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.protobuf import message_factory
 from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from broker_gateway.auth.grpc_calls import authorized
-from broker_gateway.auth.policy import Denial, NotAuthorizedError, Token
+from broker_gateway.auth import metrics_calls, remoting_calls
+from broker_gateway.auth.grpc_calls import authorized, names_of
+from broker_gateway.auth.policy import Denial, NotAuthorizedError, TokenPolicy
 from broker_gateway.auth.principal import Principal
-from broker_gateway.auth.remoting_calls import guard
 from broker_gateway.auth.requests import BROKER_REQUESTS, NAME_SERVER_REQUESTS
 from broker_gateway.auth.rpcs import RPCS
-from broker_gateway.auth.rules import Action, Kind, Rule
+from broker_gateway.auth.rules import Action, Kind, NoRuleError, Rule
 from broker_gateway.remoting.codes import RequestCode, ResponseCode
 from broker_gateway.remoting.command import Command
 from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
@@ -42,10 +44,13 @@ ELSEWHERE = CallContext({}, "192.0.2.7:5000", None, ("127.0.0.1", 8081))
 class Nobody:
     """Refuses everything."""
 
-    def open(self, rule: Rule) -> bool:
+    names: Sequence[str] = ()
+
+    def open_to_all(self, rule: Rule) -> bool:
         return False
 
     def authorize(self, principal: Principal, rule: Rule, names: Sequence[str] = ()) -> None:
+        self.names = names
         raise NotAuthorizedError(Denial.FORBIDDEN, "is for nobody")
 
 
@@ -75,7 +80,7 @@ async def call_all(service: ServiceDescriptor, policy: Any) -> tuple[list[str], 
     refused = []
     for method in methods(service, served, authorized(policy, RPCS)):
         try:
-            answer = method.call(None, ELSEWHERE)
+            answer = method.call(method.request_of(b""), ELSEWHERE)
             if method.coroutine:
                 await answer
         except RpcError as error:
@@ -91,43 +96,83 @@ def test_every_rpc_is_asked_about(service: ServiceDescriptor) -> None:
 
 
 @pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.name)
-def test_from_elsewhere_owners_calls_alone_are_refused(service: ServiceDescriptor) -> None:
-    called, refused = asyncio.run(call_all(service, Token(None)))
-    owners = service.full_name.startswith("lakebroker.")
-    assert len(refused) == (len(service.methods) if owners else 0)
-    assert len(called) == (0 if owners else len(service.methods))
+def test_from_elsewhere_operators_calls_alone_are_refused(service: ServiceDescriptor) -> None:
+    called, refused = asyncio.run(call_all(service, TokenPolicy(None)))
+    operators = service.full_name.startswith("lakebroker.")
+    assert len(refused) == (len(service.methods) if operators else 0)
+    assert len(called) == (0 if operators else len(service.methods))
 
 
 def test_an_rpc_without_a_rule_is_not_bound() -> None:
     (service, *_) = SERVICES
-    with pytest.raises(KeyError, match="QueryRoute"):
-        list(methods(service, Everything(service), authorized(Token(None), {})))
+    with pytest.raises(NoRuleError, match="QueryRoute has no rule; add one"):
+        list(methods(service, Everything(service), authorized(TokenPolicy(None), {})))
 
 
 @pytest.mark.parametrize("rules", [BROKER_REQUESTS, NAME_SERVER_REQUESTS], ids=["broker", "name server"])
 def test_every_request_is_asked_about(rules: dict[RequestCode, Rule]) -> None:
-    processors, called = Processors(), []
+    policy, called = Nobody(), []
+    processors = Processors(around=remoting_calls.authorized(policy, rules))
     for code in rules:
         processors.register(code, lambda connection, request: called.append(request.code))  # type: ignore[arg-type]
-    guard(processors, Nobody(), rules)
 
     async def ask() -> None:
         connection = Connection(Processors(), ConnectionOptions())
         connection.peer_host = "192.0.2.7"
-        for code in rules:
+        for code, rule in rules.items():
             with pytest.raises(RequestError, match=f"{code.name} is for nobody") as refused:
-                processors.by_code[code](connection, Command(code))
+                processors.by_code[code](connection, Command(code, ext_fields={rule.name: "it"}))
             assert refused.value.code == ResponseCode.NO_PERMISSION
+            assert policy.names == (("it",) if rule.name else ())
 
     asyncio.run(ask())
     assert called == []
 
 
 def test_a_request_without_a_rule_is_not_bound() -> None:
-    processors = Processors()
-    processors.register(RequestCode.SEND_MESSAGE, SimpleNamespace())  # type: ignore[arg-type]
-    with pytest.raises(KeyError):
-        guard(processors, Nobody(), BROKER_REQUESTS)
+    processors = Processors(around=remoting_calls.authorized(Nobody(), BROKER_REQUESTS))
+    with pytest.raises(NoRuleError, match="SEND_MESSAGE has no rule; add one"):
+        processors.register(RequestCode.SEND_MESSAGE, SimpleNamespace())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.name)
+def test_a_policy_is_told_what_a_call_is_about(service: ServiceDescriptor) -> None:
+    for method in service.methods:
+        path = RPCS[f"/{service.full_name}/{method.name}"].name
+        if not path:
+            continue
+        request = message_factory.GetMessageClass(method.input_type)()
+        assert set(names_of(request, path)) <= {""}
+        assert names_of(with_name(request, path.split(".")), path) == ["it"]
+
+
+def with_name(message: Message, path: list[str]) -> Message:
+    """The message with "it" in the field at the path, and one message in a repeated field."""
+    *outer, last = path
+    inner: Any = message
+    for field in outer:
+        value = getattr(inner, field)
+        inner = value if isinstance(value, Message) else value.add()
+    setattr(inner, last, "it")
+    return message
+
+
+def test_names_of_every_message_are_told() -> None:
+    request = service_pb2.SendMessageRequest()
+    for name in ("a", "b"):
+        request.messages.add().topic.name = name
+    assert names_of(request, RPCS["/apache.rocketmq.v2.MessagingService/SendMessage"].name) == ["a", "b"]
+
+
+def test_metrics_are_asked_about() -> None:
+    def app(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        return [b"figures"]
+
+    statuses: list[str] = []
+    nobody = metrics_calls.authorized(Nobody(), app)
+    (text,) = nobody({"REMOTE_ADDR": "192.0.2.7"}, lambda status, headers: statuses.append(status))
+    assert (statuses, text) == (["403 Forbidden"], b"metrics: is for nobody\n")
+    assert metrics_calls.authorized(TokenPolicy(None), app) is app
 
 
 def test_a_secret_is_not_shown() -> None:
@@ -136,5 +181,5 @@ def test_a_secret_is_not_shown() -> None:
 
 def test_rules_are_of_all_kinds() -> None:
     rules = [*RPCS.values(), *BROKER_REQUESTS.values(), *NAME_SERVER_REQUESTS.values()]
-    assert {each.action for each in rules} == set(Action) - {Action.CREATE}
+    assert {each.action for each in rules} == set(Action)
     assert {each.kind for each in rules} == set(Kind)

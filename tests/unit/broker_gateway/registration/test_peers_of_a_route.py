@@ -11,7 +11,7 @@ import pytest
 from broker_gateway.api.remoting.administration.configuration import OptionAdministration
 from broker_gateway.api.remoting.administration.shown_options import ShownOptions
 from broker_gateway.api.remoting.broker_requests import BrokerRequests
-from broker_gateway.auth.policy import Owners
+from broker_gateway.auth.policy import LoopbackPolicy
 from broker_gateway.config.gateway import load_config
 from broker_gateway.config.reload import Configuration
 from broker_gateway.registration.broker_config import (
@@ -85,7 +85,7 @@ def test_other_machines_are_told_only_where_it_serves() -> None:
         shown = ShownOptions(configuration)
         options: Any = SimpleNamespace(options=OptionAdministration(configuration, shown, 0))
         processors = Processors()
-        BrokerRequests(options, Owners(lambda: False, "")).bind(processors)
+        BrokerRequests(options, LoopbackPolicy(lambda: False, "")).bind(processors)
         processor = processors.by_code[RequestCode.GET_BROKER_CONFIG]
         connection = Connection(Processors(), ConnectionOptions())
         told = {}

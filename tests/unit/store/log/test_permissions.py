@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_gateway.auth.policy import Token
+from broker_gateway.auth.policy import TokenPolicy
 from broker_gateway.runtime.errors import OptionError
 from broker_gateway.transport.certificates import server_context, trial_certificate
 from store.log import permissions
@@ -109,12 +109,12 @@ def test_secrets_that_others_can_read_are_refused(tmp_path: Path, mode: int) -> 
     token.write_text("0123456789abcdef")
     token.chmod(mode)
     with pytest.raises(OptionError, match=f"lakeTokenFile={token} can be read by every user.*chmod 600"):
-        Token(token)
+        TokenPolicy(token)
     certificate, key = trial_certificate(tmp_path, "127.0.0.1")
     key.chmod(mode)
     with pytest.raises(OptionError, match=f"tlsKeyPath={key} can be read by every user.*chmod 600"):
         server_context(certificate, key)
     for path in (token, key):
         path.chmod(0o640)
-    Token(token)
+    TokenPolicy(token)
     server_context(certificate, key)
