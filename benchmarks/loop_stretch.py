@@ -5,9 +5,9 @@ processes do not count. A case is a function in `CASES`: it makes its store in a
 
 | case | what |
 |---|---|
-| lookup | least offset, entries and searches by time of queues that are busy, or seldom used, over 4,000 runs of the index |
+| lookup | least offset, entries and searches by time of queues that are busy, or rate_limited_log used, over 4,000 runs of the index |
 | tag-poll | what the event loop runs in one go while a waiting receive, after a reset, looks for a tag in a queue of 10 million entries that have another |
-| snapshot | turns of the journal while it writes a snapshot of 100,000 queue states |
+| snapshot | ticks of the journal while it writes a snapshot of 100,000 queue states |
 | acks | AckMessage with as many entries as a call takes: parsed, served and encoded; those that are good, and those that are refused |
 """
 
@@ -71,8 +71,8 @@ def lookup(folder: Path, runs: int) -> Calls:
         index.load(run)
     chosen = random.Random(1)
     busy = [("busy", number) for number in range(BUSY)]
-    seldom = [("seldom", number) for number in range(SELDOM)]
-    for topic, queue_id in busy + seldom:
+    rate_limited_log = [("rate_limited_log", number) for number in range(SELDOM)]
+    for topic, queue_id in busy + rate_limited_log:
         yield "min_offset", lambda topic=topic, queue_id=queue_id: index.min_offset(topic, queue_id)
     for number in range(500):
         topic, queue_id = chosen.choice(busy)
@@ -81,7 +81,7 @@ def lookup(folder: Path, runs: int) -> Calls:
             "entries",
             lambda topic=topic, queue_id=queue_id, start=start: index.entries(topic, queue_id, start, 32),
         )
-        topic, queue_id = chosen.choice(seldom)
+        topic, queue_id = chosen.choice(rate_limited_log)
         start = chosen.randrange(index.max_offset(topic, queue_id) - 1)
         yield (
             "entries",
@@ -98,7 +98,7 @@ def _files(folder: Path, runs: int) -> Iterator[FileRun]:
     for number in range(runs):
         run = LiveRun(number * RUN_BYTES)
         queues = [("busy", queue) for queue in range(BUSY)]
-        queues += [("seldom", queue) for queue in range(SELDOM) if (number + queue) % EVERY == 0]
+        queues += [("rate_limited_log", queue) for queue in range(SELDOM) if (number + queue) % EVERY == 0]
         for position in range(PER_RUN):
             for place, key in enumerate(queues):
                 at = following.get(key, 0)
@@ -188,7 +188,7 @@ def snapshot(folder: Path, states: int) -> Calls:
         state.restore(InFlight(5, 1, 1 << 50, number, f"01AC11000200000000{number:014}", "client-1"))
         state.restore_offsets(1000, None)
 
-    def turn() -> None:
+    def tick() -> None:
         for works in (following, ending):
             some = works.copy()
             works.clear()
@@ -197,7 +197,7 @@ def snapshot(folder: Path, states: int) -> Calls:
 
     journal.begin_snapshot()
     while following:
-        yield "turn", turn
+        yield "tick", tick
     store.close()
 
 

@@ -178,7 +178,7 @@ class InProcessBroker(InProcessClient):
     ) -> Call:
         """Begins a call of MessagingService or AdminService; `request` may be bytes. `timeout`: deadline, s.
 
-        `gone`: its client goes away once it is served, before the turn's end would answer it.
+        `gone`: its client goes away once it is served, before the tick's end would answer it.
         """
         found = self._methods.get(method)
         if found is None:
@@ -197,7 +197,7 @@ class InProcessBroker(InProcessClient):
 
     @contextlib.contextmanager
     def one_turn(self) -> Iterator[None]:
-        """What is begun within is read in one turn of the event loop, at the end of the context."""
+        """What is begun within is read in one tick of the event loop, at the end of the context."""
         self._one_turn = True
         try:
             yield

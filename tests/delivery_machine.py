@@ -23,14 +23,14 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from broker_gateway.delivery.arrivals import Arrivals
 from broker_gateway.delivery.in_flight import Status
 from broker_gateway.delivery.moves import ORIGIN_PROPERTY, decode_origin
-from broker_gateway.delivery.offers import Offers
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.journal.replay import records_from
 from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.metadata.names import dead_letter_topic
-from broker_gateway.remoting.errors import RequestError
+from broker_gateway.protocol.errors import RequestError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import Call, InProcessBroker
@@ -43,12 +43,12 @@ from lakebroker_testing.messages import (
 )
 from store.errors import StoreError
 
-TOPIC, GROUPS, CLIENTS, QUEUES = "orders", ("often", "seldom"), ("one", "two"), 2
-ATTEMPTS = {"often": 17, "seldom": 2}
+TOPIC, GROUPS, CLIENTS, QUEUES = "orders", ("often", "rate_limited_log"), ("one", "two"), 2
+ATTEMPTS = {"often": 17, "rate_limited_log": 2}
 FILTERS = ("*", "a", "b", "a || b")
 _BEGIN_MS = 1_900_000_000_000
 """When every example begins, that it takes the same course again: statistics are written when a minute ends."""
-Place = tuple[int, int]
+ConnectionSlot = tuple[int, int]
 """Queue id and queue offset."""
 
 
@@ -58,7 +58,7 @@ class Held:
 
     message: pb.Message
     group: str
-    place: Place
+    place: ConnectionSlot
     attempt: int
     until_ms: int
     suspended: bool = False
@@ -78,12 +78,12 @@ class Poll:
 class Known:
     """What is known of a group."""
 
-    settled: set[Place] = field(default_factory=set)
+    settled: set[ConnectionSlot] = field(default_factory=set)
     """Answered OK: must not come again."""
-    maybe: set[Place] = field(default_factory=set)
+    maybe: set[ConnectionSlot] = field(default_factory=set)
     """Settled, or not: the answer was an error."""
-    held: dict[Place, Held] = field(default_factory=dict)
-    attempts: dict[Place, int] = field(default_factory=dict)
+    held: dict[ConnectionSlot, Held] = field(default_factory=dict)
+    attempts: dict[ConnectionSlot, int] = field(default_factory=dict)
     """Deliveries that counted."""
 
 
@@ -113,7 +113,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.broker.create_topic(TOPIC, QUEUES)
         for group, attempts in ATTEMPTS.items():
             self.broker.create_group(group, retry_max_times=attempts - 1)
-        self.tags: dict[Place, str] = {}
+        self.tags: dict[ConnectionSlot, str] = {}
         self.known = {group: Known() for group in GROUPS}
         self.handles: list[Held] = []
         self.polls: list[Poll] = []
@@ -385,7 +385,7 @@ class DeliveryMachine(RuleBasedStateMachine):
                 each.delivery_id,
                 each.invisible_until_ms,
                 each.message_id,
-                each.given_back,
+                each.nacked,
                 each.suspended,
                 each.first_delivered_ms,
                 (Status.RETURNED, each.tags_code) if each.status == Status.RETURNED else None,
@@ -433,7 +433,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             self.polls.remove(poll)
 
     def _new_messages(self) -> None:
-        """Places of messages that were sent."""
+        """ConnectionSlots of messages that were sent."""
         for queue_id in range(QUEUES):
             for _, record in records_from(self.broker.store, TOPIC, queue_id, 0):
                 self.tags[queue_id, record.queue_offset] = bytes(record.body).decode()
@@ -593,14 +593,14 @@ class DeliveryMachine(RuleBasedStateMachine):
                     assert state.scheduled_ms <= message.invisible_until_ms
                     assert (state.scheduled_ms, state.key) in deliveries._due
             new = self.broker.store.index.max_offset(*state.key[1:]) > state.position
-            assert not (new or state._ready or state._returned) or _looked_at(deliveries.offers, state.key), (
-                f"nobody looks at {state.key}"
-            )
+            assert not (new or state._ready or state._returned) or _looked_at(
+                deliveries.arrivals, state.key
+            ), f"nobody looks at {state.key}"
 
 
-def _looked_at(offers: Offers, key: QueueKey) -> bool:
+def _looked_at(arrivals: Arrivals, key: QueueKey) -> bool:
     """Whether the next look of a group is at a queue, too."""
-    topic = offers._topics.get(key.topic)
+    topic = arrivals._topics.get(key.topic)
     looked = None if topic is None else topic.groups.get(key.group)
     if topic is None or looked is None:  # its first look is at all
         return True

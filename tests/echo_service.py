@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from broker_gateway.runtime.reply import Reply
-from broker_gateway.runtime.turn import Stage, Turn
+from broker_gateway.runtime.tick import Stage, Tick
 from broker_gateway.transport.context import CallContext, RpcError
 from broker_gateway.transport.grpcio.server import GrpcioServer
 from broker_gateway.transport.http2.server import Http2Server
@@ -49,8 +49,8 @@ class Echo:
     `F` fails with a status, `X` with a bug, `W` waits for ever, `M` answers the metadata `x-ask` and the peer.
     """
 
-    def __init__(self, turn: Turn) -> None:
-        self.turn = turn
+    def __init__(self, tick: Tick) -> None:
+        self.tick = tick
         self.cancelled = 0
         self.sent = 0
 
@@ -70,7 +70,7 @@ class Echo:
         self._check(request.value)
         reply: Reply[Any] = Reply(self._left)
         if request.value[:1] != b"W":
-            self.turn.add(Stage.JOURNAL, lambda: reply.set(request.SerializeToString()))
+            self.tick.add(Stage.JOURNAL, lambda: reply.set(request.SerializeToString()))
         return reply
 
     async def Coroutine(self, request: BytesValue, context: CallContext) -> BytesValue:
@@ -163,13 +163,13 @@ class Served:
 
     async def _run(self) -> None:
         self._stopping = asyncio.Event()
-        turn = Turn()
-        self.echo = Echo(turn)
+        tick = Tick()
+        self.echo = Echo(tick)
         self.server: GrpcioServer | Http2Server
         if self.transport == "grpcio":
             self.server = GrpcioServer("127.0.0.1", 0, "127.0.0.1")
         else:
-            self.server = Http2Server("127.0.0.1", 0, "127.0.0.1", turn, self._tls)
+            self.server = Http2Server("127.0.0.1", 0, "127.0.0.1", tick, self._tls)
         self.server.bind(DESCRIPTOR, self.echo)
         await self.server.start()
         self._ready.set()

@@ -22,7 +22,7 @@ from google.protobuf.message import Message
 from prometheus_client.core import Metric
 
 from broker_gateway.messaging.outcome import Reason, ServiceError
-from broker_gateway.remoting.command import Command
+from broker_gateway.protocol.command import Command
 from broker_gateway.transport.context import RpcError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 

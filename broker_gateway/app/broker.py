@@ -16,6 +16,7 @@ from broker_gateway.api.grpc.admin import AdminService
 from broker_gateway.api.grpc.guarded import Guarded
 from broker_gateway.api.grpc.messaging import MessagingService
 from broker_gateway.api.remoting.administration.administration import Administration
+from broker_gateway.cluster.registration import Registration
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
 from broker_gateway.delivery.table import DeliveryTable
@@ -30,8 +31,8 @@ from broker_gateway.maintenance.self_check import SelfCheck
 from broker_gateway.maintenance.slow_consumers import ProtectBroker
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.factory import make_messaging
+from broker_gateway.messaging.load_report import LoadReport
 from broker_gateway.messaging.poll import Poll
-from broker_gateway.messaging.water_marks import WaterMarks
 from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.metadata.names import RETRY_PREFIX
 from broker_gateway.metadata.peers import Peers
@@ -39,20 +40,19 @@ from broker_gateway.metadata.system_topics import make_system_topics
 from broker_gateway.observability.broker_statistics import BrokerStatistics
 from broker_gateway.observability.dispatch_lag import DispatchLag
 from broker_gateway.observability.metrics import Metrics
-from broker_gateway.registration.registration import Registration
 from broker_gateway.runtime.clock import monotonic_ms, now_ms
 from broker_gateway.runtime.on_thread import on_thread
 from broker_gateway.runtime.scheduled_tasks import (
     DISPATCH_LAG_S,
     HOUSEKEEPING_S,
+    LOAD_REPORT_S,
     PEERS_S,
     PROTECT_BROKER_S,
     REDELIVERY_S,
-    WATER_MARKS_S,
     ScheduledTasks,
     until_midnight_s,
 )
-from broker_gateway.runtime.turn import Stage, Turn
+from broker_gateway.runtime.tick import Stage, Tick
 from broker_gateway.runtime.watchdog import watch
 from store.errors import StoreError
 from store.message_store import MessageStore
@@ -82,7 +82,7 @@ class Broker:
         self.peers = Peers(config.lake.lake_peers_file, config.broker.broker_name)
         self.core = core = self._make_core(config)
         self.catalog, self.deliveries, self.journal = core.catalog, core.deliveries, core.journal
-        self.turn, self.wakeups, self.minutes = core.turn, core.wakeups, core.minutes
+        self.tick, self.wakeups, self.minutes = core.tick, core.wakeups, core.minutes
         self.registration = Registration(config, self.catalog, self.tasks)
         parts = self.parts = make_messaging(config, core, self.peers, self.registration.cluster)
         self.clients, self.admission = parts.clients, parts.admission
@@ -93,7 +93,7 @@ class Broker:
             store, self.journal, rules_of(config.store), lake, config.lake.lake_force_delete
         )
         self.dispatch_lag = DispatchLag(store, lake, lambda: self.retention.rules.refuse)
-        self.water_marks = WaterMarks(self.admission, WATER_MARKS_S)
+        self.load_report = LoadReport(self.admission, LOAD_REPORT_S)
         self.self_check = SelfCheck(store)
         self._protect = ProtectBroker(config, store, self.catalog, self.deliveries)
         admin = AdminService(config, self.catalog, self.journal, self.peers, self.tasks)
@@ -113,17 +113,17 @@ class Broker:
 
     def _make_core(self, config: GatewayConfig) -> Core:
         """The broker's state and its turn. The store announces appends to the receives that wait."""
-        catalog, turn, store = Catalog(), Turn(), self._store
+        catalog, tick, store = Catalog(), Tick(), self._store
         deliveries = DeliveryTable(self._first_offset, catalog.auto_created.count_queues)
         journaled = self.journaled = BrokerJournal(
             store,
             catalog,
             deliveries,
             SnapshotPace(config.lake.lake_journal_snapshot_bytes, config.lake.lake_journal_snapshot_percent),
-            partial(turn.add, Stage.JOURNAL),
+            partial(tick.add, Stage.JOURNAL),
             lambda work: asyncio.get_running_loop().call_soon(work),
         )
-        wakeups: Wakeups[Poll] = Wakeups(partial(turn.add, Stage.WAKE), deliveries.offers.appended)
+        wakeups: Wakeups[Poll] = Wakeups(partial(tick.add, Stage.WAKE), deliveries.arrivals.appended)
         store.on_appended(wakeups.arrived)
         return Core(
             store,
@@ -132,7 +132,7 @@ class Broker:
             journaled.journal,
             journaled.deliveries,
             wakeups,
-            turn,
+            tick,
             self.metrics,
             MinuteStatistics(),
         )
@@ -148,15 +148,15 @@ class Broker:
         self.peers.refresh()
         replayed = self.journal.replay()
         make_system_topics(self._config, self.catalog)
-        offers, registration = self.deliveries.offers, self.registration
-        self.catalog.listen(topic_changed=lambda topic: offers.queues_changed(topic.name))
+        arrivals, registration = self.deliveries.arrivals, self.registration
+        self.catalog.listen(topic_changed=lambda topic: arrivals.queues_changed(topic.name))
         noted = self.journaled.resources
         self.catalog.listen(topic_changed=noted.topic, group_changed=noted.group)
         self.messaging.listen(self.catalog)
         self.catalog.listen(
             topic_changed=lambda topic: registration.topic_changed(topic.name),
             group_changed=lambda group: registration.topic_changed(RETRY_PREFIX + group.name),
-            taken_back=lambda topic, _: registration.topic_changed(topic),
+            rolled_back=lambda topic, _: registration.topic_changed(topic),
         )
         return replayed
 
@@ -169,9 +169,9 @@ class Broker:
         tasks.add("self-check", config.lake.lake_self_check_interval / 1000, self._check)
         tasks.add("retention", config.store.clean_resource_interval / 1000, self._retain)
         tasks.add("broker-statistics", until_midnight_s, self.statistics.record)
-        tasks.add("protect-broker", PROTECT_BROKER_S, self._protect.look)
-        tasks.add("water-marks", WATER_MARKS_S, self.water_marks.look)
-        tasks.add("dispatch-lag", DISPATCH_LAG_S, self.dispatch_lag.look)
+        tasks.add("protect-broker", PROTECT_BROKER_S, self._protect.run_once)
+        tasks.add("load-report", LOAD_REPORT_S, self.load_report.check)
+        tasks.add("dispatch-lag", DISPATCH_LAG_S, self.dispatch_lag.measure)
         tasks.start()
         if watchdog:
             self._watchdog = asyncio.create_task(watch(), name="watchdog")
@@ -245,10 +245,10 @@ class Broker:
         return index.max_offset(topic, queue_id)
 
     async def _retain(self) -> None:
-        await self.retention.look()
+        await self.retention.run_once()
 
     async def _check(self) -> None:
-        await self.self_check.look()
+        await self.self_check.run_once()
 
     def _housekeep(self) -> None:
         for session in self.clients.expire():

@@ -25,12 +25,12 @@ def _of_store(broker: Broker, node: dict[str, str]) -> Iterable[Gauge]:
     yield "rocketmq_storage_size", "Bytes of the local log", node, store.max_offset - store.min_offset
     behind = store.max_offset - store.flushed_offset
     yield "rocketmq_storage_flush_behind_bytes", "Bytes not yet on disk", node, behind
-    damaged, looks = broker.self_check.damaged, broker.self_check.looks
+    damaged, runs = broker.self_check.damaged, broker.self_check.runs
     yield "lakebroker_store_damaged_places", "Found by the last self-check", node, damaged
-    yield "lakebroker_store_self_checks", "Looks for damage since the start", node, looks
+    yield "lakebroker_store_self_checks", "Checks for damage since the start", node, runs
     yield "rocketmq_consumer_connections", "Clients known", node, len(broker.clients)
     yield "lakebroker_waiting_receives", "Receives that wait for a message", node, broker.wakeups.waiting
-    late = broker.water_marks.late_s
+    late = broker.load_report.late_s
     yield "lakebroker_event_loop_late_seconds", "What calls waited at the last water mark", node, late
     lag = broker.dispatch_lag
     if lag.behind_bytes is not None:
@@ -46,10 +46,10 @@ def _of_store(broker: Broker, node: dict[str, str]) -> Iterable[Gauge]:
 
 
 def _of_work(broker: Broker, node: dict[str, str]) -> Iterable[Gauge]:
-    for lane in broker.admission.lanes():
-        labels = {**node, "kind": lane.name}
-        yield "lakebroker_calls_under_way", "Calls without an answer", labels, lane.under_way
-        yield "lakebroker_calls_refused", "Calls refused as too many or too late", labels, lane.refused
+    for bulkhead in broker.admission.bulkheads():
+        labels = {**node, "kind": bulkhead.name}
+        yield "lakebroker_calls_under_way", "Calls without an answer", labels, bulkhead.under_way
+        yield "lakebroker_calls_refused", "Calls refused as too many or too late", labels, bulkhead.refused
     for task in broker.tasks.all():
         labels = {**node, "task": task.name}
         yield "lakebroker_task_last_run_seconds", "End of the last run", labels, task.last_ms / 1000

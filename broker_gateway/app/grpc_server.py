@@ -15,10 +15,10 @@ from broker_gateway.api.grpc.log import LogService
 from broker_gateway.api.grpc.reflection import ReflectionService
 from broker_gateway.app.broker import Broker
 from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.runtime.connection_slots import ConnectionSlots
 from broker_gateway.runtime.errors import HostError, OptionError
-from broker_gateway.runtime.places import Places
 from broker_gateway.runtime.ports import Wanted
-from broker_gateway.runtime.turn import Turn
+from broker_gateway.runtime.tick import Tick
 from broker_gateway.transport.certificates import server_context, trial_context
 from broker_gateway.transport.methods import Method, Server
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2
@@ -33,12 +33,12 @@ def bind(
     broker: Broker,
     log_service: LogService,
     around: Callable[[Method], Method],
-    places: Places,
+    places: ConnectionSlots,
 ) -> tuple[Server, HealthService]:
     """The server on its port, with every service bound. Raises StartError when the port cannot be had, OptionError."""
     address, port = config.proxy.grpc_bind_address, config.proxy.grpc_server_port
     try:
-        server = _server(config, broker.turn, address, port, places)
+        server = _server(config, broker.tick, address, port, places)
     except (OSError, RuntimeError) as error:
         raise grpc_port(config).refused(error) from error
     services: dict[ServiceDescriptor, object] = {
@@ -64,7 +64,7 @@ def grpc_port(config: GatewayConfig) -> Wanted:
     )
 
 
-def _server(config: GatewayConfig, turn: Turn, address: str, port: int, places: Places) -> Server:
+def _server(config: GatewayConfig, tick: Tick, address: str, port: int, places: ConnectionSlots) -> Server:
     """The transport that was chosen. Raises OptionError, HostError, OSError or RuntimeError."""
     if config.lake.lake_transport == "grpcio":
         log.info("the transport grpcio takes plaintext only; clients that speak TLS need lakeTransport=http2")
@@ -74,7 +74,7 @@ def _server(config: GatewayConfig, turn: Turn, address: str, port: int, places: 
         return GrpcioServer(address, port, config.broker.broker_ip1, idle_s)
     from broker_gateway.transport.http2.server import Http2Server
 
-    return Http2Server(address, port, config.broker.broker_ip1, turn, _tls(config), places)
+    return Http2Server(address, port, config.broker.broker_ip1, tick, _tls(config), places)
 
 
 def check_transport(config: GatewayConfig) -> None:

@@ -14,7 +14,7 @@
 | services | scheduled tasks begin | tasks end, pending minutes and a snapshot are journaled |
 | server | the gRPC port opens | drained: no new calls, waiting ones end, then cancelled |
 | metrics | their port opens, sinks are fed | closed |
-| front door | the remoting ports are listened on | closed, requests being served get 1 s |
+| remoting | the remoting ports are listened on | closed, requests being served get 1 s |
 | registration | name servers are told, once everything can be served | unregistered before all else |
 | announcement | port file, boot line, readiness | port file removed |
 
@@ -53,7 +53,7 @@ from broker_gateway.api.grpc.extended import around, within
 from broker_gateway.api.grpc.health import HealthService
 from broker_gateway.api.grpc.log import LogService
 from broker_gateway.api.remoting.ports import Ports, take_ports
-from broker_gateway.api.remoting.server import FrontDoor
+from broker_gateway.api.remoting.server import RemotingEndpoint
 from broker_gateway.app.broker import Broker
 from broker_gateway.app.gauges import gauges
 from broker_gateway.app.grpc_server import bind, check_transport, grpc_port, operators_certificate
@@ -64,17 +64,17 @@ from broker_gateway.auth import metrics_calls
 from broker_gateway.auth.grpc_calls import authorized
 from broker_gateway.auth.policy import OWN_MACHINE, LoopbackPolicy, Policy, TokenPolicy
 from broker_gateway.auth.rpcs import RPCS
+from broker_gateway.cluster.startup import name_server_port, start_registration
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
 from broker_gateway.observability.metrics import Metrics
-from broker_gateway.registration.startup import name_server_port, start_registration
+from broker_gateway.runtime.cleanup import Cleanup
+from broker_gateway.runtime.connection_slots import ConnectionSlots
+from broker_gateway.runtime.delayed_report import tell_now
 from broker_gateway.runtime.errors import HostError, StartError, reason
-from broker_gateway.runtime.later import tell_now
 from broker_gateway.runtime.logs import configure_logs, say
-from broker_gateway.runtime.places import Places
 from broker_gateway.runtime.ports import Wanted, check_ports
 from broker_gateway.runtime.stop_signals import stop_at_end_of_input, stop_at_signals
-from broker_gateway.runtime.undo import Undo
 from broker_gateway.transport.methods import Server
 from store.delay_levels import parse_delay_levels
 from store.errors import RecoveryStoppedError, StoreError
@@ -122,16 +122,16 @@ async def _serve(configuration: Configuration) -> None:
     stop_at_signals(stopped)
     if configuration.current.lake.lake_stop_at_end_of_input:
         stop_at_end_of_input(stopped)
-    async with Undo() as undo:
-        start = _Start(configuration, stopped, undo)
+    async with Cleanup() as cleanup:
+        start = _Start(configuration, stopped, cleanup)
         try:
             await start.all()
         except _StoppedError:
             log.info("stopped before it served", broker=configuration.current.broker.broker_name)
             return
         await stopped.wait()
-        undo.add("ending calls that wait", start.broker.drain)  # beside the server's grace
-        undo.add("unregistering", start.broker.registration.stop)  # first of all: clients look elsewhere
+        cleanup.add("ending calls that wait", start.broker.drain)  # beside the server's grace
+        cleanup.add("unregistering", start.broker.registration.stop)  # first of all: clients look elsewhere
         start.health.stopping()
         log.info("stopping", broker=configuration.current.broker.broker_name)
     log.info("stopped", broker=configuration.current.broker.broker_name)
@@ -142,7 +142,7 @@ class _StoppedError(Exception):
 
 
 class _Start:
-    """The steps, each with what the ones before it made; `undo` has what ends them."""
+    """The steps, each with what the ones before it made; `cleanup` has what ends them."""
 
     store: MessageStore
     broker: Broker
@@ -150,16 +150,16 @@ class _Start:
     health: HealthService
     _remoting: Ports
 
-    def __init__(self, configuration: Configuration, stopped: asyncio.Event, undo: Undo) -> None:
+    def __init__(self, configuration: Configuration, stopped: asyncio.Event, cleanup: Cleanup) -> None:
         self.configuration = configuration
         self.config = configuration.current
         self._stopped = stopped
-        self._undo = undo
+        self._cleanup = cleanup
         self._extensions = Extensions()
         self._ports: dict[str, int] = {}
 
     async def all(self) -> None:
-        """Every step in order. Raises StartError, or _StoppedError; the caller's `undo` ends what was begun."""
+        """Every step in order. Raises StartError, or _StoppedError; the caller's `cleanup` ends what was begun."""
         steps: Sequence[tuple[str, Callable[[], Awaitable[None]]]] = (
             ("extensions", self._load_extensions),
             ("access", self._make_policies),
@@ -172,7 +172,7 @@ class _Start:
             ("services", self._start_services),
             ("server", self._open_server),
             ("metrics", self._open_metrics),
-            ("front door", self._open_front_door),
+            ("remoting", self._open_remoting),
             ("registration", self._register),
             ("announcement", self._announce),
         )
@@ -198,7 +198,7 @@ class _Start:
 
     async def _take_ports(self) -> None:
         self._remoting = await asyncio.to_thread(take_ports, self.config)  # looks up a host name
-        self._undo.add("giving the remoting ports back", self._remoting.close)
+        self._cleanup.add("giving the remoting ports back", self._remoting.close)
         self.config = self.configuration.bound(listen_port=self._remoting.port)
 
     async def _check_certificate(self) -> None:
@@ -214,7 +214,7 @@ class _Start:
             self.store = await asyncio.to_thread(open_store, self.config, self._stopped.is_set)
         except RecoveryStoppedError as error:
             raise _StoppedError from error
-        self._undo.add("closing the store", self._close_store)
+        self._cleanup.add("closing the store", self._close_store)
 
     def _close_store(self) -> None:
         try:
@@ -236,7 +236,7 @@ class _Start:
         log.info("journal replayed", snapshot_offset=replayed.snapshot_offset, records=replayed.records)
 
     async def _start_services(self) -> None:
-        self._undo.add("ending the scheduled tasks", self.broker.stop)
+        self._cleanup.add("ending the scheduled tasks", self.broker.stop)
         self.broker.schedule()
 
     async def _open_server(self) -> None:
@@ -244,12 +244,12 @@ class _Start:
         levels = parse_delay_levels(self.config.store.message_delay_level)
         log_service = LogService(self.store, levels)
         most_of_one = self.config.lake.lake_max_connections_per_address
-        self._places = Places(lambda: most_connections(self.store), most_of_one)
+        self._places = ConnectionSlots(lambda: most_connections(self.store), most_of_one)
         self.server, self.health = bind(
             self.config, self.broker, log_service, within(extended, asked), self._places
         )
         grace_s = self.config.proxy.grpc_shutdown_time_seconds
-        self._undo.add("closing the gRPC port", lambda: self.server.stop(grace_s))
+        self._cleanup.add("closing the gRPC port", lambda: self.server.stop(grace_s))
         self.configuration.on_change(self._configure_server)
         self._configure_server(self.config)
         await self.server.start()
@@ -260,12 +260,12 @@ class _Start:
         self.server.max_idle_s = float(config.server.server_channel_max_idle_time_seconds)
 
     async def _open_metrics(self) -> None:
-        self._ports["metrics"] = _serve_metrics(self.config, self.broker, self._policy, self._undo)
+        self._ports["metrics"] = _serve_metrics(self.config, self.broker, self._policy, self._cleanup)
         for sink in self._extensions.metrics_sinks:
             self.broker.feed(sink, self.config.lake.lake_metrics_sink_interval / 1000)
 
-    async def _open_front_door(self) -> None:
-        front_door = FrontDoor(
+    async def _open_remoting(self) -> None:
+        remoting = RemotingEndpoint(
             self.config,
             self.broker.administration,
             self.broker.admission,
@@ -274,21 +274,21 @@ class _Start:
             self._remoting_policy,
             self._places,
         )
-        self._undo.add("closing the remoting ports", front_door.stop)
-        await front_door.start(self._remoting)
+        self._cleanup.add("closing the remoting ports", remoting.stop)
+        await remoting.start(self._remoting)
         self._ports["remoting"] = self._remoting.port
 
     async def _register(self) -> None:
         """Last of what others see: from here on name servers send clients to this broker."""
         self._go_on()
         self._ports |= await start_registration(
-            self.config, self.broker.registration, self._places, self._undo
+            self.config, self.broker.registration, self._places, self._cleanup
         )
 
     async def _announce(self) -> None:
         self._go_on()
         tune_collector()
-        _announce(self.config, self._ports, self._undo)
+        _announce(self.config, self._ports, self._cleanup)
         threading.Thread(
             target=_load_compiled,
             args=(self.broker, asyncio.get_running_loop()),
@@ -345,7 +345,7 @@ def _other_ports(config: GatewayConfig) -> list[Wanted]:
     return wanted
 
 
-def _serve_metrics(config: GatewayConfig, broker: Broker, policy: Policy, undo: Undo) -> int:
+def _serve_metrics(config: GatewayConfig, broker: Broker, policy: Policy, cleanup: Cleanup) -> int:
     """Opens the metrics endpoint; returns its port, -1 when it is off."""
     broker.metrics.gauges(partial(gauges, broker))
     if config.proxy.metrics_prom_exporter_port < 0:
@@ -355,12 +355,12 @@ def _serve_metrics(config: GatewayConfig, broker: Broker, policy: Policy, undo: 
         http, _ = broker.metrics.serve(host, port, partial(metrics_calls.authorized, policy))
     except OSError as error:
         raise _metrics_port(config).refused(error) from error
-    undo.add("closing the metrics port", http.server_close)
-    undo.add("ending the metrics server", http.shutdown)
+    cleanup.add("closing the metrics port", http.server_close)
+    cleanup.add("ending the metrics server", http.shutdown)
     return int(http.server_port)
 
 
-def _announce(config: GatewayConfig, ports: dict[str, int], undo: Undo) -> None:
+def _announce(config: GatewayConfig, ports: dict[str, int], cleanup: Cleanup) -> None:
     """Writes the port file and the boot line; `ports` by what is served there."""
     path = config.lake.lake_port_file
     if path is not None:
@@ -369,7 +369,7 @@ def _announce(config: GatewayConfig, ports: dict[str, int], undo: Undo) -> None:
             staged.write_text(json.dumps({**ports, "pid": os.getpid()}))
             staged.chmod(0o644)  # no secret, and for others to read
             staged.rename(path)
-            undo.add("removing the port file", partial(path.unlink, missing_ok=True))
+            cleanup.add("removing the port file", partial(path.unlink, missing_ok=True))
         except OSError as error:
             with contextlib.suppress(OSError):
                 staged.unlink()

@@ -8,7 +8,7 @@ from typing import Any
 from broker_gateway.auth.policy import Denial, NotAuthorizedError, Policy
 from broker_gateway.auth.principal import Principal
 from broker_gateway.auth.rules import Action, Kind, Rule
-from broker_gateway.remoting.address import is_loopback
+from broker_gateway.transport.remoting.address import is_loopback
 
 READ_METRICS = Rule(Action.GET, Kind.CLUSTER)
 _STATUS = {Denial.UNKNOWN: "401 Unauthorized", Denial.FORBIDDEN: "403 Forbidden"}

@@ -9,11 +9,11 @@ import structlog
 from broker_gateway.auth.policy import NotAuthorizedError, Policy
 from broker_gateway.auth.principal import Principal
 from broker_gateway.auth.rules import Rule, rule_of
-from broker_gateway.remoting.address import is_loopback
-from broker_gateway.remoting.codes import RequestCode, ResponseCode
-from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.connection import Answer, Connection, Processor
-from broker_gateway.remoting.errors import RequestError
+from broker_gateway.protocol.codes import RequestCode, ResponseCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.protocol.errors import RequestError
+from broker_gateway.transport.remoting.address import is_loopback
+from broker_gateway.transport.remoting.connection import Answer, Connection, Processor
 
 log = structlog.get_logger(__name__)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker_gateway.auth.rules import Action, Kind, Rule
-from broker_gateway.remoting.codes import RequestCode as Code
+from broker_gateway.protocol.codes import RequestCode as Code
 
 WHOLE_CONFIGURATION = Rule(Action.GET, Kind.CLUSTER, operators=True)
 """Of GET_BROKER_CONFIG, which tells others less."""

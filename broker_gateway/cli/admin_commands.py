@@ -159,9 +159,9 @@ def _group_row(group: Any) -> dict[str, Any]:
 def _call(gateway: str, token_file: Path | None, method: str, request: Any, response_type: Any) -> Any:
     import grpc
 
-    from broker_gateway.remoting.address import parse_address
-    from broker_gateway.remoting.errors import ConnectError
+    from broker_gateway.protocol.errors import ConnectError
     from broker_gateway.runtime.errors import reason
+    from broker_gateway.transport.remoting.address import parse_address
     from store.errors import SecretError
     from store.log.permissions import check_secret
 

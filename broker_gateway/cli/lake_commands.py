@@ -233,8 +233,8 @@ def _check_source(options: ReputOptions) -> None:
 
 def _check_address(broker: str) -> None:
     """Raises SourceError for one without a port, for which gRPC would take 443."""
-    from broker_gateway.remoting.address import parse_address
-    from broker_gateway.remoting.errors import ConnectError
+    from broker_gateway.protocol.errors import ConnectError
+    from broker_gateway.transport.remoting.address import parse_address
     from structured_streaming.errors import SourceError
 
     try:

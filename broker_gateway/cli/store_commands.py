@@ -153,7 +153,7 @@ def rebuild(
     import os
     from dataclasses import asdict
 
-    from broker_gateway.migration.handover import hand_over
+    from broker_gateway.migration.exchange import export_to_rocketmq
     from broker_gateway.migration.rocketmq_files import ConfigFileError
     from store.errors import StoreError
     from store.log.permissions import use
@@ -164,7 +164,7 @@ def rebuild(
     config: list[Path] = []
     try:
         if folder.is_dir() and load_identity(folder) is not None:
-            config = hand_over(folder, offsets_only=offsets_only)
+            config = export_to_rocketmq(folder, offsets_only=offsets_only)
     except (StoreError, ConfigFileError, OSError) as error:
         fail(str(error))
     with _reading(folder) as (reader, _):
@@ -221,7 +221,7 @@ def import_(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    from broker_gateway.migration.handover import take_over
+    from broker_gateway.migration.exchange import import_from_rocketmq
     from broker_gateway.migration.rocketmq_files import ConfigFileError
     from store.errors import StoreError
     from store.log.permissions import use
@@ -231,7 +231,7 @@ def import_(
         _fail_without_log(folder)
     use(group_read=False)
     try:
-        taken = take_over(folder, broker_name, cluster, skip_damaged=skip_damaged)
+        taken = import_from_rocketmq(folder, broker_name, cluster, skip_damaged=skip_damaged)
     except (StoreError, ConfigFileError, OSError) as error:
         fail(str(error))
     warn(taken.problems)

@@ -8,9 +8,9 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from broker_gateway.config.options import OptionGroup, Port
-from broker_gateway.remoting.address import parse_address
-from broker_gateway.remoting.errors import ConnectError
-from broker_gateway.remoting.trusted_hosts import HostList
+from broker_gateway.protocol.errors import ConnectError
+from broker_gateway.transport.remoting.address import parse_address
+from broker_gateway.transport.remoting.trusted_hosts import HostList
 
 MAX_NAME_SERVERS = 64
 LEAST_PERIOD_MS, LONGEST_PERIOD_MS = 10_000, 60_000

@@ -18,7 +18,7 @@ from broker_gateway.config.gateway import GatewayConfig, config_of
 from broker_gateway.config.options import LINE_BREAK
 from broker_gateway.runtime.errors import OptionError
 from broker_gateway.runtime.files import write_whole
-from broker_gateway.runtime.to_its_end import to_its_end
+from broker_gateway.runtime.shielded import shielded
 
 log = structlog.get_logger(__name__)
 
@@ -129,7 +129,7 @@ class Configuration:
         effect; changes that come together are made one after the other, each to its end even if the caller is
         cancelled: file and broker say the same.
         """
-        return await to_its_end(self._apply(given))
+        return await shielded(self._apply(given))
 
     async def _apply(self, given: Mapping[str, str]) -> Changes:
         async with self._changing:

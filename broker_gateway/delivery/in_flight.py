@@ -19,7 +19,7 @@ class Status(enum.IntEnum):
 class InFlight:
     """A message handed to a client and not settled. Times in ms since the epoch.
 
-    `given_back`: by its client or for it, so that the end of its invisible time is no expiry. `suspended`: its delivery
+    `nacked`: by its client or for it, so that the end of its invisible time is no expiry. `suspended`: its delivery
     does not count, and `attempt` is one less.
     """
 
@@ -30,7 +30,7 @@ class InFlight:
     message_id: str
     client_id: str
     auto_renew: bool = False
-    given_back: bool = False
+    nacked: bool = False
     delivered_ms: int = 0
     tags_code: int = 0
     suspended: bool = False
@@ -52,7 +52,7 @@ class Plan:
     """What one receive will do on one queue. Whoever reads the messages fills it; `QueueDelivery.commit` carries it out.
 
     `again` may be delivered again. New messages are those from `cursor` on, at most `room` of them; `cursor` goes on
-    with what was looked at, in ascending order.
+    with what was searched, in ascending order.
     """
 
     __slots__ = ("again", "cursor", "delivered", "replaced", "room", "skipped", "start")

@@ -3,7 +3,7 @@ DeliveryError.
 
 | a message is | where | due | leaves it by |
 |---|---|---|---|
-| new | at `position` or behind it, not in flight | when a receive looks | `commit` of a plan: invisible, or settled (passed over by the filter, or unreadable) |
+| new | at `position` or behind it, not in flight | when a receive searches | `commit` of a plan: invisible, or settled (passed over by the filter, or unreadable) |
 | INVISIBLE | in flight: its client has it; nobody, when it was withheld | at `invisible_until_ms` | `settle`; `wake`: READY; `replace`: INVISIBLE (renewed, nacked) or RETURNED (its client hung up before the reply); `withhold`: INVISIBLE |
 | READY | in flight, over its time | now, to any receive | `commit`: INVISIBLE, next attempt, or settled (unreadable); `settle`; `replace` |
 | RETURNED | in flight, never seen by a client | now, to a receive whose filter takes it; to any at `invisible_until_ms` | as READY; `wake`: READY |
@@ -74,7 +74,7 @@ class QueueDelivery:
         self.key = key
         self.journaled_committed = -1
         self.scheduled_ms = NEVER
-        """When the table looks at the queue; its own."""
+        """When the table visits the queue; its own."""
         self._schedule = schedule
         self._cursor = cursor
         self._client_offset: int | None = None
@@ -133,7 +133,7 @@ class QueueDelivery:
         return [self._in_flight[each] for each in offsets[first : first + most]]
 
     def quiet(self, now_ms: int) -> bool:
-        """Whether certainly no message in flight can be had; cheaper than to look."""
+        """Whether certainly no message in flight can be had; cheaper than to search."""
         return not self._ready and not self._returned and (not self._due or self._due[0][0] > now_ms)
 
     # ----- a receive -----

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Set
 
-from broker_gateway.delivery.offers import Offers
+from broker_gateway.delivery.arrivals import Arrivals
 from broker_gateway.delivery.queue_delivery import NEVER, QueueDelivery, QueueKey
 
 
@@ -22,7 +22,7 @@ class DeliveryTable:
     ) -> None:
         self._queues: dict[QueueKey, QueueDelivery] = {}
         self._index = _Index()
-        self.offers = Offers()
+        self.arrivals = Arrivals()
         self.first_offset = first_offset
         self._counted = counted
         self._due: list[tuple[int, QueueKey]] = []
@@ -94,7 +94,7 @@ class DeliveryTable:
             self._index.remove(key)
             self._counted(key.group, -1)
             state.reset(state.cursor)  # who holds it still must not give anything of it back
-        self.offers.forget(key.group, key.topic)
+        self.arrivals.forget(key.group, key.topic)
 
     def schedule(self, state: QueueDelivery) -> None:
         """Remembers when `state` has something due; a state tells of what is due earlier by itself."""
@@ -121,7 +121,7 @@ class DeliveryTable:
             return None
         state = self._queues[heapq.heappop(self._due)[1]]
         state.scheduled_ms = NEVER
-        self.offers.came_back(state.key)
+        self.arrivals.came_back(state.key)
         return state
 
 

@@ -1,8 +1,8 @@
 """Waiting receives, and who is served when something arrives.
 
 Waiters stand in line by topic and group. What makes a message available (an append, a due redelivery)
-names the topic or the group's line; the lines named in one turn of the event loop are served in it, each until
-a waiter goes away with nothing. Work is O(waiters served), so many in a turn. `schedule` is told when there is something
+names the topic or the group's line; the lines named in one tick of the event loop are served in it, each until
+a waiter goes away with nothing. Work is O(waiters served), so many in a tick. `schedule` is told when there is something
 to serve and calls `serve_named`.
 """
 
@@ -58,7 +58,7 @@ class Wakeups(Generic[T]):
                 del self._lines[topic]
 
     def arrived(self, topic: str, queue_ids: Iterable[int]) -> None:
-        """Messages were appended to these queues of `topic`: every group that waits there gets a look."""
+        """Messages were appended to these queues of `topic`: every group that waits there is served."""
         for queue_id in queue_ids:
             self._offer(topic, queue_id)
         for group in self._lines.get(topic, ()):

@@ -24,10 +24,10 @@ class BrokerJournal:
         deliveries: DeliveryTable,
         pace: SnapshotPace,
         schedule: Callable[[Callable[[], None]], None],
-        next_turn: Callable[[Callable[[], None]], object],
+        next_tick: Callable[[Callable[[], None]], object],
     ) -> None:
         """See `Journal` for what follows `deliveries`."""
-        self.journal = Journal(store, pace, schedule, next_turn)
+        self.journal = Journal(store, pace, schedule, next_tick)
         self.resources = ResourceJournal(self.journal, catalog, store.index)
         self.deliveries = DeliveryJournal(self.journal, deliveries, store.index)
         self.minutes = MinuteJournal(self.journal)
@@ -36,7 +36,7 @@ class BrokerJournal:
 
 
 def journal_at_rest(store: MessageStore, catalog: Catalog, deliveries: DeliveryTable) -> BrokerJournal:
-    """That of a store without a broker: it has no turns, and nothing is written but when somebody says so."""
+    """That of a store without a broker: it has no ticks, and nothing is written but when somebody says so."""
     return BrokerJournal(
         store, catalog, deliveries, SnapshotPace(1 << 62), lambda work: None, lambda work: None
     )

@@ -1,13 +1,13 @@
 """What a part of the broker's state has to do to stand in the journal.
 
 A contributor owns fields of `Batch`; no other one writes or reads them. It tells the journal that it has something to
-write (`Journal.noted`), and is asked for it when the turn's record is written:
+write (`Journal.noted`), and is asked for it when the tick's record is written:
 
 | the journal | calls |
 |---|---|
 | writes a record | `fill`, then `written`; or `lost`, when it could not be appended |
 | writes again, after one was lost | `fill` and `retell`, then `written` |
-| takes a snapshot | `snapshot`, some pieces a turn |
+| takes a snapshot | `snapshot`, some pieces a tick |
 | is replayed | `starts_at`; `apply` and `apply_message` in the order of the log; `replayed` |
 
 To add one: a file beside the others, its line in `broker_journal.py`, its name in the layers of `pyproject.toml`.
@@ -36,7 +36,7 @@ class Contributor(ABC):
 
     @abstractmethod
     def fill(self, record: pb.Batch) -> Iterable[pb.Batch]:
-        """Writes what was noted, as it is now, into the turn's record; returns further records for what does not fit.
+        """Writes what was noted, as it is now, into the tick's record; returns further records for what does not fit.
 
         It stays noted until `written` or `lost`.
         """

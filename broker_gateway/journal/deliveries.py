@@ -1,6 +1,6 @@
 """Deliveries in the journal: how far each group is on each queue, what it has in flight, and what happened to it.
 
-Owns `Batch.queues`. Of a queue that changed, the turn's record has one `QueueChange`, with the offsets as they are when
+Owns `Batch.queues`. Of a queue that changed, the tick's record has one `QueueChange`, with the offsets as they are when
 it is written. How it is read back: `delivery_replay.py`.
 """
 

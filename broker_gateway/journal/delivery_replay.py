@@ -9,7 +9,7 @@ from broker_gateway.delivery.in_flight import InFlight, Status
 from broker_gateway.delivery.moves import ORIGIN_PROPERTY, decode_origin
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.journal.delivery_snapshot import GIVEN_BACK, RETURNED, SUSPENDED
+from broker_gateway.journal.delivery_snapshot import NACKED, RETURNED, SUSPENDED
 from broker_gateway.metadata.names import DLQ_PREFIX
 from broker_gateway.runtime.clock import now_ms
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
@@ -99,7 +99,7 @@ def _in_flight(kept: pb.InFlight) -> list[InFlight]:
             delivery_id,
             message_id,
             client_id,
-            given_back=bool(flags & GIVEN_BACK),
+            nacked=bool(flags & NACKED),
             suspended=bool(flags & SUSPENDED),
             status=_status(flags & RETURNED),
             earlier_ms=first_ms,
@@ -119,7 +119,7 @@ def _in_flight(kept: pb.InFlight) -> list[InFlight]:
 
 
 def _handed_out(events: pb.Events) -> list[InFlight]:
-    given_back, status = events.kind == pb.NACKED, _status(events.returned)
+    nacked, status = events.kind == pb.NACKED, _status(events.returned)
     return [
         InFlight(
             offset,
@@ -128,7 +128,7 @@ def _handed_out(events: pb.Events) -> list[InFlight]:
             events.delivery_id,
             message_id,
             events.client_id,
-            given_back=given_back,
+            nacked=nacked,
             delivered_ms=events.timestamp_ms,
             suspended=events.suspended,
             status=status,

@@ -13,7 +13,7 @@ from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.contributor import Target
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 
-GIVEN_BACK, SUSPENDED, RETURNED = 1, 2, 4
+NACKED, SUSPENDED, RETURNED = 1, 2, 4
 """Flags of a message in flight."""
 _IN_FLIGHT_A_PIECE = 512
 _IDS_A_PIECE = 64 << 10
@@ -72,4 +72,4 @@ def _in_flight(messages: list[InFlight]) -> pb.InFlight:
 
 def _flags(message: InFlight) -> int:
     returned = message.status == Status.RETURNED
-    return message.given_back * GIVEN_BACK | message.suspended * SUSPENDED | returned * RETURNED
+    return message.nacked * NACKED | message.suspended * SUSPENDED | returned * RETURNED

@@ -1,9 +1,9 @@
-"""Writing the journal: everything that changed in one turn of the event loop becomes one record.
+"""Writing the journal: everything that changed in one tick of the event loop becomes one record.
 
 Owns batching, when snapshots are made, what happens when the log takes nothing, and the callbacks of those who wait.
 What there is to write, contributors know (`contributor.py`). Runs on the event loop. A batch is appended at the end of
-the turn, or at once when it has grown past `EVENTS_A_RECORD`. A complete snapshot (`snapshot.py`) is begun when the log
-has grown enough since the one before, and one part of it is appended a turn.
+the tick, or at once when it has grown past `EVENTS_A_RECORD`. A complete snapshot (`snapshot.py`) is begun when the log
+has grown enough since the one before, and one part of it is appended a tick.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Journal:
         store: MessageStore,
         pace: SnapshotPace,
         schedule: Callable[[Callable[[], None]], None],
-        next_turn: Callable[[Callable[[], None]], object],
+        next_tick: Callable[[Callable[[], None]], object],
     ) -> None:
-        """`schedule` runs what it is given at the end of the turn, `next_turn` in the next one."""
+        """`schedule` runs what it is given at the end of the tick, `next_tick` in the next one."""
         self._store = store
         self._pace = pace
         self._schedule = schedule
-        self._next_turn = next_turn
+        self._next_turn = next_tick
         self._contributors: list[Contributor] = []
         self._snapshot: Snapshot | None = None
         """The one under way."""
@@ -97,7 +97,7 @@ class Journal:
             self.write()
 
     def noted(self, count: int) -> None:
-        """A contributor has something to write at the end of the turn, about `count` events of it."""
+        """A contributor has something to write at the end of the tick, about `count` events of it."""
         self._pending += count
         if not self._scheduled:
             self._scheduled = True
@@ -119,14 +119,14 @@ class Journal:
             callback(None)
 
     @contextlib.contextmanager
-    def kept(self, take_back: Callable[[], None]) -> Iterator[None]:
-        """What is changed within is in the log afterwards. Else `take_back` is called, and what the append raised is
+    def kept(self, roll_back: Callable[[], None]) -> Iterator[None]:
+        """What is changed within is in the log afterwards. Else `roll_back` is called, and what the append raised is
         raised."""
         try:
             yield
             self.write(at_once=True)
         except (StoreError, OSError):
-            take_back()
+            roll_back()
             raise
 
     def write(self, *, at_once: bool = False) -> None:
@@ -148,7 +148,7 @@ class Journal:
             self.begin_snapshot()
 
     def begin_snapshot(self) -> None:
-        """Begins a complete snapshot, of which a part is appended each turn.
+        """Begins a complete snapshot, of which a part is appended each tick.
 
         Not while one is under way or not on disk yet, nor for a while after one failed.
         """
@@ -256,7 +256,7 @@ class Journal:
             return
         try:
             self.write()
-        except StoreReadOnlyError as error:  # who waits was told; a traceback a turn would hold up receives
+        except StoreReadOnlyError as error:  # who waits was told; a traceback a tick would hold up receives
             if not self._read_only:
                 self._read_only = True
                 log.error("nothing is journaled any more; what is acknowledged is refused", error=str(error))

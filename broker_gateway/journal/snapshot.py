@@ -1,7 +1,7 @@
 """A complete snapshot of what the journal tells, made in parts of bounded work.
 
 A part says how things are at the moment it is made, and stands in the log at that place. A replay applies it there: it
-replaces what changes before it said, and changes behind it apply on top. So parts may be made over many turns while
+replaces what changes before it said, and changes behind it apply on top. So parts may be made over many ticks while
 everything goes on changing:
 
 | what changes meanwhile                  | how a replay comes to know it |

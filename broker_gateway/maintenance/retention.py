@@ -37,7 +37,7 @@ def rules_of(options: StoreOptions) -> Rules:
 
 
 class Retention:
-    """`look` at intervals; each deletes what may go."""
+    """`run_once` at intervals; each deletes what may go."""
 
     def __init__(
         self, store: MessageStore, journal: Journal, rules: Rules, lake: Lake | None, force_delete: bool
@@ -53,10 +53,10 @@ class Retention:
         self._snapshot_awaited = False
 
     def use(self, rules: Rules) -> None:
-        """Other rules, from the next look on."""
+        """Other rules, from the next run on."""
         self.rules = rules
 
-    async def look(self, *, by_hand: bool = False) -> int:
+    async def run_once(self, *, by_hand: bool = False) -> int:
         """Deletes what may go; returns how many segments went."""
         store, rules = self._store, self.rules
         hour = time.localtime(now_ms() / 1000).tm_hour
@@ -77,7 +77,7 @@ class Retention:
         needed = self._journal.needed_from()
         self._why = {}
         if needed < wanted:
-            self._journal.begin_snapshot()  # on disk by a later look
+            self._journal.begin_snapshot()  # on disk by a later run
             self._store.request_flush()
             if self._snapshot_awaited:
                 self._why["journal"] = (

@@ -13,22 +13,22 @@ log = structlog.get_logger(__name__)
 
 
 class SelfCheck:
-    """`look` at intervals; each goes on with the queues behind those of the last one."""
+    """`run_once` at intervals; each goes on with the queues behind those of the last one."""
 
     def __init__(self, store: MessageStore, most: int = MAX_QUEUES) -> None:
         self._store = store
         self._most = most
         self._begin = 0
         self._rounds: dict[int, Found] = {}
-        self.looks = 0
+        self.runs = 0
 
     @property
     def damaged(self) -> int:
-        """Damaged places: of segments, and of every queue as it was when last looked at."""
+        """Damaged places: of segments, and of every queue as it was when last checked."""
         rounds = list(self._rounds.values())
         return sum(each.places for each in rounds) + (rounds[-1].segment_places if rounds else 0)
 
-    async def look(self) -> Found:
+    async def run_once(self) -> Found:
         """Looks once. What was not known before is logged."""
         begin = self._begin
         found = await asyncio.to_thread(self._store.self_check(begin, self._most).run)
@@ -44,9 +44,9 @@ class SelfCheck:
                 log.error("damage in the store", what=text)
         if found.unsaid:
             log.error("more damage in the store", places=found.unsaid)
-        self.looks += 1
+        self.runs += 1
         log.debug(
-            "store looked at",
+            "store checked",
             segments=found.segments,
             queues=found.queues,
             entries=found.entries,

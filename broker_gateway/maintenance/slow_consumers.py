@@ -19,7 +19,7 @@ _QUEUES_A_STEP = 50
 
 
 class ProtectBroker:
-    """`look` at intervals."""
+    """`run_once` at intervals."""
 
     def __init__(
         self, config: GatewayConfig, store: MessageStore, catalog: Catalog, deliveries: DeliveryTable
@@ -34,7 +34,7 @@ class ProtectBroker:
         self._enabled = config.broker.disable_consume_if_consumer_read_slowly
         self._threshold = config.broker.consumer_fallbehind_threshold
 
-    async def look(self) -> None:
+    async def run_once(self) -> None:
         """Forbids what is behind by more than the threshold, in bytes of the log."""
         if not self._enabled:
             return

@@ -2,7 +2,7 @@
 
 The original queues a kind of request before its threads; here a call is served when it is read, so that what is
 bounded is what has no answer yet. A send waits from when it was read whole until it is appended, with others of its
-turn of the event loop. Any other call has waited at least since the first work of the turn that read it; the time
+tick of the event loop. Any other call has waited at least since the first work of the tick that read it; the time
 before that is the system's and cannot be seen.
 
 | kind | calls |
@@ -18,7 +18,7 @@ before that is the system's and cannot be seen.
 | admin broker | the Admin service; all other requests on the remoting port |
 | load balance | QueryRoute, QueryAssignment |
 
-Nobody takes a lane alone: while half of its places are free, every call is taken. Of the second half one address gets
+Nobody takes a bulkhead alone: while half of its places are free, every call is taken. Of the second half one address gets
 at most `lakeMaxSharePerAddress` percent of the limit, also when nobody else wants the rest (`shares.py`).
 """
 
@@ -33,10 +33,10 @@ from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.runtime.clock import monotonic_s
 from broker_gateway.runtime.peer_log import PeerLog
 from broker_gateway.runtime.shares import Shares, host_of
-from broker_gateway.runtime.turn import Turn
+from broker_gateway.runtime.tick import Tick
 
 
-class Lane:
+class Bulkhead:
     """Calls of one kind: `check` first, then `enter` and `leave`, or `place` around the work.
 
     While `under_way` is less than `free`, a call is taken and counted for no address: sends, which are many, compare the
@@ -49,7 +49,7 @@ class Lane:
         "_peer_log",
         "_percent",
         "_shares",
-        "_turn",
+        "_tick",
         "_wait_option",
         "capacity",
         "free",
@@ -60,9 +60,9 @@ class Lane:
     )
 
     def __init__(
-        self, turn: Turn, name: str, capacity_option: str, wait_option: str, peer_log: PeerLog
+        self, tick: Tick, name: str, capacity_option: str, wait_option: str, peer_log: PeerLog
     ) -> None:
-        self._turn = turn
+        self._tick = tick
         self._peer_log = peer_log
         self.name = name
         self._capacity_option = capacity_option
@@ -96,8 +96,8 @@ class Lane:
     def check(self, peer: str) -> None:
         """Raises ServiceError TOO_MANY_REQUESTS for a call that cannot be taken now, and is served at once if it can."""
         self.check_room(peer)
-        if self.wait_s and self._turn.scheduled:
-            late = self.late(self._turn.began)
+        if self.wait_s and self._tick.scheduled:
+            late = self.late(self._tick.began)
             if late is not None:
                 raise late
 
@@ -163,45 +163,45 @@ class Lane:
 
 
 class Admission:
-    """The lanes. Waiting is checked from `check_waiting` on: while a process starts, nothing is on time."""
+    """The bulkheads. Waiting is checked from `check_waiting` on: while a process starts, nothing is on time."""
 
-    def __init__(self, config: GatewayConfig, turn: Turn) -> None:
+    def __init__(self, config: GatewayConfig, tick: Tick) -> None:
         peer_log = PeerLog()
 
-        def lane(name: str, capacity_option: str, wait_option: str = "") -> Lane:
-            return Lane(turn, name, capacity_option, wait_option, peer_log)
+        def bulkhead(name: str, capacity_option: str, wait_option: str = "") -> Bulkhead:
+            return Bulkhead(tick, name, capacity_option, wait_option, peer_log)
 
-        self.send = lane("send", "send_thread_pool_queue_capacity", "wait_time_mills_in_send_queue")
-        self.pull = lane("pull", "pull_thread_pool_queue_capacity", "wait_time_mills_in_pull_queue")
-        self.ack = lane("ack", "ack_thread_pool_queue_capacity", "wait_time_mills_in_ack_queue")
-        self.query = lane("query", "query_thread_pool_queue_capacity")
-        self.client_manager = lane("client manager", "client_manager_thread_pool_queue_capacity")
-        self.consumer_manager = lane("consumer manager", "consumer_manager_thread_pool_queue_capacity")
-        self.heartbeat = lane(
+        self.send = bulkhead("send", "send_thread_pool_queue_capacity", "wait_time_mills_in_send_queue")
+        self.pull = bulkhead("pull", "pull_thread_pool_queue_capacity", "wait_time_mills_in_pull_queue")
+        self.ack = bulkhead("ack", "ack_thread_pool_queue_capacity", "wait_time_mills_in_ack_queue")
+        self.query = bulkhead("query", "query_thread_pool_queue_capacity")
+        self.client_manager = bulkhead("client manager", "client_manager_thread_pool_queue_capacity")
+        self.consumer_manager = bulkhead("consumer manager", "consumer_manager_thread_pool_queue_capacity")
+        self.heartbeat = bulkhead(
             "heartbeat", "heartbeat_thread_pool_queue_capacity", "wait_time_mills_in_heartbeat_queue"
         )
-        self.end_transaction = lane(
+        self.end_transaction = bulkhead(
             "end transaction", "end_transaction_pool_queue_capacity", "wait_time_mills_in_transaction_queue"
         )
-        self.admin_broker = lane(
+        self.admin_broker = bulkhead(
             "admin broker",
             "admin_broker_thread_pool_queue_capacity",
             "wait_time_mills_in_admin_broker_queue",
         )
-        self.load_balance = lane("load balance", "load_balance_thread_pool_queue_capacity")
+        self.load_balance = bulkhead("load balance", "load_balance_thread_pool_queue_capacity")
         self._config = config
         self._check_waiting = False
         self.configure(config)
 
-    def lanes(self) -> Iterable[Lane]:
-        return [each for each in vars(self).values() if isinstance(each, Lane)]
+    def bulkheads(self) -> Iterable[Bulkhead]:
+        return [each for each in vars(self).values() if isinstance(each, Bulkhead)]
 
     def configure(self, config: GatewayConfig) -> None:
         """Takes the limits of other options; what is under way stays."""
         self._config = config
         waiting = config.lake.lake_max_waiting_receives
-        for lane in self.lanes():
-            lane.configure(config, self._check_waiting, waiting if lane is self.pull else None)
+        for bulkhead in self.bulkheads():
+            bulkhead.configure(config, self._check_waiting, waiting if bulkhead is self.pull else None)
 
     def check_waiting(self) -> None:
         self._check_waiting = True

@@ -66,7 +66,7 @@ class Attempts:
         if len(self._attempts) > _ATTEMPTS_KEPT:
             self._attempts.popitem(last=False)
 
-    def give_back(self, poll: Poll) -> None:
+    def release(self, poll: Poll) -> None:
         """Makes what a call took available again, to receives with its filter, when nobody is there to get it."""
         taken, poll.taken = poll.taken, []
         by_state: dict[QueueKey, tuple[QueueDelivery, list[InFlight]]] = {}
@@ -75,7 +75,7 @@ class Attempts:
                 by_state.setdefault(state.key, (state, []))[1].append(message)
         for state, messages in by_state.values():
             self._return(state, messages, poll.client_id)
-            self._deliveries.offers.came_back(state.key)
+            self._deliveries.arrivals.came_back(state.key)
         if by_state:
             self._wakeups.due(poll.topic.name, poll.group.name)
 
@@ -110,6 +110,6 @@ def _returned(message: InFlight, until_ms: int, status: Status) -> InFlight:
         attempt=message.attempt - 1,
         invisible_until_ms=until_ms,
         auto_renew=False,
-        given_back=True,
+        nacked=True,
         status=status,
     )

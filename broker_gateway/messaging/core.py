@@ -1,4 +1,4 @@
-"""What all that calls do works on: the log, what is known, what is in flight, the journal, and the turn."""
+"""What all that calls do works on: the log, what is known, what is in flight, the journal, and the tick."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.messaging.poll import Poll
 from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.observability.metrics import Metrics
-from broker_gateway.runtime.turn import Turn
+from broker_gateway.runtime.tick import Tick
 from store.message_store import MessageStore
 
 
@@ -27,6 +27,6 @@ class Core:
     changes: DeliveryJournal
     """What happens to deliveries, in the journal."""
     wakeups: Wakeups[Poll]
-    turn: Turn
+    tick: Tick
     metrics: Metrics
     minutes: MinuteStatistics

@@ -14,7 +14,7 @@ from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.outcome import ServiceError
 from broker_gateway.messaging.resources import Resources
 from broker_gateway.metadata.names import dead_letter_topic
-from broker_gateway.runtime.seldom import Seldom
+from broker_gateway.runtime.rate_limited_log import RateLimitedLog
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
 from store.errors import (
     OffsetOutOfRangeError,
@@ -35,7 +35,7 @@ _PASSING = (OSError, StoreReadOnlyError, ServiceError)
 """What keeps any message from being copied."""
 _UNFIT = (RecordError, RecordTooLargeError)
 _UNFIT_TEXT = (
-    "message does not fit the dead-letter topic; it stays in flight and is tried again seldom: read it where it is, then "
+    "message does not fit the dead-letter topic; it stays in flight and is tried again rate_limited_log: read it where it is, then "
     "reset the group to the offset behind it"
 )
 
@@ -72,7 +72,7 @@ class DeadLetterMover:
         self._wakeups = core.wakeups
         self._metrics = core.metrics
         self._failing: set[QueueKey] = set()
-        self._unfit, self._not_stored = Seldom("times"), Seldom("times")
+        self._unfit, self._not_stored = RateLimitedLog("times"), RateLimitedLog("times")
 
     def move(self, state: QueueDelivery, message: InFlight, reason: str, client_id: str = "") -> int | None:
         """Moves it. When the copy could not be stored, the message stays as it was; then after how many ms to try again.
@@ -98,7 +98,7 @@ class DeadLetterMover:
         return None
 
     def _refused(self, state: QueueDelivery, message: InFlight, error: Exception) -> int:
-        """Counted once for the message, or its queue when no message could be copied, and said seldom; ms to wait."""
+        """Counted once for the message, or its queue when no message could be copied, and said rate_limited_log; ms to wait."""
         passing = isinstance(error, _PASSING)
         known = state.key in self._failing if passing else message.refused_moves > 0
         wait_ms = RETRY_MOVE_MS
@@ -108,9 +108,9 @@ class DeadLetterMover:
             wait_ms = min(RETRY_MOVE_MS << min(message.refused_moves, 32), LONGEST_RETRY_MS)
             message.refused_moves += 1
         unfit = isinstance(error, _UNFIT)
-        seldom = self._unfit if unfit else self._not_stored
+        rate_limited_log = self._unfit if unfit else self._not_stored
         if not known:
-            seldom.happened(
+            rate_limited_log.happened(
                 log.error,
                 _UNFIT_TEXT if unfit else "dead letter not stored; tried again later",
                 topic=state.key.topic,

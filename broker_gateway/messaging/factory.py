@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broker_gateway.cluster.peer_routes import Cluster
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
 from broker_gateway.messaging.admission import Admission
@@ -22,7 +23,6 @@ from broker_gateway.messaging.settlement import Settlement
 from broker_gateway.messaging.stored_message import MessageReader
 from broker_gateway.messaging.take import Taker
 from broker_gateway.metadata.peers import Peers
-from broker_gateway.registration.cluster import Cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Messaging:
 
 def make_messaging(config: GatewayConfig, core: Core, peers: Peers, cluster: Cluster) -> Messaging:
     """The parts, connected."""
-    admission = Admission(config, core.turn)
+    admission = Admission(config, core.tick)
     clients = ClientRegistry(config.lake.lake_max_clients, config.lake.lake_max_share_per_address)
     resources = Resources(config, core.catalog)
     mover = DeadLetterMover(core, resources)

@@ -20,7 +20,7 @@ class FilterWarnings:
         self._said: dict[int, None] = {}
         self._log = PeerLog()
 
-    def look(self, tags: TagFilter, group: str, topic: str, peer: str) -> None:
+    def check(self, tags: TagFilter, group: str, topic: str, peer: str) -> None:
         """A group at address `peer` receives what `tags` lets through."""
         key = hash((group, topic, tags.doubtful))
         if key in self._said:

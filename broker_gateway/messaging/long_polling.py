@@ -3,8 +3,8 @@
 What a call takes (`take.py`) is in flight and journaled before the reply goes out; when its client went away before
 that, it is given back.
 
-Sends and acks go first: receives look for messages until those of a turn have taken `_TURN_WORK`. The others, and those
-whose look goes on, stand in a line, and look at the end of this turn and of the next ones, behind the sends and acks that
+Sends and acks go first: receives search for messages until those of a tick have taken `_TICK_WORK`. The others, and those
+whose search goes on, stand in a line, and search at the end of this tick and of the next ones, behind the sends and acks that
 were read meanwhile.
 """
 
@@ -17,26 +17,26 @@ from typing import Any
 import structlog
 
 from broker_gateway.config.gateway import GatewayConfig
-from broker_gateway.messaging.admission import Lane
+from broker_gateway.messaging.admission import Bulkhead
 from broker_gateway.messaging.attempts import Attempts
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.outcome import OK, Outcome, Reason, ServiceError, outcome_of
 from broker_gateway.messaging.poll import Poll
 from broker_gateway.messaging.take import Taker
 from broker_gateway.runtime.clock import monotonic_s, now_ms
-from broker_gateway.runtime.line import Line
+from broker_gateway.runtime.fair_queue import FairQueue
 from broker_gateway.runtime.reply import Reply
 from broker_gateway.runtime.shares import host_of
-from broker_gateway.runtime.turn import Stage
+from broker_gateway.runtime.tick import Stage
 from store.errors import StoreReadOnlyError
 
 log = structlog.get_logger(__name__)
 
-_TURN_WORK = 64 << 10
-"""Of a turn's receives, in bytes of bodies; what else they do counts as so many bytes:"""
+_TICK_WORK = 64 << 10
+"""Of a tick's receives, in bytes of bodies; what else they do counts as so many bytes:"""
 _A_MESSAGE = 512
-_A_LOOK = 4 << 10
-_A_LOOK_THAT_GOES_ON = _TURN_WORK
+_A_SEARCH = 4 << 10
+_A_SEARCH_THAT_GOES_ON = _TICK_WORK
 _NOTHING = Outcome(Reason.MESSAGE_NOT_FOUND, "no new message")
 
 
@@ -51,7 +51,7 @@ class LongPolling:
     """Hands messages to consumers."""
 
     def __init__(
-        self, config: GatewayConfig, core: Core, taker: Taker, attempts: Attempts, lane: Lane
+        self, config: GatewayConfig, core: Core, taker: Taker, attempts: Attempts, bulkhead: Bulkhead
     ) -> None:
         self._taker = taker
         self._attempts = attempts
@@ -60,10 +60,10 @@ class LongPolling:
         self._wakeups = wakeups = core.wakeups
         self._metrics = core.metrics
         self._minutes = core.minutes
-        self._lane = lane
+        self._bulkhead = bulkhead
         self._max_waiting = config.lake.lake_max_waiting_receives
-        self._ends = core.turn
-        self._looking: Line[Poll] = Line()
+        self._ends = core.tick
+        self._looking: FairQueue[Poll] = FairQueue()
         self._spent = 0
         self._scheduled = False
         self._closing = False
@@ -75,54 +75,54 @@ class LongPolling:
         self._taker.max_in_flight = max_in_flight(config)
         for state in self._deliveries.queues():
             if state.freed():  # there may be room now for who was turned away
-                self._deliveries.offers.came_back(state.key)
+                self._deliveries.arrivals.came_back(state.key)
                 self._wakeups.due(state.key.topic, state.key.group)
 
     def check(self, peer: str) -> None:
         """Raises ServiceError TOO_MANY_REQUESTS when no receive of `peer` (`host:port`) is taken now."""
-        self._lane.check(peer)
+        self._bulkhead.check(peer)
 
     def receive(self, poll: Poll) -> Reply[Any]:
         """What `poll.writer` gives, once there is something; raises ServiceError when the call cannot be served."""
-        poll.reply = Reply(partial(self._left, poll), self._lane, poll.peer)
+        poll.reply = Reply(partial(self._left, poll), self._bulkhead, poll.peer)
         try:
             if self._attempts.repeat(poll):
                 self._journal.after(partial(self._finish, poll))
-            elif self._looking or self._spent >= _TURN_WORK:
+            elif self._looking or self._spent >= _TICK_WORK:
                 poll.put_off_s = monotonic_s()
-                self._look_on(poll)
+                self._search_on(poll)
             else:
-                self._look(poll)
+                self._search(poll)
         except Exception:
             poll.reply.abandon()
-            self._attempts.give_back(poll)
+            self._attempts.release(poll)
             raise
         return poll.reply
 
-    def _look(self, poll: Poll) -> None:
-        """Takes what is there; goes on looking, or waits."""
+    def _search(self, poll: Poll) -> None:
+        """Takes what is there; goes on searching, or waits."""
         if self._take(poll):
             self._journal.after(partial(self._finish, poll))
         elif poll.left:
-            self._look_on(poll)
+            self._search_on(poll)
         else:
             self._wait(poll)
 
-    def _look_on(self, poll: Poll) -> None:
-        """Others are served before it looks, or goes on with a long stretch."""
+    def _search_on(self, poll: Poll) -> None:
+        """Others are served before it searches, or goes on with a long stretch."""
         self._looking.append(host_of(poll.peer), poll)
         self._schedule()
 
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._ends.add(Stage.LOOK, self._go_on)
+            self._ends.add(Stage.SEARCH, self._go_on)
 
     def _go_on(self) -> None:
-        """The end of a turn: those in line look while something of its budget is left."""
+        """The end of a tick: those in line search while something of its budget is left."""
         self._scheduled = False
         try:
-            while self._looking and self._spent < _TURN_WORK:
+            while self._looking and self._spent < _TICK_WORK:
                 poll = self._looking.pop()
                 if not poll.reply.done:
                     self._in_turn(poll)
@@ -132,24 +132,24 @@ class LongPolling:
                 self._schedule()
 
     def _in_turn(self, poll: Poll) -> None:
-        """One that was put off looks for the first time, unless it waited too long for that; others go on."""
+        """One that was put off searches for the first time, unless it waited too long for that; others go on."""
         put_off_s, poll.put_off_s = poll.put_off_s, 0.0
-        late = self._lane.late(put_off_s) if put_off_s else None
+        late = self._bulkhead.late(put_off_s) if put_off_s else None
         if late is not None:
             self._finish(poll, late)
         else:
-            self._look_again(poll)
+            self._search_again(poll)
 
     def _take(self, poll: Poll) -> bool:
-        """A look, and what it took of the turn's budget."""
+        """A search, and what it took of the tick's budget."""
         try:
             return self._taker.take(poll)
         finally:
             self._spent += poll.body_bytes + len(poll.messages) * _A_MESSAGE
-            self._spent += _A_LOOK_THAT_GOES_ON if poll.left else _A_LOOK
+            self._spent += _A_SEARCH_THAT_GOES_ON if poll.left else _A_SEARCH
             self._schedule()
 
-    def _look_again(self, poll: Poll) -> None:
+    def _search_again(self, poll: Poll) -> None:
         try:
             if self._take(poll):
                 self._journal.after(partial(self._finish, poll))
@@ -160,7 +160,7 @@ class LongPolling:
                 self._wait(poll)
         except Exception as error:
             self._finish(poll, error)
-            self._wakeups.due(poll.topic.name, poll.group.name)  # who waits behind it looks on
+            self._wakeups.due(poll.topic.name, poll.group.name)  # who waits behind it searches on
 
     def _finish(self, poll: Poll, error: Exception | None = None) -> None:
         """Gives the reply; when what should go into it fails, one that says so."""
@@ -169,7 +169,7 @@ class LongPolling:
         except Exception as failed:
             log.error("call failed", call="ReceiveMessage", exc_info=failed)
             try:
-                self._attempts.give_back(poll)
+                self._attempts.release(poll)
             finally:
                 self._refuse(poll, failed)
 
@@ -189,7 +189,7 @@ class LongPolling:
         if poll.timer is not None:
             poll.timer.cancel()
         if error is not None and not isinstance(error, StoreReadOnlyError):
-            self._attempts.give_back(poll)
+            self._attempts.release(poll)
             if not isinstance(error, ServiceError):
                 log.error("call failed", call="ReceiveMessage", exc_info=error)
             poll.writer.answer(poll, outcome_of(error), now_ms())
@@ -210,11 +210,11 @@ class LongPolling:
         if poll.timer is not None:
             poll.timer.cancel()
         self._wakeups.leave(poll.topic.name, poll.group.name, poll)
-        self._attempts.give_back(poll)
+        self._attempts.release(poll)
         self._leave_look(poll)
 
     def _leave_look(self, poll: Poll) -> None:
-        """It looks no further: who waits behind it looks on."""
+        """It searches no further: who waits behind it searches on."""
         if poll.left:
             self._wakeups.due(poll.topic.name, poll.group.name)
 
@@ -244,14 +244,14 @@ class LongPolling:
         self._journal.after(partial(self._finish, poll))
 
     def _serve(self, poll: Poll) -> bool:
-        """Looks for one that waits; False when there was nothing, or it looks on: those behind it wait for that."""
+        """Searches for one that waits; False when there was nothing, or it searches on: those behind it wait for that."""
         if poll.reply.done:
             return True
         try:
             if not self._taker.take(poll):
                 if poll.left:
                     self._wakeups.leave(poll.topic.name, poll.group.name, poll)
-                    self._look_on(poll)
+                    self._search_on(poll)
                 return False
         except Exception as error:
             self._finish(poll, error)

@@ -108,9 +108,9 @@ class Wanted:
 class Poll:
     """One receive, and what it took (`messages` are what `writer` wrote).
 
-    `left`: queues that a look under way has yet to look at (ids of the topic's, keys of others), the next one last;
-    `seen`: what had been offered when it began; `failed`: the first queue's error of that look. `put_off_s`:
-    since when its first look has been put off, by `clock.monotonic_s`; 0: it has not. `renewed_at`: see `InFlight.host`.
+    `left`: queues that a search under way has yet to search (ids of the topic's, keys of others), the next one last;
+    `seen`: what had been offered when it began; `failed`: the first queue's error of that search. `put_off_s`:
+    since when its first search has been put off, by `clock.monotonic_s`; 0: it has not. `renewed_at`: see `InFlight.host`.
     """
 
     group: Group
@@ -180,7 +180,7 @@ class Polls:
             )
         auto_renew, invisible_ms = wanted.invisible_ms is None, self._invisible_ms(wanted)
         if isinstance(wanted.filter, TagFilter) and wanted.filter.doubtful:
-            self._warnings.look(wanted.filter, group.name, topic.name, wanted.peer)
+            self._warnings.check(wanted.filter, group.name, topic.name, wanted.peer)
         known = auto_renew and self._clients.own(wanted.client_id, wanted.peer) is not None
         return Poll(
             group,

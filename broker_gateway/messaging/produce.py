@@ -1,6 +1,6 @@
 """Producing: batches of messages become records of the commit log.
 
-All messages of a batch go to one queue of their topic, in order. What the calls of one turn of the event loop bring is
+All messages of a batch go to one queue of their topic, in order. What the calls of one tick of the event loop bring is
 appended in one go. With SYNC_FLUSH the outcomes wait for the group commit.
 """
 
@@ -17,14 +17,14 @@ from functools import partial
 import structlog
 
 from broker_gateway.config.gateway import GatewayConfig
-from broker_gateway.messaging.admission import Lane
+from broker_gateway.messaging.admission import Bulkhead
 from broker_gateway.messaging.checks import shown
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.outcome import OK, Outcome, Reason, ServiceError, outcome_of
 from broker_gateway.messaging.resources import Resources
 from broker_gateway.metadata.catalog import WRITE, Topic
 from broker_gateway.runtime.clock import monotonic_s
-from broker_gateway.runtime.turn import Stage
+from broker_gateway.runtime.tick import Stage
 from store.columns import PendingColumns
 from store.errors import RecordTooLargeError, StoreError, StoreReadOnlyError
 from store.log.record import PendingRecord
@@ -34,9 +34,9 @@ log = structlog.get_logger(__name__)
 _BUSY_S = 0.05
 """How long sends are refused after an append that hung: those that queued meanwhile have been read by then."""
 _TURN_BYTES = 8 << 20
-"""Of bodies; a turn that brings more is appended in several goes."""
+"""Of bodies; a tick that brings more is appended in several goes."""
 _TURN_S = 0.02
-"""A turn that reads for longer is appended in several goes too: what was read first must not wait for all of it."""
+"""A tick that reads for longer is appended in several goes too: what was read first must not wait for all of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,18 +61,18 @@ class PendingBatch(ABC):
 class Producer:
     """Appends messages of producers."""
 
-    def __init__(self, config: GatewayConfig, core: Core, resources: Resources, lane: Lane) -> None:
+    def __init__(self, config: GatewayConfig, core: Core, resources: Resources, bulkhead: Bulkhead) -> None:
         self._store = core.store
         self.topic = resources.topic
         """The topic of a name; created if it may be."""
-        self._ends = core.turn
+        self._ends = core.tick
         self._metrics = core.metrics
         self._minutes = core.minutes
         self._sync = config.store.flush_disk_type is FlushMode.SYNC_FLUSH
-        self.lane = lane
+        self.bulkhead = bulkhead
         """What sends count in."""
         self._next_queue = itertools.count()
-        self._turn: list[PendingBatch] = []
+        self._tick: list[PendingBatch] = []
         self._turn_bytes = 0
         self._busy = False
         self.configure(config)
@@ -95,8 +95,8 @@ class Producer:
 
     def check(self, peer: str, now_ms: int) -> None:
         """Raises ServiceError when no message of `peer` (`host:port`) is taken now."""
-        if self.lane.under_way >= self.lane.free:
-            self.lane.check_room(peer)
+        if self.bulkhead.under_way >= self.bulkhead.free:
+            self.bulkhead.check_room(peer)
         if self._forbidden is not None:
             raise ServiceError(Reason.FORBIDDEN, self._forbidden)
         if self._busy:
@@ -126,25 +126,25 @@ class Producer:
         self._minutes.count(topic, "", messages, 0, None, failed=True)
 
     def produce(self, batch: PendingBatch) -> None:
-        """Has a batch appended with what else comes in this turn of the event loop."""
+        """Has a batch appended with what else comes in this tick of the event loop."""
         batch.read_at = monotonic_s()
-        if not self._turn:
-            self._ends.add(Stage.APPEND, partial(self._end_turn, self._turn))
-        self._turn.append(batch)
+        if not self._tick:
+            self._ends.add(Stage.APPEND, partial(self._end_turn, self._tick))
+        self._tick.append(batch)
         self._turn_bytes += batch.size
-        if self._turn_bytes > _TURN_BYTES or batch.read_at - self._turn[0].read_at > _TURN_S:
-            self._end_turn(self._turn)
+        if self._turn_bytes > _TURN_BYTES or batch.read_at - self._tick[0].read_at > _TURN_S:
+            self._end_turn(self._tick)
 
-    def _end_turn(self, turn: list[PendingBatch]) -> None:
-        """Appends what the calls of a turn brought and finishes them."""
-        if turn is not self._turn or not turn:
+    def _end_turn(self, tick: list[PendingBatch]) -> None:
+        """Appends what the calls of a tick brought and finishes them."""
+        if tick is not self._tick or not tick:
             return  # it grew so large that it was ended already
-        self._turn, self._turn_bytes = [], 0
-        began = turn[0].read_at  # the others were read later
-        late = self.lane.late(began)
+        self._tick, self._turn_bytes = [], 0
+        began = tick[0].read_at  # the others were read later
+        late = self.bulkhead.late(began)
         if late is not None:
-            turn = self._in_time(turn, late)
-        stored = self._append(turn) if len(turn) == 1 else self._append_kinds(turn)
+            tick = self._in_time(tick, late)
+        stored = self._append(tick) if len(tick) == 1 else self._append_kinds(tick)
         if not stored:
             return
         if self._sync:
@@ -152,25 +152,25 @@ class Producer:
         else:
             self._finish(stored, OK, monotonic_s() - began)
 
-    def _append_kinds(self, turn: list[PendingBatch]) -> list[PendingBatch]:
+    def _append_kinds(self, tick: list[PendingBatch]) -> list[PendingBatch]:
         """`_append` for batches of any kind."""
         stored = []
         for kind in (PendingColumns, list):
-            batches = [batch for batch in turn if type(batch.records) is kind]
+            batches = [batch for batch in tick if type(batch.records) is kind]
             if batches:
                 stored += self._append(batches)
         return stored
 
-    def _in_time(self, turn: list[PendingBatch], late: ServiceError | None) -> list[PendingBatch]:
+    def _in_time(self, tick: list[PendingBatch], late: ServiceError | None) -> list[PendingBatch]:
         """Those batches that have not waited too long; the others, the first because of `late`, are finished."""
         refused = 0
         while late is not None:
-            batch = turn[refused]
+            batch = tick[refused]
             _end(batch, late.outcome)
             self.failed(batch.topic, len(batch.records))
             refused += 1
-            late = self.lane.late(turn[refused].read_at) if refused < len(turn) else None
-        return turn[refused:]
+            late = self.bulkhead.late(tick[refused].read_at) if refused < len(tick) else None
+        return tick[refused:]
 
     def _append(self, batches: list[PendingBatch]) -> list[PendingBatch]:
         """Those batches whose messages are in the log; the others are finished. All are of one kind.

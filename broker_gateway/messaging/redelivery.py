@@ -1,6 +1,6 @@
 """What becomes of messages whose invisible time is over: renewed, delivered again, or dead letters.
 
-A look does so much of it (`_A_SWEEP`) and goes on in the next turn, so that others are served in between.
+A pass does so much of it (`_A_SWEEP`) and goes on in the next tick, so that others are served in between.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from broker_gateway.messaging.dead_letters import DeadLetterMover
 from broker_gateway.messaging.poll import RENEWED_MS
 from broker_gateway.metadata.catalog import Group
 from broker_gateway.runtime.clock import now_ms
-from broker_gateway.runtime.turn import Stage
+from broker_gateway.runtime.tick import Stage
 
 RENEW_AT_MOST_MS = 3 * 3_600_000
 """No renewal beyond this after the delivery, as in the real proxy."""
 
 
 _A_SWEEP = 512
-"""Messages that a look handles."""
+"""Messages that a pass handles."""
 _A_MOVE = 16
 """A dead letter counts as so many: it is read and appended."""
 _A_WALK = 20_000
-"""Messages in flight that are looked at before others get a turn."""
+"""Messages in flight handled before others get a turn."""
 
 
 class Redelivery:
@@ -40,7 +40,7 @@ class Redelivery:
         self._clients = clients
         self._mover = mover
         self._wakeups = core.wakeups
-        self._turn = core.turn
+        self._tick = core.tick
         self._goes_on = False
 
     def sweep_due(self) -> None:
@@ -55,7 +55,7 @@ class Redelivery:
         due = self._deliveries.next_due_ms()
         if due is not None and due <= now and not self._goes_on:
             self._goes_on = True
-            self._turn.add(Stage.WAKE, self._go_on)
+            self._tick.add(Stage.WAKE, self._go_on)
 
     def _go_on(self) -> None:
         self._goes_on = False
@@ -107,4 +107,4 @@ class Redelivery:
                     if message.status == Status.INVISIBLE:
                         state.postpone(message, now)
         if keys:
-            self._turn.add(Stage.WAKE, partial(self._release, client_id, keys))
+            self._tick.add(Stage.WAKE, partial(self._release, client_id, keys))

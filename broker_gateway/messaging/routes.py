@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from broker_gateway.cluster.peer_routes import Cluster
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.checks import shown
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.messaging.resources import Resources
 from broker_gateway.metadata.catalog import MAX_QUEUES, READ, WRITE, Topic
 from broker_gateway.metadata.peers import Peers
-from broker_gateway.registration.cluster import Cluster
 
 MAX_ROUTE_QUEUES = 32_768
 """Queues of an answer; brokers beyond are left out."""

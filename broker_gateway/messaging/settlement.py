@@ -79,7 +79,7 @@ class Settlement:
             invisible_until_ms=now + invisible_ms,
             delivery_id=new_delivery_id(),
             auto_renew=False,
-            given_back=True,
+            nacked=True,
             status=Status.INVISIBLE,
         )
         self._changes.events(
@@ -93,7 +93,7 @@ class Settlement:
         )
         state.replace(message, changed)
         if invisible_ms == 0:
-            self._deliveries.offers.came_back(state.key)
+            self._deliveries.arrivals.came_back(state.key)
             self._wakeups.due(topic, group)
         return encode_handle(handle_queue(state.key), changed.queue_offset, changed.delivery_id)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 
 from broker_gateway.messaging.broker_properties import without_brokers
-from broker_gateway.runtime.seldom import Seldom
+from broker_gateway.runtime.rate_limited_log import RateLimitedLog
 from store.errors import OffsetOutOfRangeError, RecordError
 from store.log.record import RecordView, decode_properties, offset_msg_id
 from store.message_store import MessageStore
@@ -33,10 +33,10 @@ class MessageReader:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._unread = Seldom("messages")
+        self._unread = RateLimitedLog("messages")
 
     def read(self, physical: int, size: int) -> StoredMessage | None:
-        """The message at a physical offset; None when there is none to be read, which is logged seldom."""
+        """The message at a physical offset; None when there is none to be read, which is logged rate_limited_log."""
         if not size:
             return None
         try:

@@ -2,7 +2,7 @@
 the original's pop does, after the retry topics that a real broker left for the group.
 
 Of each queue: plan, read, have the journal note it, commit (`delivery/queue_delivery.py`). A queue that fails has
-changed nothing, and others are served. A look ends after so much work (`_LOOK`), wherever it is; the next one goes on.
+changed nothing, and others are served. A search ends after so much work (`_SEARCH`), wherever it is; the next one goes on.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ log = structlog.get_logger(__name__)
 Array = NDArray[Any]
 
 _SCAN_ENTRIES = 4096
-_LOOK = 8 * _SCAN_ENTRIES
-"""Queue entries that a look goes through. What else it does counts as so many entries:"""
+_SEARCH = 8 * _SCAN_ENTRIES
+"""Queue entries that a search goes through. What else it does counts as so many entries:"""
 _A_QUEUE = 512
 _A_SKIP = 64
 _BYTES_AN_ENTRY = 128
@@ -63,20 +63,20 @@ class Taker:
         self._messages = messages
         self.max_in_flight = 0
         """Of a group on a queue."""
-        self._turn = itertools.count()
+        self._tick = itertools.count()
         self._retry_queues: RetryQueues | None = None
         self._failing: set[QueueKey] = set()
 
     def take(self, poll: Poll) -> bool:
-        """A look for up to a batch of messages; whether there are any. Without, `poll.left` says whether it goes on.
+        """A search for up to a batch of messages; whether there are any. Without, `poll.left` says whether it goes on.
 
         Raises what a queue failed with when no queue had anything, ServiceError when the group may not begin on so many.
         """
         began = time.perf_counter()
         try:
-            self._look(poll)
+            self._search(poll)
         finally:
-            self._metrics.looked(time.perf_counter() - began)
+            self._metrics.searched(time.perf_counter() - began)
         if poll.messages:
             poll.left.clear()
             return True
@@ -85,19 +85,23 @@ class Taker:
         return False
 
     def missed(self, poll: Poll) -> bool:
-        """Whether something was offered since the look began that ended with nothing."""
-        return poll.seen != self._offers(poll, self._retries(poll))
+        """Whether something was offered since the search began that ended with nothing."""
+        return poll.seen != self._arrivals(poll, self._retries(poll))
 
-    def _offers(self, poll: Poll, retries: Sequence[QueueKey]) -> int:
-        offers, topic = self._deliveries.offers.last, poll.topic.name
-        return offers(topic) + sum(map(offers, {key.topic for key in retries})) if retries else offers(topic)
+    def _arrivals(self, poll: Poll, retries: Sequence[QueueKey]) -> int:
+        arrivals, topic = self._deliveries.arrivals.last, poll.topic.name
+        return (
+            arrivals(topic) + sum(map(arrivals, {key.topic for key in retries}))
+            if retries
+            else arrivals(topic)
+        )
 
     def _retries(self, poll: Poll) -> Sequence[QueueKey]:
         if self._retry_queues is None:  # the journal is replayed by now
             self._retry_queues = RetryQueues(self._store.index.queues())
         return self._retry_queues.of(poll.group.name, poll.topic.name)
 
-    def _look(self, poll: Poll) -> None:
+    def _search(self, poll: Poll) -> None:
         now = now_ms()
         due = self._deliveries.next_due_ms()
         if due is not None and due <= now:
@@ -106,13 +110,13 @@ class Taker:
             poll.failed = None
             poll.left = self._queues(poll)
             poll.delivery_id = new_delivery_id()
-        look = _Look(poll, now)
-        while poll.left and look.work > 0 and not poll.full:
+        search = _Search(poll, now)
+        while poll.left and search.work > 0 and not poll.full:
             each = poll.left[-1]
             key = each if isinstance(each, QueueKey) else QueueKey(poll.group.name, poll.topic.name, each)
             done = True
             try:
-                done = self._take_from(look, key)
+                done = self._take_from(search, key)
                 self._failing.discard(key)
             except Exception as error:
                 if key not in self._failing and not isinstance(error, StoreDamagedError):  # the store told it
@@ -131,92 +135,94 @@ class Taker:
             more = queues - self._deliveries.queues_of(poll.group.name, poll.topic.name)
             if more > 0:
                 resources.check_queues(poll.group, more)
-        offered = self._deliveries.offers.to(poll.group.name, poll.topic.name, queues)
+        offered = self._deliveries.arrivals.to(poll.group.name, poll.topic.name, queues)
         found: list[int | QueueKey] = [queue_id for queue_id in offered if queue_id < queues]
         if len(found) > 1:
-            first = next(self._turn) % len(found)
+            first = next(self._tick) % len(found)
             found = found[first:] + found[:first]
         retries = self._retries(poll)
         if retries:
             found += [key for key in retries if key.queue_id in self._offered(key)]
-        poll.seen = self._offers(poll, retries)
+        poll.seen = self._arrivals(poll, retries)
         return found
 
     def _offered(self, key: QueueKey) -> set[int]:
         """The ids of the queues of a retry topic where the group may find something."""
         assert self._retry_queues is not None
-        return self._deliveries.offers.to(key.group, key.topic, self._retry_queues.count(key.topic))
+        return self._deliveries.arrivals.to(key.group, key.topic, self._retry_queues.count(key.topic))
 
-    def _take_from(self, look: _Look, key: QueueKey) -> bool:
-        """Takes what the rest of the batch holds from one queue; False when the look ends before the queue does."""
-        poll, now, index = look.poll, look.now, self._store.index
+    def _take_from(self, search: _Search, key: QueueKey) -> bool:
+        """Takes what the rest of the batch holds from one queue; False when the search ends before the queue does."""
+        poll, now, index = search.poll, search.now, self._store.index
         state = self._deliveries.queue(key)
         floor = index.min_offset(key.topic, key.queue_id)
         plan = state.plan(now, poll.batch_size - len(poll.messages), self.max_in_flight, floor, poll.filter)
-        look.begin(key)
+        search.begin(key)
         if plan.again:
-            self._read_again(look, plan)
-        done = self._read_new(look, plan)
+            self._read_again(search, plan)
+        done = self._read_new(search, plan)
         if plan.delivered or plan.skipped or plan.moved or state.journaled_committed < 0:
             self._note(poll, state, plan, now)
             state.commit(plan)
             if plan.delivered:
-                poll.messages += look.messages
-                poll.body_bytes += look.body_bytes
+                poll.messages += search.messages
+                poll.body_bytes += search.body_bytes
                 poll.taken += [(state, message) for message in plan.delivered]
         if done and state.position >= index.max_offset(key.topic, key.queue_id) and state.quiet(now):
-            self._deliveries.offers.nothing_left(key)
+            self._deliveries.arrivals.nothing_left(key)
         return done
 
-    def _read_again(self, look: _Look, plan: Plan) -> None:
+    def _read_again(self, search: _Search, plan: Plan) -> None:
         """Reads what may be delivered again."""
-        _, topic, queue_id = look.key
+        _, topic, queue_id = search.key
         for message in plan.again:
-            if look.body_bytes >= look.most_bytes:
+            if search.body_bytes >= search.most_bytes:
                 return
             offset = message.queue_offset
             physical, sizes, codes = self._store.index.entries(topic, queue_id, offset, 1)
             stored = self._messages.read(int(physical[0]), int(sizes[0])) if len(physical) else None
             if stored is None:
                 plan.skipped.append(message)
-            elif message.status == Status.READY or look.poll.filter.wants(stored.properties):
+            elif message.status == Status.READY or search.poll.filter.wants(stored.properties):
                 code = int(codes[0])  # the message has none after a restart
-                made = look.deliver(stored, offset, message.attempt + 1, code)
+                made = search.deliver(stored, offset, message.attempt + 1, code)
                 plan.redeliver(message, made)
 
-    def _read_new(self, look: _Look, plan: Plan) -> bool:
-        """Reads new messages; False when the look ends before the queue does."""
-        _, topic, queue_id = look.key
-        wanted = EVERYTHING if look.retry else look.poll.filter
-        room = look.room(plan)
-        usual = not look.retry and (wanted.everything or wanted.by_tag is not None)
+    def _read_new(self, search: _Search, plan: Plan) -> bool:
+        """Reads new messages; False when the search ends before the queue does."""
+        _, topic, queue_id = search.key
+        wanted = EVERYTHING if search.retry else search.poll.filter
+        room = search.room(plan)
+        usual = not search.retry and (wanted.everything or wanted.by_tag is not None)
         while room > 0:
-            if look.work <= 0:
+            if search.work <= 0:
                 return False
             start = plan.cursor
             count = room if wanted.everything else _SCAN_ENTRIES
             places, sizes, codes = self._store.index.entries(topic, queue_id, start, count)
             found = len(places)
-            look.work -= found
+            search.work -= found
             offsets = np.arange(start, start + found)
             if not wanted.everything:
                 some = np.flatnonzero(wanted.mask(codes) | (sizes == 0))
                 offsets, places, sizes, codes = offsets[some], places[some], sizes[some], codes[some]
             at = 0
             while at < len(offsets):
-                if look.work <= 0:
+                if search.work <= 0:
                     return False
                 part, before = slice(at, at + room), len(plan.delivered)
                 read = 0
                 if usual:
-                    read = self._read_usual(look, plan, offsets[part], places[part], sizes[part], codes[part])
+                    read = self._read_usual(
+                        search, plan, offsets[part], places[part], sizes[part], codes[part]
+                    )
                 if not read:
                     usual, read = False, 1
-                    self._read_one(look, plan, *(int(each[at]) for each in (offsets, places, sizes, codes)))
+                    self._read_one(search, plan, *(int(each[at]) for each in (offsets, places, sizes, codes)))
                 at += read
                 delivered = len(plan.delivered) - before
                 room -= delivered
-                if room == 0 or look.body_bytes >= look.most_bytes:
+                if room == 0 or search.body_bytes >= search.most_bytes:
                     return True
                 if not usual and not delivered and len(plan.skipped) >= _SKIPS_A_PLAN:
                     return False
@@ -226,22 +232,22 @@ class Taker:
         return True
 
     def _read_usual(
-        self, look: _Look, plan: Plan, offsets: Array, places: Array, sizes: Array, codes: Array
+        self, search: _Search, plan: Plan, offsets: Array, places: Array, sizes: Array, codes: Array
     ) -> int:
         """Reads new messages that the shortcut takes, up to one that it does not; how many were read.
 
         One that the filter passes over counts too. All arrays are of one length, of entries of the queue.
         """
-        write = look.poll.writer.usual
+        write = search.poll.writer.usual
         if write is None or not len(places):
             return 0
-        poll, first = look.poll, int(places[0])
+        poll, first = search.poll, int(places[0])
         try:
             data = self._store.read(first, int(places[-1] + sizes[-1]) - first)
         except OffsetOutOfRangeError:  # not all in one segment
             return 0
-        room = look.most_bytes - look.body_bytes
-        handle = look.handle_queue, poll.delivery_id
+        room = search.most_bytes - search.body_bytes
+        handle = search.handle_queue, poll.delivery_id
         made = write(
             data,
             places - first,
@@ -258,33 +264,35 @@ class Taker:
             made, offsets.tolist(), codes.tolist(), sizes.tolist(), strict=False
         ):
             if each is None:
-                look.passed_over(size)
+                search.passed_over(size)
             else:
-                delivered.append(look.add(each.written, each.body_length, each.message_id, offset, 1, code))
+                delivered.append(search.add(each.written, each.body_length, each.message_id, offset, 1, code))
         if made:
             plan.cursor = int(offsets[len(made) - 1]) + 1
         return len(made)
 
-    def _read_one(self, look: _Look, plan: Plan, offset: int, physical: int, size: int, code: int) -> None:
+    def _read_one(
+        self, search: _Search, plan: Plan, offset: int, physical: int, size: int, code: int
+    ) -> None:
         """Reads a new message, which is delivered, skipped, or passed over by the filter."""
         plan.cursor = offset + 1
-        poll, attempt = look.poll, 1
+        poll, attempt = search.poll, 1
         stored = self._messages.read(physical, size)
         if stored is None:
-            look.work -= _A_SKIP
-            plan.skipped.append(InFlight(offset, 1, look.now, poll.delivery_id, "", poll.client_id))
+            search.work -= _A_SKIP
+            plan.skipped.append(InFlight(offset, 1, search.now, poll.delivery_id, "", poll.client_id))
             return
-        if look.retry:  # that a real broker made
+        if search.retry:  # that a real broker made
             attempt += self._store.record(physical, size).reconsume_times
         if attempt == 1 and not poll.filter.wants(stored.properties):
-            look.passed_over(size)
+            search.passed_over(size)
             return
-        plan.delivered.append(look.deliver(stored, offset, attempt, code))
+        plan.delivered.append(search.deliver(stored, offset, attempt, code))
 
     def _note(self, poll: Poll, state: QueueDelivery, plan: Plan, now: int) -> None:
         """Has the journal note what the plan does, in one record. Raises StoreError, OSError."""
         changes = self._changes
-        expired = [each for each in plan.replaced if not each.given_back] if plan.replaced else []
+        expired = [each for each in plan.replaced if not each.nacked] if plan.replaced else []
         try:  # noqa: SIM105 - a context manager would cost as much as all of this
             changes.make_room(len(expired) + len(plan.skipped) + len(plan.delivered) + 1)
         except StoreReadOnlyError:  # what is there can still be had: a start delivers it again
@@ -307,8 +315,8 @@ class Taker:
             changes.moved(state)
 
 
-class _Look:
-    """A look of a poll: how much more it may do, and what it found in the queue `begin` named."""
+class _Search:
+    """A search of a poll: how much more it may do, and what it found in the queue `begin` named."""
 
     __slots__ = (
         "body_bytes",
@@ -328,7 +336,7 @@ class _Look:
     def __init__(self, poll: Poll, now: int) -> None:
         self.poll = poll
         self.now = now
-        self.work = _LOOK
+        self.work = _SEARCH
         self.messages: list[bytes] = []
         self.body_bytes = 0
         self.most_bytes = RECEIVE_BYTES

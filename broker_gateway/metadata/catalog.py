@@ -89,7 +89,7 @@ class Catalog:
         self._topic_changed: list[Callable[[Topic], None]] = []
         self._topic_deleted: list[Callable[[Topic], None]] = []
         self._group_changed: list[Callable[[Group], None]] = []
-        self._taken_back: list[Callable[[str, Group | None], None]] = []
+        self._rolled_back: list[Callable[[str, Group | None], None]] = []
 
     def listen(
         self,
@@ -97,17 +97,17 @@ class Catalog:
         topic_changed: Callable[[Topic], None] | None = None,
         topic_deleted: Callable[[Topic], None] | None = None,
         group_changed: Callable[[Group], None] | None = None,
-        taken_back: Callable[[str, Group | None], None] | None = None,
+        rolled_back: Callable[[str, Group | None], None] | None = None,
     ) -> None:
         """Has a part told of changes from now on, each behind those that listen already.
 
         The catalog calls `topic_deleted` before it removes a topic; a listener that raises there keeps the topic. It calls
-        `taken_back` when a change could not be journaled: with the topic, or with a group's retry topic and the group.
+        `rolled_back` when a change could not be journaled: with the topic, or with a group's retry topic and the group.
         """
         self._topic_changed += [topic_changed] if topic_changed is not None else []
         self._topic_deleted += [topic_deleted] if topic_deleted is not None else []
         self._group_changed += [group_changed] if group_changed is not None else []
-        self._taken_back += [taken_back] if taken_back is not None else []
+        self._rolled_back += [rolled_back] if rolled_back is not None else []
 
     def topic(self, name: str) -> Topic | None:
         return self._topics.get(name)
@@ -199,20 +199,20 @@ class Catalog:
             self._set_group(None, name)
         return group
 
-    def take_back_topic(self, before: Topic | None, name: str) -> None:
+    def roll_back_topic(self, before: Topic | None, name: str) -> None:
         """Sets a topic (None: removes it) as it was before a change that could not be journaled."""
         self.restore_topic(before, name)
         self.count_topics_version()
-        self._tell_taken_back(name, None)
+        self._tell_rolled_back(name, None)
 
-    def take_back_group(self, before: Group | None, name: str) -> None:
+    def roll_back_group(self, before: Group | None, name: str) -> None:
         """Sets a group (None: removes it) as it was before a change that could not be journaled."""
         self.restore_group(before, name)
         self.count_topics_version()
-        self._tell_taken_back(RETRY_PREFIX + name, before)
+        self._tell_rolled_back(RETRY_PREFIX + name, before)
 
-    def _tell_taken_back(self, topic: str, group: Group | None) -> None:
-        for listener in self._taken_back:
+    def _tell_rolled_back(self, topic: str, group: Group | None) -> None:
+        for listener in self._rolled_back:
             listener(topic, group)
 
     def restore_topic(self, topic: Topic | None, name: str) -> None:

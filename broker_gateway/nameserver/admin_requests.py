@@ -10,12 +10,12 @@ import structlog
 from broker_gateway.config.options import parse_properties
 from broker_gateway.nameserver.config import NameServerConfig
 from broker_gateway.nameserver.state import State
-from broker_gateway.remoting.codes import RequestCode, ResponseCode
-from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.connection import Connection, Processors
-from broker_gateway.remoting.errors import RequestError
-from broker_gateway.remoting.fields import Fields
+from broker_gateway.protocol.codes import RequestCode, ResponseCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.protocol.errors import RequestError
+from broker_gateway.protocol.fields import Fields
 from broker_gateway.runtime.errors import OptionError
+from broker_gateway.transport.remoting.connection import Connection, Processors
 
 log = structlog.get_logger(__name__)
 

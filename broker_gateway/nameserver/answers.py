@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from broker_gateway.nameserver.route_table import RouteTable
-from broker_gateway.remoting.errors import RequestError
-from broker_gateway.remoting.frame import MAX_FRAME
+from broker_gateway.protocol.errors import RequestError
+from broker_gateway.protocol.frame import MAX_FRAME
 
 _FREE_NS = 5_000_000
 _SHARE = 10

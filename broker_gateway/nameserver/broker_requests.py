@@ -14,16 +14,16 @@ from broker_gateway.nameserver.claims import Claim, Peer, check_claim
 from broker_gateway.nameserver.kv_config import ORDER_TOPIC_CONFIG
 from broker_gateway.nameserver.route_queries import broker_member_group
 from broker_gateway.nameserver.state import State
-from broker_gateway.remoting.address import parse_address
-from broker_gateway.remoting.body.registration import RegisterBrokerBody
-from broker_gateway.remoting.body.route import TopicRouteData
-from broker_gateway.remoting.body.topic_config import DataVersion
-from broker_gateway.remoting.codes import RequestCode
-from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.connection import Answer, Connection, Processors
-from broker_gateway.remoting.errors import ConnectError, RequestError
-from broker_gateway.remoting.fields import Fields
-from broker_gateway.remoting.trusted_hosts import trusted_hosts
+from broker_gateway.protocol.body.registration import RegisterBrokerBody
+from broker_gateway.protocol.body.route import TopicRouteData
+from broker_gateway.protocol.body.topic_config import DataVersion
+from broker_gateway.protocol.codes import RequestCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.protocol.errors import ConnectError, RequestError
+from broker_gateway.protocol.fields import Fields
+from broker_gateway.transport.remoting.address import parse_address
+from broker_gateway.transport.remoting.connection import Answer, Connection, Processors
+from broker_gateway.transport.remoting.trusted_hosts import trusted_hosts
 
 ZONE_NAME = "__ZONE_NAME"
 _LARGE_BODY = 32 << 10

@@ -9,7 +9,7 @@
 
 Trusted are this machine and the hosts in `lakeBrokerAddresses`. A registration is *tied* to its address when it came from
 there or from a trusted host, or when the address is listed: only such addresses are connected to by us. What a host that
-is not trusted may hold is bounded beside that of others (`holdings`).
+is not trusted may hold is bounded beside that of others (`quotas`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from broker_gateway.nameserver.brokers import Broker, BrokerKey, LiveBroker
-from broker_gateway.remoting.address import is_loopback, parse_address
-from broker_gateway.remoting.body.route import MASTER_ID
-from broker_gateway.remoting.errors import RequestError
-from broker_gateway.remoting.trusted_hosts import TrustedHosts, same_host, trusted_hosts
+from broker_gateway.protocol.body.route import MASTER_ID
+from broker_gateway.protocol.errors import RequestError
+from broker_gateway.transport.remoting.address import is_loopback, parse_address
+from broker_gateway.transport.remoting.trusted_hosts import TrustedHosts, same_host, trusted_hosts
 
 
 @dataclass(frozen=True, slots=True)

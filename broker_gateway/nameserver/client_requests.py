@@ -11,11 +11,11 @@ from broker_gateway.nameserver.broker_requests import ZONE_NAME
 from broker_gateway.nameserver.kv_config import ORDER_TOPIC_CONFIG
 from broker_gateway.nameserver.route_table import RouteTable
 from broker_gateway.nameserver.state import State
-from broker_gateway.remoting.codes import RequestCode, ResponseCode, Version
-from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.connection import Connection, Processor, Processors
-from broker_gateway.remoting.errors import RequestError
-from broker_gateway.remoting.fields import Fields
+from broker_gateway.protocol.codes import RequestCode, ResponseCode, Version
+from broker_gateway.protocol.command import Command
+from broker_gateway.protocol.errors import RequestError
+from broker_gateway.protocol.fields import Fields
+from broker_gateway.transport.remoting.connection import Connection, Processor, Processors
 
 _FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 

@@ -23,7 +23,7 @@ from broker_gateway.config.options import (
     unknown_variables,
     validated,
 )
-from broker_gateway.remoting.trusted_hosts import HostList
+from broker_gateway.transport.remoting.trusted_hosts import HostList
 
 
 def _not_built(value: bool) -> bool:

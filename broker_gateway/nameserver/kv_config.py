@@ -5,10 +5,10 @@ Its file is the original's `kvConfig.json`: `{"configTable":{NAMESPACE:{KEY:VALU
 
 from __future__ import annotations
 
-from broker_gateway.remoting import java_json
-from broker_gateway.remoting.body.tables import KVTable
-from broker_gateway.remoting.errors import RequestError
-from broker_gateway.remoting.java_json import JsonObject
+from broker_gateway.protocol import java_json
+from broker_gateway.protocol.body.tables import KVTable
+from broker_gateway.protocol.errors import RequestError
+from broker_gateway.protocol.java_json import JsonObject
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 MAX_CHARACTERS = 8 << 20

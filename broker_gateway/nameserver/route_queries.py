@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker_gateway.nameserver.route_table import RouteTable
-from broker_gateway.remoting.body.route import (
+from broker_gateway.protocol.body.route import (
     MASTER_ID,
     BrokerData,
     BrokerMemberGroup,
@@ -13,8 +13,8 @@ from broker_gateway.remoting.body.route import (
     QueueData,
     TopicRouteData,
 )
-from broker_gateway.remoting.body.tables import TopicList
-from broker_gateway.remoting.body.topic_config import PERM_WRITE
+from broker_gateway.protocol.body.tables import TopicList
+from broker_gateway.protocol.body.topic_config import PERM_WRITE
 
 SYNC_BROKER_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 UNIT_FLAG = 1

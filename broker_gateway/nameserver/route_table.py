@@ -11,7 +11,7 @@
 
 `version` changes with whatever lists of topics and clusters tell. No request looks through a whole table: what a
 broker holds is kept by its name, its address and its connection as well. A topic is on a broker when it is among those of the
-broker's name: `topics` and `mappings` have more of brokers that went, until `leavings` are cleared.
+broker's name: `topics` and `mappings` have more of brokers that went, until `topic_cleanup` are cleared.
 
 A broker goes when it says so, when its connection closes, or when it is silent for longer than it asked for (120 s).
 Topics follow the master, or the slave with the least id where there is none; with acting masters the topics of such a
@@ -35,11 +35,11 @@ from broker_gateway.nameserver.brokers import (
     Registration,
 )
 from broker_gateway.nameserver.claims import OWN_MACHINE, Claim, Peer, check_claim
-from broker_gateway.nameserver.holdings import Held, Holder, Limits
-from broker_gateway.nameserver.leavings import Leavings
-from broker_gateway.remoting.body.route import MASTER_ID, QueueData
-from broker_gateway.remoting.body.topic_config import PERM_READ, PERM_WRITE, DataVersion
-from broker_gateway.remoting.errors import RequestError
+from broker_gateway.nameserver.quotas import Held, Holder, Limits
+from broker_gateway.nameserver.topic_cleanup import TopicCleanup
+from broker_gateway.protocol.body.route import MASTER_ID, QueueData
+from broker_gateway.protocol.body.topic_config import PERM_READ, PERM_WRITE, DataVersion
+from broker_gateway.protocol.errors import RequestError
 from broker_gateway.runtime.peer_log import PeerLog
 
 log = structlog.get_logger(__name__)
@@ -56,7 +56,7 @@ _A_NAME = 10
 
 class RouteTable:
     """`clock` gives ms; only differences count. What registering hosts hold is bounded by `limits`; `later` is told when
-    there are `leavings` to clear."""
+    there are `topic_cleanup` to clear."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class RouteTable:
         self._names: dict[BrokerKey, set[str]] = {}
         self._by_name: dict[str, dict[str, None]] = {}
         self.held = Held(limits or Limits())
-        self.leavings = Leavings(self._clear, later)
+        self.topic_cleanup = TopicCleanup(self._clear, later)
         self._log = PeerLog()
 
     # registration
@@ -463,7 +463,7 @@ class RouteTable:
         return self._without_leavings(topic, self.mappings.get(topic, {})) or None
 
     def _without_leavings(self, topic: str, by_name: Mapping[str, _T]) -> Mapping[str, _T]:
-        if not self.leavings:
+        if not self.topic_cleanup:
             return by_name
         return {name: each for name, each in by_name.items() if self._has(name, topic)}
 
@@ -473,9 +473,9 @@ class RouteTable:
     def _put(self, topic: str, queue_data: QueueData) -> None:
         topics = self._by_name.setdefault(queue_data.broker_name, {})
         if topic not in topics:
-            if self.leavings:
+            if self.topic_cleanup:
                 self._forget(topic, queue_data.broker_name)
-                self.leavings.clear(1)  # who brings topics faster than they are cleared clears as many
+                self.topic_cleanup.clear(1)  # who brings topics faster than they are cleared clears as many
             topics[topic] = None
         queues = self.topics.setdefault(topic, {})
         before = queues.get(queue_data.broker_name)
@@ -502,7 +502,7 @@ class RouteTable:
         self.version += 1
         self.held.queue_datas.put(name, 0)
         self.held.mapped_queues.put(name, 0)
-        self.leavings.add(name, self._by_name.pop(name, {}))
+        self.topic_cleanup.add(name, self._by_name.pop(name, {}))
 
     def _clear(self, topic: str, broker_name: str) -> None:
         """Of a broker that went; one of its name may have come since."""

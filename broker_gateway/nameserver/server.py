@@ -19,15 +19,15 @@ from broker_gateway.nameserver.brokers import BrokerKey, MinBrokerIdChange
 from broker_gateway.nameserver.client_requests import ClientRequests
 from broker_gateway.nameserver.config import NameServerConfig
 from broker_gateway.nameserver.state import State
-from broker_gateway.remoting.client import RemotingClient
-from broker_gateway.remoting.codes import RequestCode
-from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
-from broker_gateway.remoting.errors import RemotingError
-from broker_gateway.remoting.server import SPARE, RemotingServer
+from broker_gateway.protocol.codes import RequestCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.protocol.errors import RemotingError
+from broker_gateway.runtime.connection_slots import ConnectionSlots
 from broker_gateway.runtime.peer_log import PeerLog
-from broker_gateway.runtime.places import Places
 from broker_gateway.runtime.ports import Wanted
+from broker_gateway.transport.remoting.client import RemotingClient
+from broker_gateway.transport.remoting.connection import Connection, ConnectionOptions, Processors
+from broker_gateway.transport.remoting.server import SPARE, RemotingServer
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +46,7 @@ class NameServer:
     def __init__(
         self,
         config: NameServerConfig,
-        places: Places | None = None,
+        places: ConnectionSlots | None = None,
         wanted: Wanted | None = None,
         policy: Policy | None = None,
     ) -> None:
@@ -68,7 +68,8 @@ class NameServer:
             ConnectionOptions(idle_s=idle_s),
             on_close=self._connection_closed,
             max_connections=most,
-            places=places or Places(lambda: most + SPARE, config.lake.lake_max_connections_per_address),
+            places=places
+            or ConnectionSlots(lambda: most + SPARE, config.lake.lake_max_connections_per_address),
         )
         self._client = RemotingClient(one_way_limit=config.server.server_oneway_semaphore_value)
         self._peer_log = PeerLog()
@@ -106,7 +107,7 @@ class NameServer:
             options.shutdown_wait_time_seconds if options.enable_shutdown_gracefully else 1.0
         )
         self._broker_requests.close()
-        self._state.departures.stop()
+        self._state.lost_brokers.stop()
         for task in list(self._notifications):
             task.cancel()
         await self._client.close()
@@ -132,7 +133,7 @@ class NameServer:
 
     def _unregister_silent(self) -> None:
         for key, connection in self._state.routes.expired():
-            self._state.departures.silent(key, partial(self._end_silent, key, connection))
+            self._state.lost_brokers.silent(key, partial(self._end_silent, key, connection))
 
     def _end_silent(self, key: BrokerKey, connection: Hashable) -> None:
         cluster, address = key
@@ -147,7 +148,7 @@ class NameServer:
             connection.close("its broker is silent", at_once=True)
 
     def _connection_closed(self, connection: Connection) -> None:
-        self._state.departures.connection_closed(connection)
+        self._state.lost_brokers.connection_closed(connection)
 
     def _notify(self, change: MinBrokerIdChange) -> None:
         told = {

@@ -11,7 +11,7 @@ import uvloop
 
 from broker_gateway.nameserver.config import NameServerConfig
 from broker_gateway.nameserver.server import NameServer
-from broker_gateway.runtime.later import tell_now
+from broker_gateway.runtime.delayed_report import tell_now
 from broker_gateway.runtime.logs import configure_logs, say
 from broker_gateway.runtime.stop_signals import stop_at_signals
 

@@ -10,13 +10,13 @@ import structlog
 
 from broker_gateway.nameserver.brokers import MinBrokerIdChange
 from broker_gateway.nameserver.config import NameServerConfig
-from broker_gateway.nameserver.departures import Departures
 from broker_gateway.nameserver.kv_config import KVConfig
+from broker_gateway.nameserver.lost_brokers import LostBrokers
 from broker_gateway.nameserver.route_table import RouteTable
-from broker_gateway.remoting.errors import BodyError, RequestError
+from broker_gateway.protocol.errors import BodyError, RequestError
 from broker_gateway.runtime.errors import HostError
 from broker_gateway.runtime.files import write_whole
-from broker_gateway.runtime.to_its_end import to_its_end
+from broker_gateway.runtime.shielded import shielded
 
 log = structlog.get_logger(__name__)
 
@@ -33,8 +33,8 @@ class State:
         self.config = config
         self.clock = clock
         self.started_at = clock()
-        self.routes = RouteTable(clock, later=lambda: self.departures.go_on())
-        self.departures = Departures(self.routes, self.notify)
+        self.routes = RouteTable(clock, later=lambda: self.lost_brokers.go_on())
+        self.lost_brokers = LostBrokers(self.routes, self.notify)
         self.kv = load_kv_config(config.namesrv.kv_config_path)
         self._notify = notify
         self._writing = asyncio.Lock()
@@ -47,7 +47,7 @@ class State:
 
     async def change_kv(self, change: Callable[[KVConfig], KVConfig]) -> None:
         """Another KV table: in the file first; done to its end, also when the client goes away. Raises RequestError."""
-        await to_its_end(self._change_kv(change))
+        await shielded(self._change_kv(change))
 
     async def _change_kv(self, change: Callable[[KVConfig], KVConfig]) -> None:
         async with self._writing:
@@ -57,7 +57,7 @@ class State:
 
     async def change_config(self, change: Callable[[NameServerConfig], NameServerConfig]) -> None:
         """Other options: in the file first; done to its end, also when the client goes away. Raises RequestError."""
-        await to_its_end(self._change_config(change))
+        await shielded(self._change_config(change))
 
     async def _change_config(self, change: Callable[[NameServerConfig], NameServerConfig]) -> None:
         async with self._writing:

@@ -35,7 +35,7 @@ class DispatchLag:
         self.hours_left: float | None = None
         """Until sends are refused, if the log grows as since the last look and nothing is deleted; None: no growth."""
 
-    async def look(self) -> None:
+    async def measure(self) -> None:
         """Raises OSError when a disk cannot be looked at."""
         store = self._store
         end, now = store.max_offset, monotonic_s()

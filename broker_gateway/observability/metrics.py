@@ -66,8 +66,8 @@ class Metrics:
     def received_nothing(self) -> None:
         self.receives_empty += 1
 
-    def looked(self, seconds: float) -> None:
-        """A receive looked for messages; waiting for some does not count."""
+    def searched(self, seconds: float) -> None:
+        """A receive searched for messages; waiting for some does not count."""
         if seconds > self.longest_look_s:
             self.longest_look_s = seconds
 

@@ -1,1 +1,1 @@
-"""What everything runs on: turns of the event loop, scheduled tasks, clocks, shares, files, ports, logging."""
+"""What everything runs on: ticks of the event loop, scheduled tasks, clocks, shares, files, ports, logging."""

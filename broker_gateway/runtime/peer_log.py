@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from broker_gateway.runtime.later import Later, kept
+from broker_gateway.runtime.delayed_report import DelayedReport, kept
 from broker_gateway.runtime.shares import network_of
 
 log = structlog.get_logger(__name__)
@@ -47,7 +47,7 @@ class PeerLog:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._since: dict[tuple[str, str], _Since] = {}  # the first began first
-        self._rest = Later(self._tell_rest)
+        self._rest = DelayedReport(self._tell_rest)
 
     def info(self, host: str, event: str, /, lines: int = 1, **details: Any) -> None:
         self._happened("info", host, event, lines, details)

@@ -1,4 +1,4 @@
-"""A reply that is given later in the turn, or when something arrives; without a task of its own."""
+"""A reply that is given later in the tick, or when something arrives; without a task of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-class Lane(Protocol):
+class Bulkhead(Protocol):
     """Where calls are counted while they are under way."""
 
     def enter(self, peer: str) -> str:
@@ -25,19 +25,19 @@ class Lane(Protocol):
 class Reply(Generic[T]):
     """`set` by a service once; `cancel`led by a transport whose peer went away. May be awaited.
 
-    It counts as under way in `lane` until then. What the other side raises when it is told is logged and goes no
+    It counts as under way in `bulkhead` until then. What the other side raises when it is told is logged and goes no
     further: whoever sets one reply has others to set.
     """
 
-    __slots__ = ("_callback", "_entered", "_lane", "_on_cancel", "_value", "done")
+    __slots__ = ("_bulkhead", "_callback", "_entered", "_on_cancel", "_value", "done")
 
     def __init__(
-        self, on_cancel: Callable[[], None] | None = None, lane: Lane | None = None, peer: str = ""
+        self, on_cancel: Callable[[], None] | None = None, bulkhead: Bulkhead | None = None, peer: str = ""
     ) -> None:
         self._callback: Callable[[T], None] | None = None
         self._on_cancel = on_cancel
-        self._lane = lane
-        self._entered = "" if lane is None else lane.enter(peer)
+        self._bulkhead = bulkhead
+        self._entered = "" if bulkhead is None else bulkhead.enter(peer)
         self._value: T | None = None
         self.done = False
         """Whether it was set, or nobody waits for it any more."""
@@ -47,8 +47,8 @@ class Reply(Generic[T]):
         if self.done:
             return
         self.done = True
-        if self._lane is not None:
-            self._lane.leave(self._entered)
+        if self._bulkhead is not None:
+            self._bulkhead.leave(self._entered)
         self._value = value
         callback, self._callback, self._on_cancel = self._callback, None, None  # no cycle stays behind
         if callback is not None:
@@ -69,8 +69,8 @@ class Reply(Generic[T]):
         if self.done:
             return
         self.done = True
-        if self._lane is not None:
-            self._lane.leave(self._entered)
+        if self._bulkhead is not None:
+            self._bulkhead.leave(self._entered)
         on_cancel, self._callback, self._on_cancel = self._on_cancel, None, None
         if on_cancel is not None:
             try:

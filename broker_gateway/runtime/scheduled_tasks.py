@@ -2,11 +2,11 @@
 
 | the original's task | period | here |
 |---|---|---|
-| `BrokerController` persist consumer offset | 5 s | none: offsets are in the journal with the turn that moved them |
+| `BrokerController` persist consumer offset | 5 s | none: offsets are in the journal with the tick that moved them |
 | persist consumer filter, consumer order info | 10 s | none: filters come with each receive; FIFO is not built yet |
 | broker stats record | midnight | `broker-statistics` |
 | protect broker | 3 min | `protect-broker`, with `disableConsumeIfConsumerReadSlowly` |
-| print water mark | 1 s | `water-marks` |
+| print water mark | 1 s | `load-report` |
 | dispatch behind bytes | 60 s | `dispatch-lag`: of the lake, since the broker's own index is written with the append |
 | refresh of the name server list | `updateNameServerAddrPeriod` | `name-servers`, while `namesrvAddr` names any |
 | client housekeeping | 10 s | `housekeeping` |
@@ -34,7 +34,7 @@ REDELIVERY_S = 0.1
 PEERS_S = 0.2
 HOUSEKEEPING_S = 10.0
 PROTECT_BROKER_S = 180.0
-WATER_MARKS_S = 1.0
+LOAD_REPORT_S = 1.0
 DISPATCH_LAG_S = 60.0
 Work = Callable[[], Awaitable[None] | None]
 

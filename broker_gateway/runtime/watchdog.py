@@ -24,7 +24,7 @@ _AGAIN_S = 60.0
 async def watch(limit_s: float = LIMIT_S) -> None:
     """Watches the running loop until it is cancelled."""
     watched = _Watched(threading.get_ident(), limit_s)
-    thread = threading.Thread(target=watched.look, name="watchdog", daemon=True)
+    thread = threading.Thread(target=watched.run, name="watchdog", daemon=True)
     thread.start()
     try:
         while True:
@@ -43,7 +43,7 @@ class _Watched:
         self.moved_at = time.monotonic()
         self.ended = threading.Event()
 
-    def look(self) -> None:
+    def run(self) -> None:
         said_at = float("-inf")
         while not self.ended.wait(_PERIOD_S):
             now = time.monotonic()

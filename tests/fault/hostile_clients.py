@@ -23,11 +23,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from broker_gateway.remoting.body.registration import RegisterBrokerBody
-from broker_gateway.remoting.body.topic_config import DataVersion, TopicConfig
-from broker_gateway.remoting.codes import RequestCode
-from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.frame import encode
+from broker_gateway.protocol.body.registration import RegisterBrokerBody
+from broker_gateway.protocol.body.topic_config import DataVersion, TopicConfig
+from broker_gateway.protocol.codes import RequestCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.protocol.frame import encode
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from tests.fault.hostile_peers import hostile_frames

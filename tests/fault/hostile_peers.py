@@ -11,11 +11,11 @@ import zlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from broker_gateway.remoting.body.registration import RegisterBrokerBody
-from broker_gateway.remoting.body.topic_config import DataVersion, TopicConfig
-from broker_gateway.remoting.codes import RequestCode
-from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.frame import MAX_FRAME, encode
+from broker_gateway.protocol.body.registration import RegisterBrokerBody
+from broker_gateway.protocol.body.topic_config import DataVersion, TopicConfig
+from broker_gateway.protocol.codes import RequestCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.protocol.frame import MAX_FRAME, encode
 
 BODY = RegisterBrokerBody(DataVersion(0, 1, 1), {name: TopicConfig(name) for name in ("orders", "other")})
 IDS = {

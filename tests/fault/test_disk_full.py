@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from broker_gateway.remoting.client import RemotingClient
-from broker_gateway.remoting.codes import RequestCode, ResponseCode
-from broker_gateway.remoting.command import Command
+from broker_gateway.protocol.codes import RequestCode, ResponseCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway, ProcessError

@@ -14,11 +14,11 @@ import pytest
 
 from broker_gateway.api.remoting.administration.connections import MAX_HELD, Heartbeat
 from broker_gateway.metadata.system_groups import SYSTEM_GROUPS
-from broker_gateway.remoting.client import RemotingClient
-from broker_gateway.remoting.codes import RequestCode, ResponseCode
-from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.frame import Decoder, encode
-from broker_gateway.remoting.java_json import JsonObject
+from broker_gateway.protocol.codes import RequestCode, ResponseCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.protocol.frame import Decoder, encode
+from broker_gateway.protocol.java_json import JsonObject
+from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from broker_gateway.remoting.body.registration import RegisterBrokerBody
-from broker_gateway.remoting.body.topic_config import DataVersion, TopicConfig
-from broker_gateway.remoting.client import RemotingClient
-from broker_gateway.remoting.codes import RequestCode, ResponseCode
-from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.frame import encode
+from broker_gateway.protocol.body.registration import RegisterBrokerBody
+from broker_gateway.protocol.body.topic_config import DataVersion, TopicConfig
+from broker_gateway.protocol.codes import RequestCode, ResponseCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.protocol.frame import encode
+from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_testing.gateway import NameServer
 from tests.fault.hostile_peers import (
     BODY,

@@ -80,7 +80,7 @@ class Senders:
     def __init__(self, store: MessageStore, history: History, seed: int) -> None:
         self._store = store
         self._history = history
-        self._turn = threading.Lock()
+        self._tick = threading.Lock()
         self._stopping = False
         self._problems: list[BaseException] = []
         self._threads = [
@@ -115,7 +115,7 @@ class Senders:
             errors.append(error)
             answered.set()
 
-        with self._turn:
+        with self._tick:
             foreseen = self._store.max_offset
             placed = self._store.append(records)
             for record, at in zip(records, placed, strict=True):

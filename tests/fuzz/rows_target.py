@@ -7,7 +7,7 @@ byte and a log.
 
 Checked is what `tests/staged_lake.py` says of any log. Every log is committed to one small lake, which is read as a
 whole by delta-rs and DuckDB from time to time; set TMPDIR to a folder in memory, since it is synced many times, and
-remove it afterwards: libFuzzer ends the process at once. Places and CRCs of records are put right before, unless the
+remove it afterwards: libFuzzer ends the process at once. ConnectionSlots and CRCs of records are put right before, unless the
 options say otherwise: bytes that were changed at random hardly ever have the CRC that lets them through.
 """
 

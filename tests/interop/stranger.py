@@ -7,11 +7,11 @@ import json
 import sys
 import zlib
 
-from broker_gateway.remoting.body.registration import RegisterBrokerBody
-from broker_gateway.remoting.body.topic_config import DataVersion, TopicConfig
-from broker_gateway.remoting.client import RemotingClient
-from broker_gateway.remoting.codes import RequestCode
-from broker_gateway.remoting.command import Command
+from broker_gateway.protocol.body.registration import RegisterBrokerBody
+from broker_gateway.protocol.body.topic_config import DataVersion, TopicConfig
+from broker_gateway.protocol.codes import RequestCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.transport.remoting.client import RemotingClient
 
 
 def register(name: str, address: str, state: int = 0) -> Command:

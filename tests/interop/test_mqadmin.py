@@ -26,11 +26,11 @@ import pytest
 
 from broker_gateway.config.catalogue import ROWS, TABLE
 from broker_gateway.metadata.system_groups import SYSTEM_GROUPS
-from broker_gateway.remoting import java_json
-from broker_gateway.remoting.client import RemotingClient
-from broker_gateway.remoting.codes import RequestCode
-from broker_gateway.remoting.command import Command
+from broker_gateway.protocol import java_json
+from broker_gateway.protocol.codes import RequestCode
+from broker_gateway.protocol.command import Command
 from broker_gateway.runtime.clock import now_ms
+from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_testing.gateway import Gateway, NameServer
 from lakebroker_testing.official_client import OfficialClient
 from lakebroker_testing.real_rocketmq import RocketMQ

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from broker_gateway.remoting.body.route import ClusterInfo, TopicRouteData
-from broker_gateway.remoting.body.tables import KVTable, TopicList
-from broker_gateway.remoting.client import RemotingClient
-from broker_gateway.remoting.codes import RequestCode, ResponseCode
-from broker_gateway.remoting.command import Command, SerializeType
+from broker_gateway.protocol.body.route import ClusterInfo, TopicRouteData
+from broker_gateway.protocol.body.tables import KVTable, TopicList
+from broker_gateway.protocol.codes import RequestCode, ResponseCode
+from broker_gateway.protocol.command import Command, SerializeType
+from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_testing.gateway import NameServer
 from lakebroker_testing.official_client import OfficialClient
 from lakebroker_testing.real_rocketmq import RocketMQ

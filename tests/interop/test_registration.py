@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from broker_gateway.remoting.body.route import ClusterInfo, QueueData, TopicRouteData
-from broker_gateway.remoting.body.tables import TopicList
-from broker_gateway.remoting.body.topic_config import DataVersion
-from broker_gateway.remoting.codes import RequestCode, ResponseCode
-from broker_gateway.remoting.command import Command
+from broker_gateway.protocol.body.route import ClusterInfo, QueueData, TopicRouteData
+from broker_gateway.protocol.body.tables import TopicList
+from broker_gateway.protocol.body.topic_config import DataVersion
+from broker_gateway.protocol.codes import RequestCode, ResponseCode
+from broker_gateway.protocol.command import Command
 from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
 from lakebroker_testing.real_rocketmq import RocketMQ, free_ports
 from tests.interop.partition import Partition

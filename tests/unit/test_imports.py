@@ -26,7 +26,7 @@ REFUSED = {
 
 @functools.cache
 def imports(path: Path) -> list[tuple[int, str]]:
-    """Line and dotted name of everything that a file imports."""
+    """FairQueue and dotted name of everything that a file imports."""
     return list(_imports(path))
 
 

@@ -77,9 +77,9 @@ class AdminService:
                 "INVALID_ARGUMENT",
                 f"{name} has {queues} queues; queues cannot be removed, so {asked.queues} cannot be set",
             )
-        take_back = partial(self._catalog.take_back_topic, known, name)
+        roll_back = partial(self._catalog.roll_back_topic, known, name)
         try:
-            with _refused_by_log(), self._journal.kept(take_back):
+            with _refused_by_log(), self._journal.kept(roll_back):
                 topic, created = self._catalog.put_topic(topic)
         except CatalogFullError as error:
             raise RpcError("RESOURCE_EXHAUSTED", str(error)) from error
@@ -111,7 +111,7 @@ class AdminService:
             raise RpcError(
                 "INVALID_ARGUMENT", f"retry_max_times {retries} is outside of 0 to {RETRY_MAX_TIMES_LIMIT}"
             )
-        take_back = partial(self._catalog.take_back_group, known, name)
+        roll_back = partial(self._catalog.roll_back_group, known, name)
         group = replace(
             group,
             retry_max_times=retries,
@@ -119,7 +119,7 @@ class AdminService:
             first_used_by="",
         )
         try:
-            with _refused_by_log(), self._journal.kept(take_back):
+            with _refused_by_log(), self._journal.kept(roll_back):
                 group, created = self._catalog.put_group(group)
         except CatalogFullError as error:
             raise RpcError("RESOURCE_EXHAUSTED", str(error)) from error

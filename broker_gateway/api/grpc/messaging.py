@@ -17,7 +17,7 @@ from broker_gateway.api.grpc.settlement import SettlementService
 from broker_gateway.api.grpc.status import status_of
 from broker_gateway.api.grpc.telemetry import ClientService
 from broker_gateway.config.gateway import GatewayConfig
-from broker_gateway.messaging.admission import Lane
+from broker_gateway.messaging.admission import Bulkhead
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.factory import Messaging
 from broker_gateway.messaging.outcome import ServiceError
@@ -55,7 +55,7 @@ class MessagingService:
 
     def listen(self, catalog: Catalog) -> None:
         """Has connected clients told of groups that change."""
-        catalog.listen(group_changed=self._client.group_changed, taken_back=self._client.change_taken_back)
+        catalog.listen(group_changed=self._client.group_changed, rolled_back=self._client.change_rolled_back)
 
     @property
     def compiled_parts(self) -> Mapping[str, Callable[[], None]]:
@@ -65,14 +65,16 @@ class MessagingService:
     def QueryRoute(
         self, request: rpc.QueryRouteRequest, context: CallContext
     ) -> Answer[rpc.QueryRouteResponse]:
-        lane = self._admission.load_balance
-        return self._routed(rpc.QueryRouteResponse, self._route.query_route, request, context, lane)
+        bulkhead = self._admission.load_balance
+        return self._routed(rpc.QueryRouteResponse, self._route.query_route, request, context, bulkhead)
 
     def QueryAssignment(
         self, request: rpc.QueryAssignmentRequest, context: CallContext
     ) -> Answer[rpc.QueryAssignmentResponse]:
-        lane = self._admission.load_balance
-        return self._routed(rpc.QueryAssignmentResponse, self._route.query_assignment, request, context, lane)
+        bulkhead = self._admission.load_balance
+        return self._routed(
+            rpc.QueryAssignmentResponse, self._route.query_assignment, request, context, bulkhead
+        )
 
     @takes_bytes
     def SendMessage(self, request: bytes, context: CallContext) -> rpc.SendMessageResponse | Reply[bytes]:
@@ -98,8 +100,8 @@ class MessagingService:
     def AckMessage(
         self, request: rpc.AckMessageRequest, context: CallContext
     ) -> Answer[rpc.AckMessageResponse]:
-        lane = self._admission.ack
-        return self._journaled(rpc.AckMessageResponse, self._settlement.ack, request, context, lane)
+        bulkhead = self._admission.ack
+        return self._journaled(rpc.AckMessageResponse, self._settlement.ack, request, context, bulkhead)
 
     def ChangeInvisibleDuration(
         self, request: rpc.ChangeInvisibleDurationRequest, context: CallContext
@@ -124,8 +126,8 @@ class MessagingService:
         )
 
     def Heartbeat(self, request: rpc.HeartbeatRequest, context: CallContext) -> Answer[rpc.HeartbeatResponse]:
-        lane = self._admission.heartbeat
-        return self._journaled(rpc.HeartbeatResponse, self._client.heartbeat, request, context, lane)
+        bulkhead = self._admission.heartbeat
+        return self._journaled(rpc.HeartbeatResponse, self._client.heartbeat, request, context, bulkhead)
 
     def NotifyClientTermination(
         self, request: rpc.NotifyClientTerminationRequest, context: CallContext
@@ -202,18 +204,18 @@ class MessagingService:
         call: Callable[[Any, CallContext], R | bytes],
         request: Any,
         context: CallContext,
-        lane: Lane,
+        bulkhead: Bulkhead,
     ) -> Answer[R]:
         """Answers a call after name servers said who else has its topic; under way from when it came."""
         reply: Answer[R]
         try:
             client_id_of(context)
-            lane.check(context.peer)
+            bulkhead.check(context.peer)
         except Exception as error:
             reply = Reply()
             reply.set(response(status=_status(type(request).__name__, error)))
             return reply
-        reply = Reply(None, lane, context.peer)
+        reply = Reply(None, bulkhead, context.peer)
 
         def known() -> None:
             if not reply.done:  # else the caller went away
@@ -231,18 +233,18 @@ class MessagingService:
         call: Callable[[Any, CallContext], R | bytes],
         request: Any,
         context: CallContext,
-        lane: Lane | None = None,
+        bulkhead: Bulkhead | None = None,
     ) -> Answer[R]:
-        """Answers a call after what it changed is in the journal; without a lane it was taken already."""
+        """Answers a call after what it changed is in the journal; without a bulkhead it was taken already."""
         answer: R | bytes
         try:
             client_id_of(context)
-            if lane is not None:
-                lane.check(context.peer)
+            if bulkhead is not None:
+                bulkhead.check(context.peer)
             answer = call(request, context)
         except Exception as error:
             answer = response(status=_status(type(request).__name__, error))
-        reply: Answer[R] = Reply(None, lane, context.peer)
+        reply: Answer[R] = Reply(None, bulkhead, context.peer)
 
         def written(error: Exception | None) -> None:
             if error is None:

@@ -85,7 +85,7 @@ class SendService:
         self._columns = columns
 
     def send(self, request: bytes, context: CallContext) -> Reply[bytes]:
-        """The reply's bytes, once what came in this turn of the event loop was appended, all in one go.
+        """The reply's bytes, once what came in this tick of the event loop was appended, all in one go.
 
         `request` is a SendMessageRequest. Raises ServiceError when nothing of the call was taken, RpcError when
         the request is none.
@@ -114,7 +114,7 @@ class SendService:
             raise
         records.topic = topic.name
         records.tail = self._brokers.encoded(topic.name)
-        answer: Reply[bytes] = Reply(None, self._producer.lane, peer)
+        answer: Reply[bytes] = Reply(None, self._producer.bulkhead, peer)
         return _Call(topic.name, records, usual.body_bytes, message_ids=usual.message_ids, answer=answer)
 
     def _plain(self, request: bytes, source: str, now: int) -> _Call:
@@ -143,7 +143,7 @@ class SendService:
             self._producer.failed(topic.name, len(messages))
             raise
         size = sum([len(record.body) for record in records])
-        answer: Reply[bytes] = Reply(None, self._producer.lane, source)
+        answer: Reply[bytes] = Reply(None, self._producer.bulkhead, source)
         return _Call(topic.name, records, size, message_ids=message_ids, answer=answer)
 
 

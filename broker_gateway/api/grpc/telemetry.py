@@ -115,7 +115,7 @@ class ClientService:
                 merged = self._merged(session.settings.parsed())
                 session.commands.put_nowait(rpc.TelemetryCommand(status=OK, settings=merged))
 
-    def change_taken_back(self, _topic: str, group: Group | None) -> None:
+    def change_rolled_back(self, _topic: str, group: Group | None) -> None:
         """The same when a change of a group was not journaled, and its configuration is the one before again."""
         if group is not None:
             self.group_changed(group)

@@ -13,14 +13,14 @@ from broker_gateway.delivery.filters.tags import (
     TagFilter,
     parse_tag_filter,
 )
-from broker_gateway.remoting import java_json
-from broker_gateway.remoting.body.tables import KVTable
-from broker_gateway.remoting.codes import RequestCode, ResponseCode
-from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.connection import Connection, Processors
-from broker_gateway.remoting.errors import RequestError
-from broker_gateway.remoting.fields import Fields
+from broker_gateway.protocol import java_json
+from broker_gateway.protocol.body.tables import KVTable
+from broker_gateway.protocol.codes import RequestCode, ResponseCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.protocol.errors import RequestError
+from broker_gateway.protocol.fields import Fields
 from broker_gateway.runtime.clock import now_ms
+from broker_gateway.transport.remoting.connection import Connection, Processors
 
 _UNIQUE_KEY = "_UNIQUE_KEY_QUERY"
 _UNIQUE_MOST = 32
@@ -81,7 +81,7 @@ class BrokerRequests:
 
     async def delete_expired(self, _: Connection, request: Command) -> Command:
         try:
-            await self._admin.retention.look(by_hand=True)
+            await self._admin.retention.run_once(by_hand=True)
         except OSError as error:
             raise RequestError(f"segments cannot be deleted: {error}") from error
         return request.reply()

@@ -9,9 +9,9 @@ from typing import Any
 from broker_gateway.api.remoting.administration.administration import Administration
 from broker_gateway.api.remoting.administration.offsets import Progress
 from broker_gateway.api.remoting.tables import MAX_BODY, joined
-from broker_gateway.remoting import java_json
-from broker_gateway.remoting.errors import RequestError
-from broker_gateway.remoting.java_json import ObjectKeys
+from broker_gateway.protocol import java_json
+from broker_gateway.protocol.errors import RequestError
+from broker_gateway.protocol.java_json import ObjectKeys
 
 SLICE = 256
 """Queues, or groups without any, looked at before others get a turn."""

@@ -7,11 +7,11 @@ import inspect
 from functools import partial
 
 from broker_gateway.api.extensions import Extensions, Outcome, Rpc
-from broker_gateway.remoting.codes import RequestCode, ResponseCode
-from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.connection import Answer, Connection, Processor
-from broker_gateway.remoting.errors import RequestError
+from broker_gateway.protocol.codes import RequestCode, ResponseCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.protocol.errors import RequestError
 from broker_gateway.transport.context import RpcError
+from broker_gateway.transport.remoting.connection import Answer, Connection, Processor
 
 
 def extended(extensions: Extensions, code: int, processor: Processor) -> Processor:

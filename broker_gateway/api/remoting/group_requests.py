@@ -10,21 +10,21 @@ from typing import Any
 from broker_gateway.api.remoting.administration.administration import Administration
 from broker_gateway.api.remoting.administration.connections import Heartbeat, language_name
 from broker_gateway.api.remoting.administration.groups import checked_group, group_config, group_of_config
+from broker_gateway.api.remoting.concurrency_limit import ConcurrencyLimit
 from broker_gateway.api.remoting.consume_stats import ConsumeStats, message_queue
-from broker_gateway.api.remoting.gate import Gate
 from broker_gateway.api.remoting.pages import PageFields, Version
 from broker_gateway.api.remoting.tables import MAX_BODY, Tables, Whole, joined
 from broker_gateway.api.remoting.topic_requests import java_objects
 from broker_gateway.metadata.catalog import Group
 from broker_gateway.metadata.data_version import DataVersion
-from broker_gateway.remoting import java_json
-from broker_gateway.remoting.body.tables import TopicList
-from broker_gateway.remoting.codes import RequestCode, ResponseCode
-from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.connection import Connection, Processors
-from broker_gateway.remoting.errors import BodyError, RequestError
-from broker_gateway.remoting.fields import Fields
-from broker_gateway.remoting.java_json import JsonObject, ObjectKeys
+from broker_gateway.protocol import java_json
+from broker_gateway.protocol.body.tables import TopicList
+from broker_gateway.protocol.codes import RequestCode, ResponseCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.protocol.errors import BodyError, RequestError
+from broker_gateway.protocol.fields import Fields
+from broker_gateway.protocol.java_json import JsonObject, ObjectKeys
+from broker_gateway.transport.remoting.connection import Connection, Processors
 
 MAX_CONFIG = 64 << 10
 MAX_HEARTBEAT = 1 << 20
@@ -38,7 +38,7 @@ _PAGE = PageFields("groupSeq", "maxGroupNum")
 class GroupRequests:
     """Answers as the original's AdminBrokerProcessor, ConsumerManageProcessor and ClientManageProcessor."""
 
-    def __init__(self, administration: Administration, tables: Tables, walks: Gate) -> None:
+    def __init__(self, administration: Administration, tables: Tables, walks: ConcurrencyLimit) -> None:
         self._admin = administration
         self._tables = tables
         self._walks = walks

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from broker_gateway.metadata.data_version import DataVersion
-from broker_gateway.remoting import java_json
-from broker_gateway.remoting.codes import ResponseCode
-from broker_gateway.remoting.errors import RequestError
-from broker_gateway.remoting.fields import Fields
-from broker_gateway.remoting.java_json import JsonObject
+from broker_gateway.protocol import java_json
+from broker_gateway.protocol.codes import ResponseCode
+from broker_gateway.protocol.errors import RequestError
+from broker_gateway.protocol.fields import Fields
+from broker_gateway.protocol.java_json import JsonObject
 
 MAX_PAGE = 2000
 """Entries: `splitMetadataSize` as it is by default."""

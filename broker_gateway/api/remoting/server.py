@@ -1,4 +1,4 @@
-"""The front door for remoting: one set of processors on `listenPort` and on the fast port."""
+"""The remoting endpoint of a broker: one set of processors on `listenPort` and on the fast port."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Protocol
 from broker_gateway.api.extensions import Extensions
 from broker_gateway.api.remoting.administration.administration import Administration
 from broker_gateway.api.remoting.broker_requests import BrokerRequests
+from broker_gateway.api.remoting.bulkheads import admitted, bulkhead_of
+from broker_gateway.api.remoting.concurrency_limit import ConcurrencyLimit
 from broker_gateway.api.remoting.extended import extended
-from broker_gateway.api.remoting.gate import Gate
 from broker_gateway.api.remoting.group_requests import GroupRequests
-from broker_gateway.api.remoting.lanes import admitted, lane_of
 from broker_gateway.api.remoting.ports import Ports
 from broker_gateway.api.remoting.tables import Tables
 from broker_gateway.api.remoting.topic_requests import TopicRequests
@@ -19,9 +19,9 @@ from broker_gateway.auth.remoting_calls import authorized
 from broker_gateway.auth.requests import BROKER_REQUESTS
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.admission import Admission
-from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processor, Processors
-from broker_gateway.remoting.server import RemotingServer
-from broker_gateway.runtime.places import Places
+from broker_gateway.runtime.connection_slots import ConnectionSlots
+from broker_gateway.transport.remoting.connection import Connection, ConnectionOptions, Processor, Processors
+from broker_gateway.transport.remoting.server import RemotingServer
 
 MAX_CONNECTIONS = 5000
 WALKS = 2
@@ -35,8 +35,8 @@ class Binds(Protocol):
     def bind(self, processors: Processors) -> None: ...
 
 
-class FrontDoor:
-    """Serves administration and what `registration` binds: `extensions` first, then the lane, then the policy. Everything
+class RemotingEndpoint:
+    """Serves administration and what `registration` binds: `extensions` first, then the bulkhead, then the policy. Everything
     else is answered REQUEST_CODE_NOT_SUPPORTED."""
 
     def __init__(
@@ -47,19 +47,19 @@ class FrontDoor:
         extensions: Extensions,
         registration: Binds,
         policy: Policy,
-        places: Places | None = None,
+        places: ConnectionSlots | None = None,
     ) -> None:
         self._admin = administration
         behind_policy = authorized(policy, BROKER_REQUESTS)
 
         def around(code: int, processor: Processor) -> Processor:
             return extended(
-                extensions, code, admitted(lane_of(admission, code), behind_policy(code, processor))
+                extensions, code, admitted(bulkhead_of(admission, code), behind_policy(code, processor))
             )
 
         processors = Processors(around=around)
         registration.bind(processors)
-        tables, walks = Tables(), Gate(WALKS, MAX_WALKS_WAITING, "the state of queues")
+        tables, walks = Tables(), ConcurrencyLimit(WALKS, MAX_WALKS_WAITING, "the state of queues")
         TopicRequests(administration, tables, walks).bind(processors)
         GroupRequests(administration, tables, walks).bind(processors)
         BrokerRequests(administration, policy).bind(processors)

@@ -10,11 +10,11 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, NamedTuple, TypeVar, cast
 
-from broker_gateway.api.remoting.gate import Gate
-from broker_gateway.remoting.codes import ResponseCode
-from broker_gateway.remoting.connection import Connection
-from broker_gateway.remoting.errors import RequestError
-from broker_gateway.remoting.frame import MAX_FRAME
+from broker_gateway.api.remoting.concurrency_limit import ConcurrencyLimit
+from broker_gateway.protocol.codes import ResponseCode
+from broker_gateway.protocol.errors import RequestError
+from broker_gateway.protocol.frame import MAX_FRAME
+from broker_gateway.transport.remoting.connection import Connection
 
 AT_ONCE = 2
 WAITING = 32
@@ -51,7 +51,7 @@ class Tables:
     """`made` counts the tables that were made, rather than found."""
 
     def __init__(self) -> None:
-        self._gate = Gate(AT_ONCE, WAITING, "whole tables")
+        self._gate = ConcurrencyLimit(AT_ONCE, WAITING, "whole tables")
         self._kept: dict[str, _Kept] = {}
         self._making: dict[str, asyncio.Lock] = {}
         self._turns: dict[Connection, _Turn] = {}

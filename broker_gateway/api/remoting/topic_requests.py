@@ -8,22 +8,22 @@ from typing import Any
 
 from broker_gateway.api.remoting.administration.administration import Administration
 from broker_gateway.api.remoting.administration.topics import QueueStatus
+from broker_gateway.api.remoting.concurrency_limit import ConcurrencyLimit
 from broker_gateway.api.remoting.consume_stats import SLICE, message_queue
-from broker_gateway.api.remoting.gate import Gate
 from broker_gateway.api.remoting.pages import PageFields, Version
 from broker_gateway.api.remoting.tables import MAX_BODY, Tables, Whole, joined
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.metadata.data_version import DataVersion
-from broker_gateway.remoting import java_json
-from broker_gateway.remoting.body.tables import TopicList
-from broker_gateway.remoting.body.topic_config import TopicConfig
-from broker_gateway.remoting.codes import RequestCode, ResponseCode
-from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.connection import Connection, Processors
-from broker_gateway.remoting.errors import BodyError, RequestError
-from broker_gateway.remoting.fields import Fields
-from broker_gateway.remoting.java_json import JsonObject, ObjectKeys
+from broker_gateway.protocol import java_json
+from broker_gateway.protocol.body.tables import TopicList
+from broker_gateway.protocol.body.topic_config import TopicConfig
+from broker_gateway.protocol.codes import RequestCode, ResponseCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.protocol.errors import BodyError, RequestError
+from broker_gateway.protocol.fields import Fields
+from broker_gateway.protocol.java_json import JsonObject, ObjectKeys
 from broker_gateway.runtime.clock import now_ms
+from broker_gateway.transport.remoting.connection import Connection, Processors
 from store.index.time_search import BoundaryType
 
 MAX_ATTRIBUTES = 100
@@ -61,7 +61,7 @@ def java_objects(request: Command, name: str, what: str) -> list[JsonObject]:
 class TopicRequests:
     """Answers as the original's AdminBrokerProcessor."""
 
-    def __init__(self, administration: Administration, tables: Tables, walks: Gate) -> None:
+    def __init__(self, administration: Administration, tables: Tables, walks: ConcurrencyLimit) -> None:
         self._admin = administration
         self._tables = tables
         self._walks = walks

@@ -242,7 +242,7 @@ class Call:
 
     @property
     def host(self) -> str:
-        """Whose share of a turn it takes."""
+        """Whose share of a tick it takes."""
         return self._connection.host
 
     def go_on(self, until: float) -> None:
@@ -252,7 +252,7 @@ class Call:
             self._serve_whole(buffer, put_off=True)
 
     def _serve_whole(self, buffer: bytes | bytearray, put_off: bool = False) -> None:
-        """The one request of a call, complete. A large one waits for a turn in which not so much was done yet, once."""
+        """The one request of a call, complete. A large one waits for a tick in which not so much was done yet, once."""
         assert self._method is not None
         if (
             len(buffer) > _LARGE_PACKED

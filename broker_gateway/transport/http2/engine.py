@@ -1,7 +1,7 @@
 """HTTP/2 by httpunk's connection state (h2 in Rust): the only file that knows the engine.
 
 A `Connection` is an asyncio protocol: bytes in, events on `StreamHandler`s, bytes out, all on the event loop and
-without a task. Everything queued in a turn leaves in one write. While the peer does not read, nothing more
+without a task. Everything queued in a tick leaves in one write. While the peer does not read, nothing more
 is read from it. What it may take of the loop is `pace.py`'s, what replies it does not take may hold `replies.py`'s.
 """
 
@@ -39,9 +39,9 @@ from httpunk._httpunk import (
     HTTPunkError,
 )
 
-from broker_gateway.runtime.places import Place
+from broker_gateway.runtime.connection_slots import ConnectionSlot
 from broker_gateway.runtime.shares import network_of
-from broker_gateway.runtime.turn import Stage, Turn
+from broker_gateway.runtime.tick import Stage, Tick
 from broker_gateway.transport.http2.pace import Backlogged, Overhead, Pace
 from broker_gateway.transport.http2.replies import CONNECTION_BYTES, Replies
 
@@ -129,8 +129,8 @@ class Connection(asyncio.Protocol):
         "_spare",
         "_state",
         "_strikes",
+        "_tick",
         "_transport",
-        "_turn",
         "_unread",
         "_unwritten",
         "_waiting",
@@ -146,10 +146,10 @@ class Connection(asyncio.Protocol):
 
     def __init__(
         self,
-        turn: Turn,
+        tick: Tick,
         pace: Pace,
         replies: Replies,
-        place: Place,
+        place: ConnectionSlot,
         handler: Callable[[Connection], StreamHandler],
         on_open: Callable[[Connection], None],
         on_close: Callable[[Connection], None],
@@ -158,7 +158,7 @@ class Connection(asyncio.Protocol):
         max_header_bytes: int,
         least_ping_interval_s: float,
     ) -> None:
-        self._turn = turn
+        self._tick = tick
         self._pace = pace
         self._replies = replies
         self._handler = handler
@@ -188,7 +188,7 @@ class Connection(asyncio.Protocol):
         self._strikes = 0
         self._last_ping = 0.0
         self._unread: deque[bytes] = deque()
-        self._left: list[Any] = []  # frames of an earlier turn
+        self._left: list[Any] = []  # frames of an earlier tick
         self._deferred = False
         self._ending: deque[StreamHandler] = deque()  # calls to be stopped, of a connection that is closed
         self._lost = False
@@ -235,7 +235,7 @@ class Connection(asyncio.Protocol):
         self._share.took(time.monotonic() - now)
 
     def go_on(self, until: float) -> None:
-        """Serves some of what a turn before left."""
+        """Serves some of what a tick before left."""
         self._deferred = False
         try:
             if self._closing:
@@ -306,7 +306,7 @@ class Connection(asyncio.Protocol):
         self._fail("connection closed")
 
     def _fail(self, reason: str) -> None:
-        """Nothing more comes or goes: ends what is under way, of thousands of calls some in each turn."""
+        """Nothing more comes or goes: ends what is under way, of thousands of calls some in each tick."""
         self._ending.extend(handler for handler, _ in self._state.fail(ConnectionClosedError(reason)))
         if not self._deferred:
             now = time.monotonic()
@@ -427,11 +427,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def crowded(self) -> bool:
-        """Whether this turn takes no large request any more."""
+        """Whether this tick takes no large request any more."""
         return self._pace.crowded
 
     def put_off(self, work: Backlogged) -> None:
-        """Lets `work` go on in a later turn."""
+        """Lets `work` go on in a later tick."""
         self._pace.defer(work)
 
     # ----- for the server -----
@@ -584,10 +584,10 @@ class Connection(asyncio.Protocol):
     def _wake(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._turn.add(Stage.WRITE, self._flush)
+            self._tick.add(Stage.WRITE, self._flush)
 
     def _flush(self) -> None:
-        """The end of a turn: writes what is queued, closes what has drained."""
+        """The end of a tick: writes what is queued, closes what has drained."""
         self._scheduled = False
         self._write_pending()
         if self._draining and not self._paused and self._drained():

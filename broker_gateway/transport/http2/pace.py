@@ -1,9 +1,9 @@
-"""How much of the event loop a peer gets: frames are served for a share of each turn, floods are turned away.
+"""How much of the event loop a peer gets: frames are served for a share of each tick, floods are turned away.
 
 | what | bound |
 |---|---|
-| all | the connections of an address get QUANTUM_S of a turn, or ALONE_S while no other address has work; the rest waits for later turns, in which the addresses alternate |
-| large requests | none in a turn that has lasted for CROWDED_S: with many addresses each brings one |
+| all | the connections of an address get QUANTUM_S of a tick, or ALONE_S while no other address has work; the rest waits for later ticks, in which the addresses alternate |
+| large requests | none in a tick that has lasted for CROWDED_S: with many addresses each brings one |
 | SETTINGS | 100 at once, 20 a second |
 | WINDOW_UPDATE, PRIORITY, acknowledged PING | 10,000 at once, 1,000 a second, and one for each 4 bytes sent to the peer |
 
@@ -16,17 +16,17 @@ import time
 from typing import Protocol
 
 from broker_gateway.runtime.clock import monotonic_s
-from broker_gateway.runtime.line import Line
-from broker_gateway.runtime.turn import Stage, Turn
+from broker_gateway.runtime.fair_queue import FairQueue
+from broker_gateway.runtime.tick import Stage, Tick
 
 QUANTUM_S = 0.0015
-"""What the connections of an address may take of a turn; what they have beyond it is deferred."""
+"""What the connections of an address may take of a tick; what they have beyond it is deferred."""
 ALONE_S = 0.004
-"""The same, of an address that had the turn before for itself: the fewer turns, the less each call costs."""
+"""The same, of an address that had the turn before for itself: the fewer ticks, the less each call costs."""
 TURN_S = 0.003
-"""What may be done of a turn of what was deferred, for all addresses."""
+"""What may be done of a tick of what was deferred, for all addresses."""
 CROWDED_S = 0.005
-"""Who sends large requests in a turn that has lasted for longer is put off; one address does not fill it alone."""
+"""Who sends large requests in a tick that has lasted for longer is put off; one address does not fill it alone."""
 _SETTINGS, _SETTINGS_A_S = 100, 20.0
 _OVERHEAD, _OVERHEAD_A_S, _BYTES_EACH = 10_000, 1000.0, 4
 
@@ -42,63 +42,63 @@ class Backlogged(Protocol):
 
 
 class Share:
-    """What the connections of one address take of the turns.
+    """What the connections of one address take of the ticks.
 
-    An address that took more than its share of a turn, by one large request perhaps, waits for as many turns longer.
+    An address that took more than its share of a tick, by one large request perhaps, waits for as many ticks longer.
     """
 
-    __slots__ = ("_number", "_pace", "_turn", "connections", "host", "spent")
+    __slots__ = ("_number", "_pace", "_tick", "connections", "host", "spent")
 
-    def __init__(self, host: str, turn: Turn, pace: Pace) -> None:
+    def __init__(self, host: str, tick: Tick, pace: Pace) -> None:
         self.host = host
-        self._turn = turn
+        self._tick = tick
         self._pace = pace
-        self._number = -1  # of the turn that `spent` is of
+        self._number = -1  # of the tick that `spent` is of
         self.spent = 0.0
-        """Seconds of this turn, and what was too much in those before."""
+        """Seconds of this tick, and what was too much in those before."""
         self.connections = 0
 
     def until(self, now: float) -> float:
-        """Up to when a connection may serve, by the monotonic clock; `now` or before it: not in this turn."""
-        number = self._turn.number
+        """Up to when a connection may serve, by the monotonic clock; `now` or before it: not in this tick."""
+        number = self._tick.number
         if self._number != number:
             self._pace.begin(number)
             self.lapse(number)
         return now + self._pace.quantum - self.spent
 
     def lapse(self, number: int) -> None:
-        """What was spent, in the turn of that number: less by one share for each turn since."""
+        """What was spent, in the tick of that number: less by one share for each tick since."""
         if self.spent:
             self.spent = max(0.0, self.spent - self._pace.quantum * (number - self._number))
         self._number = number
 
     def took(self, seconds: float) -> None:
-        """Adds what a connection took of this turn; `until` was asked before."""
+        """Adds what a connection took of this tick; `until` was asked before."""
         self.spent += seconds
         if self.spent > self._pace.quantum:
             self._pace.waits(self)
 
 
 class Pace:
-    """Shares the turns of the event loop between the addresses that connections come from."""
+    """Shares the ticks of the event loop between the addresses that connections come from."""
 
-    def __init__(self, turn: Turn) -> None:
-        self._turn = turn
+    def __init__(self, tick: Tick) -> None:
+        self._tick = tick
         self._shares: dict[str, Share] = {}
         """Of addresses that have connections, or owe."""
         self._owing: dict[str, Share] = {}
-        self._waiting: Line[Backlogged] = Line()
+        self._waiting: FairQueue[Backlogged] = FairQueue()
         self._scheduled = False
-        self._number = -1  # of the last turn in which an address had work
+        self._number = -1  # of the last tick in which an address had work
         self._addresses = 0  # that had some in it
         self.quantum = ALONE_S
-        """What an address may take of that turn, s."""
+        """What an address may take of that tick, s."""
 
     def share(self, host: str) -> Share:
         """The share of `host`, for one more connection."""
         share = self._shares.get(host)
         if share is None:
-            share = self._shares[host] = Share(host, self._turn, self)
+            share = self._shares[host] = Share(host, self._tick, self)
         share.connections += 1
         return share
 
@@ -112,7 +112,7 @@ class Pace:
             self._shares.pop(share.host, None)
 
     def begin(self, number: int) -> None:
-        """One more address has work in the turn of that number."""
+        """One more address has work in the tick of that number."""
         if self._number == number:
             self._addresses += 1
             self.quantum = QUANTUM_S
@@ -121,35 +121,35 @@ class Pace:
             self._number, self._addresses = number, 1
 
     def waits(self, share: Share) -> None:
-        """An address took more than its share: the turns go on until it has waited for that."""
+        """An address took more than its share: the ticks go on until it has waited for that."""
         self._shares.setdefault(share.host, share)  # its last connection may be gone
         if not self._owing:
-            self._turn.add(Stage.READ, self._pay)
+            self._tick.add(Stage.READ, self._pay)
         self._owing[share.host] = share
 
     def _pay(self) -> None:
         for share in list(self._owing.values()):
-            share.lapse(self._turn.number)
+            share.lapse(self._tick.number)
             if share.spent <= self.quantum:
                 del self._owing[share.host]
                 self._forget(share)
         if self._owing:
-            self._turn.add(Stage.READ, self._pay)
+            self._tick.add(Stage.READ, self._pay)
 
     @property
     def crowded(self) -> bool:
-        """Whether so much was done in this turn that large requests are put off to others."""
-        return self._turn.scheduled and monotonic_s() - self._turn.began > CROWDED_S
+        """Whether so much was done in this tick that large requests are put off to others."""
+        return self._tick.scheduled and monotonic_s() - self._tick.began > CROWDED_S
 
     def defer(self, connection: Backlogged) -> None:
-        """Lets `connection` go on in a later turn; addresses take turns, and so do the connections of one."""
+        """Lets `connection` go on in a later tick; addresses take turns, and so do the connections of one."""
         self._waiting.append(connection.host, connection)
         self._schedule()
 
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._turn.add(Stage.READ, self._go_on)
+            self._tick.add(Stage.READ, self._go_on)
 
     def _go_on(self) -> None:
         """The addresses that have something left of their shares take turns, as far as the time goes."""
@@ -175,7 +175,7 @@ class Pace:
 
     def _share_of(self, host: str) -> Share:
         """Of a host whose connections may be gone."""
-        return self._shares.get(host) or Share(host, self._turn, self)
+        return self._shares.get(host) or Share(host, self._tick, self)
 
 
 class Overhead:

@@ -13,9 +13,9 @@ from functools import partial
 import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 
-from broker_gateway.runtime.places import Place, Places
-from broker_gateway.runtime.seldom import Seldom
-from broker_gateway.runtime.turn import Turn
+from broker_gateway.runtime.connection_slots import ConnectionSlot, ConnectionSlots
+from broker_gateway.runtime.rate_limited_log import RateLimitedLog
+from broker_gateway.runtime.tick import Tick
 from broker_gateway.transport.http2.call import Call
 from broker_gateway.transport.http2.engine import Connection
 from broker_gateway.transport.http2.pace import Pace
@@ -61,9 +61,9 @@ class Http2Server:
         host: str,
         port: int,
         advertised_host: str,
-        turn: Turn,
+        tick: Tick,
         tls: ssl.SSLContext | None = None,
-        places: Places | None = None,
+        places: ConnectionSlots | None = None,
     ) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=4096)
@@ -72,16 +72,16 @@ class Http2Server:
         self.local_endpoint = (advertised_host, self.port)
         self.around: Callable[[Method], Method] | None = None
         self.max_idle_s = MAX_IDLE_S
-        self._turn = turn
+        self._tick = tick
         self._tls = tls
-        self._places = places or Places(lambda: MAX_CONNECTIONS, MAX_CONNECTIONS)
+        self._places = places or ConnectionSlots(lambda: MAX_CONNECTIONS, MAX_CONNECTIONS)
         self._methods: dict[str, Method] = {}
         self._requests = Requests(REQUEST_BYTES)
-        self._replies = Replies(REPLY_BYTES, _closed_for_replies(Seldom("closed")))
-        self._pace = Pace(turn)
+        self._replies = Replies(REPLY_BYTES, _closed_for_replies(RateLimitedLog("closed")))
+        self._pace = Pace(tick)
         self._calls: set[Call] = set()
         self._connections: set[Connection] = set()
-        self._sniffing: dict[socket.socket, tuple[asyncio.TimerHandle, Place]] = {}
+        self._sniffing: dict[socket.socket, tuple[asyncio.TimerHandle, ConnectionSlot]] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._keeper: asyncio.Task[None] | None = None
         self._gone = asyncio.Event()
@@ -156,14 +156,14 @@ class Http2Server:
         if self._listener.fileno() >= 0:
             asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
-    def _sniff(self, accepted: socket.socket, place: Place) -> None:
+    def _sniff(self, accepted: socket.socket, place: ConnectionSlot) -> None:
         """Waits for the first byte and leaves it where it is."""
         loop = asyncio.get_running_loop()
         late = loop.call_later(HANDSHAKE_S, self._drop_silent, accepted)
         self._sniffing[accepted] = (late, place)
         loop.add_reader(accepted, self._first_byte, accepted, place)
 
-    def _first_byte(self, accepted: socket.socket, place: Place) -> None:
+    def _first_byte(self, accepted: socket.socket, place: ConnectionSlot) -> None:
         try:
             first = accepted.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -187,13 +187,15 @@ class Http2Server:
             asyncio.get_running_loop().remove_reader(accepted)
             accepted.close()
 
-    def _open(self, accepted: socket.socket, tls: ssl.SSLContext | None, place: Place) -> None:
+    def _open(self, accepted: socket.socket, tls: ssl.SSLContext | None, place: ConnectionSlot) -> None:
         task = asyncio.create_task(self._opened(accepted, tls, place))
         place.close = task.cancel
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
-    async def _opened(self, accepted: socket.socket, tls: ssl.SSLContext | None, place: Place) -> None:
+    async def _opened(
+        self, accepted: socket.socket, tls: ssl.SSLContext | None, place: ConnectionSlot
+    ) -> None:
         loop = asyncio.get_running_loop()
         handshake_s, shutdown_s = (None, None) if tls is None else (HANDSHAKE_S, _CLOSE_S)
         connection = self._connection(place)
@@ -212,9 +214,9 @@ class Http2Server:
         else:
             place.close = connection.abort
 
-    def _connection(self, place: Place) -> Connection:
+    def _connection(self, place: ConnectionSlot) -> Connection:
         return Connection(
-            self._turn,
+            self._tick,
             self._pace,
             self._replies,
             place,
@@ -279,9 +281,9 @@ class Http2Server:
                     connection.ping()
 
 
-def _closed_for_replies(seldom: Seldom) -> Callable[[str, int], None]:
+def _closed_for_replies(rate_limited_log: RateLimitedLog) -> Callable[[str, int], None]:
     def closed(peer: str, held: int) -> None:
-        seldom.happened(
+        rate_limited_log.happened(
             log.warning,
             "too many bytes of replies are held; connections that do not take theirs are closed",
             peer=peer,

@@ -12,7 +12,7 @@ import pytest
 from broker_gateway.api.extensions import Extensions
 from broker_gateway.api.grpc.log import LogService
 from broker_gateway.api.remoting.ports import take_ports
-from broker_gateway.api.remoting.server import FrontDoor
+from broker_gateway.api.remoting.server import RemotingEndpoint
 from broker_gateway.app.broker import Broker
 from broker_gateway.app.grpc_server import bind
 from broker_gateway.auth.grpc_calls import authorized
@@ -24,10 +24,10 @@ from broker_gateway.auth.rules import Rule
 from broker_gateway.config.gateway import GatewayConfig, load_config
 from broker_gateway.nameserver import config as namesrv_config
 from broker_gateway.nameserver.server import NameServer
-from broker_gateway.remoting.client import RemotingClient
-from broker_gateway.remoting.codes import RequestCode, ResponseCode
-from broker_gateway.remoting.command import Command
-from broker_gateway.runtime.places import Places
+from broker_gateway.protocol.codes import RequestCode, ResponseCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.runtime.connection_slots import ConnectionSlots
+from broker_gateway.transport.remoting.client import RemotingClient
 
 from .running import running
 
@@ -45,7 +45,7 @@ class Nobody:
 
 async def refused_rpcs(config: GatewayConfig, broker: Broker) -> set[str]:
     """The RPCs that a client is refused over the gRPC port; it sends nothing in them."""
-    places = Places(lambda: 100, 100)
+    places = ConnectionSlots(lambda: 100, 100)
     around = authorized(Nobody(), RPCS)
     server, _ = bind(config, broker, LogService(broker.core.store, ()), around, places)
     await server.start()
@@ -117,7 +117,7 @@ def test_no_request_to_a_broker_gets_past_the_policy(tmp_path: Path) -> None:
     async def test() -> None:
         config = load_config(None, {"listenPort": "0", "bindAddress": "127.0.0.1"}, {})[0]
         async with running(tmp_path) as broker:
-            door = FrontDoor(
+            door = RemotingEndpoint(
                 config, broker.administration, broker.admission, Extensions(), broker.registration, Nobody()
             )
             ports = take_ports(config)

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import pytest
 
-from broker_gateway.remoting.codes import RequestCode, ResponseCode
+from broker_gateway.protocol.codes import RequestCode, ResponseCode
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import ROOT, Gateway, ProcessError
@@ -220,7 +220,7 @@ def test_a_sink_that_never_returns_does_not_hold_up_the_stop(tmp_path: Path, sit
     with Gateway(tmp_path, lakeMetricsSinkInterval="100") as gateway:
         until(lambda: "stuck\n" in gateway.log.read_text())
         assert gateway.terminate() == 0
-    assert gateway.log.read_text().count("stuck\n") == 1, "its next turn comes after its last"
+    assert gateway.log.read_text().count("stuck\n") == 1, "its next tick comes after its last"
 
 
 @pytest.mark.parametrize(

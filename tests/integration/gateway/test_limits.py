@@ -15,9 +15,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from broker_gateway.remoting.client import RemotingClient
-from broker_gateway.remoting.codes import RequestCode, ResponseCode
-from broker_gateway.remoting.command import Command
+from broker_gateway.protocol.codes import RequestCode, ResponseCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, Client
@@ -55,7 +55,9 @@ def test_receives_beyond_the_capacity_are_refused_and_taken_again(tmp_path: Path
         assert client.receive("t", "g")[0] == pb.TOO_MANY_REQUESTS
         assert metric(gateway, "lakebroker_calls_refused", kind="pull") == 1
         for _ in waiting:
-            assert client.send("t", b"for one of them").status.code == pb.OK, "sends have a lane of their own"
+            assert client.send("t", b"for one of them").status.code == pb.OK, (
+                "sends have a bulkhead of their own"
+            )
         for each in waiting:
             each.join(20)
         assert pb.OK in answers
@@ -182,7 +184,7 @@ def test_system_topics_are_there_and_tasks_say_how_they_went(tmp_path: Path) -> 
             "retention",
             "broker-statistics",
             "protect-broker",
-            "water-marks",
+            "load-report",
             "dispatch-lag",
         }
         assert tasks["redelivery"]["failures"] == 0

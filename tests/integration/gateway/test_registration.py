@@ -18,16 +18,16 @@ from typing import Any
 
 import pytest
 
-from broker_gateway.registration import requests
-from broker_gateway.registration.requests import Identity
-from broker_gateway.remoting.body.registration import RegisterBrokerBody
-from broker_gateway.remoting.body.route import ClusterInfo
-from broker_gateway.remoting.body.topic_config import DataVersion, TopicConfig
-from broker_gateway.remoting.client import RemotingClient
-from broker_gateway.remoting.codes import RequestCode, ResponseCode
-from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.connection import Connection, Processors
-from broker_gateway.remoting.server import RemotingServer
+from broker_gateway.cluster import requests
+from broker_gateway.cluster.requests import Identity
+from broker_gateway.protocol.body.registration import RegisterBrokerBody
+from broker_gateway.protocol.body.route import ClusterInfo
+from broker_gateway.protocol.body.topic_config import DataVersion, TopicConfig
+from broker_gateway.protocol.codes import RequestCode, ResponseCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.transport.remoting.client import RemotingClient
+from broker_gateway.transport.remoting.connection import Connection, Processors
+from broker_gateway.transport.remoting.server import RemotingServer
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client

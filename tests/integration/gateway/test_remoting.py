@@ -1,4 +1,4 @@
-"""The front door for remoting of a gateway process: ports, access, what survives SIGKILL, and what is refused."""
+"""The remoting endpoint of a gateway process: ports, access, what survives SIGKILL, and what is refused."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from broker_gateway.cluster.broker_config import PUBLIC
 from broker_gateway.config.broker_options import default_ip
 from broker_gateway.metadata.system_groups import SYSTEM_GROUPS
-from broker_gateway.registration.broker_config import PUBLIC
-from broker_gateway.remoting import java_json
-from broker_gateway.remoting.client import RemotingClient
-from broker_gateway.remoting.codes import RequestCode, ResponseCode
-from broker_gateway.remoting.command import Command
+from broker_gateway.protocol import java_json
+from broker_gateway.protocol.codes import RequestCode, ResponseCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway, ProcessError

@@ -19,10 +19,10 @@ from broker_gateway.api.remoting.ports import take_ports
 from broker_gateway.app.broker import Broker
 from broker_gateway.app.startup import _Start, run
 from broker_gateway.config.gateway import load_config
-from broker_gateway.remoting.client import RemotingClient
-from broker_gateway.remoting.codes import RequestCode
-from broker_gateway.remoting.command import Command
+from broker_gateway.protocol.codes import RequestCode
+from broker_gateway.protocol.command import Command
 from broker_gateway.runtime.errors import StartError
+from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
 
 
@@ -312,7 +312,7 @@ STEPS = [
     "_open_store",
     "_start_services",
     "_open_server",
-    "_open_front_door",
+    "_open_remoting",
     "_register",
     "_announce",
 ]

@@ -18,20 +18,20 @@ from broker_gateway.config.broker_options import default_ip
 from broker_gateway.nameserver.broker_requests import _is_large
 from broker_gateway.nameserver.brokers import MinBrokerIdChange
 from broker_gateway.nameserver.config import load_config
-from broker_gateway.nameserver.departures import Departures
+from broker_gateway.nameserver.lost_brokers import LostBrokers
 from broker_gateway.nameserver.route_table import RouteTable
 from broker_gateway.nameserver.server import NameServer
-from broker_gateway.remoting.body.registration import RegisterBrokerBody
-from broker_gateway.remoting.body.route import ClusterInfo, QueueData, TopicRouteData
-from broker_gateway.remoting.body.tables import KVTable
-from broker_gateway.remoting.body.topic_config import DataVersion, TopicConfig
-from broker_gateway.remoting.client import RemotingClient
-from broker_gateway.remoting.codes import RequestCode, ResponseCode, Version
-from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.connection import Processors
-from broker_gateway.remoting.errors import SendError
-from broker_gateway.remoting.frame import encode
-from broker_gateway.remoting.server import RemotingServer
+from broker_gateway.protocol.body.registration import RegisterBrokerBody
+from broker_gateway.protocol.body.route import ClusterInfo, QueueData, TopicRouteData
+from broker_gateway.protocol.body.tables import KVTable
+from broker_gateway.protocol.body.topic_config import DataVersion, TopicConfig
+from broker_gateway.protocol.codes import RequestCode, ResponseCode, Version
+from broker_gateway.protocol.command import Command
+from broker_gateway.protocol.errors import SendError
+from broker_gateway.protocol.frame import encode
+from broker_gateway.transport.remoting.client import RemotingClient
+from broker_gateway.transport.remoting.connection import Processors
+from broker_gateway.transport.remoting.server import RemotingServer
 from lakebroker_testing.gateway import ROOT, command
 from lakebroker_testing.gateway import NameServer as NameServerProcess
 
@@ -176,7 +176,7 @@ def test_a_broker_that_left_while_its_registration_was_read_is_not_there(tmp_pat
             await leaving.client.close()
             with pytest.raises(SendError):
                 await task
-            # they are read one by one: the answer to this one says that the other's turn is over
+            # they are read one by one: the answer to this one says that the other's tick is over
             assert (await broker.register(body, brokerAddr="127.0.0.1:9")).code == 0
             info = ClusterInfo.decode((await broker.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
             assert list(info.broker_addr_table) == ["b"]
@@ -397,7 +397,7 @@ def test_silent_brokers_expire_though_their_connection_is_open(tmp_path: Path) -
 
 
 def test_the_brokers_of_a_connection_that_closes_go_in_turns(tmp_path: Path) -> None:
-    """Counted: topics that are gone after each turn of the loop, while others wait for theirs."""
+    """Counted: topics that are gone after each tick of the loop, while others wait for theirs."""
     topics = {f"t{number}": TopicConfig(f"t{number}") for number in range(1000)}
     body = RegisterBrokerBody(DataVersion(), topics).encode(compress=True)
 
@@ -425,7 +425,7 @@ def test_the_brokers_of_a_connection_that_closes_go_in_turns(tmp_path: Path) -> 
         while table:
             await asyncio.sleep(0)
             before, most = left(), max(most, before - left())
-        assert most <= 2000, f"{most} in one turn"
+        assert most <= 2000, f"{most} in one tick"
         await server.stop()
 
     run(test)
@@ -445,7 +445,7 @@ def test_the_look_for_silent_brokers_goes_on_after_a_failure(
 
     monkeypatch.setattr(RouteTable, "unregister_one", failing)
     # what unregisters at the end of the connection is not the look
-    monkeypatch.setattr(Departures, "connection_closed", lambda *_: None)
+    monkeypatch.setattr(LostBrokers, "connection_closed", lambda *_: None)
 
     async def test() -> None:
         async with name_server(tmp_path, scanNotActiveBrokerInterval="20") as reader:

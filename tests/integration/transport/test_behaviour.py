@@ -74,17 +74,17 @@ def test_requests_stream(channel: grpc.Channel, sizes: list[int]) -> None:
 
 def test_both_stream_in_turns(channel: grpc.Channel) -> None:
     call = channel.stream_stream(SERVICE + "Both", **IDENTITY)
-    turn = threading.Semaphore(1)
+    tick = threading.Semaphore(1)
 
     def requests() -> Iterator[BytesValue]:
         for number in range(200):
-            assert turn.acquire(timeout=10)
+            assert tick.acquire(timeout=10)
             yield value(b"n%d" % number)
 
     seen = []
     for answer in call(requests(), timeout=20):
         seen.append(answer.value)
-        turn.release()
+        tick.release()
     assert seen == [b"n%d" % number for number in range(200)]
 
 

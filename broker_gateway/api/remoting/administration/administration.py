@@ -23,12 +23,12 @@ from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.system_topics import system_topic_names
 from broker_gateway.observability.broker_statistics import BrokerStatistics
 from broker_gateway.observability.dispatch_lag import DispatchLag
-from broker_gateway.remoting.address import written_address
 from broker_gateway.runtime.clock import monotonic_ms, now_ms
+from broker_gateway.transport.remoting.address import written_address
 
 
 class Administration:
-    """What the front door's requests call. `topic_changed` is told which are gone, or new."""
+    """What remoting requests call. `topic_changed` is told which are gone, or new."""
 
     def __init__(
         self,

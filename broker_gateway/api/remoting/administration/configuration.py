@@ -12,15 +12,15 @@ from collections.abc import Iterable, Mapping
 import structlog
 
 from broker_gateway.api.remoting.administration.shown_options import ShownOptions
+from broker_gateway.cluster.broker_config import PUBLIC
 from broker_gateway.config.catalogue import ROWS
 from broker_gateway.config.options import parse_properties
 from broker_gateway.config.reload import RELOADABLE, Configuration, NotKeptError
 from broker_gateway.metadata.data_version import DataVersion
-from broker_gateway.registration.broker_config import PUBLIC
-from broker_gateway.remoting.codes import ResponseCode
-from broker_gateway.remoting.errors import RequestError
+from broker_gateway.protocol.codes import ResponseCode
+from broker_gateway.protocol.errors import RequestError
 from broker_gateway.runtime.errors import OptionError
-from broker_gateway.runtime.to_its_end import to_its_end
+from broker_gateway.runtime.shielded import shielded
 
 log = structlog.get_logger(__name__)
 MAX_BODY = 1 << 20
@@ -55,7 +55,7 @@ class OptionAdministration:
 
         What has begun is done to its end, also when the client goes away.
         """
-        await to_its_end(self._change(body, now_ms))
+        await shielded(self._change(body, now_ms))
 
     async def _change(self, body: bytes, now_ms: int) -> None:
         if len(body) > MAX_BODY:

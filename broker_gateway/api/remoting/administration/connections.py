@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from broker_gateway.messaging.clients import ClientRegistry, ClientSession
-from broker_gateway.remoting import java_json
-from broker_gateway.remoting.body.topic_config import checked_name
-from broker_gateway.remoting.codes import LanguageCode, ResponseCode, Version
-from broker_gateway.remoting.connection import Connection
-from broker_gateway.remoting.errors import BodyError, RequestError
-from broker_gateway.remoting.frame import MAX_FRAME
-from broker_gateway.remoting.java_json import JsonObject
+from broker_gateway.protocol import java_json
+from broker_gateway.protocol.body.topic_config import checked_name
+from broker_gateway.protocol.codes import LanguageCode, ResponseCode, Version
+from broker_gateway.protocol.errors import BodyError, RequestError
+from broker_gateway.protocol.frame import MAX_FRAME
+from broker_gateway.protocol.java_json import JsonObject
 from broker_gateway.runtime.clock import now_ms
+from broker_gateway.transport.remoting.connection import Connection
 from store.log.record import tags_code
 
 MAX_GROUPS = 1000

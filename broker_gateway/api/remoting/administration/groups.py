@@ -19,9 +19,9 @@ from broker_gateway.messaging.outcome import ServiceError
 from broker_gateway.metadata.catalog import Catalog, CatalogFullError, Group
 from broker_gateway.metadata.names import RETRY_PREFIX
 from broker_gateway.metadata.system_groups import SYSTEM_GROUPS
-from broker_gateway.remoting.codes import ResponseCode
-from broker_gateway.remoting.errors import RequestError
-from broker_gateway.remoting.java_json import JsonObject
+from broker_gateway.protocol.codes import ResponseCode
+from broker_gateway.protocol.errors import RequestError
+from broker_gateway.protocol.java_json import JsonObject
 from broker_gateway.runtime.clock import now_ms
 
 log = structlog.get_logger(__name__)
@@ -144,5 +144,5 @@ class GroupAdministration:
             log.info("consumer group deleted", group=name, clean_offsets=clean_offsets)
 
     def _kept(self, name: str) -> AbstractContextManager[None]:
-        take_back = partial(self._catalog.take_back_group, self._catalog.group(name), name)
-        return self._journal.kept(take_back)
+        roll_back = partial(self._catalog.roll_back_group, self._catalog.group(name), name)
+        return self._journal.kept(roll_back)

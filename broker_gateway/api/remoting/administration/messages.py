@@ -22,8 +22,8 @@ from broker_gateway.api.remoting.administration.shown_records import shown_recor
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.filters.tags import EVERYTHING, TagFilter
 from broker_gateway.metadata.catalog import Topic
-from broker_gateway.remoting.codes import ResponseCode
-from broker_gateway.remoting.errors import RequestError
+from broker_gateway.protocol.codes import ResponseCode
+from broker_gateway.protocol.errors import RequestError
 from store.errors import OffsetOutOfRangeError
 from store.index.time_search import BoundaryType
 from store.message_store import MessageStore

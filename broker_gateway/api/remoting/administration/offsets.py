@@ -15,8 +15,8 @@ from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.deliveries import DeliveryJournal
 from broker_gateway.metadata.catalog import Catalog
-from broker_gateway.remoting.codes import ResponseCode
-from broker_gateway.remoting.errors import RequestError
+from broker_gateway.protocol.codes import ResponseCode
+from broker_gateway.protocol.errors import RequestError
 from store.index.time_search import BoundaryType
 from store.message_store import MessageStore
 
@@ -220,13 +220,13 @@ class OffsetAdministration:
         before: dict[QueueKey, tuple[int, int | None]] = {}
         made: list[QueueKey] = []
 
-        def take_back() -> None:
+        def roll_back() -> None:
             for key, (cursor, client_offset) in before.items():
                 self._deliveries.queue(key).restore_offsets(cursor, client_offset)
             for key in made:
                 self._deliveries.forget(key)
 
-        with refused_by_log(), self._journal.kept(take_back):
+        with refused_by_log(), self._journal.kept(roll_back):
             made += [key for key in offsets if self._deliveries.known(key) is None]
             self._changes.moved(*map(self._deliveries.queue, offsets))
             for key, offset in offsets.items():
@@ -234,7 +234,7 @@ class OffsetAdministration:
                 before[key] = (state.cursor, state.client_offset)
                 state.commit_offset(min(offset, self._store.index.max_offset(key.topic, key.queue_id)))
         for key in offsets:
-            self._deliveries.offers.came_back(key)
+            self._deliveries.arrivals.came_back(key)
             self._wakeups.due(subscribed_topic(key), key.group)
 
     def _set(self, offsets: Mapping[QueueKey, int]) -> None:
@@ -247,5 +247,5 @@ class OffsetAdministration:
             state = self._deliveries.queue(key)
             state.reset(cursor)
             state.journaled_committed = cursor
-            self._deliveries.offers.came_back(key)
+            self._deliveries.arrivals.came_back(key)
             self._wakeups.due(subscribed_topic(key), key.group)

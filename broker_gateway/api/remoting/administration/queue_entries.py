@@ -9,8 +9,8 @@ from typing import Any
 from broker_gateway.api.remoting.administration.offsets import OffsetAdministration
 from broker_gateway.api.remoting.administration.topics import store_time_of
 from broker_gateway.metadata.catalog import Topic
-from broker_gateway.remoting.codes import ResponseCode
-from broker_gateway.remoting.errors import RequestError
+from broker_gateway.protocol.codes import ResponseCode
+from broker_gateway.protocol.errors import RequestError
 from store.message_store import MessageStore
 
 MAX_ENTRIES = 10_000

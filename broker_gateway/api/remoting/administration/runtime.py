@@ -72,7 +72,7 @@ class RuntimeInfo:
         messages, size = totals["messages_in"], totals["bytes_in"]
         times, rates = self._metrics.put_times, self._rates
         used = {path: _used(path) for path in self._paths}
-        lanes, broker = self._admission, self._configuration.current.broker
+        bulkheads, broker = self._admission, self._configuration.current.broker
         disk = shutil.disk_usage(self._root)
         info = {
             "bootTimestamp": str(self._booted_ms),
@@ -116,17 +116,17 @@ class RuntimeInfo:
             "remainTransientStoreBufferNumbs": "2147483647",
             "remainHowManyDataToFlush": readable_bytes(store.max_offset - store.flushed_offset),
             "commitLogDirCapacity": f"Total : {readable_bytes(disk.total)}, Free : {readable_bytes(disk.free)}.",
-            "EndTransactionQueueSize": str(lanes.end_transaction.under_way),
-            "EndTransactionThreadPoolQueueCapacity": str(lanes.end_transaction.capacity),
+            "EndTransactionQueueSize": str(bulkheads.end_transaction.under_way),
+            "EndTransactionThreadPoolQueueCapacity": str(bulkheads.end_transaction.capacity),
         }
         info |= {f"commitLogDiskRatio_{path}": str(ratio) for path, ratio in used.items()}
-        for pool, lane in (
-            ("send", lanes.send),
-            ("pull", lanes.pull),
-            ("query", lanes.query),
-            ("ack", lanes.ack),
+        for pool, bulkhead in (
+            ("send", bulkheads.send),
+            ("pull", bulkheads.pull),
+            ("query", bulkheads.query),
+            ("ack", bulkheads.ack),
         ):
-            info |= _pool(pool, lane.under_way, lane.capacity)
+            info |= _pool(pool, bulkhead.under_way, bulkhead.capacity)
         info |= _pool("litePull", 0, int(self._options.table["litePullThreadPoolQueueCapacity"]))
         return info
 

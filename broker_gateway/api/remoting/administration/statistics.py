@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from broker_gateway.observability.metrics import Metrics
-from broker_gateway.remoting.errors import RequestError
+from broker_gateway.protocol.errors import RequestError
 
 Counters = Mapping[tuple[str, ...], int]
 _MINUTE, _HOUR, _DAY = 10_000, 600_000, 3_600_000

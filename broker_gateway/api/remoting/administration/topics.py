@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import structlog
 
+from broker_gateway.cluster.topics import shown_topic, topic_config, with_retry_topics
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.deliveries import DeliveryJournal
@@ -19,10 +20,9 @@ from broker_gateway.messaging.outcome import ServiceError
 from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, CatalogFullError, Topic
 from broker_gateway.metadata.message_types import TOPIC_MESSAGE_TYPES, message_types_of
 from broker_gateway.metadata.system_topics import is_system_topic, system_topics
-from broker_gateway.registration.topics import shown_topic, topic_config, with_retry_topics
-from broker_gateway.remoting.body.topic_config import TopicConfig
-from broker_gateway.remoting.codes import ResponseCode
-from broker_gateway.remoting.errors import RequestError
+from broker_gateway.protocol.body.topic_config import TopicConfig
+from broker_gateway.protocol.codes import ResponseCode
+from broker_gateway.protocol.errors import RequestError
 from broker_gateway.runtime.clock import now_ms
 from store.errors import StoreError
 from store.message_store import MessageStore
@@ -127,9 +127,9 @@ class TopicAdministration:
         """
         topics = [self._topic(each) for each in asked]
         for number, topic in enumerate(topics, 1):
-            take_back = partial(self._catalog.take_back_topic, self._catalog.topic(topic.name), topic.name)
+            roll_back = partial(self._catalog.roll_back_topic, self._catalog.topic(topic.name), topic.name)
             try:
-                with refused_by_log(), self._journal.kept(take_back):
+                with refused_by_log(), self._journal.kept(roll_back):
                     self._catalog.put_topic(topic, shrink=True)
             except CatalogFullError as error:
                 raise RequestError(str(error)) from error

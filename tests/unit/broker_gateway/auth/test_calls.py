@@ -21,12 +21,12 @@ from broker_gateway.auth.principal import Principal
 from broker_gateway.auth.requests import BROKER_REQUESTS, NAME_SERVER_REQUESTS
 from broker_gateway.auth.rpcs import RPCS
 from broker_gateway.auth.rules import Action, Kind, NoRuleError, Rule
-from broker_gateway.remoting.codes import RequestCode, ResponseCode
-from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
-from broker_gateway.remoting.errors import RequestError
+from broker_gateway.protocol.codes import RequestCode, ResponseCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.protocol.errors import RequestError
 from broker_gateway.transport.context import CallContext, RpcError
 from broker_gateway.transport.methods import methods
+from broker_gateway.transport.remoting.connection import Connection, ConnectionOptions, Processors
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_pb.lakebroker.log.v1 import log_pb2

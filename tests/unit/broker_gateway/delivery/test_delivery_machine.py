@@ -21,7 +21,7 @@ TestDelivery.settings = settings(
 
 
 def everything(machine: DeliveryMachine) -> None:
-    """Each way in and out of flight, by both groups; `seldom` delivers twice."""
+    """Each way in and out of flight, by both groups; `rate_limited_log` delivers twice."""
     machine.send(["a", "b", "a", "b", "a", "b"])
     machine.wait("often", "two", "b", 20_000)
     machine.receive("often", "one", "a", 2, 10_000)
@@ -30,11 +30,11 @@ def everything(machine: DeliveryMachine) -> None:
     if machine.handles:
         machine.ack([0])
         machine.nack(1, 300)
-    machine.receive("seldom", "one", "*", 5, 100)
+    machine.receive("rate_limited_log", "one", "*", 5, 100)
     machine.commit("often", 0, 5)
     machine.advance(0.6)
-    machine.receive("seldom", "two", "*", 5, 100, "y")
-    machine.receive("seldom", "two", "*", 5, 100, "y")
+    machine.receive("rate_limited_log", "two", "*", 5, 100, "y")
+    machine.receive("rate_limited_log", "two", "*", 5, 100, "y")
     if machine.handles:
         machine.give_up(-1)
     machine.advance(3.0)
@@ -102,7 +102,7 @@ def test_found_a_returned_message_whose_time_was_over_returned_again_by_a_crash(
     machine.start(2048)
     machine.send(["a"])
     machine.wait("often", "one", "*", 500)
-    machine.receive("seldom", "one", "*", 1, 100, gone=True)
+    machine.receive("rate_limited_log", "one", "*", 1, 100, gone=True)
     machine.advance(0.6)
     machine.restart(crash=True)
     machine.teardown()
@@ -115,8 +115,8 @@ def test_found_a_handle_good_again_when_the_dead_letter_of_its_message_could_not
     machine = DeliveryMachine()
     machine.start()
     machine.send(["a"])
-    for attempt in range(1, 3):  # the second is the last of `seldom`
-        machine.receive("seldom", "one", "*", 1, 100)
+    for attempt in range(1, 3):  # the second is the last of `rate_limited_log`
+        machine.receive("rate_limited_log", "one", "*", 1, 100)
         assert machine.handles[-1].attempt == attempt
         machine.break_one("append", after, OSError(errno.ENOSPC, "No space left")) if attempt == 2 else None
         machine.advance(0.6)

@@ -36,8 +36,8 @@ class Turns:
         self.now: list[Callable[[], None]] = []
         self.next: list[Callable[[], None]] = []
 
-    def turn(self) -> None:
-        """Ends a turn: what was noted is journaled, and a part of the snapshot under way is written."""
+    def tick(self) -> None:
+        """Ends a tick: what was noted is journaled, and a part of the snapshot under way is written."""
         starting, self.next[:] = list(self.next), []
         for work in starting:
             work()

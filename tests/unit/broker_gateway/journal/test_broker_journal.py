@@ -73,9 +73,9 @@ def test_a_store_of_before(tmp_path: Path, snapshot: bool) -> None:
             QueueKey("g", "t", 0): (4, 2, {1: (1, 7), 2: (2, 8), 3: (1, 7)}),
             QueueKey("g", "t", 1): (1, None, {}),
         }
-        (given_back,) = (state := after.deliveries.queue(QueueKey("g", "t", 0))).returned
-        assert (given_back.queue_offset, given_back.status) == (2, Status.RETURNED)
-        assert (given_back.given_back, given_back.suspended) == (True, True)
+        (nacked,) = (state := after.deliveries.queue(QueueKey("g", "t", 0))).returned
+        assert (nacked.queue_offset, nacked.status) == (2, Status.RETURNED)
+        assert (nacked.nacked, nacked.suspended) == (True, True)
         assert {each.first_delivered_ms for each in state.in_flight.values()} == {3000}
 
 
@@ -85,7 +85,7 @@ def test_a_record_has_what_all_contributors_noted(tmp_path: Path) -> None:
         journaled.fly(QueueKey("g", "t", 0), 1)
         journaled.catalog.put_group(Group("g"))
         journaled.catalog.put_topic(Topic("t", 1, 1))
-        journaled.turn()
+        journaled.tick()
         (batch,) = batches(journaled.store)
         told = (batch.topics, batch.groups, batch.queues, batch.stats, batch.data_versions)
         assert [len(each) for each in told] == [1, 1, 1, 1, 2]

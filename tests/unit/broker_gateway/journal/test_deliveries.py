@@ -89,7 +89,7 @@ def test_a_topic_with_many_states_is_deleted_whole_or_not_at_all(tmp_path: Path,
 
 
 def test_queues_that_moved_together_are_appended_together(tmp_path: Path) -> None:
-    """More of them than a record holds; other changes of the turn stand in the first."""
+    """More of them than a record holds; other changes of the tick stand in the first."""
     with opened(tmp_path) as before:
         before.catalog.put_topic(Topic("t", 1, 1))
         states = [before.deliveries.queue(QueueKey(f"g{number}", "t", 0)) for number in range(2400)]
@@ -107,12 +107,12 @@ def test_offsets_are_those_of_the_end_of_the_turn(tmp_path: Path) -> None:
         before.changes.moved(state)
         state.commit_offset(7)
         assert state.journaled_committed == -1
-        before.turn()
+        before.tick()
         assert state.journaled_committed == 7
         state.restore(InFlight(7, 1, FAR_MS, 1, "m", "c"))
         state.restore_offsets(8, None)
         before.changes.moved(state)
-        before.turn()
+        before.tick()
         first, second = (batch.queues[0] for batch in batches(before.store))
         assert (first.cursor, first.has_committed, first.committed) == (7, True, 7)
         assert (second.cursor, second.has_committed) == (8, False), "it did not change"
@@ -123,15 +123,15 @@ def test_what_is_in_flight_is_as_it_was(tmp_path: Path, snapshot: bool) -> None:
     message = InFlight(3, 2, FAR_MS, 9, "id", "client", delivered_ms=1000)
     kinds = {
         3: message,
-        4: replace(message, queue_offset=4, given_back=True, suspended=True),
-        5: replace(message, queue_offset=5, given_back=True, status=Status.RETURNED),
+        4: replace(message, queue_offset=4, nacked=True, suspended=True),
+        5: replace(message, queue_offset=5, nacked=True, status=Status.RETURNED),
     }
     with opened(tmp_path) as before:
         state = before.deliveries.queue(KEY)
         for each in kinds.values():
             before.changes.events(
                 state,
-                pb.NACKED if each.given_back else pb.DELIVERED,
+                pb.NACKED if each.nacked else pb.DELIVERED,
                 [each],
                 client_id=each.client_id,
                 delivery_id=each.delivery_id,
@@ -160,7 +160,7 @@ def test_acknowledgements_of_several_queues_are_in_one_record(tmp_path: Path) ->
     with opened(tmp_path) as before:
         for key in keys:
             before.fly(key, 600)
-        before.turn()
+        before.tick()
         written = len(batches(before.store))
         states = [before.deliveries.queue(key) for key in keys]
         before.changes.moved(*states)
@@ -169,7 +169,7 @@ def test_acknowledgements_of_several_queues_are_in_one_record(tmp_path: Path) ->
         for state, messages in settled:
             for message in messages:
                 state.settle(message)
-        before.turn()
+        before.tick()
         (batch,) = batches(before.store)[written:]
         assert [len(each.events[0].queue_offset) for each in batch.queues] == [500, 500]
         assert before.replayed() == before.told()

@@ -39,7 +39,7 @@ def written(store: FaultyStore) -> list[list[str]]:
     ]
 
 
-# ----- a turn -----
+# ----- a tick -----
 
 
 def test_a_turn_is_one_record_for_all_who_contribute(store: FaultyStore) -> None:
@@ -50,9 +50,9 @@ def test_a_turn_is_one_record_for_all_who_contribute(store: FaultyStore) -> None
     counted.other.count("c", 3)
     counted.journal.after(heard.append)
     assert (batches(store), heard) == ([], [])
-    counted.turn()
+    counted.tick()
     assert (written(store), heard) == ([["b", "c", "a"]], [None])
-    counted.turn()
+    counted.tick()
     assert len(written(store)) == 1, "nothing was noted"
     assert Counted(store).numbers() == counted.numbers()
 
@@ -68,7 +68,7 @@ def test_what_would_make_a_record_too_long_is_in_the_next(store: FaultyStore) ->
     for number in range(1500):
         (counted.one if number % 2 else counted.other).count(f"n{number}", number)
     assert [len(each) for each in written(store)] == [1024]
-    counted.turn()
+    counted.tick()
     assert [len(each) for each in written(store)] == [1024, 476]
     assert Counted(store).numbers() == counted.numbers()
 
@@ -88,7 +88,7 @@ def test_what_is_not_done_yet_is_not_told_again(store: FaultyStore) -> None:
     with pytest.raises(OSError, match="No space"):
         counted.journal.append_first([pb.Batch(groups=[pb.GroupChange(group="never")])])
     counted.one.count("noted", 1)
-    counted.turn()
+    counted.tick()
     assert written(store) == [["noted"]]
 
 
@@ -105,23 +105,23 @@ def test_what_was_lost_is_told_again_as_it_is_by_then(
     counted.one.count("a", 1)
     counted.other.count("b", 1)
     counted.journal.after(heard.append)
-    counted.turn()
+    counted.tick()
     assert isinstance(heard.pop(), OSError)
     counted.one.count("a", 2)
     counted.journal.after(heard.append)
-    counted.turn()
+    counted.tick()
     assert isinstance(heard.pop(), OSError), "it is not tried again at once"
     time.now += 1
     appends = store.calls["append"]
     counted.one.count("c", 3)
     counted.journal.after(heard.append)
-    counted.turn()
+    counted.tick()
     assert heard == [None]
     assert written(store) == [["c"], ["b", "a"]]
     assert store.calls["append"] == appends + 1
     assert Counted(store).numbers() == counted.numbers() == ({"a": 2, "c": 3}, {"b": 1})
     counted.one.count("d", 4)
-    counted.turn()
+    counted.tick()
     assert written(store)[2:] == [["d"]], "told once"
 
 
@@ -137,13 +137,13 @@ def test_a_contributor_that_raises_at_a_record_loses_nothing_of_others(
     counted.other.count("b", 2)
     counted.journal.after(heard.append)
     with pytest.raises(ValueError, match="a defect"):
-        counted.turn()
+        counted.tick()
     assert [str(each) for each in heard] == ["a defect"]
     assert written(store) == []
     failing.clear()
     time.now += 1
     counted.one.count("c", 3)
-    counted.turn()
+    counted.tick()
     assert written(store) == [["c"], ["b", "a"]]
     assert Counted(store).numbers() == counted.numbers()
 
@@ -154,34 +154,34 @@ def test_a_contributor_that_raises_when_it_tells_again_is_asked_again(
     time, counted = Time(monkeypatch), Counted(store)
     store.inject("append", no_room())
     counted.one.count("a", 1)
-    counted.turn()
+    counted.tick()
     counted.one.failing["again a"] = ValueError("a defect")
     time.now += 1
     counted.other.count("b", 2)
     with pytest.raises(ValueError, match="a defect"):
-        counted.turn()
+        counted.tick()
     counted.one.failing.clear()
     time.now += 10
     counted.other.count("c", 3)
-    counted.turn()
+    counted.tick()
     assert written(store) == [["c"], ["b", "a"]]
     assert Counted(store).numbers() == counted.numbers()
 
 
-def test_what_is_not_kept_is_taken_back(store: FaultyStore) -> None:
+def test_what_is_not_kept_is_rolled_back(store: FaultyStore) -> None:
     counted = Counted(store)
-    taken_back: list[int] = []
-    with counted.journal.kept(lambda: taken_back.append(1)):
+    rolled_back: list[int] = []
+    with counted.journal.kept(lambda: rolled_back.append(1)):
         counted.one.count("a", 1)
-    assert (written(store), taken_back) == ([["a"]], [])
+    assert (written(store), rolled_back) == ([["a"]], [])
 
-    def take_back() -> None:
+    def roll_back() -> None:
         counted.one.numbers["a"] = 1
 
     store.inject("append", no_room())
-    with pytest.raises(OSError, match="No space"), counted.journal.kept(take_back):
+    with pytest.raises(OSError, match="No space"), counted.journal.kept(roll_back):
         counted.one.count("a", 2)
-    with counted.journal.kept(take_back):
+    with counted.journal.kept(roll_back):
         counted.other.count("b", 1)
     assert Counted(store).numbers() == counted.numbers() == ({"a": 1}, {"b": 1})
 
@@ -197,13 +197,13 @@ def test_a_snapshot_has_the_pieces_of_all_in_their_order(
     for number in range(3):
         counted.one.count(f"a{number}", number)
         counted.other.count(f"b{number}", number)
-    counted.turn()
+    counted.tick()
     counted.journal.begin_snapshot()
-    counted.turn()
+    counted.tick()
     counted.one.count("a0", 10)
     counted.other.count("b0", 10)
     while counted.next:
-        counted.turn()
+        counted.tick()
     made = parts(store)
     told = [[*(each.group for each in part.groups), *(each.topic for each in part.topics)] for part in made]
     assert told == [["a0", "a1"], ["a2", "b0"], ["b1", "b2"], []]
@@ -220,13 +220,13 @@ def test_a_contributor_that_raises_while_a_snapshot_is_written(
     for number in range(3):
         counted.one.count(f"a{number}", number)
         counted.other.count(f"b{number}", number)
-    counted.turn()
+    counted.tick()
     counted.other.failing["snapshot of b1"] = ValueError("a defect")
     counted.journal.begin_snapshot()
     with capture_logs() as logs:
         while counted.next:
             counted.one.count("a0", counted.one.numbers["a0"] + 1)
-            counted.turn()
+            counted.tick()
     assert [each["event"] for each in logs] == ["a snapshot could not be written; it is tried again"]
     assert [part.snapshot.parts for part in parts(store)] == [0, 0]
     assert counted.one.numbers["a0"] == 3
@@ -238,7 +238,7 @@ def test_a_contributor_that_raises_while_a_snapshot_is_written(
     begin = store.max_offset
     counted.journal.begin_snapshot()
     while counted.next:
-        counted.turn()
+        counted.tick()
     found = Counted(store)
     assert found.numbers() == counted.numbers()
     assert found.journal.needed_from() == begin
@@ -258,22 +258,22 @@ def test_a_snapshot_that_fails_is_tried_again_after_a_while(
             patched.setattr(snapshot_module.Snapshot, "next_part", fails)
             for wait in (10, 20, 40):
                 journaled.journal.begin_snapshot()
-                journaled.turn()
+                journaled.tick()
                 assert journaled.journal._snapshot is None
                 journaled.journal.begin_snapshot()
                 assert journaled.journal._snapshot is None, "not at once"
                 time.now += wait
         journaled.journal.begin_snapshot()
-        journaled.turn()
+        journaled.tick()
         assert [part.snapshot.parts for part in parts(journaled.store)] == [1]
 
 
 def test_a_snapshot_is_begun_when_the_log_has_grown(store: FaultyStore) -> None:
     counted = Counted(store, SnapshotPace(1, 100))
     counted.one.count("a", 1)
-    counted.turn()
-    assert counted.next, "a part of it is for the next turn"
-    counted.turn()
+    counted.tick()
+    assert counted.next, "a part of it is for the next tick"
+    counted.tick()
     assert [part.snapshot.parts for part in parts(store)] == [1]
 
 

@@ -17,7 +17,7 @@ def test_statistics_of_many_topics_fill_several_records(tmp_path: Path) -> None:
         journaled.minutes.note(
             pb.MinuteStats(topic=f"t{n}" + "x" * 200, minute_ms=60_000) for n in range(5000)
         )
-        journaled.turn()
+        journaled.tick()
         assert sum(len(batch.stats) for batch in batches(journaled.store)) == 5000
         records = [record for _, record in records_from(journaled.store, JOURNAL_TOPIC, 0, 0)]
         assert max(len(record.body) for record in records) < 1 << 19

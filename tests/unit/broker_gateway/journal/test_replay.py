@@ -34,7 +34,7 @@ def test_records_come_in_the_order_of_the_log(store: FaultyStore) -> None:
     for number in range(3):
         before.one.count("a", number)
         before.other.count("b", number)
-        before.turn()
+        before.tick()
         put(store, "read", f"message {number}")
         put(store, "another", "never read")
     after = Counted(store, topic="read")
@@ -48,12 +48,12 @@ def test_records_come_in_the_order_of_the_log(store: FaultyStore) -> None:
 def test_it_begins_at_the_newest_snapshot_that_is_complete(store: FaultyStore) -> None:
     before = Counted(store)
     before.one.count("a", 1)
-    before.turn()
+    before.tick()
     put(store, "read", "before it")
     before.journal.write_snapshot()
     put(store, "read", "behind it")
     before.one.count("a", 2)
-    before.turn()
+    before.tick()
     after = Counted(store, topic="read")
     assert after.one.calls == ["a=1", "a=2", "replayed"]
     assert after.other.calls == ["behind it", "replayed"]
@@ -63,11 +63,11 @@ def test_a_contributor_may_start_before_the_snapshot(store: FaultyStore) -> None
     """It gets what lies between alone."""
     before = Counted(store)
     before.other.count("b", 1)
-    before.turn()
+    before.tick()
     start = store.max_offset
     before.other.count("b", 2)
     before.one.count("a", 2)
-    before.turn()
+    before.tick()
     put(store, "read", "before the snapshot")
     before.journal.write_snapshot()
     after = Counted(store, topic="read", start=start)
@@ -101,10 +101,10 @@ def test_a_later_version_is_refused(store: FaultyStore) -> None:
 def test_what_does_not_decode_is_skipped_and_said(store: FaultyStore) -> None:
     counted = Counted(store)
     counted.one.count("a", 1)
-    counted.turn()
+    counted.tick()
     append_body(store, b"\xff")
     counted.one.count("b", 2)
-    counted.turn()
+    counted.tick()
     with capture_logs() as logs:
         assert Counted(store).numbers() == counted.numbers()
     assert [each["event"] for each in logs] == ["journal record does not decode; skipped"]
@@ -116,7 +116,7 @@ def test_a_contributor_that_cannot_apply_stops_the_start(
 ) -> None:
     counted = Counted(store)
     getattr(counted, who).count("a", 1)
-    counted.turn()
+    counted.tick()
 
     def fails(record: pb.Batch) -> None:
         raise ValueError("a defect")

@@ -117,8 +117,8 @@ def test_what_was_lost_is_told_as_it_is(tmp_path: Path, deleted: bool) -> None:
         with pytest.raises(OSError, match="No space"):
             before.journal.write()
         if deleted:
-            before.catalog.take_back_topic(None, "t")
-            before.catalog.take_back_group(None, "g")
+            before.catalog.roll_back_topic(None, "t")
+            before.catalog.roll_back_group(None, "g")
         before.catalog.put_topic(Topic("next", 1, 1))
         before.journal.write(at_once=True)
         (again,) = parts(before.store)
@@ -133,12 +133,12 @@ def test_versions_go_with_what_changed_and_are_in_every_part_once(
     monkeypatch.setattr("broker_gateway.journal.snapshot.Snapshot.next_part.__defaults__", (3,))
     with opened(tmp_path) as journaled:
         journaled.catalog.put_topic(Topic("t", 1, 1))
-        journaled.turn()
+        journaled.tick()
         journaled.catalog.put_group(Group("g"))
         journaled.catalog.put_group(Group("h"))
-        journaled.turn()
+        journaled.tick()
         journaled.changes.moved(journaled.deliveries.queue(KEY))
-        journaled.turn()
+        journaled.tick()
         assert [files(batch) for batch in batches(journaled.store)] == [
             [TOPICS_FILE],
             [TOPICS_FILE, GROUPS_FILE],
@@ -146,7 +146,7 @@ def test_versions_go_with_what_changed_and_are_in_every_part_once(
         ]
         journaled.journal.begin_snapshot()
         while journaled.next:
-            journaled.turn()
+            journaled.tick()
         made = parts(journaled.store)
         assert len(made) > 2
         for part in made:

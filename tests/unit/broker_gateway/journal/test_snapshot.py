@@ -1,4 +1,4 @@
-"""Snapshots made in parts over many turns: whatever happens between the parts, a replay finds things as they are."""
+"""Snapshots made in parts over many ticks: whatever happens between the parts, a replay finds things as they are."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STEP = st.one_of(
     st.tuples(st.just("topic"), KEY, st.integers(1, 4)),
     st.tuples(st.just("group"), KEY, st.integers(1, 4)),
     st.tuples(st.just("delete"), KEY, st.just(0)),
-    st.tuples(st.just("turn"), KEY, st.just(0)),
+    st.tuples(st.just("tick"), KEY, st.just(0)),
     st.tuples(st.just("snapshot"), KEY, st.just(0)),
     st.tuples(st.just("fail"), KEY, st.just(0)),
 )
@@ -57,12 +57,12 @@ def small_parts() -> Iterator[None]:
     [
         ("fly", KEYS[0], 5),
         ("snapshot", KEYS[0], 0),
-        ("turn", KEYS[0], 0),
+        ("tick", KEYS[0], 0),
         ("reset", KEYS[0], 0),
         ("fly", KEYS[0], 2),
     ]
 )
-@example([("fly", KEYS[0], 3), ("fail", KEYS[0], 0), ("turn", KEYS[0], 0), ("fly", KEYS[1], 1)])
+@example([("fly", KEYS[0], 3), ("fail", KEYS[0], 0), ("tick", KEYS[0], 0), ("fly", KEYS[1], 1)])
 @settings(max_examples=60, deadline=None)
 def test_a_replay_finds_things_as_they_are(steps: list[tuple[str, QueueKey, int]]) -> None:
     with tempfile.TemporaryDirectory() as folder, small_parts(), opened(Path(folder)) as journaled:
@@ -73,13 +73,13 @@ def test_a_replay_finds_things_as_they_are(steps: list[tuple[str, QueueKey, int]
                 continue  # the change was not made
         journaled.store.heal()
         while journaled.journal._snapshot is not None or journaled.next:
-            journaled.turn()
+            journaled.tick()
         journaled.changes.moved(journaled.deliveries.queue(KEYS[0]))
         journaled.journal.write(at_once=True)
         assert journaled.replayed() == journaled.told()
 
 
-def give_back(journaled: Journaled, key: QueueKey, before: InFlight) -> None:
+def release(journaled: Journaled, key: QueueKey, before: InFlight) -> None:
     after = replace(
         before,
         attempt=before.attempt + 1,
@@ -104,7 +104,7 @@ def take(journaled: Journaled, what: str, key: QueueKey, number: int) -> None:
             changes.events(state, pb.ACKED, [flying[number]], client_id="c")
             state.settle(flying[number])
         case "nack" if state is not None and flying and number < len(flying):
-            give_back(journaled, key, flying[number])
+            release(journaled, key, flying[number])
         case "commit" if state is not None:
             changes.moved(state)
             state.commit_offset(number)
@@ -122,8 +122,8 @@ def take(journaled: Journaled, what: str, key: QueueKey, number: int) -> None:
             journaled.catalog.delete_group(
                 key.group, lambda group: changes.removed([], group_deleted(journaled.catalog, group))
             )
-        case "turn":
-            journaled.turn()
+        case "tick":
+            journaled.tick()
         case "snapshot":
             journaled.journal.begin_snapshot()
         case "fail":
@@ -135,15 +135,15 @@ def test_a_snapshot_is_written_a_part_a_turn(tmp_path: Path) -> None:
         for number in range(3000):
             journaled.deliveries.queue(QueueKey(f"g{number}", "t", 0))
         journaled.journal.begin_snapshot()
-        turns = 0
+        ticks = 0
         while journaled.journal._snapshot is not None:
             before = len(parts(journaled.store))
-            journaled.turn()
+            journaled.tick()
             assert len(parts(journaled.store)) == before + 1
-            turns += 1
-        assert turns > 10
+            ticks += 1
+        assert ticks > 10
         written = parts(journaled.store)
-        assert [part.snapshot.parts for part in written] == [0] * (turns - 1) + [turns]
+        assert [part.snapshot.parts for part in written] == [0] * (ticks - 1) + [ticks]
         assert sum(len(part.queues) for part in written) == 3000
         assert journaled.replayed() == journaled.told()
 
@@ -152,9 +152,9 @@ def test_an_unfinished_snapshot_does_not_count(tmp_path: Path) -> None:
     with opened(tmp_path) as journaled:
         for number in range(1000):
             journaled.fly(QueueKey(f"g{number}", "t", 0), 1)
-        journaled.turn()
+        journaled.tick()
         journaled.journal.begin_snapshot()
-        journaled.turn()
+        journaled.tick()
         assert 0 < len(parts(journaled.store)) < 3
         assert journaled.replayed() == journaled.told()
 

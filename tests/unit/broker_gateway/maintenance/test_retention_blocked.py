@@ -38,7 +38,7 @@ def look(process: InProcessBroker) -> tuple[int, list[str]]:
     """How many segments went, and what was said."""
     structlog.reset_defaults()
     with capture_logs() as said:
-        gone = process.run(process.broker.retention.look())
+        gone = process.run(process.broker.retention.run_once())
     return gone, [each["event"] for each in said]
 
 

@@ -34,10 +34,10 @@ def test_a_group_that_fell_behind_may_not_consume(tmp_path: Path) -> None:
             {},
         )[0]
         protect = ProtectBroker(off, store, catalog, deliveries)
-        asyncio.run(protect.look())
+        asyncio.run(protect.run_once())
         assert all(group.consume_enabled for group in catalog.groups())
         protect.configure(on)
-        asyncio.run(protect.look())
+        asyncio.run(protect.run_once())
         assert {group.name: group.consume_enabled for group in catalog.groups()} == {
             "slow": False,
             "quick": True,

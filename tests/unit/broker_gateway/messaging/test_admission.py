@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from broker_gateway.api.grpc.guarded import Guarded
-from broker_gateway.api.remoting.lanes import admitted, lane_of
+from broker_gateway.api.remoting.bulkheads import admitted, bulkhead_of
 from broker_gateway.config.gateway import GatewayConfig, load_config
 from broker_gateway.messaging.admission import Admission
 from broker_gateway.messaging.outcome import Reason, ServiceError
-from broker_gateway.remoting.codes import RequestCode, ResponseCode
-from broker_gateway.remoting.command import Command
-from broker_gateway.remoting.connection import Connection, ConnectionOptions, Processors
-from broker_gateway.remoting.errors import RequestError
+from broker_gateway.protocol.codes import RequestCode, ResponseCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.protocol.errors import RequestError
 from broker_gateway.runtime.reply import Reply
-from broker_gateway.runtime.turn import Stage, Turn
+from broker_gateway.runtime.tick import Stage, Tick
 from broker_gateway.transport.context import CallContext, RpcError
+from broker_gateway.transport.remoting.connection import Connection, ConnectionOptions, Processors
 
 
 def options(**given: str) -> GatewayConfig:
@@ -31,31 +31,31 @@ def hold_loop_up() -> None:
 
 
 def test_replies_count_until_they_are_given_cancelled_or_abandoned() -> None:
-    lane = Admission(options(ackThreadPoolQueueCapacity="3"), Turn()).ack
-    given, cancelled, abandoned = (Reply[int](None, lane) for _ in range(3))
-    assert lane.under_way == 3
+    bulkhead = Admission(options(ackThreadPoolQueueCapacity="3"), Tick()).ack
+    given, cancelled, abandoned = (Reply[int](None, bulkhead) for _ in range(3))
+    assert bulkhead.under_way == 3
     with pytest.raises(
         ServiceError, match=r"3 ack calls are under way \(ackThreadPoolQueueCapacity=3\)"
     ) as full:
-        lane.check("127.0.0.1:1")
+        bulkhead.check("127.0.0.1:1")
     assert full.value.reason is Reason.TOO_MANY_REQUESTS
     given.set(1)
     given.set(2)
-    assert lane.under_way == 2
-    lane.check("127.0.0.1:1")
+    assert bulkhead.under_way == 2
+    bulkhead.check("127.0.0.1:1")
     cancelled.cancel()
     cancelled.set(1)
     heard: list[int] = []
-    abandoned = Reply(lambda: heard.append(1), lane)
+    abandoned = Reply(lambda: heard.append(1), bulkhead)
     abandoned.abandon()
     assert heard == []
-    assert lane.under_way == 1
-    assert lane.refused == 1
+    assert bulkhead.under_way == 1
+    assert bulkhead.refused == 1
 
 
 def test_every_kind_has_its_option() -> None:
-    admission = Admission(options(), Turn())
-    assert {lane.name: lane.capacity for lane in admission.lanes()} == {
+    admission = Admission(options(), Tick())
+    assert {bulkhead.name: bulkhead.capacity for bulkhead in admission.bulkheads()} == {
         "send": 10_000,
         "pull": 100_000,
         "ack": 100_000,
@@ -67,9 +67,9 @@ def test_every_kind_has_its_option() -> None:
         "admin broker": 10_000,
         "load balance": 100_000,
     }
-    assert {lane.wait_s for lane in admission.lanes()} == {0.0}, "not while the process starts"
+    assert {bulkhead.wait_s for bulkhead in admission.bulkheads()} == {0.0}, "not while the process starts"
     admission.check_waiting()
-    assert {lane.name: lane.wait_s for lane in admission.lanes() if lane.wait_s} == {
+    assert {bulkhead.name: bulkhead.wait_s for bulkhead in admission.bulkheads() if bulkhead.wait_s} == {
         "send": 0.2,
         "pull": 5.0,
         "ack": 3.0,
@@ -78,12 +78,12 @@ def test_every_kind_has_its_option() -> None:
         "admin broker": 5.0,
     }
     admission.configure(options(brokerFastFailureEnable="false", sendThreadPoolQueueCapacity="7"))
-    assert {lane.wait_s for lane in admission.lanes()} == {0.0}
+    assert {bulkhead.wait_s for bulkhead in admission.bulkheads()} == {0.0}
     assert admission.send.capacity == 7
 
 
 def test_remoting_requests_have_the_lanes_of_the_originals_executors() -> None:
-    admission = Admission(options(), Turn())
+    admission = Admission(options(), Tick())
     expected = {
         RequestCode.PULL_MESSAGE: "pull",
         RequestCode.QUERY_MESSAGE: "query",
@@ -96,39 +96,39 @@ def test_remoting_requests_have_the_lanes_of_the_originals_executors() -> None:
         RequestCode.UPDATE_AND_CREATE_TOPIC: "admin broker",
         RequestCode.GET_MAX_OFFSET: "admin broker",
     }
-    assert {code: lane_of(admission, code).name for code in expected} == expected
+    assert {code: bulkhead_of(admission, code).name for code in expected} == expected
 
 
 def test_a_remoting_request_given_up_before_it_began_is_not_under_way_any_more() -> None:
     async def scenario() -> None:
-        lane = Admission(options(adminBrokerThreadPoolQueueCapacity="1"), Turn()).admin_broker
+        bulkhead = Admission(options(adminBrokerThreadPoolQueueCapacity="1"), Tick()).admin_broker
         never = asyncio.Event()
 
         async def serve(_: Connection, request: Command) -> Command:
             await never.wait()
             return request.reply()
 
-        processor = admitted(lane, serve)
+        processor = admitted(bulkhead, serve)
         connection = Connection(Processors(), ConnectionOptions())
         first = processor(connection, Command(1))
         assert isinstance(first, asyncio.Future)
-        assert lane.under_way == 1
+        assert bulkhead.under_way == 1
         with pytest.raises(RequestError, match="adminBrokerThreadPoolQueueCapacity=1") as full:
             processor(connection, Command(1))
         assert full.value.code == ResponseCode.SYSTEM_BUSY
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
-        assert lane.under_way == 0
+        assert bulkhead.under_way == 0
 
     asyncio.run(scenario())
 
 
 def test_a_call_read_late_in_a_turn_is_refused_and_the_next_turn_takes_it() -> None:
     async def scenario() -> None:
-        turn = Turn()
-        admission = Admission(options(waitTimeMillsInAckQueue="20", waitTimeMillsInPullQueue="60000"), turn)
+        tick = Tick()
+        admission = Admission(options(waitTimeMillsInAckQueue="20", waitTimeMillsInPullQueue="60000"), tick)
         admission.check_waiting()
-        turn.add(Stage.JOURNAL, lambda: None)
+        tick.add(Stage.JOURNAL, lambda: None)
         admission.ack.check("127.0.0.1:1")
         hold_loop_up()
         with pytest.raises(ServiceError, match=r"waited \d+ ms \(waitTimeMillsInAckQueue=20\)") as late:
@@ -138,7 +138,7 @@ def test_a_call_read_late_in_a_turn_is_refused_and_the_next_turn_takes_it() -> N
         await asyncio.sleep(0)
         admission.ack.check("127.0.0.1:1")
         hold_loop_up()
-        admission.ack.check("127.0.0.1:1")  # nothing of this turn was read before it
+        admission.ack.check("127.0.0.1:1")  # nothing of this tick was read before it
 
     asyncio.run(scenario())
 
@@ -153,9 +153,9 @@ def test_a_guarded_service_refuses_beyond_its_lane() -> None:
             return request
 
     async def scenario() -> None:
-        lane = Admission(options(adminBrokerThreadPoolQueueCapacity="1"), Turn()).admin_broker
+        bulkhead = Admission(options(adminBrokerThreadPoolQueueCapacity="1"), Tick()).admin_broker
         service = Slow()
-        guarded = Guarded(service, lane)
+        guarded = Guarded(service, bulkhead)
         context = CallContext({}, "127.0.0.1:1", None, ("127.0.0.1", 2))
         first = asyncio.create_task(guarded.PutTopic("a", context))  # type: ignore[arg-type]
         await asyncio.sleep(0)
@@ -165,6 +165,6 @@ def test_a_guarded_service_refuses_beyond_its_lane() -> None:
         service.go.set()
         assert await first == "a"
         assert await guarded.PutTopic("c", context) == "c"
-        assert lane.under_way == 0
+        assert bulkhead.under_way == 0
 
     asyncio.run(scenario())

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker_gateway.runtime.turn import Stage
+from broker_gateway.runtime.tick import Stage
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.calls import Call
@@ -120,15 +120,15 @@ def test_large_messages_count_by_their_bytes(broker: InProcessBroker, answered: 
 
 def test_a_turn_that_brings_the_next_one_begins_anew(broker: InProcessBroker) -> None:
     """Else calls beside a long drain would count as having waited since it began."""
-    turn = broker.broker.turn
+    tick = broker.broker.tick
     waited: list[float] = []
 
     def work() -> None:
-        waited.append(broker.clock.monotonic_ns / 1e9 - turn.began)
+        waited.append(broker.clock.monotonic_ns / 1e9 - tick.began)
         broker.clock.move(2_000_000_000)
         if len(waited) < 4:
-            turn.add(Stage.LOOK, work)
+            tick.add(Stage.SEARCH, work)
 
-    broker._loop.call_soon(turn.add, Stage.LOOK, work)
+    broker._loop.call_soon(tick.add, Stage.SEARCH, work)
     broker.settle()
     assert waited == [0.0] * 4

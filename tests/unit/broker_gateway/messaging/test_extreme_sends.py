@@ -36,7 +36,7 @@ def outcomes(*, compiled: bool) -> dict[str, Outcome]:
 
 
 def outcome(broker: InProcessBroker, extreme: Extreme) -> Outcome:
-    """Sent between two innocent ones, in one turn, to somebody who waits."""
+    """Sent between two innocent ones, in one tick, to somebody who waits."""
     waiting = broker.begin_receive("orders", "billing", wait_ms=60_000)
     with broker.one_turn():
         calls = [
@@ -49,7 +49,7 @@ def outcome(broker: InProcessBroker, extreme: Extreme) -> Outcome:
     assert {b"one", b"two"} <= set(bodies), extreme.name
     stored = odd.status.code == pb.OK and extreme.message.topic.name == "orders"
     assert len(bodies) == 2 + (stored and not extreme.message.topic.resource_namespace), extreme.name
-    assert {lane.under_way for lane in broker.broker.admission.lanes()} == {0}, extreme.name
+    assert {bulkhead.under_way for bulkhead in broker.broker.admission.bulkheads()} == {0}, extreme.name
     broker.ack("orders", "billing", *waiting.messages)
     topic = extreme.message.topic
     full = f"{topic.resource_namespace}%{topic.name}" if topic.resource_namespace else topic.name

@@ -49,7 +49,7 @@ def test_what_is_remembered_and_said_is_bounded() -> None:
     warnings, tags = FilterWarnings(), parse_tag_filter("a && b")
     with capture_logs() as logs:
         for number in range(MOST_KNOWN + 10):
-            warnings.look(tags, f"g{number}", "t", "ipv4:10.0.0.1:1")
+            warnings.check(tags, f"g{number}", "t", "ipv4:10.0.0.1:1")
     assert len(warnings._said) == MOST_KNOWN
     assert 1 <= len(logs) <= 8, "one address, one minute"
 
@@ -58,5 +58,5 @@ def test_consumers_of_a_group_with_different_expressions_are_each_told_once() ->
     warnings, own = FilterWarnings(), [parse_tag_filter("a && b"), parse_tag_filter("a or b")]
     with capture_logs() as logs:
         for number in range(200):
-            warnings.look(own[number % 2], "g", "t", f"ipv4:10.0.0.{number}:1")
+            warnings.check(own[number % 2], "g", "t", f"ipv4:10.0.0.{number}:1")
     assert [each["tags"] for each in logs] == [["'a && b'"], ["'a or b'"]]

@@ -307,7 +307,7 @@ def test_a_waiting_tag_receive_leaves_the_loop_to_others(broker: InProcessBroker
     waiting = broker.begin_receive("orders", "billing", wait_ms=60_000, filter="rare")
     looks = longest_look(broker, lambda: broker.reset("orders", "billing", 0, 0))
     assert not waiting.done
-    assert looks <= 70_000, "queue entries looked at between two turns of the loop"
+    assert looks <= 70_000, "queue entries looked at between two ticks of the loop"
     broker.send("orders", b"found", tag="rare")
     assert bodies(waiting.messages) == [b"found"]
 
@@ -328,18 +328,18 @@ def fill(broker: InProcessBroker, count: int) -> None:
 def longest_look(broker: InProcessBroker, act: Callable[[], None]) -> int:
     """The most queue entries that were read between two iterations of the event loop."""
     index = type(broker.store.index)
-    entries, turns = index.entries, [0]
+    entries, ticks = index.entries, [0]
     loop = broker._loop
 
     def counted(self, topic, queue_id, start, count):  # type: ignore[no-untyped-def]
         found = entries(self, topic, queue_id, start, count)
-        turns[-1] += len(found.offsets)
+        ticks[-1] += len(found.offsets)
         return found
 
     once = loop._run_once
 
     def run_once() -> None:
-        turns.append(0)
+        ticks.append(0)
         once()
 
     index.entries = counted
@@ -349,7 +349,7 @@ def longest_look(broker: InProcessBroker, act: Callable[[], None]) -> int:
     finally:
         index.entries = entries
         del loop._run_once
-    return max(turns)
+    return max(ticks)
 
 
 def test_many_messages_that_are_due_at_once_leave_the_loop_to_others(broker: InProcessBroker) -> None:
@@ -363,16 +363,16 @@ def test_many_messages_that_are_due_at_once_leave_the_loop_to_others(broker: InP
     copies = most_in_a_turn(broker, lambda: broker.advance(10.5))
     assert broker.store.index.max_offset("%DLQ%billing", 0) == count
     assert broker.committed("orders", "billing") == count
-    assert copies <= 64, "dead letters between two turns of the loop"
+    assert copies <= 64, "dead letters between two ticks of the loop"
 
 
 def most_in_a_turn(broker: InProcessBroker, act: Callable[[], None]) -> int:
     """The most appends between two iterations of the event loop."""
-    loop, store, turns, seen = broker._loop, broker.store, [0], [broker.store.calls["append"]]
+    loop, store, ticks, seen = broker._loop, broker.store, [0], [broker.store.calls["append"]]
     once = loop._run_once
 
     def run_once() -> None:
-        turns.append(store.calls["append"] - seen[0])
+        ticks.append(store.calls["append"] - seen[0])
         seen[0] = store.calls["append"]
         once()
 
@@ -381,7 +381,7 @@ def most_in_a_turn(broker: InProcessBroker, act: Callable[[], None]) -> int:
         act()
     finally:
         del loop._run_once
-    return max(turns)
+    return max(ticks)
 
 
 def test_large_messages_come_some_at_a_time(broker: InProcessBroker) -> None:
@@ -401,7 +401,7 @@ def test_messages_that_only_look_like_the_filter_count_by_their_bytes(
     for _ in range(count):
         broker.send("orders", b"x" * 40_000, tag="BB")
     broker.send("orders", b"found", tag="Aa")
-    monkeypatch.setattr(Metrics, "looked", lambda _, seconds: looks.append(seconds))
+    monkeypatch.setattr(Metrics, "searched", lambda _, seconds: looks.append(seconds))
     assert bodies(broker.receive("orders", "billing", filter="Aa")[1]) == [b"found"]
     assert len(looks) >= 3, "looks at 8 MB"
 

@@ -82,7 +82,7 @@ def test_the_type_comes_before_anything_else(broker: InProcessBroker, wrong: dic
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_waiting_begins_when_a_send_is_there_whole(broker: InProcessBroker, compiled: bool) -> None:
-    """What the turn read of others before it is no time that it waited."""
+    """What the tick read of others before it is no time that it waited."""
     if compiled:
         assert broker.broker.load_compiled()
     broker.broker.admission.check_waiting()

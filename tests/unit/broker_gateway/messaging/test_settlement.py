@@ -39,7 +39,7 @@ def broker() -> Iterator[InProcessBroker]:
 
 
 def pending(broker: InProcessBroker, count: int) -> None:
-    """Something else has the journal note so many events in this turn; the store's next append is theirs."""
+    """Something else has the journal note so many events in this tick; the store's next append is theirs."""
     journal = broker.broker.journaled.deliveries
     state = broker.broker.deliveries.queue(QueueKey("other", "orders", 0))
 

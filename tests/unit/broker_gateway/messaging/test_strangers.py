@@ -12,12 +12,12 @@ from structlog.testing import capture_logs
 from broker_gateway.api.grpc.settings import KeptSettings
 from broker_gateway.config.gateway import GatewayConfig, load_config
 from broker_gateway.messaging import clients as clients_module
-from broker_gateway.messaging.admission import Admission, Lane
+from broker_gateway.messaging.admission import Admission, Bulkhead
 from broker_gateway.messaging.clients import ALIVE_MS, ClientRegistry
 from broker_gateway.messaging.outcome import ServiceError
-from broker_gateway.runtime.line import Line
+from broker_gateway.runtime.fair_queue import FairQueue
 from broker_gateway.runtime.reply import Reply
-from broker_gateway.runtime.turn import Turn
+from broker_gateway.runtime.tick import Tick
 from broker_gateway.transport.context import CallContext
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
@@ -32,37 +32,37 @@ def options(**given: str) -> GatewayConfig:
     return load_config(None, given, {})[0]
 
 
-def fill(lane: Lane, peer: str) -> list[Reply[int]]:
+def fill(bulkhead: Bulkhead, peer: str) -> list[Reply[int]]:
     """As many calls as one peer gets."""
     taken: list[Reply[int]] = []
     with contextlib.suppress(ServiceError):
         while True:
-            lane.check(peer)
-            taken.append(Reply(None, lane, peer))
+            bulkhead.check(peer)
+            taken.append(Reply(None, bulkhead, peer))
     return taken
 
 
 def test_one_address_does_not_take_a_lane_alone() -> None:
-    lane = Admission(options(ackThreadPoolQueueCapacity="100"), Turn()).ack
-    taken = fill(lane, STRANGER)
+    bulkhead = Admission(options(ackThreadPoolQueueCapacity="100"), Tick()).ack
+    taken = fill(bulkhead, STRANGER)
     assert len(taken) == 75
     with pytest.raises(
         ServiceError,
         match=r"75 ack calls .*\(ackThreadPoolQueueCapacity=100\), 25 .*10\.0\.0\.66.*lakeMaxSharePerAddress=25",
     ):
-        lane.check("10.0.0.66:7")
-    others = fill(lane, OWN)
+        bulkhead.check("10.0.0.66:7")
+    others = fill(bulkhead, OWN)
     assert len(others) == 25
     for reply in [*taken, *others]:
         reply.set(1)
-    assert lane.under_way == 0
-    assert not lane._shares
-    assert len(fill(lane, OWN)) == 75
+    assert bulkhead.under_way == 0
+    assert not bulkhead._shares
+    assert len(fill(bulkhead, OWN)) == 75
 
 
 def test_shares_can_be_left_out() -> None:
-    lane = Admission(options(ackThreadPoolQueueCapacity="100", lakeMaxSharePerAddress="100"), Turn()).ack
-    assert len(fill(lane, STRANGER)) == 100
+    bulkhead = Admission(options(ackThreadPoolQueueCapacity="100", lakeMaxSharePerAddress="100"), Tick()).ack
+    assert len(fill(bulkhead, STRANGER)) == 100
 
 
 def test_waiting_receives_are_shared_out() -> None:
@@ -78,7 +78,7 @@ def test_waiting_receives_are_shared_out() -> None:
 
 
 def test_addresses_take_turns_in_a_line() -> None:
-    line: Line[int] = Line()
+    line: FairQueue[int] = FairQueue()
     for number in range(5):
         line.append("hostile", number)
     line.append("honest", 10)
@@ -91,7 +91,7 @@ def test_addresses_take_turns_in_a_line() -> None:
 
 
 def test_a_drain_of_one_address_does_not_keep_others_waiting() -> None:
-    """Receives that a turn has no room for look in turns of their addresses."""
+    """Receives that a tick has no room for look in turns of their addresses."""
     with InProcessBroker() as broker:
         broker.create_topic("t")
         for group in ("hostile", "honest"):
@@ -301,13 +301,13 @@ def test_a_stranger_with_the_id_of_one_that_crashed_keeps_nothing_from_others() 
 
 
 def test_who_has_its_share_is_logged_once() -> None:
-    lane = Admission(options(pullThreadPoolQueueCapacity="100", lakeMaxWaitingReceives="40"), Turn()).pull
+    bulkhead = Admission(options(pullThreadPoolQueueCapacity="100", lakeMaxWaitingReceives="40"), Tick()).pull
     with capture_logs() as logs:
-        fill(lane, STRANGER)
+        fill(bulkhead, STRANGER)
         with pytest.raises(
             ServiceError, match=r"30 pull calls .*lakeMaxWaitingReceives=40.*10 of the second"
         ):
-            lane.check(STRANGER)
+            bulkhead.check(STRANGER)
     (said,) = logs
     assert (said["log_level"], said["address"], said["limit"]) == (
         "warning",

@@ -24,7 +24,7 @@ OWN, STRANGER, THIRD = "10.0.0.1:1000", "10.0.0.66:6666", "10.0.0.3:3"
 
 @pytest.fixture
 def broker() -> Iterator[InProcessBroker]:
-    """Places for 40 groups, of which an address has 10 once half of them are taken."""
+    """ConnectionSlots for 40 groups, of which an address has 10 once half of them are taken."""
     with InProcessBroker(lakeMaxAutoCreatedGroups="40") as broker:
         broker.create_topic("t")
         yield broker
@@ -150,10 +150,10 @@ def test_a_group_that_the_log_does_not_take_is_counted_as_it_is(broker: InProces
     assert receive(broker, "s", STRANGER).code == pb.MESSAGE_NOT_FOUND
     before = catalog.group("s")
     assert counted(broker) == (1, 1)
-    catalog.take_back_group(None, "s")
+    catalog.roll_back_group(None, "s")
     assert counted(broker) == (0, 0)
-    catalog.take_back_group(before, "s")
-    catalog.take_back_group(before, "s")
+    catalog.roll_back_group(before, "s")
+    catalog.roll_back_group(before, "s")
     assert counted(broker) == (1, 1)
 
 

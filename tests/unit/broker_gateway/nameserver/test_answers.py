@@ -7,7 +7,7 @@ import pytest
 from broker_gateway.nameserver import answers as module
 from broker_gateway.nameserver.answers import Answers
 from broker_gateway.nameserver.route_table import RouteTable
-from broker_gateway.remoting.errors import RequestError
+from broker_gateway.protocol.errors import RequestError
 
 
 class Query:

@@ -9,8 +9,8 @@ import pytest
 from broker_gateway.nameserver import kv_config
 from broker_gateway.nameserver.kv_config import KVConfig
 from broker_gateway.nameserver.state import load_kv_config
-from broker_gateway.remoting.body.tables import KVTable
-from broker_gateway.remoting.errors import RequestError
+from broker_gateway.protocol.body.tables import KVTable
+from broker_gateway.protocol.errors import RequestError
 from broker_gateway.runtime.errors import HostError
 from broker_gateway.runtime.files import write_whole
 

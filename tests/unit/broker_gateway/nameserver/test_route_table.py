@@ -10,12 +10,12 @@ import pytest
 
 from broker_gateway.nameserver import route_queries
 from broker_gateway.nameserver.brokers import MinBrokerIdChange, Registered, Registration
-from broker_gateway.nameserver.holdings import Limits
+from broker_gateway.nameserver.quotas import Limits
 from broker_gateway.nameserver.route_table import MAX_TIMEOUT_MS, RouteTable
-from broker_gateway.remoting.body.registration import RegisterBrokerBody
-from broker_gateway.remoting.body.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
-from broker_gateway.remoting.body.topic_config import DataVersion, TopicConfig
-from broker_gateway.remoting.errors import RequestError
+from broker_gateway.protocol.body.registration import RegisterBrokerBody
+from broker_gateway.protocol.body.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from broker_gateway.protocol.body.topic_config import DataVersion, TopicConfig
+from broker_gateway.protocol.errors import RequestError
 
 MASTER, SLAVE, LATER_SLAVE = "h:1", "h:2", "h:3"
 
@@ -88,12 +88,12 @@ def gone(table: RouteTable, connection: Hashable) -> list[MinBrokerIdChange]:
     changes = []
     while (key := table.first_of(connection)) is not None:
         changes.append(table.unregister_one(*key))
-    table.leavings.clear(sys.maxsize)
+    table.topic_cleanup.clear(sys.maxsize)
     return [each for each in changes if each is not None]
 
 
 def nothing_is_left(table: RouteTable) -> bool:
-    table.leavings.clear(sys.maxsize)
+    table.topic_cleanup.clear(sys.maxsize)
     left = (table.topics, table.brokers, table.clusters, table.live, table.filter_servers, table.mappings)
     kept = (table._by_connection, table._names, table._by_name)
     held = table.held

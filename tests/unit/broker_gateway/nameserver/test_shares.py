@@ -6,8 +6,8 @@ import pytest
 
 from broker_gateway.nameserver.claims import Peer
 from broker_gateway.nameserver.route_table import RouteTable
-from broker_gateway.remoting.errors import RequestError
-from broker_gateway.remoting.trusted_hosts import trusted_hosts
+from broker_gateway.protocol.errors import RequestError
+from broker_gateway.transport.remoting.trusted_hosts import trusted_hosts
 from tests.unit.broker_gateway.nameserver.test_route_table import Clock, gone, registration
 
 

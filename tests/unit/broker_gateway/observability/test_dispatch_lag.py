@@ -52,16 +52,16 @@ def test_it_is_what_the_lake_does_not_have(tmp_path: Path, store: MessageStore) 
     lag = DispatchLag(store, Lake(str(lake)), lambda: 1.0)
     assert lag.behind_bytes is None
     append(store, 10)
-    asyncio.run(lag.look())
+    asyncio.run(lag.measure())
     assert lag.behind_bytes == store.max_offset > 10_000
     assert lag.hours_left is not None
     assert lag.hours_left > 0
     commit_progress(lake, store, 5000)
-    asyncio.run(lag.look())
+    asyncio.run(lag.measure())
     assert lag.behind_bytes == store.max_offset - 5000
     assert lag.hours_left is None, "nothing was appended since the last look"
     commit_progress(lake, store, store.max_offset)
-    asyncio.run(lag.look())
+    asyncio.run(lag.measure())
     assert lag.behind_bytes == 0
 
 
@@ -73,17 +73,17 @@ def test_a_lake_that_cannot_be_read_is_unknown_and_known_again(tmp_path: Path, s
     commit = next((lake / PROGRESS_TABLE / "_delta_log").glob("*.json"))
     whole = commit.read_bytes()
     commit.write_bytes(b"{no json")
-    asyncio.run(lag.look())
+    asyncio.run(lag.measure())
     assert lag.behind_bytes is None
     commit.write_bytes(whole)
-    asyncio.run(lag.look())
+    asyncio.run(lag.measure())
     assert lag.behind_bytes == store.max_offset
 
 
 def test_without_a_lake_only_the_disk_is_told(store: MessageStore) -> None:
     lag = DispatchLag(store, None, lambda: 1.0)
     append(store, 1)
-    asyncio.run(lag.look())
+    asyncio.run(lag.measure())
     assert lag.behind_bytes is None
     assert lag.hours_left is not None
 

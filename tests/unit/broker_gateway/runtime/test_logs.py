@@ -15,7 +15,7 @@ import structlog
 from broker_gateway.runtime.line_output import LineOutput
 from broker_gateway.runtime.logs import configure_logs, say
 from broker_gateway.runtime.scheduled_tasks import ScheduledTasks
-from broker_gateway.runtime.turn import Stage, Turn
+from broker_gateway.runtime.tick import Stage, Tick
 
 
 @pytest.fixture(autouse=True)
@@ -169,20 +169,20 @@ def test_a_turn_that_was_ended_early_is_followed_by_another(monkeypatch: pytest.
     def broken(*_: object, **__: object) -> None:
         raise OSError("the log is full")
 
-    monkeypatch.setattr("broker_gateway.runtime.turn.log.exception", broken, raising=False)
+    monkeypatch.setattr("broker_gateway.runtime.tick.log.exception", broken, raising=False)
 
     def failing() -> None:
         raise ValueError("x")
 
     async def scenario() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-        turn = Turn()
-        turn.add(Stage.APPEND, failing)
-        turn.add(Stage.WRITE, lambda: done.append("left over"))
+        tick = Tick()
+        tick.add(Stage.APPEND, failing)
+        tick.add(Stage.WRITE, lambda: done.append("left over"))
         await asyncio.sleep(0.01)
-        turn.add(Stage.APPEND, lambda: done.append("next"))
+        tick.add(Stage.APPEND, lambda: done.append("next"))
         await asyncio.sleep(0.01)
-        assert not turn.scheduled
+        assert not tick.scheduled
 
     asyncio.run(scenario())
     assert done == ["left over", "next"]

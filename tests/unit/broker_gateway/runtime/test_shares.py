@@ -6,7 +6,7 @@ import pytest
 
 from broker_gateway.messaging.admission import Admission
 from broker_gateway.runtime.shares import LEAST_SHARED, Shares, host_of, network_of
-from broker_gateway.runtime.turn import Turn
+from broker_gateway.runtime.tick import Tick
 from tests.unit.broker_gateway.messaging.test_strangers import STRANGER, fill, options
 
 
@@ -43,8 +43,8 @@ def test_little_is_not_shared_out_nor_what_the_option_leaves_whole(limit: int, p
 
 
 def test_few_waiting_receives_do_not_share_out_the_calls() -> None:
-    lane = Admission(options(pullThreadPoolQueueCapacity="100", lakeMaxWaitingReceives="10"), Turn()).pull
-    assert len(fill(lane, STRANGER)) == 100
+    bulkhead = Admission(options(pullThreadPoolQueueCapacity="100", lakeMaxWaitingReceives="10"), Tick()).pull
+    assert len(fill(bulkhead, STRANGER)) == 100
 
 
 def test_nobody_gives_back_what_it_does_not_have() -> None:

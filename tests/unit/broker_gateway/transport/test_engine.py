@@ -1,4 +1,4 @@
-"""Connections without a socket: what is much is done in several turns, and addresses take turns."""
+"""Connections without a socket: what is much is done in several ticks, and addresses take turns."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hpack import Encoder
 
-from broker_gateway.runtime.places import Places
-from broker_gateway.runtime.turn import Turn
+from broker_gateway.runtime.connection_slots import ConnectionSlots
+from broker_gateway.runtime.tick import Tick
 from broker_gateway.transport.http2.engine import Connection
 from broker_gateway.transport.http2.pace import Pace
 from broker_gateway.transport.http2.replies import Replies
@@ -80,15 +80,15 @@ class Transport(asyncio.Transport):
 
 
 def connected(
-    call: Callable[[], Call], events: list[str], turn: Turn | None = None, pace: Pace | None = None
+    call: Callable[[], Call], events: list[str], tick: Tick | None = None, pace: Pace | None = None
 ) -> tuple[Connection, Transport]:
     """A connection whose peer has sent its first settings, on the event loop that runs; `events` has its end."""
-    place = Places(lambda: 10).take("127.0.0.1", lambda: None)
+    place = ConnectionSlots(lambda: 10).take("127.0.0.1", lambda: None)
     assert place is not None
-    turn = turn or Turn()
+    tick = tick or Tick()
     connection = Connection(
-        turn,
-        pace or Pace(turn),
+        tick,
+        pace or Pace(tick),
         Replies(1 << 20, lambda *_: None),
         place,
         lambda of: call(),
@@ -111,12 +111,12 @@ def requests(extension: bytes = b"") -> list[bytes]:
 
 
 async def turns_until(done: Callable[[], bool]) -> int:
-    turns = 0
-    while not done() and turns < 100_000:
-        turns += 1
+    ticks = 0
+    while not done() and ticks < 100_000:
+        ticks += 1
         await asyncio.sleep(0)
     await asyncio.sleep(0)
-    return turns
+    return ticks
 
 
 @pytest.mark.parametrize("beside", [0, 15_000])
@@ -130,14 +130,14 @@ def test_calls_of_one_read_are_served_in_several_turns(beside: int) -> None:
         connection, transport = connected(lambda: Call(events, opening_s=A_WHILE_S), events)
         connection.data_received(b"".join(requests(extension)))
         first = len(events)
-        turns = await turns_until(lambda: len(events) >= CALLS)
+        ticks = await turns_until(lambda: len(events) >= CALLS)
         await turns_until(lambda: transport.reading)
         assert transport.reading
-        return first, turns, len(events)
+        return first, ticks, len(events)
 
-    first, turns, served = asyncio.run(run())
+    first, ticks, served = asyncio.run(run())
     assert first < 500
-    assert turns > 10
+    assert ticks > 10
     assert served == CALLS
 
 
@@ -162,10 +162,10 @@ def test_calls_of_a_connection_that_is_lost_are_ended_in_several_turns() -> None
 
 def test_connections_that_are_lost_together_share_what_their_address_has_of_a_turn() -> None:
     async def run() -> tuple[int, list[str]]:
-        turn, events = Turn(), list[str]()
-        pace = Pace(turn)
+        tick, events = Tick(), list[str]()
+        pace = Pace(tick)
         connections = [
-            connected(lambda: Call(events, stopping_s=A_WHILE_S), events, turn, pace)[0] for _ in range(20)
+            connected(lambda: Call(events, stopping_s=A_WHILE_S), events, tick, pace)[0] for _ in range(20)
         ]
         for connection in connections:
             for each in requests()[:20]:

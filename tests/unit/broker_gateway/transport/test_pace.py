@@ -1,4 +1,4 @@
-"""Shares of the event loop's turns: what an address took too much of it waits for, and nothing is kept of who is gone."""
+"""Shares of the event loop's ticks: what an address took too much of it waits for, and nothing is kept of who is gone."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-from broker_gateway.runtime.turn import Stage, Turn
+from broker_gateway.runtime.tick import Stage, Tick
 from broker_gateway.transport.http2.pace import ALONE_S, QUANTUM_S, Pace, Share
 
 A_WHILE_S = 0.0001
 
 
-async def turns(turn: Turn, count: int) -> None:
-    """So many turns in which there is something to do."""
+async def ticks(tick: Tick, count: int) -> None:
+    """So many ticks in which there is something to do."""
     for _ in range(count):
-        turn.add(Stage.WRITE, lambda: None)
+        tick.add(Stage.WRITE, lambda: None)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
@@ -29,7 +29,7 @@ async def turns_until(done: Callable[[], bool]) -> None:
 
 
 def left(share: Share) -> float:
-    """Seconds of this turn that the address still has."""
+    """Seconds of this tick that the address still has."""
     return share.until(0.0)
 
 
@@ -51,7 +51,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Backlog:
-    """A connection that has more to do than there is time in a turn, `left` times."""
+    """A connection that has more to do than there is time in a tick, `left` times."""
 
     def __init__(self, host: str, pace: Pace, order: list[str], left: int, clock: Clock) -> None:
         self.host = host
@@ -67,7 +67,7 @@ class Backlog:
 
 def test_addresses_take_turns_however_many_connections_one_has(clock: Clock) -> None:
     async def run() -> list[str]:
-        pace, order = Pace(Turn()), list[str]()
+        pace, order = Pace(Tick()), list[str]()
         for _ in range(50):
             pace.defer(Backlog("one", pace, order, 4, clock))
         pace.defer(Backlog("other", pace, order, 10, clock))
@@ -83,7 +83,7 @@ def test_an_address_that_waits_longer_costs_a_turn_the_same_however_many_connect
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> int:
-        pace, order = Pace(Turn()), list[str]()
+        pace, order = Pace(Tick()), list[str]()
         for _ in range(5000):
             pace.defer(Backlog("one", pace, order, 1, clock))
         asked = 0
@@ -106,7 +106,7 @@ def test_an_address_that_waits_longer_costs_a_turn_the_same_however_many_connect
 
 def test_an_address_that_took_too_much_of_a_turn_waits_longer(clock: Clock) -> None:
     async def run() -> list[str]:
-        pace, order = Pace(Turn()), list[str]()
+        pace, order = Pace(Tick()), list[str]()
         pace.share("one").took(1.0)
         pace.defer(Backlog("one", pace, order, 1, clock))
         pace.defer(Backlog("other", pace, order, 100, clock))
@@ -119,15 +119,15 @@ def test_an_address_that_took_too_much_of_a_turn_waits_longer(clock: Clock) -> N
 
 def test_an_address_that_is_alone_has_more_of_a_turn() -> None:
     async def run() -> None:
-        turn = Turn()
-        pace = Pace(turn)
+        tick = Tick()
+        pace = Pace(tick)
         one, other = pace.share("one"), pace.share("other")
         assert left(one) == ALONE_S
         assert left(other) == QUANTUM_S
-        assert left(one) == QUANTUM_S, "in the same turn"
-        await turns(turn, 1)
-        assert left(one) == QUANTUM_S, "there were two in the turn before"
-        await turns(turn, 1)
+        assert left(one) == QUANTUM_S, "in the same tick"
+        await ticks(tick, 1)
+        assert left(one) == QUANTUM_S, "there were two in the tick before"
+        await ticks(tick, 1)
         assert left(one) == ALONE_S
 
     asyncio.run(run())
@@ -135,7 +135,7 @@ def test_an_address_that_is_alone_has_more_of_a_turn() -> None:
 
 def test_addresses_whose_first_turn_it_is_count() -> None:
     async def run() -> list[float]:
-        pace = Pace(Turn())
+        pace = Pace(Tick())
         return [left(pace.share(f"number {number}")) for number in range(100)]
 
     assert asyncio.run(run()) == [ALONE_S] + [QUANTUM_S] * 99
@@ -143,12 +143,12 @@ def test_addresses_whose_first_turn_it_is_count() -> None:
 
 def test_what_was_taken_lapses_with_the_turns() -> None:
     async def run() -> None:
-        turn = Turn()
-        pace = Pace(turn)
+        tick = Tick()
+        pace = Pace(tick)
         one, other = pace.share("one"), pace.share("other")
         one.until(0.0)
         one.took(0.9 * ALONE_S)  # as much as one may that is alone
-        await turns(turn, 5)
+        await ticks(tick, 5)
         assert left(other) == ALONE_S
         assert left(one) == QUANTUM_S
 
@@ -157,13 +157,13 @@ def test_what_was_taken_lapses_with_the_turns() -> None:
 
 def test_who_owes_does_not_keep_others_from_being_alone() -> None:
     async def run() -> None:
-        turn = Turn()
-        pace = Pace(turn)
+        tick = Tick()
+        pace = Pace(tick)
         gone, other = pace.share("gone"), pace.share("other")
         gone.until(0.0)
         gone.took(1.0)
         pace.leave(gone)
-        await turns(turn, 2)
+        await ticks(tick, 2)
         assert left(other) == ALONE_S
 
     asyncio.run(run())
@@ -171,8 +171,8 @@ def test_who_owes_does_not_keep_others_from_being_alone() -> None:
 
 def test_a_debt_outlives_the_connections_and_nothing_else_does() -> None:
     async def run() -> None:
-        turn = Turn()
-        pace = Pace(turn)
+        tick = Tick()
+        pace = Pace(tick)
         share = pace.share("one")
         share.until(0.0)
         share.took(0.05)
@@ -181,7 +181,7 @@ def test_a_debt_outlives_the_connections_and_nothing_else_does() -> None:
         pace.leave(share)
         for _ in range(200):
             await asyncio.sleep(0)
-        assert not turn.scheduled, "nothing is left to wait for"
+        assert not tick.scheduled, "nothing is left to wait for"
         assert not pace._shares
         assert not pace._owing
 
@@ -192,15 +192,15 @@ def test_what_was_taken_as_the_last_connection_left_is_owed_by_the_next() -> Non
     """Charged behind the leaving, as by a connection whose calls are ended; no second share stands beside the first."""
 
     async def run() -> None:
-        turn = Turn()
-        pace = Pace(turn)
+        tick = Tick()
+        pace = Pace(tick)
         share = pace.share("one")
         share.until(0.0)
         pace.leave(share)
         share.took(0.05)
         again = pace.share("one")
         assert left(again) < 0
-        await turns(turn, 200)
+        await ticks(tick, 200)
         assert pace.share("one") is again
 
     asyncio.run(run())

@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from broker_gateway.runtime.turn import Turn
+from broker_gateway.runtime.tick import Tick
 from broker_gateway.transport.http2 import call as real
 from broker_gateway.transport.http2.engine import headers
 from broker_gateway.transport.http2.framing import compressed_frame, frame
@@ -183,8 +183,8 @@ def test_a_call_that_gives_way_to_its_own_request_gives_all_back() -> None:
     """It has held bytes for longest when the request before them is unpacked and finds no room."""
 
     async def run() -> int:
-        requests, turn = Requests(MIB), Turn()
-        served = {method.path: method for method in methods(DESCRIPTOR, Echo(turn))}
+        requests, tick = Requests(MIB), Tick()
+        served = {method.path: method for method in methods(DESCRIPTOR, Echo(tick))}
         loop = asyncio.get_running_loop()
         call = real.Call(Peer(), served, requests, set(), ("127.0.0.1", 1), loop)  # type: ignore[arg-type]
         fields = headers({"content-type": "application/grpc", "grpc-encoding": "gzip"})

@@ -63,7 +63,7 @@ def seen(store: MessageStore) -> Seen:
 def written(tmp_path: Path) -> tuple[Path, Seen]:
     """A closed store with several files of the index, and its entries."""
     store = open_store(tmp_path)
-    store.append([PendingRecord("seldom", 0, b"x", b"", 1, HOST.packed)])
+    store.append([PendingRecord("rate_limited_log", 0, b"x", b"", 1, HOST.packed)])
     send(store, 1500)
     store.close()
     store = open_store(tmp_path)
@@ -167,7 +167,10 @@ def test_damage_from_before_the_start_is_mended_by_it_or_by_the_first_look(
     with caplog.at_level(logging.WARNING):
         assert seen(store) == entries
     assert len(caplog.records) + len(store.recovered.unusable) == 1
-    assert (store.index.max_offset("seldom", 0), store.index.min_offset("seldom", 0)) == (1, 0)
+    assert (store.index.max_offset("rate_limited_log", 0), store.index.min_offset("rate_limited_log", 0)) == (
+        1,
+        0,
+    )
     store.close()
     assert all(map(whole, list_runs(root / "lakeindex")))
 
@@ -212,7 +215,7 @@ def test_the_newest_file_that_is_made_anew_knows_the_queues_without_an_entry_in_
     flip(runs[-1].path, HEADER.size)
     assert [run.directory() for run in runs], "made anew"
     reopened = dict(FileRun(runs[-1].path).next_offsets())
-    assert (reopened["raised", 2], reopened["seldom", 0]) == (77, 1)
+    assert (reopened["raised", 2], reopened["rate_limited_log", 0]) == (77, 1)
     store.close()
 
 

@@ -194,7 +194,7 @@ def test_a_look_up_reads_as_many_runs_as_the_log_has_digits(
     index = QueueIndex(SEGMENT, 100)
     index.on_run(lambda run, following: index.replace(run, write_run(run, tmp_path, "x" * 32, following)))
     for number in range(512):
-        key = ("seldom", 0) if number in (0, 300) else ("busy", number % 4)
+        key = ("rate_limited_log", 0) if number in (0, 300) else ("busy", number % 4)
         index.put(*key, index.max_offset(*key), number * 100, 100, 0, 0)
     looked: list[int] = []
     for name in ("find", "following"):
@@ -202,7 +202,7 @@ def test_a_look_up_reads_as_many_runs_as_the_log_has_digits(
         monkeypatch.setattr(
             FileRun, name, lambda run, key, real=real: looked.append(run.start) or real(run, key)
         )
-    for topic, queue_id in [("seldom", 0), ("busy", 2)]:
+    for topic, queue_id in [("rate_limited_log", 0), ("busy", 2)]:
         for start in (None, 0, 1):
             looked.clear()
             if start is None:

@@ -141,14 +141,14 @@ def test_looks_go_round_all_queues_and_tell_each_damage_once(tmp_path: Path) -> 
     check = SelfCheck(store, most=3)
 
     async def look_six_times() -> list[int]:
-        return [(await check.look()).places for _ in range(6)]
+        return [(await check.run_once()).places for _ in range(6)]
 
     with structlog.testing.capture_logs() as logs:
         assert asyncio.run(look_six_times()) == [0, 1, 0, 0, 1, 0]
-        assert check.looks == 6
+        assert check.runs == 6
         check = SelfCheck(store, most=7)
-        asyncio.run(check.look())
-        asyncio.run(check.look())
+        asyncio.run(check.run_once())
+        asyncio.run(check.run_once())
     assert check.damaged == 1
     told = [each["what"] for each in logs if each["log_level"] == "error"]
     assert len(told) == 2, "once by each"

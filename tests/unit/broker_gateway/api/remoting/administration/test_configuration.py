@@ -11,8 +11,8 @@ from broker_gateway.api.remoting.administration.configuration import OptionAdmin
 from broker_gateway.api.remoting.administration.shown_options import ShownOptions
 from broker_gateway.config.gateway import GatewayConfig, load_config
 from broker_gateway.config.reload import RELOADABLE, Configuration, changed_text
-from broker_gateway.remoting.codes import ResponseCode
-from broker_gateway.remoting.errors import RequestError
+from broker_gateway.protocol.codes import ResponseCode
+from broker_gateway.protocol.errors import RequestError
 
 
 def config(file: Path | None = None, **overrides: str) -> GatewayConfig:

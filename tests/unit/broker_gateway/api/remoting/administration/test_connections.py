@@ -16,7 +16,7 @@ from broker_gateway.api.remoting.administration.connections import (
     Subscription,
 )
 from broker_gateway.messaging.clients import ClientRegistry
-from broker_gateway.remoting.errors import RequestError
+from broker_gateway.protocol.errors import RequestError
 
 
 class Peer:

@@ -13,8 +13,8 @@ from broker_gateway.app.broker import Broker
 from broker_gateway.delivery.in_flight import InFlight
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.metadata.catalog import Group, Topic
-from broker_gateway.remoting.body.topic_config import TopicConfig
-from broker_gateway.remoting.errors import RequestError
+from broker_gateway.protocol.body.topic_config import TopicConfig
+from broker_gateway.protocol.errors import RequestError
 from broker_gateway.transport.context import CallContext, RpcError
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_testing.broker import InProcessBroker
@@ -117,7 +117,7 @@ def test_a_snapshot_that_is_due_does_not_bring_back_what_was_removed(tmp_path: P
         process.do(broker.journal.begin_snapshot)
         process.run(CHANGES[what](broker))
         after = known_or_none(broker)
-        process.advance(0.1)  # its one part is written in the next turn
+        process.advance(0.1)  # its one part is written in the next tick
         assert broker.journal._snapshot is None
         assert broker.journal._snapshot_size
         broker.journal.write_snapshot = lambda: None  # type: ignore[method-assign]

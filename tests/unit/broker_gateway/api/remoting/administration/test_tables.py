@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from broker_gateway.api.remoting.administration.offsets import Progress
+from broker_gateway.api.remoting.concurrency_limit import ConcurrencyLimit
 from broker_gateway.api.remoting.consume_stats import SLICE, ConsumeStats
-from broker_gateway.api.remoting.gate import Gate
 from broker_gateway.api.remoting.pages import MAX_PAGE, PageFields
 from broker_gateway.api.remoting.tables import WAITING, WAITING_ON_A_CONNECTION, Tables, joined
 from broker_gateway.metadata.catalog import Catalog, Group
 from broker_gateway.metadata.data_version import DataVersion
-from broker_gateway.remoting.codes import ResponseCode
-from broker_gateway.remoting.errors import RequestError
-from broker_gateway.remoting.fields import Fields
-from broker_gateway.remoting.frame import MAX_FRAME
+from broker_gateway.protocol.codes import ResponseCode
+from broker_gateway.protocol.errors import RequestError
+from broker_gateway.protocol.fields import Fields
+from broker_gateway.protocol.frame import MAX_FRAME
 
 
 class Peer:
@@ -57,7 +57,7 @@ async def settle() -> None:
 
 def test_few_are_inside_and_many_are_refused() -> None:
     async def test() -> None:
-        gate, inside, leave = Gate(2, 3, "tables"), [], asyncio.Event()
+        gate, inside, leave = ConcurrencyLimit(2, 3, "tables"), [], asyncio.Event()
 
         async def enter(number: int) -> None:
             async with gate:
@@ -259,28 +259,28 @@ class Queues:
 
 
 async def turns_during(work: Any) -> tuple[Any, int]:
-    """What the work gives, and how many turns others had meanwhile."""
-    turns = 0
+    """What the work gives, and how many ticks others had meanwhile."""
+    ticks = 0
 
     async def count() -> None:
-        nonlocal turns
+        nonlocal ticks
         while True:
-            turns += 1
+            ticks += 1
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
     found = await work
     counting.cancel()
-    return found, turns
+    return found, ticks
 
 
 def test_a_topic_named_many_times_is_looked_at_once() -> None:
     queues = Queues()
     stats = ConsumeStats(queues)  # type: ignore[arg-type]
-    body, turns = asyncio.run(turns_during(stats.of_group("g", ["t"] * 1000)))
+    body, ticks = asyncio.run(turns_during(stats.of_group("g", ["t"] * 1000)))
     assert queues.looked_at == 1024
     assert body.count(b'"queueId"') == 1024
-    assert turns >= 1024 / SLICE
+    assert ticks >= 1024 / SLICE
 
 
 def test_more_queues_than_a_frame_holds_are_refused_before_any_is_looked_at() -> None:
@@ -293,9 +293,9 @@ def test_more_queues_than_a_frame_holds_are_refused_before_any_is_looked_at() ->
 
 def test_the_progress_of_all_groups_is_walked_once() -> None:
     queues = Queues(groups=5)
-    body, turns = asyncio.run(turns_during(ConsumeStats(queues).of_all(in_order=False)))  # type: ignore[arg-type]
+    body, ticks = asyncio.run(turns_during(ConsumeStats(queues).of_all(in_order=False)))  # type: ignore[arg-type]
     assert queues.looked_at == 5 * 1024
-    assert turns >= 5 * 1024 / SLICE
+    assert ticks >= 5 * 1024 / SLICE
     assert body.startswith(b'{"brokerAddr":"127.0.0.1:1","consumeStatsList":[{"g0":[{"consumeTps":0.0,')
     assert body.endswith(b'],"totalDiff":%d,"totalInflightDiff":%d}' % (5 * 1024 * 6, 5 * 1024 * 2))
     assert body.count(b'"queueId"') == 5 * 1024

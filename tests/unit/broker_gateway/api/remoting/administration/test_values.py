@@ -13,13 +13,13 @@ from broker_gateway.api.remoting.administration.runtime import format_runtime, r
 from broker_gateway.api.remoting.administration.statistics import Figure, Statistics
 from broker_gateway.api.remoting.administration.topics import message_types
 from broker_gateway.api.remoting.topic_requests import attributes_of
+from broker_gateway.cluster.topics import shown_topics, topic_config
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
 from broker_gateway.observability.metrics import Metrics
-from broker_gateway.registration.topics import shown_topics, topic_config
-from broker_gateway.remoting import java_json
-from broker_gateway.remoting.address import written_address
-from broker_gateway.remoting.errors import BodyError, RequestError
-from broker_gateway.remoting.java_json import JsonObject, ObjectKeys
+from broker_gateway.protocol import java_json
+from broker_gateway.protocol.errors import BodyError, RequestError
+from broker_gateway.protocol.java_json import JsonObject, ObjectKeys
+from broker_gateway.transport.remoting.address import written_address
 
 
 def test_objects_as_keys() -> None:

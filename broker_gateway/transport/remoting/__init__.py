@@ -1,0 +1,1 @@
+"""Remoting over TCP: connections, the server, the client."""
