@@ -142,7 +142,7 @@ def tag_poll(folder: Path, entries: int) -> Calls:
         while not broker.wakeups.waiting:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         with timed_callbacks(spent):
-            await broker.administration.offsets.reset("g", "sparse", 0, 0, 0)
+            await broker.administration.offset_changes.reset("g", "sparse", 0, 0, 0)
             answer = await waiting
         first = answer[0]
         status = rpc.ReceiveMessageResponse.FromString(first) if isinstance(first, bytes) else first

@@ -211,7 +211,7 @@ class InProcessBroker(InProcessClient):
         self._loop.settle()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine of the broker, such as `broker.administration.offsets.reset(...)`; raises what it raises."""
+        """Runs a coroutine of the broker, such as `broker.administration.offset_changes.reset(...)`; raises what it raises."""
         return self._loop.complete(work)
 
     def do(self, work: Callable[[], T]) -> T:
@@ -233,11 +233,11 @@ class InProcessBroker(InProcessClient):
 
     def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
         """Lets a group go on at an offset of a queue, as `mqadmin resetOffsetByTime` does. Raises RequestError."""
-        self.run(self.broker.administration.offsets.reset(group, topic, queue_id, 0, offset))
+        self.run(self.broker.administration.offset_changes.reset(group, topic, queue_id, 0, offset))
 
     def committed(self, topic: str, group: str, queue_id: int = 0) -> int | None:
         """The committed offset of a group on a queue; None where it never was."""
-        return self.broker.administration.offsets.committed(group, topic, queue_id)
+        return self.broker.administration.offsets.known(group, topic, queue_id)
 
     # -- end, begin, damage
 

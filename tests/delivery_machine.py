@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -29,8 +30,8 @@ from broker_gateway.delivery.moves import ORIGIN_PROPERTY, decode_origin
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.journal.replay import records_from
 from broker_gateway.journal.snapshot import SnapshotPace
+from broker_gateway.messaging.outcome import ServiceError
 from broker_gateway.metadata.names import dead_letter_topic
-from broker_gateway.protocol.errors import RequestError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import Call, InProcessBroker
@@ -273,7 +274,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         with self._step(moved={group}):
             try:
                 self.broker.reset(TOPIC, group, queue_id, to)
-            except RequestError:
+            except ServiceError:
                 assert self.faulty
                 return
             self._forget(group, queue_id, to, everything=True)
@@ -284,10 +285,10 @@ class DeliveryMachine(RuleBasedStateMachine):
             state = self._state(group, queue_id)
             flying = dict(state.in_flight) if state is not None else {}
             polled = any(poll.group == group for poll in self.polls)
-            offsets = self.broker.broker.administration.offsets
+            changes = self.broker.broker.parts.offset_changes
             try:
-                self.broker.run(offsets.commit(group, TOPIC, queue_id, to))
-            except RequestError:
+                self.broker.do(partial(changes.commit, group, TOPIC, queue_id, to))
+            except ServiceError:
                 assert self.faulty
                 return
             end = self.broker.store.index.max_offset(TOPIC, queue_id)

@@ -84,7 +84,7 @@ class Broker:
         self.catalog, self.deliveries, self.journal = core.catalog, core.deliveries, core.journal
         self.tick, self.wakeups, self.minutes = core.tick, core.wakeups, core.minutes
         self.registration = Registration(config, self.catalog, self.tasks)
-        parts = self.parts = make_messaging(config, core, self.peers, self.registration.cluster)
+        parts = self.parts = make_messaging(config, core, self.peers, self.registration.peer_routes)
         self.clients, self.admission = parts.clients, parts.admission
         self.messaging = MessagingService(config, core, parts, extensions.append_hooks)
         location = config.lake.lake_location
@@ -96,7 +96,7 @@ class Broker:
         self.load_report = LoadReport(self.admission, LOAD_REPORT_S)
         self.self_check = SelfCheck(store)
         self._protect = ProtectBroker(config, store, self.catalog, self.deliveries)
-        admin = AdminService(config, self.catalog, self.journal, self.peers, self.tasks)
+        admin = AdminService(config, self.catalog, parts.topics, parts.groups, self.peers, self.tasks)
         self.admin = Guarded(admin, self.admission.admin_broker)
         self.administration = Administration(
             configuration,
@@ -105,7 +105,6 @@ class Broker:
             self.statistics,
             self.dispatch_lag,
             self.retention,
-            self.registration.topic_changed,
         )
         parts.listen(configuration)
         for part in (admin, self._protect, self.administration, self):
@@ -157,6 +156,7 @@ class Broker:
             topic_changed=lambda topic: registration.topic_changed(topic.name),
             group_changed=lambda group: registration.topic_changed(RETRY_PREFIX + group.name),
             rolled_back=lambda topic, _: registration.topic_changed(topic),
+            removed=lambda topic: registration.topic_changed(topic),
         )
         return replayed
 

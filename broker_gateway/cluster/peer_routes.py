@@ -60,7 +60,7 @@ class _Route(NamedTuple):
     message_types: tuple[str, ...] = ()
 
 
-class Cluster:
+class PeerRoutes:
     """Knows nothing while `name_servers` is empty."""
 
     def __init__(self, own_name: str, options: RegistrationOptions) -> None:

@@ -15,7 +15,7 @@ import structlog
 
 from broker_gateway.cluster.address_server import AddressServerError, fetch_name_servers
 from broker_gateway.cluster.outgoing import outgoing
-from broker_gateway.cluster.peer_routes import Cluster
+from broker_gateway.cluster.peer_routes import PeerRoutes
 from broker_gateway.cluster.registered_topics import RegisteredTopics
 from broker_gateway.cluster.registrar import Registrar
 from broker_gateway.cluster.requests import Identity
@@ -43,7 +43,7 @@ class Registration:
         self._config = config
         self._catalog = catalog
         self._scheduled = scheduled
-        self.cluster = Cluster(config.broker.broker_name, config.registration)
+        self.peer_routes = PeerRoutes(config.broker.broker_name, config.registration)
         self._own: list[str] = []
         self._name_servers: list[str] = []
         self._registrars: dict[str, Registrar] = {}
@@ -98,7 +98,7 @@ class Registration:
         await asyncio.gather(*running, return_exceptions=True)
         self._use([])
         await asyncio.gather(*self._leaving.values(), return_exceptions=True)
-        await self.cluster.stop()
+        await self.peer_routes.stop()
         if self._client is not None:
             await self._client.close()
 
@@ -143,7 +143,7 @@ class Registration:
         self._registered_topics = RegisteredTopics(self._config, self._catalog, identity)
         if options.enable_slave_acting_master:
             self._heartbeats = asyncio.create_task(self._send_heartbeats(), name="broker heartbeat")
-        self.cluster.start(lambda: self._name_servers, identity.address)
+        self.peer_routes.start(lambda: self._name_servers, identity.address)
 
     def _lost(self, address: str) -> None:
         if (registrar := self._registrars.get(address)) is not None:
@@ -200,7 +200,7 @@ class Registration:
             if connected not in found and self._registrars.get(address) is registrar:
                 log.info("a name server moved", name_server=address, before=connected, now=found)
                 self._client.disconnect(address)
-                self.cluster.disconnect(address)
+                self.peer_routes.disconnect(address)
                 registrar.register_anew()
         if failures:
             raise OSError("; ".join(failures))

@@ -29,11 +29,12 @@ _LOOKED_AT = 64
 
 
 class Subscription(NamedTuple):
-    """A topic, and which of its messages: an expression of a kind, TAG or SQL92."""
+    """A topic, and which of its messages: an expression of a kind, TAG or SQL92. `version` is when it was told, in ms."""
 
     topic: str
     expression: str
     kind: str
+    version: int = 0
 
 
 class ClientSettings(Protocol):

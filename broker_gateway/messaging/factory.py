@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker_gateway.cluster.peer_routes import Cluster
+from broker_gateway.cluster.peer_routes import PeerRoutes
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
 from broker_gateway.messaging.admission import Admission
 from broker_gateway.messaging.attempts import Attempts
 from broker_gateway.messaging.clients import ClientRegistry
+from broker_gateway.messaging.connections import Connections
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.dead_letters import DeadLetterMover
+from broker_gateway.messaging.groups import Groups
 from broker_gateway.messaging.long_polling import LongPolling
+from broker_gateway.messaging.offset_changes import OffsetChanges
 from broker_gateway.messaging.offsets import Offsets
 from broker_gateway.messaging.poll import Polls
 from broker_gateway.messaging.produce import Producer
@@ -22,6 +25,7 @@ from broker_gateway.messaging.routes import Routes
 from broker_gateway.messaging.settlement import Settlement
 from broker_gateway.messaging.stored_message import MessageReader
 from broker_gateway.messaging.take import Taker
+from broker_gateway.messaging.topics import Topics
 from broker_gateway.metadata.peers import Peers
 
 
@@ -38,6 +42,10 @@ class Messaging:
     redelivery: Redelivery
     settlement: Settlement
     offsets: Offsets
+    offset_changes: OffsetChanges
+    topics: Topics
+    groups: Groups
+    connections: Connections
     routes: Routes
 
     def listen(self, configuration: Configuration) -> None:
@@ -47,7 +55,7 @@ class Messaging:
             configuration.on_change(part.configure)
 
 
-def make_messaging(config: GatewayConfig, core: Core, peers: Peers, cluster: Cluster) -> Messaging:
+def make_messaging(config: GatewayConfig, core: Core, peers: Peers, cluster: PeerRoutes) -> Messaging:
     """The parts, connected."""
     admission = Admission(config, core.tick)
     clients = ClientRegistry(config.lake.lake_max_clients, config.lake.lake_max_share_per_address)
@@ -57,6 +65,7 @@ def make_messaging(config: GatewayConfig, core: Core, peers: Peers, cluster: Clu
     messages = MessageReader(core.store)
     taker = Taker(core, resources, redelivery, messages)
     attempts = Attempts(core, messages)
+    offsets = Offsets(core, resources)
     return Messaging(
         admission,
         clients,
@@ -66,6 +75,10 @@ def make_messaging(config: GatewayConfig, core: Core, peers: Peers, cluster: Clu
         LongPolling(config, core, taker, attempts, admission.pull),
         redelivery,
         Settlement(config, core, resources, clients, mover),
-        Offsets(core.store, resources, core.deliveries),
+        offsets,
+        OffsetChanges(core, offsets),
+        Topics(config, core),
+        Groups(core),
+        Connections(clients),
         Routes(config, resources, peers, cluster),
     )

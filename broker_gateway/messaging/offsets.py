@@ -1,28 +1,60 @@
-"""Where a queue begins and ends, where it was at a time, how far a group is."""
+"""Where a queue begins and ends, where it was at a time, how far a group is: for every edge. Nothing is created here."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Mapping, Set
+from typing import NamedTuple
 
-from broker_gateway.delivery.queue_delivery import QueueKey
-from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.messaging.checks import check_group, shown
+from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.messaging.resources import Resources
 from store.index.time_search import BoundaryType
-from store.message_store import MessageStore
 
 MAX_SEARCHES = 32
-"""By time, at once: each reads the log on a thread."""
+"""By time, at once, for all edges together: each reads the log on a thread."""
+_STATES = 1000
+"""Visited before others get a turn."""
+
+
+class QueueStatus(NamedTuple):
+    """Offsets of a queue; when its last message was stored, ms, 0 without one."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    last_update_ms: int
+
+
+class Progress(NamedTuple):
+    """A group on a queue. `pull_offset` is behind what was handed out; `last_ms` the store time of the last settled."""
+
+    topic: str
+    queue_id: int
+    broker_offset: int
+    consumer_offset: int
+    pull_offset: int
+    last_ms: int
+
+    @property
+    def behind(self) -> int:
+        return self.broker_offset - self.consumer_offset
+
+    @property
+    def in_flight(self) -> int:
+        return self.pull_offset - self.consumer_offset
 
 
 class Offsets:
-    """Answers about queues of this broker; creates nothing."""
+    """Answers about queues of this broker."""
 
-    def __init__(self, store: MessageStore, resources: Resources, deliveries: DeliveryTable) -> None:
-        self._store = store
+    def __init__(self, core: Core, resources: Resources) -> None:
+        self._store = core.store
+        self._catalog = core.catalog
         self._resources = resources
-        self._deliveries = deliveries
+        self._deliveries = core.deliveries
         self._searches = 0
 
     def first(self, topic: str, queue_id: int) -> int:
@@ -33,40 +65,124 @@ class Offsets:
         """The next offset to be given."""
         return self._store.index.max_offset(topic, queue_id)
 
-    async def at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The first offset stored at that time or later; the end when there is none."""
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """`first` and `end`."""
+        return self.first(topic, queue_id), self.end(topic, queue_id)
+
+    def status(self, topic: str, queue_id: int) -> QueueStatus:
+        """Of one queue of a topic."""
+        first, end = self.bounds(topic, queue_id)
+        return QueueStatus(queue_id, first, end, self.stored_ms(topic, queue_id, end - 1))
+
+    def stored_ms(self, topic: str, queue_id: int, offset: int) -> int:
+        """When a message was stored, ms; 0 when the log has it no more."""
+        if offset < self.first(topic, queue_id):
+            return 0
+        places, sizes, _ = self._store.index.entries(topic, queue_id, offset, 1)
+        if not len(places) or not sizes[0]:
+            return 0
+        return self._store.record(int(places[0]), int(sizes[0])).store_timestamp
+
+    def earliest_ms(self, topic: str, queue_id: int) -> int:
+        """Store time of a queue's first message; -1 without one."""
+        first, end = self.bounds(topic, queue_id)
+        return (self.stored_ms(topic, queue_id, first) or -1) if first < end else -1
+
+    async def at(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: BoundaryType = BoundaryType.LOWER
+    ) -> int:
+        """The queue offset of a store time: LOWER the first stored then or later, the end when there is none.
+        TOO_MANY_REQUESTS."""
         if self._searches >= MAX_SEARCHES:
             raise ServiceError(
                 Reason.TOO_MANY_REQUESTS, f"{MAX_SEARCHES} searches by time run already; try again later"
             )
         self._searches += 1
         try:
-            search = self._store.at_time(topic, queue_id)
-            return await asyncio.to_thread(search, timestamp_ms, BoundaryType.LOWER)
+            return await asyncio.to_thread(self._store.at_time(topic, queue_id), timestamp_ms, boundary)
         finally:
             self._searches -= 1
 
-    def committed(self, topic: str, queue_id: int, group: str) -> int:
-        """How far the group is: what it has settled, or a client committed. OFFSET_NOT_FOUND."""
-        check_group(group)
+    def known(self, group: str, topic: str, queue_id: int) -> int | None:
+        """How far a group is: what it has settled, or a client committed; None when it never was there."""
         state = self._deliveries.known(QueueKey(group, topic, queue_id))
-        if state is None:
+        return None if state is None else state.consumer_offset
+
+    def committed(self, group: str, topic: str, queue_id: int) -> int:
+        """As `known`. ILLEGAL_CONSUMER_GROUP, OFFSET_NOT_FOUND."""
+        check_group(group)
+        offset = self.known(group, topic, queue_id)
+        if offset is None:
             raise ServiceError(
                 Reason.OFFSET_NOT_FOUND,
                 f"consumer group {shown(group)} has received nothing from queue {queue_id} of {shown(topic)} yet",
             )
-        return state.consumer_offset
+        return offset
+
+    def begins_at_zero(self, topic: str, queue_id: int) -> bool:
+        """Whether a group new to a queue begins with its first message, which is there and fits memory."""
+        first, end = self.bounds(topic, queue_id)
+        return first == 0 < end and self._deliveries.first_offset(topic, queue_id) == 0
+
+    def progress(self, group: str, topic: str, queue_id: int) -> Progress:
+        """A group on a queue."""
+        state = self._deliveries.known(QueueKey(group, topic, queue_id))
+        committed = state.consumer_offset if state is not None else 0
+        return Progress(
+            topic,
+            queue_id,
+            self.end(topic, queue_id),
+            committed,
+            max(state.position, committed) if state is not None else 0,
+            self.stored_ms(topic, queue_id, committed - 1) if committed else 0,
+        )
+
+    async def all(self) -> dict[str, dict[int, int]]:
+        """Committed offsets by `topic@group` and queue id."""
+        found: dict[str, dict[int, int]] = {}
+        async for state in self._states():
+            group, topic, queue_id = state.key
+            found.setdefault(f"{topic}@{group}", {})[queue_id] = state.consumer_offset
+        return found
+
+    async def _states(self) -> AsyncIterator[QueueDelivery]:
+        """Every state there is now; others are served in between."""
+        for count, state in enumerate(list(self._deliveries.queues()), 1):
+            yield state
+            if count % _STATES == 0:
+                await asyncio.sleep(0)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups that have, or had, something of a topic."""
+        return sorted(self._deliveries.groups_of(topic))
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics of which a group has, or had, something."""
+        return sorted(self._deliveries.topics_of(group))
+
+    def topics_by_group(self) -> Mapping[str, Set[str]]:
+        """`topics_of` for every group."""
+        return self._deliveries.topics_by_group()
+
+    def read_queues(self, topic: str) -> int:
+        """How many a topic has; 0 when there is none of that name."""
+        found = self._catalog.topic(topic)
+        return found.read_queues if found is not None else 0
 
     def check_queue(self, topic: str, queue_id: int, broker: str) -> None:
-        """Raises ServiceError unless this broker has the queue; an empty `broker` is this one."""
-        known = self._resources.known_topic(topic)
+        """ILLEGAL_TOPIC, TOPIC_NOT_FOUND, BAD_REQUEST unless this broker has the queue; an empty `broker` is this one."""
+        queues = self._resources.known_topic(topic).queues
         if broker not in ("", self._store.broker):
             raise ServiceError(
                 Reason.BAD_REQUEST,
                 f"the queue is of broker {shown(broker)}, this one is {self._store.broker}; ask there",
             )
-        queues = known.queues
-        if not 0 <= queue_id < queues:
-            raise ServiceError(
-                Reason.BAD_REQUEST, f"topic {shown(topic)} has no queue {queue_id}; it has 0 to {queues - 1}"
-            )
+        check_queue_id(topic, queue_id, queues)
+
+
+def check_queue_id(topic: str, queue_id: int, queues: int) -> None:
+    """BAD_REQUEST for a queue that a topic of so many does not have."""
+    if not 0 <= queue_id < queues:
+        raise ServiceError(
+            Reason.BAD_REQUEST, f"topic {shown(topic)} has no queue {queue_id}; it has 0 to {queues - 1}"
+        )

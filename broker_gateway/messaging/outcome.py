@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from store.errors import StoreReadOnlyError
+from store.errors import StoreError, StoreReadOnlyError
 
 
 class Reason(enum.Enum):
@@ -77,3 +79,14 @@ def outcome_of(error: BaseException) -> Outcome:
         Reason.INTERNAL_SERVER_ERROR,
         f"the broker could not complete the call ({type(error).__name__}); its log says more",
     )
+
+
+@contextlib.contextmanager
+def refused_by_log() -> Iterator[None]:
+    """What the log does not take is not done: INTERNAL_SERVER_ERROR."""
+    try:
+        yield
+    except (StoreError, OSError) as error:
+        raise ServiceError(
+            Reason.INTERNAL_SERVER_ERROR, f"it could not be written to the log, and is not done: {error}"
+        ) from error

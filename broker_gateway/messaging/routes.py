@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from broker_gateway.cluster.peer_routes import Cluster
+from broker_gateway.cluster.peer_routes import PeerRoutes
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.checks import shown
 from broker_gateway.messaging.outcome import Reason, ServiceError
@@ -43,7 +43,9 @@ class Route(NamedTuple):
 class Routes:
     """Routes of this broker, its peers and the other brokers that name servers know."""
 
-    def __init__(self, config: GatewayConfig, resources: Resources, peers: Peers, cluster: Cluster) -> None:
+    def __init__(
+        self, config: GatewayConfig, resources: Resources, peers: Peers, cluster: PeerRoutes
+    ) -> None:
         self._broker_name = config.broker.broker_name
         self._own_host = config.broker.broker_ip1
         self._resources = resources

@@ -90,6 +90,7 @@ class Catalog:
         self._topic_deleted: list[Callable[[Topic], None]] = []
         self._group_changed: list[Callable[[Group], None]] = []
         self._rolled_back: list[Callable[[str, Group | None], None]] = []
+        self._removed: list[Callable[[str], None]] = []
 
     def listen(
         self,
@@ -98,16 +99,19 @@ class Catalog:
         topic_deleted: Callable[[Topic], None] | None = None,
         group_changed: Callable[[Group], None] | None = None,
         rolled_back: Callable[[str, Group | None], None] | None = None,
+        removed: Callable[[str], None] | None = None,
     ) -> None:
         """Has a part told of changes from now on, each behind those that listen already.
 
         The catalog calls `topic_deleted` before it removes a topic; a listener that raises there keeps the topic. It calls
-        `rolled_back` when a change could not be journaled: with the topic, or with a group's retry topic and the group.
+        `rolled_back` when a change could not be journaled: with the topic, or with a group's retry topic and the group;
+        `removed` after a topic, or a group with its retry topic, is gone.
         """
         self._topic_changed += [topic_changed] if topic_changed is not None else []
         self._topic_deleted += [topic_deleted] if topic_deleted is not None else []
         self._group_changed += [group_changed] if group_changed is not None else []
         self._rolled_back += [rolled_back] if rolled_back is not None else []
+        self._removed += [removed] if removed is not None else []
 
     def topic(self, name: str) -> Topic | None:
         return self._topics.get(name)
@@ -187,6 +191,7 @@ class Catalog:
             for listener in self._topic_deleted:
                 listener(topic)
             del self._topics[name]
+            self._tell_removed(name)
         return topic
 
     def delete_group(self, name: str, journal: Callable[[Group], None]) -> Group | None:
@@ -197,6 +202,7 @@ class Catalog:
             self._count_groups_version()
             journal(group)
             self._set_group(None, name)
+            self._tell_removed(RETRY_PREFIX + name)
         return group
 
     def roll_back_topic(self, before: Topic | None, name: str) -> None:
@@ -210,6 +216,10 @@ class Catalog:
         self.restore_group(before, name)
         self.count_topics_version()
         self._tell_rolled_back(RETRY_PREFIX + name, before)
+
+    def _tell_removed(self, topic: str) -> None:
+        for listener in self._removed:
+            listener(topic)
 
     def _tell_rolled_back(self, topic: str, group: Group | None) -> None:
         for listener in self._rolled_back:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from broker_gateway.api.remoting.administration.connections import MAX_HELD, Heartbeat
+from broker_gateway.api.remoting.administration.connections import decode_heartbeat
+from broker_gateway.messaging.connections import MAX_HELD
 from broker_gateway.metadata.system_groups import SYSTEM_GROUPS
 from broker_gateway.protocol.codes import RequestCode, ResponseCode
 from broker_gateway.protocol.command import Command
@@ -230,7 +231,7 @@ def test_what_heartbeats_hold_is_bounded(gateway: Gateway, kind: str, record_pro
             answer = await clients[-1].invoke(address, command, 20)
             codes.append(answer.code)
         await witness.look()
-        kept = MAX_HELD // Heartbeat.decode(JsonObject(value, "x")).weight
+        kept = MAX_HELD // decode_heartbeat(JsonObject(value, "x")).weight
         assert 15 < kept < 40
         assert codes == [0] * kept + [ResponseCode.SYSTEM_BUSY] * (60 - kept)
         grown = memory_mib(gateway.process) - before

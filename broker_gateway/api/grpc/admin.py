@@ -5,25 +5,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
 from google.protobuf.message import Message
 
 from broker_gateway.api.grpc.send_checks import LATER
 from broker_gateway.config.gateway import GatewayConfig
-from broker_gateway.journal.journal import Journal
-from broker_gateway.messaging.checks import check_group, check_topic, shown
-from broker_gateway.messaging.outcome import ServiceError
-from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, CatalogFullError, Group, Topic
+from broker_gateway.messaging.checks import check_group, shown
+from broker_gateway.messaging.groups import Groups
+from broker_gateway.messaging.outcome import Reason, ServiceError
+from broker_gateway.messaging.topics import Topics
+from broker_gateway.metadata.catalog import Catalog, CatalogFullError, Group, Topic
+from broker_gateway.metadata.message_types import MESSAGE_TYPES
 from broker_gateway.metadata.names import DLQ_PREFIX, RETRY_PREFIX
 from broker_gateway.metadata.peers import Peers
-from broker_gateway.metadata.system_topics import is_system_topic
 from broker_gateway.runtime.clock import now_ms
 from broker_gateway.runtime.scheduled_tasks import ScheduledTasks
 from broker_gateway.transport.context import CallContext, RpcError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
-from store.errors import StoreError
 
 RETRY_MAX_TIMES_LIMIT = 1000
 _SERVICE = pb.DESCRIPTOR.services_by_name["AdminService"].full_name
@@ -33,7 +32,6 @@ _PEER_S = 10.0
 _ANSWERS = {"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "PERMISSION_DENIED"}
 """Codes of what a broker refuses itself; its text says what to do."""
 _EVERY_TYPE = "MIXED"
-_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY")
 
 
 class AdminService:
@@ -43,17 +41,17 @@ class AdminService:
         self,
         config: GatewayConfig,
         catalog: Catalog,
-        journal: Journal,
+        topics: Topics,
+        groups: Groups,
         peers: Peers,
         tasks: ScheduledTasks,
     ) -> None:
+        self._topics = topics
+        self._groups = groups
         self._peers = peers
         bound = config.proxy.grpc_bind_address
         self._peer_host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(bound, bound)
         self._catalog = catalog
-        self._journal = journal
-        self._cluster = config.broker.broker_cluster_name
-        self._broker = config.broker.broker_name
         self._tasks = tasks
         self.configure(config)
 
@@ -64,11 +62,9 @@ class AdminService:
 
     async def PutTopic(self, request: pb.PutTopicRequest, context: CallContext) -> pb.PutTopicResponse:
         asked = request.topic
-        try:
-            check_topic(asked.name, self._cluster, self._broker)
-        except ServiceError as error:
-            raise RpcError("INVALID_ARGUMENT", error.message) from error
         name = asked.name
+        with _translated():
+            self._topics.check_name(name)
         known = self._catalog.topic(name)
         topic = _changed_topic(known or Topic(name, self._queues, self._queues, created_ms=now_ms()), asked)
         queues = known.queues if known is not None else 0
@@ -77,12 +73,8 @@ class AdminService:
                 "INVALID_ARGUMENT",
                 f"{name} has {queues} queues; queues cannot be removed, so {asked.queues} cannot be set",
             )
-        roll_back = partial(self._catalog.roll_back_topic, known, name)
-        try:
-            with _refused_by_log(), self._journal.kept(roll_back):
-                topic, created = self._catalog.put_topic(topic)
-        except CatalogFullError as error:
-            raise RpcError("RESOURCE_EXHAUSTED", str(error)) from error
+        with _translated():
+            topic, created = self._topics.put(topic, shrink=False)
         await self._tell_peers("PutTopic", request, context)
         changed = known is not None and topic != known
         return pb.PutTopicResponse(
@@ -99,11 +91,9 @@ class AdminService:
 
     async def PutGroup(self, request: pb.PutGroupRequest, context: CallContext) -> pb.PutGroupResponse:
         asked = request.group
-        try:
-            check_group(asked.name)
-        except ServiceError as error:
-            raise RpcError("INVALID_ARGUMENT", error.message) from error
         name = asked.name
+        with _translated():
+            check_group(name)
         known = self._catalog.group(name)
         group = known or Group(name, self._retry_max, created_ms=now_ms())
         retries = asked.retry_max_times if asked.HasField("retry_max_times") else group.retry_max_times
@@ -111,18 +101,14 @@ class AdminService:
             raise RpcError(
                 "INVALID_ARGUMENT", f"retry_max_times {retries} is outside of 0 to {RETRY_MAX_TIMES_LIMIT}"
             )
-        roll_back = partial(self._catalog.roll_back_group, known, name)
         group = replace(
             group,
             retry_max_times=retries,
             fifo=asked.fifo if asked.HasField("fifo") else group.fifo,
             first_used_by="",
         )
-        try:
-            with _refused_by_log(), self._journal.kept(roll_back):
-                group, created = self._catalog.put_group(group)
-        except CatalogFullError as error:
-            raise RpcError("RESOURCE_EXHAUSTED", str(error)) from error
+        with _translated():
+            group, created = self._groups.put(group)
         await self._tell_peers("PutGroup", request, context)
         changed = known is not None and group != known
         return pb.PutGroupResponse(group=_group(group), created=created, changed=changed)
@@ -149,9 +135,7 @@ class AdminService:
         )
 
     def _is_system(self, topic: str) -> bool:
-        return topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or is_system_topic(
-            topic, self._cluster, self._broker
-        )
+        return topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or self._topics.is_system(topic)
 
     async def _tell_peers(self, method: str, request: Message, context: CallContext) -> None:
         """Does the same at the other brokers of this host, which share topics and groups."""
@@ -183,29 +167,30 @@ class AdminService:
 
 
 @contextlib.contextmanager
-def _refused_by_log() -> Iterator[None]:
+def _translated() -> Iterator[None]:
+    """What the broker refuses, as a gRPC status: INVALID_ARGUMENT, RESOURCE_EXHAUSTED, or UNAVAILABLE for what the log
+    did not take."""
     try:
         yield
-    except (StoreError, OSError) as error:
-        raise RpcError(
-            "UNAVAILABLE", f"it could not be written to the log, and is not done: {error}"
-        ) from error
+    except CatalogFullError as error:
+        raise RpcError("RESOURCE_EXHAUSTED", str(error)) from error
+    except ServiceError as error:
+        unwritten = error.reason is Reason.INTERNAL_SERVER_ERROR
+        raise RpcError("UNAVAILABLE" if unwritten else "INVALID_ARGUMENT", error.message) from error
 
 
 def _changed_topic(topic: Topic, asked: pb.Topic) -> Topic:
     """The topic with what is named in a request. Raises RpcError."""
     if asked.queues:
-        if not 1 <= asked.queues <= MAX_QUEUES:
-            raise RpcError("INVALID_ARGUMENT", f"{asked.queues} queues are outside of 1 to {MAX_QUEUES}")
         topic = replace(topic, read_queues=asked.queues, write_queues=asked.queues)
     kinds = tuple(dict.fromkeys(asked.accept_message_types))
     if kinds == (_EVERY_TYPE,):
         return replace(topic, accept_message_types=())
     for kind in kinds:
-        if kind not in _TYPES:
+        if kind not in MESSAGE_TYPES:
             raise RpcError(
                 "INVALID_ARGUMENT",
-                f"message type {shown(kind)} is unknown; use {', '.join(_TYPES)}, or {_EVERY_TYPE} alone for every type",
+                f"message type {shown(kind)} is unknown; use {', '.join(MESSAGE_TYPES)}, or {_EVERY_TYPE} alone for every type",
             )
     return replace(topic, accept_message_types=kinds) if kinds else topic
 

@@ -37,7 +37,8 @@ class OffsetService:
 
     def committed(self, request: rpc.GetOffsetRequest) -> rpc.GetOffsetResponse:
         """How far the group is."""
-        offset = self._offsets.committed(*self._queue(request.message_queue), group_name(request.group))
+        topic, queue_id = self._queue(request.message_queue)
+        offset = self._offsets.committed(group_name(request.group), topic, queue_id)
         return rpc.GetOffsetResponse(status=OK, offset=offset)
 
     def _queue(self, queue: pb.MessageQueue) -> tuple[str, int]:

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from broker_gateway.api.remoting.administration.administration import Administration
-from broker_gateway.api.remoting.administration.offsets import Progress
 from broker_gateway.api.remoting.tables import MAX_BODY, joined
+from broker_gateway.messaging.offsets import Progress
 from broker_gateway.protocol import java_json
 from broker_gateway.protocol.errors import RequestError
 from broker_gateway.protocol.java_json import ObjectKeys

@@ -8,13 +8,21 @@ from functools import partial
 from typing import Any
 
 from broker_gateway.api.remoting.administration.administration import Administration
-from broker_gateway.api.remoting.administration.connections import Heartbeat, language_name
+from broker_gateway.api.remoting.administration.connections import (
+    client_json,
+    decode_heartbeat,
+    encode_consumers,
+    language_name,
+    producer_json,
+    subscription_json,
+)
 from broker_gateway.api.remoting.administration.groups import checked_group, group_config, group_of_config
 from broker_gateway.api.remoting.concurrency_limit import ConcurrencyLimit
 from broker_gateway.api.remoting.consume_stats import ConsumeStats, message_queue
 from broker_gateway.api.remoting.pages import PageFields, Version
 from broker_gateway.api.remoting.tables import MAX_BODY, Tables, Whole, joined
 from broker_gateway.api.remoting.topic_requests import java_objects
+from broker_gateway.messaging.connections import Client
 from broker_gateway.metadata.catalog import Group
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.protocol import java_json
@@ -24,6 +32,7 @@ from broker_gateway.protocol.command import Command
 from broker_gateway.protocol.errors import BodyError, RequestError
 from broker_gateway.protocol.fields import Fields
 from broker_gateway.protocol.java_json import JsonObject, ObjectKeys
+from broker_gateway.runtime.clock import now_ms
 from broker_gateway.transport.remoting.connection import Connection, Processors
 
 MAX_CONFIG = 64 << 10
@@ -70,12 +79,12 @@ class GroupRequests:
 
     async def put(self, _: Connection, request: Command) -> Command:
         config = _object(request, MAX_CONFIG, "the group's configuration")
-        await self._admin.groups.put(group_of_config(config))
+        self._admin.groups.put(group_of_config(config))
         return request.reply()
 
     async def delete(self, _: Connection, request: Command) -> Command:
         fields = Fields(request.ext_fields)
-        await self._admin.groups.delete(fields.text("groupName"), clean_offsets=fields.boolean("cleanOffset"))
+        self._admin.groups.delete(fields.text("groupName"), clean_offsets=fields.boolean("cleanOffset"))
         return request.reply()
 
     async def all(self, connection: Connection, request: Command) -> Command:
@@ -119,7 +128,7 @@ class GroupRequests:
         fields = Fields(request.ext_fields)
         fields.text("queueId")
         group, topic, queue_id = fields.text("consumerGroup"), fields.text("topic"), fields.small("queueId")
-        offset = self._admin.offsets.committed(group, topic, queue_id)
+        offset = self._admin.offsets.known(group, topic, queue_id)
         if offset is None and not fields.boolean("setZeroIfNotFound", True):
             raise RequestError(
                 "Not found, do not set to zero, maybe this group boot first", ResponseCode.QUERY_NOT_FOUND
@@ -135,7 +144,7 @@ class GroupRequests:
     async def update_offset(self, _: Connection, request: Command) -> Command:
         fields = Fields(request.ext_fields)
         fields.text("queueId")
-        await self._admin.offsets.commit(
+        self._admin.offset_changes.commit(
             fields.text("consumerGroup"),
             fields.text("topic"),
             fields.small("queueId"),
@@ -146,7 +155,7 @@ class GroupRequests:
     async def reset_offset(self, _: Connection, request: Command) -> Command:
         fields = Fields(request.ext_fields)
         topic = fields.text("topic")
-        offsets = await self._admin.offsets.reset(
+        offsets = await self._admin.offset_changes.reset(
             fields.text("group"),
             topic,
             fields.small("queueId", -1),
@@ -167,12 +176,20 @@ class GroupRequests:
 
     async def consumers(self, _: Connection, request: Command) -> Command:
         async with self._walks:
-            group = self._admin.connections.consumers(Fields(request.ext_fields).text("consumerGroup"))
-            return request.reply(body=await asyncio.to_thread(group.encode))
+            name = Fields(request.ext_fields).text("consumerGroup")
+            group = self._admin.connections.consumers(name)
+            if not group.clients:
+                raise RequestError(
+                    f"the consumer group[{name[:255]}] not online", ResponseCode.CONSUMER_NOT_ONLINE
+                )
+            return request.reply(body=await asyncio.to_thread(encode_consumers, group))
 
     def producers(self, _: Connection, request: Command) -> Command:
-        found = self._admin.connections.producers(Fields(request.ext_fields).text("producerGroup"))
-        return request.reply(body=java_json.dumps({"connectionSet": [each.to_json() for each in found]}))
+        group = Fields(request.ext_fields).text("producerGroup")
+        found = self._admin.connections.producers(group)
+        if not found:
+            raise RequestError(f"the producer group[{group[:255]}] not exist")
+        return request.reply(body=java_json.dumps({"connectionSet": [client_json(each) for each in found]}))
 
     def consumer_ids(self, _: Connection, request: Command) -> Command:
         group = Fields(request.ext_fields).text("consumerGroup")
@@ -182,10 +199,10 @@ class GroupRequests:
         return request.reply(body=java_json.dumps({"consumerIdList": found}))
 
     def heartbeat(self, connection: Connection, request: Command) -> Command:
-        heartbeat = Heartbeat.decode(_object(request, MAX_HEARTBEAT, "the heartbeat"))
-        self._admin.connections.heartbeat(
-            connection, heartbeat, language_name(request.language), request.version
-        )
+        heartbeat = decode_heartbeat(_object(request, MAX_HEARTBEAT, "the heartbeat"))
+        language = language_name(request.language)
+        client = Client(heartbeat.client_id, connection.peer, language, request.version, now_ms())
+        self._admin.connections.heartbeat(connection, heartbeat, client)
         return request.reply()
 
     def unregister(self, connection: Connection, request: Command) -> Command:
@@ -198,7 +215,7 @@ class GroupRequests:
 
     async def put_all(self, _: Connection, request: Command) -> Command:
         configs = java_objects(request, "groupConfigList", "the list of groups")
-        await self._admin.groups.put(*[group_of_config(each) for each in configs])
+        await self._admin.groups.put_all(*[group_of_config(each) for each in configs])
         return request.reply()
 
     async def clone_offsets(self, _: Connection, request: Command) -> Command:
@@ -208,7 +225,7 @@ class GroupRequests:
         one = fields.optional_text("topic")
         topics = [one] if one and one.strip() else self._admin.offsets.topics_of(source)
         wanted = {} if fields.boolean("offline") else self._admin.connections.subscriptions(source)
-        await self._admin.offsets.clone(
+        self._admin.offset_changes.clone(
             source, target, [each for each in topics if not wanted or each in wanted]
         )
         return request.reply()
@@ -219,12 +236,12 @@ class GroupRequests:
         body: dict[str, Any] = {"group": group, "topic": topic}
         found = self._admin.connections.subscriptions(group).get(topic)
         if found is not None:
-            body["subscriptionData"] = found.to_json()
+            body["subscriptionData"] = subscription_json(found)
         return request.reply(body=java_json.dumps(body))
 
     def all_producers(self, _: Connection, request: Command) -> Command:
         table = {
-            group: [each.to_producer_json() for each in clients]
+            group: [producer_json(each) for each in clients]
             for group, clients in self._admin.connections.all_producers().items()
         }
         return request.reply(body=java_json.dumps({"data": table}))
@@ -234,10 +251,8 @@ class GroupRequests:
         fields = Fields(request.ext_fields)
         fields.text("topic")
         group = fields.text("group")
-        try:
-            self._admin.connections.consumers(group)
-        except RequestError as error:
-            raise RequestError(f"No Any Consumer online in the consumer group: [{group[:255]}]") from error
+        if not self._admin.connections.consumers(group).clients:
+            raise RequestError(f"No Any Consumer online in the consumer group: [{group[:255]}]")
         return request.reply(body=java_json.dumps({"consumerTable": {}, "messageQueueTable": {}}))
 
     async def _page(self, connection: Connection, fields: Fields) -> Whole:

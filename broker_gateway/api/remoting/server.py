@@ -11,6 +11,7 @@ from broker_gateway.api.remoting.bulkheads import admitted, bulkhead_of
 from broker_gateway.api.remoting.concurrency_limit import ConcurrencyLimit
 from broker_gateway.api.remoting.extended import extended
 from broker_gateway.api.remoting.group_requests import GroupRequests
+from broker_gateway.api.remoting.outcomes import translated
 from broker_gateway.api.remoting.ports import Ports
 from broker_gateway.api.remoting.tables import Tables
 from broker_gateway.api.remoting.topic_requests import TopicRequests
@@ -54,7 +55,9 @@ class RemotingEndpoint:
 
         def around(code: int, processor: Processor) -> Processor:
             return extended(
-                extensions, code, admitted(bulkhead_of(admission, code), behind_policy(code, processor))
+                extensions,
+                code,
+                admitted(bulkhead_of(admission, code), behind_policy(code, translated(processor))),
             )
 
         processors = Processors(around=around)

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from broker_gateway.api.remoting.administration.administration import Administration
-from broker_gateway.api.remoting.administration.topics import QueueStatus
+from broker_gateway.api.remoting.administration.connections import subscription_json
 from broker_gateway.api.remoting.concurrency_limit import ConcurrencyLimit
 from broker_gateway.api.remoting.consume_stats import SLICE, message_queue
 from broker_gateway.api.remoting.pages import PageFields, Version
 from broker_gateway.api.remoting.tables import MAX_BODY, Tables, Whole, joined
+from broker_gateway.messaging.offsets import QueueStatus
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.protocol import java_json
@@ -101,7 +102,7 @@ class TopicRequests:
         return request.reply()
 
     async def delete(self, _: Connection, request: Command) -> Command:
-        await self._admin.topics.delete(Fields(request.ext_fields).text("topic"))
+        self._admin.topics.delete(Fields(request.ext_fields).text("topic"))
         return request.reply()
 
     async def all(self, connection: Connection, request: Command) -> Command:
@@ -131,7 +132,7 @@ class TopicRequests:
             for queue_id in range(topic.queues):
                 if queue_id % SLICE == SLICE - 1:
                     await asyncio.sleep(0)
-                queues.append(self._admin.topics.status(name, queue_id))
+                queues.append(self._admin.offsets.status(name, queue_id))
             table = [
                 (message_queue(self._admin.broker, name, each.queue_id), _offsets(each)) for each in queues
             ]
@@ -157,9 +158,7 @@ class TopicRequests:
             raise RequestError(
                 f"boundaryType {word[:80]!r} is unknown; use LOWER or UPPER", ResponseCode.INVALID_PARAMETER
             )
-        offset = await self._admin.offsets.at_time(
-            *_queue(request), fields.long("timestamp"), BoundaryType[word]
-        )
+        offset = await self._admin.offsets.at(*_queue(request), fields.long("timestamp"), BoundaryType[word])
         return request.reply(fields={"offset": str(offset)})
 
     async def put_all(self, _: Connection, request: Command) -> Command:
@@ -189,7 +188,7 @@ class TopicRequests:
             if wanted is None:
                 body["filterData"] = f"{group[:255]}@{name} is not online!"
             else:
-                body |= {"filterData": "null", "subscriptionData": wanted.to_json()}
+                body |= {"filterData": "null", "subscriptionData": subscription_json(wanted)}
         return request.reply(body=java_json.dumps(body))
 
     def time_spans(self, _: Connection, request: Command) -> Command:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from broker_gateway.api.remoting.administration.configuration import OptionAdministration
-from broker_gateway.api.remoting.administration.connections import Connections
-from broker_gateway.api.remoting.administration.groups import GroupAdministration
 from broker_gateway.api.remoting.administration.messages import MessageQueries
-from broker_gateway.api.remoting.administration.offsets import OffsetAdministration
 from broker_gateway.api.remoting.administration.queue_entries import QueueEntries
 from broker_gateway.api.remoting.administration.runtime import RuntimeInfo
 from broker_gateway.api.remoting.administration.shown_options import ShownOptions
@@ -28,7 +23,7 @@ from broker_gateway.transport.remoting.address import written_address
 
 
 class Administration:
-    """What remoting requests call. `topic_changed` is told which are gone, or new."""
+    """What remoting requests call."""
 
     def __init__(
         self,
@@ -38,10 +33,8 @@ class Administration:
         days: BrokerStatistics,
         dispatch_lag: DispatchLag,
         retention: Retention,
-        topic_changed: Callable[[str], None],
     ) -> None:
-        store, catalog, deliveries, changes = core.store, core.catalog, core.deliveries, core.changes
-        metrics = core.metrics
+        store, catalog, metrics = core.store, core.catalog, core.metrics
         config = configuration.current
         self.broker = config.broker.broker_name
         self.address = written_address(config.broker.broker_ip1, config.broker.listen_port)
@@ -49,12 +42,13 @@ class Administration:
         self._store = store
         self._catalog = catalog
         self.retention = retention
-        self.topics = TopicAdministration(config, catalog, store, deliveries, changes, topic_changed)
-        self.groups = GroupAdministration(catalog, deliveries, changes, topic_changed)
-        self.offsets = OffsetAdministration(catalog, store, deliveries, changes, core.wakeups)
+        self.topics = TopicAdministration(config, catalog, messaging.topics)
+        self.groups = messaging.groups
+        self.offsets = messaging.offsets
+        self.offset_changes = messaging.offset_changes
         self.messages = MessageQueries(config, store)
         self.queues = QueueEntries(store, self.offsets)
-        self.connections = Connections(messaging.clients)
+        self.connections = messaging.connections
         self.statistics = Statistics(metrics, config.broker.broker_cluster_name, monotonic_ms())
         options = ShownOptions(configuration)
         self.runtime = RuntimeInfo(

@@ -1,34 +1,18 @@
-"""Consumer groups by hand: created, changed, deleted, listed."""
+"""Consumer groups as RocketMQ's programs see them, and as they ask for them."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
-import structlog
-
-from broker_gateway.api.remoting.administration.topics import check_text, refused_by_log
-from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.journal.deliveries import DeliveryJournal
-from broker_gateway.journal.resources import group_deleted
+from broker_gateway.api.remoting.administration.topics import check_ascii
 from broker_gateway.messaging.checks import check_group
-from broker_gateway.messaging.outcome import ServiceError
-from broker_gateway.metadata.catalog import Catalog, CatalogFullError, Group
-from broker_gateway.metadata.names import RETRY_PREFIX
-from broker_gateway.metadata.system_groups import SYSTEM_GROUPS
+from broker_gateway.metadata.catalog import Group
 from broker_gateway.protocol.codes import ResponseCode
 from broker_gateway.protocol.errors import RequestError
 from broker_gateway.protocol.java_json import JsonObject
 from broker_gateway.runtime.clock import now_ms
 
-log = structlog.get_logger(__name__)
-
 _INT32 = 1 << 31
-_AT_ONCE = 100
-"""Groups that are changed before others are served."""
 _FIXED: dict[str, Any] = {
     "attributes": {},
     "brokerId": 0,
@@ -56,12 +40,9 @@ def group_config(group: Group) -> dict[str, Any]:
 
 
 def checked_group(name: str) -> str:
-    """The name itself, of a group that clients may use. INVALID_PARAMETER."""
-    check_text("group", name)
-    try:
-        check_group(name)
-    except ServiceError as error:
-        raise RequestError(error.message, ResponseCode.INVALID_PARAMETER) from error
+    """The name itself, of a group that clients may use. INVALID_PARAMETER, ILLEGAL_CONSUMER_GROUP."""
+    check_ascii("group", name)
+    check_group(name)
     return name
 
 
@@ -81,68 +62,3 @@ def group_of_config(config: JsonObject) -> Group:
         True if enabled is None else config.boolean("consumeEnable"),
         now_ms(),
     )
-
-
-class GroupAdministration:
-    """Groups of the broker; what changes them returns when the change is in the log."""
-
-    def __init__(
-        self,
-        catalog: Catalog,
-        deliveries: DeliveryTable,
-        changes: DeliveryJournal,
-        topic_changed: Callable[[str], None],
-    ) -> None:
-        self._topic_changed = topic_changed
-        self._catalog = catalog
-        self._deliveries = deliveries
-        self._changes = changes
-        self._journal = changes.journal
-
-    def known(self, name: str) -> Group:
-        """A group, the system's too. SUBSCRIPTION_GROUP_NOT_EXIST."""
-        group = self._catalog.group(name) or SYSTEM_GROUPS.get(name)
-        if group is None:
-            raise RequestError("No group in this broker", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
-        return group
-
-    def all(self) -> list[Group]:
-        """Every group as of now; the system's first."""
-        return list((SYSTEM_GROUPS | {group.name: group for group in self._catalog.groups()}).values())
-
-    async def put(self, *groups: Group) -> None:
-        """Creates or changes groups."""
-        for number, group in enumerate(groups, 1):
-            try:
-                with refused_by_log(), self._kept(group.name):
-                    self._catalog.put_group(group)
-            except CatalogFullError as error:
-                raise RequestError(str(error)) from error
-            if number % _AT_ONCE == 0:
-                await asyncio.sleep(0)
-
-    async def delete(self, name: str, *, clean_offsets: bool) -> None:
-        """Deletes a group, with `clean_offsets` its state on every queue; one that is not there is deleted already.
-
-        INVALID_PARAMETER for the system's.
-        """
-        if name in SYSTEM_GROUPS and self._catalog.group(name) is None:
-            raise RequestError(
-                f"the group[{name}] is the system's and cannot be deleted", ResponseCode.INVALID_PARAMETER
-            )
-        keys = self._deliveries.keys_of_group(name) if clean_offsets else []
-        with refused_by_log():
-            deleted = self._catalog.delete_group(
-                name, lambda group: self._changes.removed(keys, group_deleted(self._catalog, group))
-            )
-            if deleted is None and keys:
-                self._changes.removed(keys)
-        for key in keys:
-            self._deliveries.forget(key)
-        if deleted is not None:
-            self._topic_changed(RETRY_PREFIX + name)
-            log.info("consumer group deleted", group=name, clean_offsets=clean_offsets)
-
-    def _kept(self, name: str) -> AbstractContextManager[None]:
-        roll_back = partial(self._catalog.roll_back_group, self._catalog.group(name), name)
-        return self._journal.kept(roll_back)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from broker_gateway.api.remoting.administration.offsets import OffsetAdministration
-from broker_gateway.api.remoting.administration.topics import store_time_of
+from broker_gateway.messaging.offsets import Offsets
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.protocol.codes import ResponseCode
 from broker_gateway.protocol.errors import RequestError
@@ -50,7 +49,7 @@ def _words(time_ms: int) -> str:
 class QueueEntries:
     """Reads the index and the records of queues."""
 
-    def __init__(self, store: MessageStore, offsets: OffsetAdministration) -> None:
+    def __init__(self, store: MessageStore, offsets: Offsets) -> None:
         self._store = store
         self._offsets = offsets
 
@@ -81,7 +80,7 @@ class QueueEntries:
 
     def _span(self, topic: str, queue_id: int, group: str, now_ms: int) -> TimeSpan:
         low, high = self._offsets.bounds(topic, queue_id)
-        settled = self._offsets.committed(group, topic, queue_id) or 0
+        settled = self._offsets.known(group, topic, queue_id) or 0
         first = self._offsets.earliest_ms(topic, queue_id)
         following = self._time(topic, queue_id, max(settled, low)) if settled < high else 0
         return TimeSpan(
@@ -93,4 +92,4 @@ class QueueEntries:
         )
 
     def _time(self, topic: str, queue_id: int, offset: int) -> int:
-        return store_time_of(self._store, topic, queue_id, offset) or -1
+        return self._offsets.stored_ms(topic, queue_id, offset) or -1

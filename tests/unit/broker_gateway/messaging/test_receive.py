@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -275,7 +276,7 @@ def test_a_commit_moves_the_offset_and_nothing_else(broker: InProcessBroker) -> 
     held = broker.receive("orders", "billing", batch=3)[1]
 
     def commit(offset: int) -> None:
-        broker.run(broker.broker.administration.offsets.commit("billing", "orders", 0, offset))
+        broker.do(lambda: broker.broker.parts.offset_changes.commit("billing", "orders", 0, offset))
 
     commit(6)
     assert broker.committed("orders", "billing") == 6
@@ -292,9 +293,9 @@ def test_consumers_that_pull_go_back_too(broker: InProcessBroker) -> None:
     """Nothing is in flight: the offset is where a receive goes on."""
     for number in range(4):
         broker.send("orders", b"%d" % number)
-    offsets = broker.broker.administration.offsets
+    changes = broker.broker.parts.offset_changes
     for offset in (4, 1):
-        broker.run(offsets.commit("billing", "orders", 0, offset))
+        broker.do(partial(changes.commit, "billing", "orders", 0, offset))
     broker.restart()
     assert broker.committed("orders", "billing") == 1
     assert bodies(broker.receive("orders", "billing")[1]) == [b"1", b"2", b"3"]

@@ -80,10 +80,10 @@ def test_a_group_that_an_administrator_changes_or_deletes_leaves_its_place(broke
     assert made(broker, "s", STRANGER) == 20
     broker.create_group("s0")
     assert made(broker, "more", STRANGER) == 1
-    broker.run(broker.broker.administration.groups.delete("s1", clean_offsets=True))
+    broker.do(lambda: broker.broker.administration.groups.delete("s1", clean_offsets=True))
     assert receive(broker, "other", STRANGER).code == pb.MESSAGE_NOT_FOUND
     assert receive(broker, "another", STRANGER).code == pb.TOO_MANY_REQUESTS
-    broker.run(broker.broker.administration.groups.delete("s0", clean_offsets=True))
+    broker.do(lambda: broker.broker.administration.groups.delete("s0", clean_offsets=True))
     assert receive(broker, "another", STRANGER).code == pb.TOO_MANY_REQUESTS, "that one was not counted"
 
 
@@ -132,7 +132,7 @@ def test_groups_of_before_a_start_count_for_the_address_that_made_them(
     assert counted(broker) == (19, 19)
     assert made(broker, "again", STRANGER) == 1
     assert made(broker, "o", OWN) == 10
-    broker.run(broker.broker.administration.groups.delete("s1", clean_offsets=True))
+    broker.do(lambda: broker.broker.administration.groups.delete("s1", clean_offsets=True))
     assert counted(broker) == (29, 29)
     assert made(broker, "third", THIRD) == 10
 
@@ -195,7 +195,7 @@ def test_one_address_does_not_receive_from_queues_without_end(wide: InProcessBro
     wide.create_group("s")
     assert counted(wide) == (2, 100), "it is an administrator's from now on"
     assert topics(wide, "s", STRANGER) == 60
-    wide.run(wide.broker.administration.groups.delete("o", clean_offsets=False))
+    wide.do(lambda: wide.broker.administration.groups.delete("o", clean_offsets=False))
     assert counted(wide) == (1, 50), "what nobody's group left is nobody's"
     assert topics(wide, "o", STRANGER) == 10, "with what is there the stranger has his share"
     assert counted(wide) == (2, 100)
@@ -203,7 +203,7 @@ def test_one_address_does_not_receive_from_queues_without_end(wide: InProcessBro
 
 def test_a_topic_that_is_deleted_leaves_its_queues(wide: InProcessBroker) -> None:
     assert topics(wide, "s", STRANGER) == 20
-    wide.run(wide.broker.administration.topics.delete("t0"))
+    wide.do(lambda: wide.broker.administration.topics.delete("t0"))
     assert counted(wide) == (1, 95)
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from broker_gateway.api.remoting.administration.offsets import Progress
 from broker_gateway.api.remoting.concurrency_limit import ConcurrencyLimit
 from broker_gateway.api.remoting.consume_stats import SLICE, ConsumeStats
 from broker_gateway.api.remoting.pages import MAX_PAGE, PageFields
 from broker_gateway.api.remoting.tables import WAITING, WAITING_ON_A_CONNECTION, Tables, joined
+from broker_gateway.messaging.offsets import Progress
 from broker_gateway.metadata.catalog import Catalog, Group
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.protocol.codes import ResponseCode

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import pytest
 from broker_gateway.app.broker import Broker
 from broker_gateway.delivery.in_flight import InFlight
 from broker_gateway.delivery.queue_delivery import QueueKey
+from broker_gateway.messaging.outcome import ServiceError
 from broker_gateway.metadata.catalog import Group, Topic
 from broker_gateway.protocol.body.topic_config import TopicConfig
-from broker_gateway.protocol.errors import RequestError
 from broker_gateway.transport.context import CallContext, RpcError
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_testing.broker import InProcessBroker
@@ -58,6 +59,10 @@ def known(broker: Broker) -> tuple[object, ...]:
 Change = Callable[[Broker], Coroutine[Any, Any, Any]]
 
 
+async def done(work: Callable[[], object]) -> None:
+    work()
+
+
 def put_topic(name: str) -> Change:
     return lambda broker: broker.administration.topics.put(TopicConfig(name, 7, 7, 6))
 
@@ -65,12 +70,14 @@ def put_topic(name: str) -> Change:
 CHANGES: dict[str, Change] = {
     "a new topic": put_topic("new"),
     "a changed topic": put_topic("t"),
-    "a deleted topic": lambda broker: broker.administration.topics.delete("t"),
-    "a new group": lambda broker: broker.administration.groups.put(Group("new")),
-    "a changed group": lambda broker: broker.administration.groups.put(Group("g", 9)),
-    "a deleted group": lambda broker: broker.administration.groups.delete("g", clean_offsets=True),
-    "an offset": lambda broker: broker.administration.offsets.commit("g", "t", 0, 4),
-    "offsets": lambda broker: broker.administration.offsets.reset("g", "t", -1, -1, None),
+    "a deleted topic": lambda broker: done(lambda: broker.administration.topics.delete("t")),
+    "a new group": lambda broker: done(lambda: broker.administration.groups.put(Group("new"))),
+    "a changed group": lambda broker: done(lambda: broker.administration.groups.put(Group("g", 9))),
+    "a deleted group": lambda broker: done(
+        lambda: broker.administration.groups.delete("g", clean_offsets=True)
+    ),
+    "an offset": lambda broker: done(lambda: broker.administration.offset_changes.commit("g", "t", 0, 4)),
+    "offsets": lambda broker: broker.administration.offset_changes.reset("g", "t", -1, -1, None),
     "a topic by gRPC": lambda broker: broker.admin.PutTopic(
         admin_pb2.PutTopicRequest(topic=admin_pb2.Topic(name="t", queues=9)), _LOCAL
     ),
@@ -93,7 +100,7 @@ def test_a_change_that_cannot_be_journaled(
         monkeypatch.setattr(broker.registration, "topic_changed", told.append)
         with monkeypatch.context() as patched:
             patched.setattr(broker._store, "append", full)
-            with pytest.raises((RequestError, RpcError), match="could not be written to the log"):
+            with pytest.raises((ServiceError, RpcError), match="could not be written to the log"):
                 process.run(change(broker))
             process.advance(0.01)
         assert known(broker) == before
@@ -142,7 +149,7 @@ def test_a_snapshot_that_cannot_be_written_fails_no_change(
             patched.setattr(broker._store, "append", takes_no_snapshot)
             for number in range(3):
                 process.do(broker.journal.begin_snapshot)
-                process.run(broker.administration.groups.put(Group(f"g{number}")))
+                process.do(partial(broker.administration.groups.put, Group(f"g{number}")))
                 process.advance(0.01)
             assert len(refused) == 1, "tried again after a while"
             assert broker.catalog.group("g2") is not None
@@ -190,22 +197,22 @@ def test_offsets_of_many_queues_are_cloned_whole_or_not_at_all() -> None:
         for topic in topics:
             process.create_topic(topic, 1000)
             process.create_group("g")
-            process.run(process.broker.administration.offsets.reset("g", topic, -1, -1, None))
+            process.run(process.broker.administration.offset_changes.reset("g", topic, -1, -1, None))
 
         def cloned() -> set[QueueKey]:
             return {each.key for each in process.broker.deliveries.queues() if each.key.group == "h"}
 
         def clone() -> None:
-            process.run(process.broker.administration.offsets.clone("g", "h", topics))
+            process.do(lambda: process.broker.administration.offset_changes.clone("g", "h", topics))
 
         process.store.inject("append", OSError(28, "No space left on device"), after=1)
-        with contextlib.suppress(RequestError):
+        with contextlib.suppress(ServiceError):
             clone()
         before = cloned()
         process.crash()
         assert cloned() == before
         process.store.inject("append", OSError(28, "No space left on device"))
-        with pytest.raises(RequestError, match="is not done"):
+        with pytest.raises(ServiceError, match="is not done"):
             clone()
         process.crash()
         assert cloned() == before
