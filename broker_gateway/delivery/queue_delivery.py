@@ -32,6 +32,7 @@ import numpy as np
 from broker_gateway.delivery.filters.message_filter import MessageFilter
 from broker_gateway.delivery.filters.tags import EVERYTHING
 from broker_gateway.delivery.in_flight import InFlight, Plan, Status
+from broker_gateway.delivery.policy import CONCURRENT, DeliveryPolicy
 
 _RETURNED_LOOKED_AT = 1024
 """Of returned messages, by one receive with a tag filter; the others are due at their time."""
@@ -139,16 +140,21 @@ class QueueDelivery:
     # ----- a receive -----
 
     def plan(
-        self, now_ms: int, count: int, most: int, floor: int = 0, wanted: MessageFilter = EVERYTHING
+        self,
+        count: int,
+        most: int,
+        floor: int = 0,
+        wanted: MessageFilter = EVERYTHING,
+        policy: DeliveryPolicy = CONCURRENT,
     ) -> Plan:
         """What `count` messages may be: due ones, then new ones from `floor` on while `most` may be in flight."""
         again: Sequence[InFlight] = ()
         if self._ready:
-            again = list(itertools.islice(self._ready.values(), count))
+            again = policy.again(self._ready, count)
         if self._returned and len(again) < count:
             again = [*again, *self._returned_to(wanted, count - len(again))]
         start = self.position
-        return Plan(start, max(start, floor), self.room(most), again)
+        return Plan(start, max(start, floor), self.room(most, policy), again)
 
     def _returned_to(self, wanted: MessageFilter, count: int) -> list[InFlight]:
         some = list(itertools.islice(self._returned.values(), _RETURNED_LOOKED_AT))
@@ -241,9 +247,9 @@ class QueueDelivery:
         until = self.next_due_ms()
         return self._in_flight[self._due[0][1]] if until is not None and until <= now_ms else None
 
-    def room(self, most: int) -> int:
+    def room(self, most: int, policy: DeliveryPolicy = CONCURRENT) -> int:
         """How many new messages may be put in flight, of `most` in all; remembers it when there are none."""
-        room = most - len(self._in_flight)
+        room = policy.room(self._in_flight, most)
         self._turned_away = room <= 0
         return max(room, 0)
 

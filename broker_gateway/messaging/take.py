@@ -156,7 +156,7 @@ class Taker:
         poll, now, index = search.poll, search.now, self._store.index
         state = self._deliveries.queue(key)
         floor = index.min_offset(key.topic, key.queue_id)
-        plan = state.plan(now, poll.batch_size - len(poll.messages), self.max_in_flight, floor, poll.filter)
+        plan = state.plan(poll.batch_size - len(poll.messages), self.max_in_flight, floor, poll.filter)
         search.begin(key)
         if plan.again:
             self._read_again(search, plan)

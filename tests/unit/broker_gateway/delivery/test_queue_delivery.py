@@ -24,7 +24,7 @@ def flying(offset: int, until: int = 100, delivery_id: int = 1, attempt: int = 1
 
 def deliver(made: QueueDelivery, *messages: InFlight) -> None:
     """Hands out new messages, in ascending order; offsets in between are passed over."""
-    plan = made.plan(0, 100, 1 << 30)
+    plan = made.plan(100, 1 << 30)
     plan.delivered += messages
     plan.cursor = messages[-1].queue_offset + 1
     made.commit(plan)
@@ -34,7 +34,7 @@ def redeliver(made: QueueDelivery, now: int, until: int, delivery_id: int, **ask
     """Hands out all that can be had again."""
     while (message := made.due(now)) is not None:
         made.wake(message, now)
-    plan = made.plan(now, 100, 1 << 30, **asked)
+    plan = made.plan(100, 1 << 30, **asked)
     for message in plan.again:
         plan.redeliver(message, flying(message.queue_offset, until, delivery_id, message.attempt + 1))
     made.commit(plan)
@@ -138,7 +138,7 @@ def test_what_is_settled_or_changed_while_it_is_ready_is_not_delivered() -> None
         made.wake(message, 100)
     settle(made, 0)
     made.postpone(made.in_flight[1], 1000)
-    assert [each.queue_offset for each in made.plan(100, 9, 9).again] == [2]
+    assert [each.queue_offset for each in made.plan(9, 9).again] == [2]
     assert made.next_due_ms() == 1000
 
 
@@ -147,7 +147,7 @@ def test_what_was_planned_and_not_committed_is_planned_again() -> None:
     while (message := made.due(100)) is not None:
         made.wake(message, 100)
     for _ in range(2):
-        plan = made.plan(100, 1, 9)
+        plan = made.plan(1, 9)
         assert [each.queue_offset for each in plan.again] == [0]
         plan.redeliver(plan.again[0], flying(0, 300, 2, 2))
         plan.delivered.append(flying(2))
@@ -172,7 +172,7 @@ def test_impossible_events_raise() -> None:
     ):
         with pytest.raises(DeliveryError):
             event()
-    plan = made.plan(0, 9, 9)
+    plan = made.plan(9, 9)
     plan.delivered.append(flying(1))
     with pytest.raises(DeliveryError, match="is not new"):
         made.commit(plan)
@@ -188,9 +188,9 @@ def test_what_no_client_saw_goes_to_the_filter_that_takes_it() -> None:
     assert redeliver(made, 50, 200, 2, wanted=b) == []
     assert not made.quiet(50)
     assert (made.committed, made.next_due_ms()) == (0, 100)
-    plan = made.plan(50, 9, 9, wanted=a)
+    plan = made.plan(9, 9, wanted=a)
     assert [each.queue_offset for each in plan.again] == [0]
-    plan = made.plan(50, 9, 9)
+    plan = made.plan(9, 9)
     assert [each.queue_offset for each in plan.again] == [0]
     assert redeliver(made, 100, 200, 2, wanted=b) == [0]
     assert made.in_flight[0].attempt == 1
@@ -212,7 +212,7 @@ def test_reset_forgets_everything_in_flight() -> None:
     made.wake(due, 100)
     returned(made, 1)
     made.reset(1)
-    assert (made.cursor, made.committed, made.next_due_ms(), made.plan(100, 9, 9).again) == (1, 1, None, ())
+    assert (made.cursor, made.committed, made.next_due_ms(), made.plan(9, 9).again) == (1, 1, None, ())
     assert not settle(made, 0)
 
 
