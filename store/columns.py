@@ -24,9 +24,13 @@ from store.log.record import PendingRecord
     SYS_FLAG,
     TAGS_CODE,
     BODY_CRC,
+    FLAG,
+    RECONSUME_TIMES,
+    PREPARED_TRANSACTION_OFFSET,
     COLUMNS,
-) = range(9)
-"""Of `PendingColumns.rows`. BODY_CRC is -1 where the writer shall compute it."""
+) = range(12)
+"""Of `PendingColumns.rows`: every field of a record that is its sender's. BODY_CRC is -1 where the writer shall compute
+it."""
 
 COMPILED_CRC_BYTES = 4096
 """Of a body; from there on zlib's CRC is faster than the compiled one."""
@@ -77,5 +81,8 @@ class PendingColumns:
             row[BORN_TIMESTAMP],
             self.born_host,
             row[SYS_FLAG],
-            tags_code=row[TAGS_CODE],
+            row[FLAG],
+            row[RECONSUME_TIMES],
+            row[PREPARED_TRANSACTION_OFFSET],
+            row[TAGS_CODE],
         )

@@ -16,8 +16,11 @@ from store.columns import (
     BODY_START,
     BORN_TIMESTAMP,
     COLUMNS,
+    FLAG,
+    PREPARED_TRANSACTION_OFFSET,
     PROPERTIES_LENGTH,
     PROPERTIES_START,
+    RECONSUME_TIMES,
     SYS_FLAG,
 )
 from store.kernels.compiled import check_bytes, compiled, inlined
@@ -104,7 +107,7 @@ def encode(
         at = _u32(out, at, magic)
         at = _u32(out, at, crc & 0x7FFFFFFF)
         at = _u32(out, at, queue_id)
-        at = _u32(out, at, 0)
+        at = _u32(out, at, row[FLAG])
         at = _u64(out, at, queue_offset + number)
         at = _u64(out, at, base + position)
         at = _u32(out, at, row[SYS_FLAG] | flags)
@@ -112,8 +115,8 @@ def encode(
         at = copy(out, at, born_host, 0, len(born_host))
         at = _u64(out, at, store_timestamp)
         at = copy(out, at, store_host, 0, len(store_host))
-        at = _u32(out, at, 0)
-        at = _u64(out, at, 0)
+        at = _u32(out, at, row[RECONSUME_TIMES])
+        at = _u64(out, at, row[PREPARED_TRANSACTION_OFFSET])
         at = _u32(out, at, body_length)
         body_at = at
         at = copy(out, at, bodies, body_start, body_length)
@@ -156,7 +159,9 @@ def warm() -> None:
     Raises StoreError when they differ: such code must not write to a log.
     """
     host, body, properties, tail = bytes(range(8)), b"body", b"k\x01v\x02", b"t\x01v"
-    record = PendingRecord("topic", 3, body, properties + tail, 1_700_000_000_123, host, SYS_COMPRESSED)
+    record = PendingRecord(
+        "topic", 3, body, properties + tail, 1_700_000_000_123, host, SYS_COMPRESSED, 5, 6, 1 << 40
+    )
     plain = b"".join(encode_record(record, 11, 4096, 1_700_000_000_456, host, append_crc=True))
     magic, topic = encode_topic(record.topic)
     rows, sizes = np.zeros((1, COLUMNS + 4), dtype=np.int64), np.zeros(1, dtype=np.int64)
@@ -165,6 +170,9 @@ def warm() -> None:
         PROPERTIES_LENGTH: len(properties),
         BORN_TIMESTAMP: record.born_timestamp,
         SYS_FLAG: record.sys_flag,
+        FLAG: record.flag,
+        RECONSUME_TIMES: record.reconsume_times,
+        PREPARED_TRANSACTION_OFFSET: record.prepared_transaction_offset,
         BODY_CRC: -1,
     }
     rows[0, list(columns)] = list(columns.values())

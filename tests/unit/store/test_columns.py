@@ -46,6 +46,9 @@ def batch(
     at = start = 0
     for number, (body, own) in enumerate(zip(bodies, properties, strict=True)):
         rows[number, : columns.BODY_CRC] = [at, len(body), start, len(own), 1000 + number, 0, number]
+        rows[number, columns.FLAG] = 7 + number
+        rows[number, columns.RECONSUME_TIMES] = number
+        rows[number, columns.PREPARED_TRANSACTION_OFFSET] = number << 40
         at, start = at + len(body), start + len(own)
     return PendingColumns(
         topic,
