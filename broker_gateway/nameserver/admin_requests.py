@@ -72,11 +72,11 @@ class AdminRequests:
         return request.reply(body=found)
 
     def wipe_write_perm(self, _: Connection, request: Command) -> Command:
-        count = self._state.routes.wipe_write_perm(Fields(request.ext_fields).text("brokerName"))
+        count = self._state.routes.topics.wipe_write_perm(Fields(request.ext_fields).text("brokerName"))
         return request.reply(fields={"wipeTopicCount": str(count)})
 
     def add_write_perm(self, _: Connection, request: Command) -> Command:
-        count = self._state.routes.add_write_perm(Fields(request.ext_fields).text("brokerName"))
+        count = self._state.routes.topics.add_write_perm(Fields(request.ext_fields).text("brokerName"))
         return request.reply(fields={"addTopicCount": str(count)})
 
     def delete_topic(self, _: Connection, request: Command) -> Command:

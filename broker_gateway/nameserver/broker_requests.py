@@ -123,7 +123,7 @@ class BrokerRequests:
     def broker_heartbeat(self, connection: Connection, request: Command) -> Command:
         fields = Fields(request.ext_fields)
         peer = self._peer(connection)
-        self._state.routes.touch(fields.text("clusterName"), fields.text("brokerAddr"), peer)
+        self._state.routes.live.touch(fields.text("clusterName"), fields.text("brokerAddr"), peer)
         return request.reply()
 
     def query_data_version(self, connection: Connection, request: Command) -> Command:
@@ -133,9 +133,9 @@ class BrokerRequests:
             raise RequestError(
                 f"a data version of {len(request.body)} bytes; {_MAX_DATA_VERSION} are allowed"
             )
-        known = self._state.routes.data_version(cluster, address)
+        known = self._state.routes.live.data_version(cluster, address)
         changed = known is None or known != DataVersion.decode(request.body)
-        self._state.routes.touch(cluster, address, self._peer(connection))
+        self._state.routes.live.touch(cluster, address, self._peer(connection))
         return request.reply(
             fields={"changed": "true" if changed else "false"}, body=known.encode() if known else b""
         )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
 from broker_gateway.protocol.body.registration import RegisterBrokerBody
+from broker_gateway.protocol.body.route import MASTER_ID
 from broker_gateway.protocol.body.topic_config import DataVersion
 
 BrokerKey = tuple[str, str]
@@ -55,6 +56,13 @@ class Registration:
     zone_name: str | None = None
     heartbeat_timeout_ms: int | None = None
     enable_acting_master: bool | None = None
+
+    def brings_topics(self, addrs: Collection[int]) -> bool:
+        """Whether topics of the name are those that this broker has, `addrs` being the ids there are: the master, since
+        5.0 a slave without one too."""
+        if self.broker_id == MASTER_ID:
+            return True
+        return self.enable_acting_master is not None and self.broker_id == min(addrs)
 
 
 @dataclass(frozen=True, slots=True)

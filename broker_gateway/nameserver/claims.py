@@ -14,6 +14,7 @@ is not trusted may hold is bounded beside that of others (`quotas`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,8 +55,13 @@ OWN_MACHINE = Peer("127.0.0.1", trusted_hosts(""))
 class Known(Protocol):
     """The brokers that are there."""
 
-    brokers: dict[str, Broker]
-    live: dict[BrokerKey, LiveBroker]
+    @property
+    def brokers(self) -> Mapping[str, Broker]:
+        """By name."""
+
+    @property
+    def live(self) -> Mapping[BrokerKey, LiveBroker]:
+        """By cluster and address."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,8 @@ class LostBrokers:
 
     def connection_closed(self, connection: Hashable) -> None:
         """Its brokers are gone, unless they register through another one."""
-        if self._routes.first_of(connection) is not None:
-            self._line.append(lambda: self._routes.first_of(connection))
+        if self._routes.live.first_of(connection) is not None:
+            self._line.append(lambda: self._routes.live.first_of(connection))
             self.go_on()
 
     def silent(self, key: BrokerKey, end: Callable[[], None]) -> None:
@@ -46,7 +46,7 @@ class LostBrokers:
 
         def gone() -> BrokerKey | None:
             nonlocal ended
-            if not self._routes.is_expired(key):
+            if not self._routes.live.is_expired(key):
                 self._silent.discard(key)
                 return None
             if not ended:
@@ -74,9 +74,9 @@ class LostBrokers:
             while self._line and left > 0:
                 left -= self._remove_one(self._line[0])
             if left > 0:
-                self._routes.topic_cleanup.clear(left)
+                self._routes.topics.cleanup.clear(left)
         finally:
-            if self._line or self._routes.topic_cleanup:
+            if self._line or self._routes.topics.cleanup:
                 self.go_on()
 
     def _remove_one(self, following: Callable[[], BrokerKey | None]) -> int:

@@ -23,15 +23,15 @@ UNIT_SUB_FLAG = 2
 
 def topic_route(table: RouteTable, topic: str, *, support_acting_master: bool) -> TopicRouteData | None:
     """The route of a topic; None when there is none."""
-    queues = table.queue_datas(topic)
+    queues = table.topics.queue_datas(topic)
     brokers = [table.brokers[name] for name in queues if name in table.brokers]
     if not brokers:
         return None
     servers = {
-        address: table.filter_servers[(broker.cluster, address)]
+        address: table.live.filter_servers[(broker.cluster, address)]
         for broker in brokers
         for address in broker.broker_addrs.values()
-        if (broker.cluster, address) in table.filter_servers
+        if (broker.cluster, address) in table.live.filter_servers
     }
     acts = support_acting_master and not topic.startswith(SYNC_BROKER_MEMBER_PREFIX)
     found = []
@@ -49,7 +49,7 @@ def topic_route(table: RouteTable, topic: str, *, support_acting_master: bool) -
         tuple(queues.values()),
         tuple(found),
         servers,
-        topic_queue_mapping_by_broker=table.mappings_of(topic),
+        topic_queue_mapping_by_broker=table.topics.mappings_of(topic),
     )
 
 
@@ -101,12 +101,12 @@ def broker_member_group(table: RouteTable, cluster: str, broker_name: str) -> Br
 
 
 def all_topics(table: RouteTable) -> TopicList:
-    return TopicList(list(table.topics))
+    return TopicList(list(table.topics.queues))
 
 
 def topics_of_cluster(table: RouteTable, cluster: str) -> TopicList:
     names = table.clusters.get(cluster, set())
-    return TopicList(list(dict.fromkeys(topic for name in sorted(names) for topic in table.topics_of(name))))
+    return TopicList(list(dict.fromkeys(topic for name in sorted(names) for topic in table.topics.of(name))))
 
 
 def system_topics(table: RouteTable) -> TopicList:
@@ -136,4 +136,6 @@ def _flagged(table: RouteTable, wanted: Callable[[int], bool]) -> TopicList:
     def first(queues: dict[str, QueueData]) -> QueueData:
         return next(iter(queues.values()))
 
-    return TopicList([name for name, each in table.topics.items() if wanted(first(each).topic_sys_flag)])
+    return TopicList(
+        [name for name, each in table.topics.queues.items() if wanted(first(each).topic_sys_flag)]
+    )

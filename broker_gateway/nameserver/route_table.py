@@ -2,16 +2,13 @@
 
 | table | key | value |
 |---|---|---|
-| topics | topic, broker name | queues and permission |
+| topics | topic, broker name | queues, permission, mappings of static topics (`topic_table.py`) |
 | brokers | broker name | cluster, addresses by broker id |
 | clusters | cluster | broker names |
-| live | cluster, address | last sign of life, time allowed, data version, connection |
-| filter_servers | cluster, address | addresses of filter servers |
-| mappings | topic, broker name | mapping of a static topic |
+| live | cluster, address | last sign of life, time allowed, data version, connection, filter servers (`live_brokers.py`) |
 
 `version` changes with whatever lists of topics and clusters tell. No request looks through a whole table: what a
-broker holds is kept by its name, its address and its connection as well. A topic is on a broker when it is among those of the
-broker's name: `topics` and `mappings` have more of brokers that went, until `topic_cleanup` are cleared.
+broker holds is kept by its name, its address and its connection as well.
 
 A broker goes when it says so, when its connection closes, or when it is silent for longer than it asked for (120 s).
 Topics follow the master, or the slave with the least id where there is none; with acting masters the topics of such a
@@ -20,9 +17,7 @@ slave are read-only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, KeysView, Mapping
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Hashable, Iterable
 
 import structlog
 
@@ -35,16 +30,14 @@ from broker_gateway.nameserver.brokers import (
     Registration,
 )
 from broker_gateway.nameserver.claims import OWN_MACHINE, Claim, Peer, check_claim
+from broker_gateway.nameserver.live_brokers import LiveBrokers
 from broker_gateway.nameserver.quotas import Held, Holder, Limits
-from broker_gateway.nameserver.topic_cleanup import TopicCleanup
+from broker_gateway.nameserver.topic_table import TopicTable
 from broker_gateway.protocol.body.route import MASTER_ID, QueueData
-from broker_gateway.protocol.body.topic_config import PERM_READ, PERM_WRITE, DataVersion
 from broker_gateway.protocol.errors import RequestError
 from broker_gateway.runtime.peer_log import PeerLog
 
 log = structlog.get_logger(__name__)
-
-_T = TypeVar("_T")
 
 DEFAULT_TIMEOUT_MS = 120_000
 MAX_TIMEOUT_MS = 86_400_000
@@ -56,7 +49,7 @@ _A_NAME = 10
 
 class RouteTable:
     """`clock` gives ms; only differences count. What registering hosts hold is bounded by `limits`; `later` is told when
-    there are `topic_cleanup` to clear."""
+    there are topics of brokers that went to clear."""
 
     def __init__(
         self,
@@ -65,18 +58,13 @@ class RouteTable:
         later: Callable[[], None] = lambda: None,
     ) -> None:
         self._clock = clock
-        self.topics: dict[str, dict[str, QueueData]] = {}
         self.brokers: dict[str, Broker] = {}
         self.clusters: dict[str, set[str]] = {}
-        self.live: dict[BrokerKey, LiveBroker] = {}
-        self.filter_servers: dict[BrokerKey, list[str]] = {}
-        self.mappings: dict[str, dict[str, Any]] = {}
+        self.live = LiveBrokers(clock)
         self.version = 0
-        self._by_connection: dict[Hashable, set[BrokerKey]] = {}
         self._names: dict[BrokerKey, set[str]] = {}
-        self._by_name: dict[str, dict[str, None]] = {}
         self.held = Held(limits or Limits())
-        self.topic_cleanup = TopicCleanup(self._clear, later)
+        self.topics = TopicTable(self.held, self._changed, later)
         self._log = PeerLog()
 
     # registration
@@ -110,7 +98,7 @@ class RouteTable:
             raise RequestError("register broker failed")
         broker = known or Broker(given.cluster_name, given.broker_name)
         addrs[given.broker_id] = given.broker_addr
-        holder, brings = Holder.of(peer), _brings_topics(given, addrs)
+        holder, brings = Holder.of(peer), given.brings_topics(addrs)
         self._check_bounds(given, key, holder, brings)
         self._take_broker(given, broker, addrs, peer)
         if brings:
@@ -148,20 +136,15 @@ class RouteTable:
         held.filter_servers.check(key, len(given.body.filter_server_list), holder)
         if not brings:
             return
-        new = sum(not self._has(name, each) for each in given.body.topic_config_table)
-        held.queue_datas.check(name, len(self.topics_of(name)) + new, holder)
-        mapped = sum(
-            _weight(each) - _weight(self._mapping(name, topic))
-            for topic, each in given.body.topic_queue_mapping_info_map.items()
-        )
-        held.mapped_queues.check(name, held.mapped_queues.of(name) + mapped, holder)
+        body = given.body
+        self.topics.check_room(name, body.topic_config_table, body.topic_queue_mapping_info_map, holder)
 
     def _hold(self, given: Registration, key: BrokerKey, holder: Holder, brings: bool) -> None:
         """What it registered is held by `holder` from now on."""
         self.held.brokers.hold(key, self._addresses(key), holder)
         self.held.filter_servers.hold(key, len(given.body.filter_server_list), holder)
         if brings:
-            self.held.queue_datas.hold(given.broker_name, len(self.topics_of(given.broker_name)), holder)
+            self.topics.hold(given.broker_name, holder)
 
     def _take_broker(self, given: Registration, broker: Broker, addrs: dict[int, str], peer: Peer) -> None:
         """Its name, id, address and cluster."""
@@ -181,7 +164,7 @@ class RouteTable:
             broker.zone_name,
         ):
             return
-        self.version += 1
+        self._changed()
         self.brokers[given.broker_name] = broker
         replaced = broker.broker_addrs, broker.clusters
         broker.broker_addrs, broker.clusters, broker.enable_acting_master, broker.zone_name = told
@@ -198,40 +181,21 @@ class RouteTable:
         first: bool,
         delete_missing: bool,
     ) -> None:
-        body = given.body
+        body, name = given.body, broker.broker_name
         if delete_missing and not body.topic_queue_mapping_info_map:
-            for topic in set(self.topics_of(broker.broker_name)) - set(body.topic_config_table):
-                self._drop_queue_data(topic, broker.broker_name)
+            self.topics.drop_missing(name, body.topic_config_table)
         live = self.live.get(key)
         changed = first or live is None or live.data_version != body.data_version
         read_only = given.broker_id != MASTER_ID and broker.enable_acting_master
-        alike: dict[tuple[int, ...], QueueData] = {}  # most topics of a broker have the same numbers
-        for name, config in body.topic_config_table.items():
-            if changed or not self._has(broker.broker_name, name):
-                perm = config.perm & ~PERM_WRITE if read_only else config.perm
-                numbers = (config.read_queue_nums, config.write_queue_nums, perm, config.topic_sys_flag)
-                queue_data = alike.get(numbers)
-                if queue_data is None:
-                    queue_data = alike[numbers] = QueueData(broker.broker_name, *numbers)
-                self._put(name, queue_data)
-        if changed:
-            self._take_mappings(broker.broker_name, body.topic_queue_mapping_info_map, peer)
-
-    def _take_mappings(self, broker_name: str, given: Mapping[str, Any], peer: Peer) -> None:
-        others, held = set(), self.held.mapped_queues.of(broker_name)
-        for topic, mapping in given.items():
-            if mapping["bname"] != broker_name:
-                others.add(mapping["bname"])
-            elif self._has(broker_name, topic):
-                mappings = self.mappings.setdefault(topic, {})
-                held += _weight(mapping) - _weight(mappings.get(broker_name))
-                mappings[broker_name] = mapping
-        self.held.mapped_queues.hold(broker_name, held, Holder.of(peer))
+        self.topics.take(name, body.topic_config_table, read_only=read_only, all_of_them=changed)
+        if not changed:
+            return
+        others = self.topics.take_mappings(name, body.topic_queue_mapping_info_map, Holder.of(peer))
         if others:
             self._log.warning(
                 peer.host,
                 "mappings of static topics under other brokers' names are passed over",
-                broker=broker_name,
+                broker=name,
                 named=sorted(others)[:5],
             )
 
@@ -257,9 +221,9 @@ class RouteTable:
                 registered_from=peer.host,
             )
         if tied != (before is not None and before.tied):
-            self.version += 1
+            self._changed()
         self._drop_live(key)
-        self.live[key] = LiveBroker(
+        live = LiveBroker(
             self._clock(),
             min(given.heartbeat_timeout_ms or DEFAULT_TIMEOUT_MS, MAX_TIMEOUT_MS),
             given.body.data_version,
@@ -268,9 +232,7 @@ class RouteTable:
             peer.host,
             tied,
         )
-        self._by_connection.setdefault(connection, set()).add(key)
-        if given.body.filter_server_list:
-            self.filter_servers[key] = list(given.body.filter_server_list)
+        self.live.put(key, live, given.body.filter_server_list)
 
     def _registered(
         self, given: Registration, broker: Broker, change: MinBrokerIdChange | None
@@ -312,54 +274,20 @@ class RouteTable:
             name: held.holder(name) or Holder.of(peer) for name in {each.broker_name for each in queue_datas}
         }
         for name, holder in holders.items():
-            held.check(name, len(self.topics_of(name)) + (not self._has(name, topic)), holder)
+            self.topics.check_room(name, [topic], {}, holder)
         for each in queue_datas:
-            self._put(topic, each)
+            self.topics.put(topic, each)
         for name, holder in holders.items():
-            held.hold(name, len(self.topics_of(name)), holder)
+            self.topics.hold(name, holder)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """On the brokers of the cluster, or on all."""
-        names = self.topics.get(topic, {}).keys() if cluster is None else self.clusters.get(cluster, set())
+        everywhere = self.topics.queues.get(topic, {}).keys()
+        names = everywhere if cluster is None else self.clusters.get(cluster, set())
         for broker_name in list(names):
-            self._drop_queue_data(topic, broker_name)
+            self.topics.drop(topic, broker_name)
 
-    # life
-
-    def touch(self, cluster: str, address: str, peer: Peer = OWN_MACHINE) -> None:
-        """A sign of life; one from elsewhere is none."""
-        live = self.live.get((cluster, address))
-        if live is not None and peer.may_speak_for(live.registered_from):
-            live.last_update = self._clock()
-
-    def registered_from(self, cluster: str, address: str) -> str:
-        """The host that registered it; empty when nobody did."""
-        live = self.live.get((cluster, address))
-        return "" if live is None else live.registered_from
-
-    def data_version(self, cluster: str, address: str) -> DataVersion | None:
-        live = self.live.get((cluster, address))
-        return None if live is None else live.data_version
-
-    def prolong(self, ms: int) -> None:
-        """Gives every broker this much more time: its signs of life could not be taken."""
-        now = self._clock()
-        for live in self.live.values():
-            live.last_update = min(now, live.last_update + ms)
-
-    def expired(self) -> list[tuple[BrokerKey, Hashable]]:
-        """Brokers silent for too long, with their connections; `unregister_one` removes them."""
-        now = self._clock()
-        return [(key, live.connection) for key, live in self.live.items() if _is_expired(live, now)]
-
-    def is_expired(self, key: BrokerKey) -> bool:
-        """Whether a broker is there and silent for too long."""
-        live = self.live.get(key)
-        return live is not None and _is_expired(live, self._clock())
-
-    def first_of(self, connection: Hashable) -> BrokerKey | None:
-        """A broker that registered through the connection, and through none since."""
-        return next(iter(self._by_connection.get(connection, ())), None)
+    # leaving
 
     def work_of(self, cluster: str, address: str) -> int:
         """What `unregister_one` will cost, in topics cleared."""
@@ -367,7 +295,7 @@ class RouteTable:
         if name is None:
             return _A_NAME
         broker = self.brokers[name]
-        topics = len(self.topics_of(name)) if broker.enable_acting_master else 0
+        topics = len(self.topics.of(name)) if broker.enable_acting_master else 0
         return _A_NAME + len(broker.broker_addrs) + topics
 
     def unregister_one(self, cluster: str, address: str) -> MinBrokerIdChange | None:
@@ -403,14 +331,14 @@ class RouteTable:
         if len(left) < len(broker.broker_addrs):
             number = next(number for number, each in broker.broker_addrs.items() if each == address)
             self._log.info(
-                self.registered_from(broker.clusters[number], address),
+                self.live.registered_from(broker.clusters[number], address),
                 "broker unregistered",
                 _LIFE_LINES,
                 broker=broker.broker_name,
                 broker_id=broker_id,
                 address=address,
             )
-            self.version += 1
+            self._changed()
             replaced = broker.broker_addrs, broker.clusters
             broker.broker_addrs = left
             broker.clusters = {number: each for number, each in broker.clusters.items() if number in left}
@@ -421,107 +349,18 @@ class RouteTable:
         if not broker.enable_acting_master:
             return None
         if MASTER_ID not in left:
-            self._set_perm(broker.broker_name, lambda perm: perm & ~PERM_WRITE)
+            self.topics.wipe_write_perm(broker.broker_name)
         return self._change_of(broker, address, None) if was_least else None
-
-    # permissions
-
-    def wipe_write_perm(self, broker_name: str) -> int:
-        """Takes the permission to write from the broker's topics; how many there are."""
-        return self._set_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
-
-    def add_write_perm(self, broker_name: str) -> int:
-        """Gives the broker's topics permission to read and write; how many there are."""
-        return self._set_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
-
-    def _set_perm(self, broker_name: str, perm: Callable[[int], int]) -> int:
-        topics = self._by_name.get(broker_name, {})
-        changed: dict[QueueData, QueueData] = {}
-        for topic in topics:
-            queues = self.topics[topic]
-            found = queues[broker_name]
-            if found not in changed:
-                changed[found] = replace(found, perm=perm(found.perm))
-            queues[broker_name] = changed[found]
-        return len(topics)
 
     # parts
 
-    def topics_of(self, broker_name: str) -> KeysView[str]:
-        """Topics of the brokers of a name."""
-        return self._by_name.get(broker_name, {}).keys()
-
-    def _has(self, broker_name: str, topic: str) -> bool:
-        return topic in self._by_name.get(broker_name, ())
-
-    def queue_datas(self, topic: str) -> Mapping[str, QueueData]:
-        """Of the brokers that have the topic, by name."""
-        return self._without_leavings(topic, self.topics.get(topic, {}))
-
-    def mappings_of(self, topic: str) -> Mapping[str, Any] | None:
-        """Of a static topic, by broker name; None when there are none."""
-        return self._without_leavings(topic, self.mappings.get(topic, {})) or None
-
-    def _without_leavings(self, topic: str, by_name: Mapping[str, _T]) -> Mapping[str, _T]:
-        if not self.topic_cleanup:
-            return by_name
-        return {name: each for name, each in by_name.items() if self._has(name, topic)}
-
-    def _mapping(self, broker_name: str, topic: str) -> dict[str, Any] | None:
-        return self.mappings.get(topic, {}).get(broker_name) if self._has(broker_name, topic) else None
-
-    def _put(self, topic: str, queue_data: QueueData) -> None:
-        topics = self._by_name.setdefault(queue_data.broker_name, {})
-        if topic not in topics:
-            if self.topic_cleanup:
-                self._forget(topic, queue_data.broker_name)
-                self.topic_cleanup.clear(1)  # who brings topics faster than they are cleared clears as many
-            topics[topic] = None
-        queues = self.topics.setdefault(topic, {})
-        before = queues.get(queue_data.broker_name)
-        if before is not queue_data and before != queue_data:
-            queues[queue_data.broker_name] = queue_data
-            self.version += 1
-
-    def _drop_queue_data(self, topic: str, broker_name: str) -> None:
-        if not self._has(broker_name, topic):
-            return
-        mapped, weight = self.held.mapped_queues, _weight(self._mapping(broker_name, topic))
-        mapped.put(broker_name, mapped.of(broker_name) - weight)
-        topics = self._by_name[broker_name]
-        del topics[topic]
-        self.held.queue_datas.put(broker_name, len(topics))
-        if not topics:
-            del self._by_name[broker_name]
-        self._forget(topic, broker_name)
-
     def _drop_name(self, broker: Broker) -> None:
-        """Its topics are on no route from now on; the tables have them until they are cleared."""
-        name = broker.broker_name
-        del self.brokers[name]
-        self.version += 1
-        self.held.queue_datas.put(name, 0)
-        self.held.mapped_queues.put(name, 0)
-        self.topic_cleanup.add(name, self._by_name.pop(name, {}))
+        del self.brokers[broker.broker_name]
+        self._changed()
+        self.topics.drop_name(broker.broker_name)
 
-    def _clear(self, topic: str, broker_name: str) -> None:
-        """Of a broker that went; one of its name may have come since."""
-        if not self._has(broker_name, topic):
-            self._forget(topic, broker_name)
-
-    def _forget(self, topic: str, broker_name: str) -> None:
-        """Takes the topic on a broker out of the tables of topics."""
-        queues = self.topics.get(topic)
-        if queues is None or queues.pop(broker_name, None) is None:
-            return
+    def _changed(self) -> None:
         self.version += 1
-        if not queues:
-            del self.topics[topic]
-        mappings = self.mappings.get(topic)
-        if mappings is not None:
-            mappings.pop(broker_name, None)
-            if not mappings:
-                del self.mappings[topic]
 
     def _leave(self, broker: Broker, addrs: dict[int, str], clusters: dict[int, str]) -> None:
         """Forgets what of a name's addresses and clusters before is not there any more."""
@@ -546,16 +385,9 @@ class RouteTable:
         return len(self._names.get(key, ())) or int(key in self.live)
 
     def _drop_live(self, key: BrokerKey) -> None:
-        live = self.live.pop(key, None)
-        if live is None:
-            return
-        self.filter_servers.pop(key, None)
-        self.held.filter_servers.put(key, 0)
-        self.held.brokers.put(key, self._addresses(key))
-        keys = self._by_connection[live.connection]
-        keys.discard(key)
-        if not keys:
-            del self._by_connection[live.connection]
+        if self.live.drop(key):
+            self.held.filter_servers.put(key, 0)
+            self.held.brokers.put(key, self._addresses(key))
 
     def _change_of(self, broker: Broker, offline: str | None, ha: str | None) -> MinBrokerIdChange:
         """When a broker went (`offline`) the rest are told, when one came those that were there before."""
@@ -567,19 +399,3 @@ class RouteTable:
             if (offline is not None or len(addrs) == 1 or number != least) and self.is_tied(broker, number)
         ]
         return MinBrokerIdChange(broker.broker_name, least, addrs[least], offline, ha, tuple(told))
-
-
-def _brings_topics(given: Registration, addrs: Mapping[int, str]) -> bool:
-    """Whether topics of the name are those that this broker has: the master, since 5.0 a slave without one too."""
-    if given.broker_id == MASTER_ID:
-        return True
-    return given.enable_acting_master is not None and given.broker_id == min(addrs)
-
-
-def _weight(mapping: dict[str, Any] | None) -> int:
-    """What a mapping counts for."""
-    return 0 if mapping is None else 1 + len(mapping.get("currIdMap", ()))
-
-
-def _is_expired(live: LiveBroker, now_ms: int) -> bool:
-    return live.last_update + live.timeout_ms < now_ms

@@ -125,20 +125,20 @@ class NameServer:
             late = now - began - wait
             if late > _PAUSE_MS:
                 log.warning("the name server stood still; brokers get that time", ms=late)
-                self._state.routes.prolong(late)
+                self._state.routes.live.prolong(late)
                 looked = now
             elif now >= next_look:
                 looked = now
                 self._unregister_silent()
 
     def _unregister_silent(self) -> None:
-        for key, connection in self._state.routes.expired():
+        for key, connection in self._state.routes.live.expired():
             self._state.lost_brokers.silent(key, partial(self._end_silent, key, connection))
 
     def _end_silent(self, key: BrokerKey, connection: Hashable) -> None:
         cluster, address = key
         self._peer_log.warning(
-            self._state.routes.registered_from(cluster, address),
+            self._state.routes.live.registered_from(cluster, address),
             "a broker is silent; it is unregistered",
             _SILENT_LINES,
             cluster=cluster,

@@ -414,7 +414,7 @@ def test_the_brokers_of_a_connection_that_closes_go_in_turns(tmp_path: Path) -> 
         for number in range(1, 31):
             answer = await many.register(body, brokerName=f"b{number}", brokerAddr=f"127.0.0.1:{number}")
             assert answer.code == 0
-        table = server._state.routes.topics
+        table = server._state.routes.topics.queues
 
         def left() -> int:
             return sum(map(len, table.values()))

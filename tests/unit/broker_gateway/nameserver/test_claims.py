@@ -93,9 +93,9 @@ def test_topics_of_a_broker_are_changed_by_it_alone(table: RouteTable) -> None:
 
 def test_signs_of_life_from_elsewhere_are_none(table: RouteTable, clock: Clock) -> None:
     clock.now += 100_000
-    table.touch("c", ADDRESS, STRANGER)
+    table.live.touch("c", ADDRESS, STRANGER)
     clock.now += 21_000
-    assert [key for key, _ in table.expired()] == [("c", ADDRESS)]
+    assert [key for key, _ in table.live.expired()] == [("c", ADDRESS)]
 
 
 def test_a_broker_that_crashed_comes_back_under_a_new_address(table: RouteTable, clock: Clock) -> None:
@@ -106,7 +106,7 @@ def test_a_broker_that_crashed_comes_back_under_a_new_address(table: RouteTable,
     ):  # its host fell silent: the name server does not know yet
         table.register(again, "new", peer=elsewhere)
     clock.now += 121_000
-    for (cluster, address), _ in table.expired():
+    for (cluster, address), _ in table.live.expired():
         table.unregister_address(cluster, address)
     table.register(again, "new", peer=elsewhere)
     found = route(table)

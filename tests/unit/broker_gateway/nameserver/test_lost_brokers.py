@@ -69,7 +69,7 @@ def test_a_turn_clears_so_many_topics(brokers: Brokers) -> None:
         for number in range(3):
             table.register(registration(0, f"h:{number}", *TOPICS, name=f"b{number}"), "conn")
         brokers.lost_brokers.connection_closed("conn")
-        falls = await brokers.ticks(lambda: sum(map(len, table.topics.values())))
+        falls = await brokers.ticks(lambda: sum(map(len, table.topics.queues.values())))
         assert sum(falls) == 3 * len(TOPICS)
         assert max(falls) <= WORK
         assert nothing_is_left(table)
@@ -82,7 +82,7 @@ def test_unregistering_on_request_is_spread_as_well(brokers: Brokers) -> None:
         brokers.table.register(registration(0, "h:1", *TOPICS), "conn")
         brokers.table.unregister("c", "h:1", "b", 0)
         assert route(brokers.table, "t0") is None
-        falls = await brokers.ticks(lambda: len(brokers.table.topics))
+        falls = await brokers.ticks(lambda: len(brokers.table.topics.queues))
         assert (sum(falls), max(falls)) == (len(TOPICS), WORK)
 
     run(test)
@@ -115,11 +115,11 @@ def test_silent_brokers_go_in_turns_and_who_is_heard_stays(brokers: Brokers) -> 
             brokers.table.register(registration(0, f"h:{number + 1}", name=f"b{number}"), number)
         brokers.clock.now += 120_001
         ended: list[int] = []
-        for key, connection in brokers.table.expired() * 2:  # two looks
+        for key, connection in brokers.table.live.expired() * 2:  # two looks
             brokers.lost_brokers.silent(key, lambda number=connection: ended.append(number))
         await asyncio.sleep(0)
         assert 200 < len(brokers.table.live) < 400
-        brokers.table.touch("c", "h:400")
+        brokers.table.live.touch("c", "h:400")
         falls = await brokers.ticks(lambda: len(brokers.table.live))
         assert max(falls) < 250
         assert list(brokers.table.live) == [("c", "h:400")]
@@ -148,7 +148,7 @@ def test_a_broker_that_registers_anew_meanwhile_stays(brokers: Brokers) -> None:
         assert route(table, "t2") is None
         assert set(topics_of_cluster(table, "c").topic_list) == {"t0", "t1"}
         await brokers.ticks(lambda: 0)
-        assert sorted(table.topics) == ["t0", "t1"]
+        assert sorted(table.topics.queues) == ["t0", "t1"]
         assert addresses(table, "t1") == {0: "h:1"}
 
     run(test)
@@ -161,7 +161,7 @@ def test_who_brings_topics_faster_than_they_are_cleared_clears_as_many(brokers: 
             topics = [f"{number}-{each}" for each in range(1000)]
             table.register(registration(0, "h:1", *topics), number)
             table.unregister("c", "h:1", "b", 0)
-            assert len(table.topics) == 1000
+            assert len(table.topics.queues) == 1000
         brokers.lost_brokers.stop()
 
     run(test)
@@ -227,8 +227,8 @@ def test_routes_are_those_of_a_table_that_is_cleared_at_once() -> None:
                 table.unregister_one("c", address)
             else:
                 table.delete_topic("orders")
-        lazy.topic_cleanup.clear(chosen.randrange(2))
-        eager.topic_cleanup.clear(sys.maxsize)
+        lazy.topics.cleanup.clear(chosen.randrange(2))
+        eager.topics.cleanup.clear(sys.maxsize)
         for topic in topics:
             assert seen(lazy, topic) == seen(eager, topic)
         for name in "ab":

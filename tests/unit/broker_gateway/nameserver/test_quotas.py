@@ -10,7 +10,8 @@ import pytest
 
 from broker_gateway.nameserver.claims import OWN_MACHINE, Peer
 from broker_gateway.nameserver.quotas import Held, Holder, Limits, Quotas
-from broker_gateway.nameserver.route_table import RouteTable, _weight
+from broker_gateway.nameserver.route_table import RouteTable
+from broker_gateway.nameserver.topic_table import _weight
 from broker_gateway.protocol.body.route import QueueData
 from broker_gateway.protocol.errors import RequestError
 from broker_gateway.transport.remoting.trusted_hosts import trusted_hosts
@@ -67,7 +68,7 @@ def test_shares_of_what_a_registration_brings(kind: str) -> None:
         register(number, TRUSTED)
     with pytest.raises(RequestError, match=r"100 .* are registered, 100 are allowed; .*Try again"):
         register(11, TRUSTED)
-    for host in list(table._by_connection):
+    for host in list(table.live._by_connection):
         gone(table, host)
     assert nothing_is_left(table)
 
@@ -127,7 +128,7 @@ def test_what_is_counted_is_what_is_there() -> None:
         else:
             gone(table, chosen.randrange(3))
         assert_counts(table)
-        table.topic_cleanup.clear(chosen.randrange(3))
+        table.topics.cleanup.clear(chosen.randrange(3))
     for connection in range(3):
         gone(table, connection)
     assert nothing_is_left(table)
@@ -151,13 +152,13 @@ def assert_counts(table: RouteTable) -> None:
     assert counts(held.brokers) == {
         key: max(1, len(table._names.get(key, ()))) for key in {*table.live, *table._names}
     }
-    assert counts(held.filter_servers) == {key: len(each) for key, each in table.filter_servers.items()}
+    assert counts(held.filter_servers) == {key: len(each) for key, each in table.live.filter_servers.items()}
     topics, mapped = dict[str, int](), dict[str, int]()
-    for topic in table.topics:
-        for name in table.queue_datas(topic):
+    for topic in table.topics.queues:
+        for name in table.topics.queue_datas(topic):
             topics[name] = topics.get(name, 0) + 1
-    for topic in table.mappings:
-        for name, each in (table.mappings_of(topic) or {}).items():
+    for topic in table.topics.mappings:
+        for name, each in (table.topics.mappings_of(topic) or {}).items():
             mapped[name] = mapped.get(name, 0) + _weight(each)
     assert counts(held.queue_datas) == topics
     assert counts(held.mapped_queues) == mapped

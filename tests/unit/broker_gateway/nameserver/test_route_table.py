@@ -80,22 +80,29 @@ def addresses(table: RouteTable, topic: str = "orders", *, acting: bool = False)
 
 
 def perm(table: RouteTable, topic: str = "orders") -> int:
-    return table.topics[topic]["b"].perm
+    return table.topics.queues[topic]["b"].perm
 
 
 def gone(table: RouteTable, connection: Hashable) -> list[MinBrokerIdChange]:
     """Every broker of a connection goes, in as many steps as it takes, and what they leave is cleared."""
     changes = []
-    while (key := table.first_of(connection)) is not None:
+    while (key := table.live.first_of(connection)) is not None:
         changes.append(table.unregister_one(*key))
-    table.topic_cleanup.clear(sys.maxsize)
+    table.topics.cleanup.clear(sys.maxsize)
     return [each for each in changes if each is not None]
 
 
 def nothing_is_left(table: RouteTable) -> bool:
-    table.topic_cleanup.clear(sys.maxsize)
-    left = (table.topics, table.brokers, table.clusters, table.live, table.filter_servers, table.mappings)
-    kept = (table._by_connection, table._names, table._by_name)
+    table.topics.cleanup.clear(sys.maxsize)
+    left = (
+        table.topics.queues,
+        table.brokers,
+        table.clusters,
+        table.live,
+        table.live.filter_servers,
+        table.topics.mappings,
+    )
+    kept = (table.live._by_connection, table._names, table.topics._by_name)
     held = table.held
     counts = [len(each) for each in (held.brokers, held.queue_datas, held.mapped_queues, held.filter_servers)]
     return not any(left) and not any(kept) and not any(counts)
@@ -116,25 +123,25 @@ def test_a_single_topic_of_an_unknown_broker_is_refused_and_leaves_nothing(table
     assert nothing_is_left(table)
     table.register(registration(), "conn")
     table.register(registration(0, MASTER, "new", version=2), "conn")
-    assert sorted(table.topics) == ["new", "orders", "other"]
+    assert sorted(table.topics.queues) == ["new", "orders", "other"]
 
 
 def test_topics_change_only_with_the_data_version(table: RouteTable) -> None:
     table.register(registration(), "conn")
     changed = TopicConfig("orders", 16, 16)
     table.register(registration(0, MASTER, changed, "other", "new"), "conn")
-    assert table.topics["orders"]["b"].read_queue_nums == 4, "same data version: passed over"
-    assert "new" in table.topics, "but a topic that is not there yet is taken"
+    assert table.topics.queues["orders"]["b"].read_queue_nums == 4, "same data version: passed over"
+    assert "new" in table.topics.queues, "but a topic that is not there yet is taken"
     table.register(registration(0, MASTER, changed, "other", version=2), "conn")
-    assert table.topics["orders"]["b"].read_queue_nums == 16
+    assert table.topics.queues["orders"]["b"].read_queue_nums == 16
 
 
 def test_topics_that_are_not_named_go_only_when_asked(table: RouteTable) -> None:
     table.register(registration(0, MASTER, "a", "b", "d"), "conn")
     table.register(registration(0, MASTER, "a", "b", version=2), "conn")
-    assert sorted(table.topics) == ["a", "b", "d"]
+    assert sorted(table.topics.queues) == ["a", "b", "d"]
     table.register(registration(0, MASTER, "a", "e", version=3), "conn", delete_missing_topics=True)
-    assert sorted(table.topics) == ["a", "e"]
+    assert sorted(table.topics.queues) == ["a", "e"]
 
 
 def test_two_brokers_share_a_topic(table: RouteTable) -> None:
@@ -187,11 +194,11 @@ def test_an_address_under_a_new_name_leaves_nothing_of_either(table: RouteTable)
 def test_expiry_after_120_s(table: RouteTable, clock: Clock) -> None:
     table.register(registration(), "conn")
     clock.now += 120_000
-    assert table.expired() == []
+    assert table.live.expired() == []
     clock.now += 1
-    assert table.expired() == [(("c", MASTER), "conn")]
-    table.touch("c", MASTER)
-    assert table.expired() == []
+    assert table.live.expired() == [(("c", MASTER), "conn")]
+    table.live.touch("c", MASTER)
+    assert table.live.expired() == []
     clock.now += 120_001
     table.unregister_address("c", MASTER)
     assert nothing_is_left(table)
@@ -201,26 +208,26 @@ def test_expiry_as_the_broker_asked(table: RouteTable, clock: Clock) -> None:
     table.register(registration(timeout_ms=10_000), "quick")
     table.register(registration(0, "h:9", name="b2", timeout_ms=1 << 60), "slow")
     clock.now += 10_001
-    assert [key for key, _ in table.expired()] == [("c", MASTER)]
+    assert [key for key, _ in table.live.expired()] == [("c", MASTER)]
     clock.now += MAX_TIMEOUT_MS
-    assert len(table.expired()) == 2, "nobody is kept for ever"
+    assert len(table.live.expired()) == 2, "nobody is kept for ever"
 
 
 def test_registering_again_and_signs_of_life_of_unknown_brokers(table: RouteTable, clock: Clock) -> None:
-    table.touch("c", MASTER)
+    table.live.touch("c", MASTER)
     assert nothing_is_left(table)
     table.register(registration(), "conn")
     clock.now += 100_000
     table.register(registration(), "conn")
     clock.now += 100_000
-    assert table.expired() == []
+    assert table.live.expired() == []
 
 
 def test_data_version(table: RouteTable) -> None:
-    assert table.data_version("c", MASTER) is None
+    assert table.live.data_version("c", MASTER) is None
     table.register(registration(version=7, state=3), "conn")
-    assert table.data_version("c", MASTER) == DataVersion(3, 0, 7)
-    assert table.data_version("other", MASTER) is None
+    assert table.live.data_version("c", MASTER) == DataVersion(3, 0, 7)
+    assert table.live.data_version("other", MASTER) is None
 
 
 def test_unregister(table: RouteTable) -> None:
@@ -239,7 +246,7 @@ def test_a_slave_is_told_its_master_and_serves_its_topics_no_more(table: RouteTa
     answer = table.register(registration(1, SLAVE, "orders", "of-slave"), "slave")
     assert answer == Registered(f"ha-{MASTER}", MASTER)
     assert addresses(table) == {0: MASTER, 1: SLAVE}
-    assert "of-slave" not in table.topics
+    assert "of-slave" not in table.topics.queues
 
 
 def test_a_slave_alone_brings_topics_only_since_5_0(table: RouteTable) -> None:
@@ -318,23 +325,25 @@ def test_broker_member_group(table: RouteTable) -> None:
 def test_write_permission(table: RouteTable) -> None:
     table.register(registration(0, MASTER, "a", "b", TopicConfig("d", perm=1)), "conn")
     table.register(registration(0, "h:9", "a", "b", name="b2"), "other")
-    assert table.wipe_write_perm("b") == 3
-    assert [table.topics[name]["b"].perm for name in "abd"] == [4, 4, 1]
-    assert table.topics["a"]["b2"].perm == 6
+    assert table.topics.wipe_write_perm("b") == 3
+    assert [table.topics.queues[name]["b"].perm for name in "abd"] == [4, 4, 1]
+    assert table.topics.queues["a"]["b2"].perm == 6
     table.register(registration(0, MASTER, "a", "b", TopicConfig("d", perm=1)), "conn")
-    assert table.topics["a"]["b"].perm == 4, "a registration that changed nothing does not bring it back"
-    assert table.add_write_perm("b") == 3
-    assert [table.topics[name]["b"].perm for name in "abd"] == [6, 6, 6]
-    assert table.wipe_write_perm("unknown") == 0
+    assert table.topics.queues["a"]["b"].perm == 4, (
+        "a registration that changed nothing does not bring it back"
+    )
+    assert table.topics.add_write_perm("b") == 3
+    assert [table.topics.queues[name]["b"].perm for name in "abd"] == [6, 6, 6]
+    assert table.topics.wipe_write_perm("unknown") == 0
 
 
 def test_topic_registered_apart(table: RouteTable) -> None:
     table.register(registration(), "conn")
     table.register_topic("new", [QueueData("b", 1, 1), QueueData("unknown", 1, 1)])
-    assert "new" not in table.topics
+    assert "new" not in table.topics.queues
     table.register_topic("new", [QueueData("b", 1, 2)])
     table.register_topic("new", [QueueData("b", 3, 4)])
-    assert table.topics["new"] == {"b": QueueData("b", 3, 4)}
+    assert table.topics.queues["new"] == {"b": QueueData("b", 3, 4)}
     gone(table, "conn")
     assert nothing_is_left(table)
 
@@ -343,12 +352,12 @@ def test_topic_deleted(table: RouteTable) -> None:
     table.register(registration(), "one")
     table.register(registration(0, "h:9", name="b2", cluster="c2"), "two")
     table.delete_topic("orders", "c2")
-    assert list(table.topics["orders"]) == ["b"]
+    assert list(table.topics.queues["orders"]) == ["b"]
     table.delete_topic("orders", "unknown")
     table.delete_topic("unknown")
-    assert "orders" in table.topics
+    assert "orders" in table.topics.queues
     table.delete_topic("orders")
-    assert "orders" not in table.topics
+    assert "orders" not in table.topics.queues
 
 
 def test_lists(table: RouteTable) -> None:
@@ -403,7 +412,7 @@ def test_bounds(clock: Clock) -> None:
         table.register(registration(0, "h:9", name="b2"), "other")
     with pytest.raises(RequestError, match="3 are allowed"):
         table.register(registration(0, MASTER, "orders", "x", "y", version=2), "conn")
-    assert sorted(table.topics) == ["orders", "other"], "refused whole"
+    assert sorted(table.topics.queues) == ["orders", "other"], "refused whole"
     table.register(registration(0, MASTER, "orders", "x", version=2), "conn")
     with pytest.raises(RequestError, match="3 are allowed"):
         table.register_topic("z", [QueueData("b", 1, 1)])
@@ -420,7 +429,7 @@ def test_queues_of_static_topics_are_bounded(clock: Clock) -> None:
         )
     assert nothing_is_left(table)
     table.register(registration(topic_queue_mapping_info_map={"orders": mapping}), "conn")
-    assert table.mappings == {"orders": {"b": mapping}}
+    assert table.topics.mappings == {"orders": {"b": mapping}}
     table.delete_topic("orders")
     assert len(table.held.mapped_queues) == 0
 
@@ -456,9 +465,9 @@ def test_a_broker_that_moves_to_another_cluster(table: RouteTable, clock: Clock)
     )
     assert list(route_queries.topics_of_cluster(table, "before").topic_list) == []
     clock.now += 100_000
-    table.touch("after", MASTER)
+    table.live.touch("after", MASTER)
     clock.now += 100_000
-    assert [key for key, _ in table.expired()] == [("before", MASTER)]
+    assert [key for key, _ in table.live.expired()] == [("before", MASTER)]
     table.unregister_address("before", MASTER)
     assert addresses(table) == {0: MASTER}
     gone(table, "conn")
@@ -493,7 +502,7 @@ def test_a_broker_that_is_refused_for_its_age_is_nowhere(table: RouteTable) -> N
     table.register(registration(1, SLAVE, filter_server_list=("f:1",)), "other")
     table.register(registration(0, SLAVE, state=1), "other")
     assert addresses(table) == {0: MASTER}
-    assert not table.filter_servers
+    assert not table.live.filter_servers
     gone(table, "conn")
     assert nothing_is_left(table)
 
@@ -520,10 +529,10 @@ def test_mappings_are_those_of_the_broker_itself_and_go_with_it(table: RouteTabl
         name = f"b{number}"
         info = {"orders": mapping_of(name), "other": mapping_of("somebody")}
         table.register(registration(0, f"h:{number}", name=name, topic_queue_mapping_info_map=info), name)
-        assert set(table.mappings["orders"]) == {name}
-        assert "other" not in table.mappings
+        assert set(table.topics.mappings["orders"]) == {name}
+        assert "other" not in table.topics.mappings
         gone(table, name)
-    assert (table.mappings, len(table.held.mapped_queues)) == ({}, 0)
+    assert (table.topics.mappings, len(table.held.mapped_queues)) == ({}, 0)
 
 
 def test_a_mapping_without_queues_counts_and_one_again_does_not(clock: Clock) -> None:
@@ -551,14 +560,14 @@ class CountingTopics(dict[str, Any]):
 
 
 def test_no_change_looks_through_all_topics_or_brokers(table: RouteTable) -> None:
-    table.topics = CountingTopics()
+    table.topics.queues = CountingTopics()
     table.brokers = CountingTopics()
     table.register(registration(name="large"), "large")
     CountingTopics.looks = 0
     table.register(registration(1, SLAVE, acting=True), "conn")
     table.register(registration(0, MASTER, acting=True), "conn")
-    table.wipe_write_perm("b")
-    table.add_write_perm("b")
+    table.topics.wipe_write_perm("b")
+    table.topics.add_write_perm("b")
     table.register(registration(0, MASTER, "orders", "new", version=2), "conn", delete_missing_topics=True)
     route_queries.topics_of_cluster(table, "c")
     route_queries.topics_of_cluster(table, "unknown")
@@ -578,7 +587,7 @@ def test_the_version_changes_with_what_lists_tell_and_not_with_signs_of_life(tab
     assert changes(lambda: table.register(registration(), "conn"))
     assert not changes(lambda: table.register(registration(), "conn"))
     assert not changes(lambda: table.register(registration(version=2), "conn"))
-    assert not changes(lambda: table.touch("c", MASTER))
+    assert not changes(lambda: table.live.touch("c", MASTER))
     assert changes(lambda: table.register(registration(0, MASTER, "orders", "new", version=3), "conn"))
     assert changes(lambda: table.register(registration(zone="z", version=3), "conn"))
     assert changes(lambda: table.register(registration(1, SLAVE), "other"))
@@ -592,12 +601,12 @@ def test_time_is_given_to_every_broker_but_none_from_the_future(table: RouteTabl
     table.register(registration(timeout_ms=10_000), "conn")
     clock.now += 13_000
     table.register(registration(0, SLAVE, name="other", timeout_ms=10_000), "conn")
-    table.prolong(12_000)
-    assert table.expired() == []
+    table.live.prolong(12_000)
+    assert table.live.expired() == []
     clock.now += 9_500
-    assert [key for key, _ in table.expired()] == [("c", MASTER)]
+    assert [key for key, _ in table.live.expired()] == [("c", MASTER)]
     clock.now += 600
-    assert len(table.expired()) == 2
+    assert len(table.live.expired()) == 2
 
 
 def test_brokers_of_other_zones_are_left_out_in_one_pass(table: RouteTable) -> None:
@@ -614,7 +623,7 @@ def test_brokers_of_other_zones_are_left_out_in_one_pass(table: RouteTable) -> N
 def test_topics_with_the_same_numbers_share_one_entry(table: RouteTable) -> None:
     topics = [f"t{number}" for number in range(100)]
     table.register(registration(0, MASTER, *topics, TopicConfig("wide", 16, 16)), "conn")
-    assert len({id(each["b"]) for each in table.topics.values()}) == 2
-    table.wipe_write_perm("b")
-    assert len({id(each["b"]) for each in table.topics.values()}) == 2
+    assert len({id(each["b"]) for each in table.topics.queues.values()}) == 2
+    table.topics.wipe_write_perm("b")
+    assert len({id(each["b"]) for each in table.topics.queues.values()}) == 2
     assert {perm(table, topic) for topic in topics} == {4}
