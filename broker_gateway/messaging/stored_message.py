@@ -7,7 +7,8 @@ import structlog
 from broker_gateway.messaging.broker_properties import without_brokers
 from broker_gateway.runtime.rate_limited_log import RateLimitedLog
 from store.errors import OffsetOutOfRangeError, RecordError
-from store.log.record import RecordView, decode_properties, offset_msg_id
+from store.log.record import decode_properties, offset_msg_id
+from store.log.record_view import RecordView
 from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)

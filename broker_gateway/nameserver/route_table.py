@@ -282,8 +282,7 @@ class RouteTable:
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """On the brokers of the cluster, or on all."""
-        everywhere = self.topics.queues.get(topic, {}).keys()
-        names = everywhere if cluster is None else self.clusters.get(cluster, set())
+        names = self.topics.queues.get(topic, {}) if cluster is None else self.clusters.get(cluster, ())
         for broker_name in list(names):
             self.topics.drop(topic, broker_name)
 

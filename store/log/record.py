@@ -49,7 +49,7 @@ SYS_COMMIT = 0x8
 SYS_ROLLBACK = 0xC
 SYS_BORN_HOST_V6 = 0x10
 SYS_STORE_HOST_V6 = 0x20
-_SYS_HOSTS_V6 = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
+SYS_HOSTS_V6 = SYS_BORN_HOST_V6 | SYS_STORE_HOST_V6
 SYS_COMPRESSION_MASK = 0x700
 SYS_COMPRESSION_LZ4 = 0x100
 SYS_COMPRESSION_ZSTD = 0x200
@@ -77,8 +77,8 @@ FIXED_BYTES = HEAD.size + 8 + MIDDLE.size + 2
 """Of a record without hosts, topic with its length, body and properties."""
 CRC_BYTES = len(PROPERTY_CRC32) + 1 + 10 + 1
 _CRC_PREFIX = PROPERTY_CRC32.encode() + b"\x01"
-_LONG = struct.Struct(">q")
-_SHORT = struct.Struct(">H")
+LONG = struct.Struct(">q")
+SHORT = struct.Struct(">H")
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +299,7 @@ def decode_record(
         born_bytes = 20 if sys_flag & SYS_BORN_HOST_V6 else 8
         born_host = unpack_host(bytes(view[cursor : cursor + born_bytes]))
         cursor += born_bytes
-        (stored,) = _LONG.unpack_from(view, cursor)
+        (stored,) = LONG.unpack_from(view, cursor)
         cursor += 8
         store_bytes = 20 if sys_flag & SYS_STORE_HOST_V6 else 8
         store_host = unpack_host(bytes(view[cursor : cursor + store_bytes]))
@@ -347,97 +347,11 @@ def decode_record(
     )
 
 
-class RecordView:
-    """The fields that a delivery needs of a whole record in `view`; of these, lengths and the body are checked.
-
-    For records that the log's index names. Raises RecordError.
-    """
-
-    __slots__ = (
-        "body",
-        "born_ip",
-        "born_timestamp",
-        "physical_offset",
-        "properties",
-        "queue_id",
-        "queue_offset",
-        "store_address",
-        "store_host_bytes",
-        "store_timestamp",
-        "sys_flag",
-    )
-
-    def __init__(self, view: memoryview) -> None:
-        try:
-            (
-                size,
-                magic,
-                crc,
-                self.queue_id,
-                _,
-                self.queue_offset,
-                self.physical_offset,
-                self.sys_flag,
-                self.born_timestamp,
-                born_host,
-                self.store_timestamp,
-                store_host,
-                _,
-                _,
-                length,
-            ) = USUAL.unpack_from(view)
-            at = USUAL.size
-            if self.sys_flag & _SYS_HOSTS_V6:
-                born_host, store_host, length, at = self._hosts(view)
-            self.born_ip = _host_texts(born_host)[0]
-            self.store_host_bytes = store_host
-            self.store_address = _host_texts(store_host)[1]
-            end = at + length
-            self.body = bytes(view[at:end])
-            if magic == MAGIC_V2:
-                (length,) = _SHORT.unpack_from(view, end)
-                topic = end + 2
-            else:
-                length, topic = view[end], end + 1
-            end = topic + length
-            str(view[topic:end], "utf-8")  # raises when it is no text
-            (length,) = _SHORT.unpack_from(view, end)
-            self.properties = bytes(view[end + 2 :])
-            whole = len(self.properties) == length and size == len(view) and at <= end
-        except (struct.error, ValueError, IndexError, OSError) as error:
-            raise RecordError(f"no whole record of {len(view)} bytes: {error}") from error
-        if not whole or (magic != MAGIC_V2 and magic != MAGIC_V1):
-            raise RecordError(f"no whole record of {len(view)} bytes (size {size}, magic {magic:#x})")
-        if zlib_ng.crc32(self.body) & 0x7FFFFFFF != crc:
-            raise RecordError(f"the body's CRC does not match in the record at {self.physical_offset}")
-
-    def _hosts(self, view: memoryview) -> tuple[bytes, bytes, int, int]:
-        """Born host, store host, the body's length and where it begins, when a host is IPv6; sets the store time."""
-        at = HEAD.size
-        step = 20 if self.sys_flag & SYS_BORN_HOST_V6 else 8
-        born_host = bytes(view[at : at + step])
-        at += step
-        (self.store_timestamp,) = _LONG.unpack_from(view, at)
-        at += 8
-        step = 20 if self.sys_flag & SYS_STORE_HOST_V6 else 8
-        store_host = bytes(view[at : at + step])
-        at += step
-        *_, length = MIDDLE.unpack_from(view, at)
-        return born_host, store_host, length, at + MIDDLE.size
-
-
 def store_time(view: memoryview, physical_offset: int) -> int | None:
     """STORETIMESTAMP of the record at `physical_offset`, ms; None when no record begins there."""
     try:
         _, magic, _, _, _, _, own, sys_flag, _ = HEAD.unpack_from(view, 0)
-        (found,) = _LONG.unpack_from(view, HEAD.size + (20 if sys_flag & SYS_BORN_HOST_V6 else 8))
+        (found,) = LONG.unpack_from(view, HEAD.size + (20 if sys_flag & SYS_BORN_HOST_V6 else 8))
     except struct.error:
         return None
     return int(found) if magic in (MAGIC_V1, MAGIC_V2) and own == physical_offset else None
-
-
-@lru_cache(maxsize=8192)
-def _host_texts(packed: bytes) -> tuple[str, str]:
-    """Address, and `address:port`, of a packed host."""
-    host = unpack_host(packed)
-    return host.ip, f"{host.ip}:{host.port}"
