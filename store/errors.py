@@ -39,5 +39,9 @@ class OffsetOutOfRangeError(StoreError):
     """An offset outside of the log, or not where a record begins."""
 
 
+class OtherLogError(StoreError):
+    """A log other than the one that was asked for."""
+
+
 class RecordError(StoreError):
     """Bytes that are not a whole, correct record."""

@@ -31,7 +31,6 @@ from store.log.retention import Candidate, Rules, choose, least_full, refusal
 from store.log.segment import Segment, sync_folder
 from store.opening import StoreOptions, StoreParts, open_parts
 from store.scan import Scan, scan
-from store.tools.self_check import SegmentFile, SelfCheck
 
 __all__ = ["Appended", "FlushMode", "MessageStore", "Removed"]
 
@@ -330,16 +329,10 @@ class MessageStore:
 
         return self.index.at_time(topic, queue_id, time_of)
 
-    def self_check(self, begin: int, most: int) -> SelfCheck:
-        """A look for damage, to be run on another thread: segments, and at most so many queues from the `begin`-th on."""
-        queues = list(self.index.queues())
-        return SelfCheck(
-            [SegmentFile(each.start, each.path, each.view[:]) for each in self._log.segments],
-            self.segment_size,
-            self.index.runs(),
-            [(key, self.index.max_offset(*key)) for key in queues[begin : begin + most]],
-            lambda: self.min_offset,
-        )
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """Of the log, ascending; a list that is replaced, never shortened, when the oldest go."""
+        return self._log.segments
 
     def wait_flushed(self, offset: int, callback: Callable[[BaseException | None], None]) -> None:
         """Calls `callback(error or None)`, on another thread, when all below `offset` is on disk."""

@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from store.log_source import LogSource
 from structured_streaming.commit.report import BatchReport
 from structured_streaming.commit.sink import Sink
 from structured_streaming.errors import LakeError
-from structured_streaming.source.logs import Log, open_log
+from structured_streaming.source.logs import open_log
 from structured_streaming.staging.unread import without_unread
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class BatchCommits:
         self._sink = sink
         self._token = token
         self._on_batch = on_batch
-        self._logs: dict[str, Log] = {}
+        self._logs: dict[str, LogSource] = {}
         self._silent: set[str] = set()
         self._committing = threading.Lock()
         self._closed = False

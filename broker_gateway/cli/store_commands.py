@@ -15,7 +15,7 @@ from broker_gateway.cli.store_output import described, progress_shown, show_reco
 from broker_gateway.runtime.printable import printable
 
 if TYPE_CHECKING:
-    from store.log_reader import LogReader
+    from store.log_source import FolderLog
 
 Folder = Annotated[Path, typer.Argument(help="Folder of the store (storePathRootDir)", metavar="DIR")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
@@ -73,18 +73,16 @@ def inspect(
         fail("--offset, --key and --message-id exclude each other; give one", 2)
     if topic is not None and key is None and message_id is None:
         fail(f"--topic {topic} goes with --key or --message-id; give one of them, or leave it out", 2)
-    with _reading(folder) as (reader, _):
+    with _reading(folder) as (log, _):
         if offset is None and key is None and message_id is None:
-            show_summary(reader, as_json)
+            show_summary(log, as_json)
             return
         try:
             if offset is not None:
-                records = [record_at(reader, offset)]
+                records = [record_at(log, offset)]
             else:
                 with progress_shown("searching") as progress:
-                    found = find_records(
-                        reader, topic=topic, key=key, message_id=message_id, progress=progress
-                    )
+                    found = find_records(log, topic=topic, key=key, message_id=message_id, progress=progress)
                     records = [record for record, _ in zip(found, range(limit), strict=False)]
         except StoreError as error:
             fail(str(error))
@@ -102,10 +100,10 @@ def verify(folder: Folder, as_json: AsJson = False) -> None:
     from store.errors import StoreError
     from store.tools.verify import verify as check
 
-    with _reading(folder) as (reader, ours), progress_shown("verifying") as progress:
+    with _reading(folder) as (log, ours), progress_shown("verifying") as progress:
         try:
-            result = check(reader, queue_offsets=ours, progress=progress)
-            segments = reader.segments()
+            result = check(log, queue_offsets=ours, progress=progress)
+            segments = log.reader.segments()
         except StoreError as error:
             fail(str(error))
     if as_json:
@@ -167,13 +165,13 @@ def rebuild(
             config = export_to_rocketmq(folder, offsets_only=offsets_only)
     except (StoreError, ConfigFileError, OSError) as error:
         fail(str(error))
-    with _reading(folder) as (reader, _):
+    with _reading(folder) as (log, _):
         try:
             lock = lock_store(folder)
             try:
                 with progress_shown("rebuilding") as progress:
                     done = write(
-                        reader,
+                        log,
                         folder,
                         units_per_file=units_per_file,
                         slots=index_slots,
@@ -254,24 +252,24 @@ def import_(
 
 
 @contextmanager
-def _reading(folder: Path) -> Iterator[tuple[LogReader, bool]]:
-    """A reader, and whether the store is ours."""
+def _reading(folder: Path) -> Iterator[tuple[FolderLog, bool]]:
+    """The log, and whether the store is ours."""
     from store.errors import StoreError
     from store.log.recovery import load_identity
-    from store.log_reader import LogReader
+    from store.log_source import FolderLog
 
     _check_folder(folder)
     try:
         ours = load_identity(folder) is not None
-        reader = LogReader(folder) if ours else LogReader(folder, broker="rocketmq", log_id="rocketmq")
+        log = FolderLog(folder) if ours else FolderLog(folder, broker="rocketmq", log_id="rocketmq")
     except (StoreError, OSError) as error:
         fail(str(error))
     if not ours and not (folder / "commitlog").is_dir():
         _fail_without_log(folder)
     try:
-        yield reader, ours
+        yield log, ours
     finally:
-        reader.close()
+        log.close()
 
 
 def _check_folder(folder: Path) -> None:

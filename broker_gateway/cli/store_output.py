@@ -18,7 +18,7 @@ from broker_gateway.runtime.printable import printable
 
 if TYPE_CHECKING:
     from store.log.record import Record
-    from store.log_reader import LogReader
+    from store.log_source import FolderLog
     from store.tools.inspect import Summary
 
 _BODY_SHOWN = 2000
@@ -33,22 +33,22 @@ def progress_shown(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: shown.update(task, completed=done, total=total)
 
 
-def show_summary(reader: LogReader, as_json: bool) -> None:
+def show_summary(log: FolderLog, as_json: bool) -> None:
     """What a store holds."""
     from store.errors import StoreError
     from store.tools.inspect import summarize
 
     try:
         with progress_shown("reading") as progress:
-            found = summarize(reader, progress)
-            segments = reader.segments()
+            found = summarize(log, progress)
+            segments = log.reader.segments()
     except StoreError as error:
         fail(str(error))
     topics = _topics(found)
     if as_json:
-        typer.echo(json.dumps(_summary(reader, found, segments, topics)))
+        typer.echo(json.dumps(_summary(log, found, segments, topics)))
     else:
-        _tell_summary(reader, found, len(segments))
+        _tell_summary(log, found, len(segments))
         rows = (
             (printable(name), f"{row['records']:,}", row["queues"], f"{row['bytes']:,}")
             for name, row in topics.items()
@@ -64,14 +64,14 @@ def _topics(found: Summary) -> dict[str, dict[str, int]]:
 
 
 def _summary(
-    reader: LogReader,
+    log: FolderLog,
     found: Summary,
     segments: Sequence[tuple[int, int, Path]],
     topics: dict[str, dict[str, int]],
 ) -> dict[str, Any]:
     return {
-        "broker": reader.broker,
-        "log_id": reader.log_id,
+        "broker": log.reader.broker,
+        "log_id": log.reader.log_id,
         "min_offset": found.min_offset,
         "max_offset": found.max_offset,
         "records": found.records,
@@ -90,8 +90,8 @@ def _summary(
     }
 
 
-def _tell_summary(reader: LogReader, found: Summary, segments: int) -> None:
-    typer.echo(f"broker {printable(reader.broker)}, log {printable(reader.log_id)}")
+def _tell_summary(log: FolderLog, found: Summary, segments: int) -> None:
+    typer.echo(f"broker {printable(log.reader.broker)}, log {printable(log.reader.log_id)}")
     typer.echo(
         f"physical offsets {found.min_offset:,} to {found.max_offset:,} in {counted(segments, 'segment')}, "
         f"{counted(found.records, 'record')} of {counted(found.bytes, 'byte')}"

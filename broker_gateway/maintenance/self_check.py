@@ -7,7 +7,7 @@ import asyncio
 import structlog
 
 from store.message_store import MessageStore
-from store.tools.self_check import MAX_QUEUES, Found
+from store.tools.self_check import MAX_QUEUES, Found, self_check
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +31,7 @@ class SelfCheck:
     async def run_once(self) -> Found:
         """Looks once. What was not known before is logged."""
         begin = self._begin
-        found = await asyncio.to_thread(self._store.self_check(begin, self._most).run)
+        found = await asyncio.to_thread(self_check(self._store, begin, self._most).run)
         known = {text for each in self._rounds.values() for text in each.damage}
         self._rounds.pop(begin, None)
         self._rounds[begin] = found

@@ -9,7 +9,7 @@ import numpy as np
 
 from store.errors import RecordError
 from store.log.record import Record, decode_record, offset_msg_id
-from store.log_reader import LogReader
+from store.log_source import FolderLog, LogSource, LogState
 from store.scan import Scan, scan, topic_codes
 
 CHUNK_BYTES = 64 << 20
@@ -49,10 +49,11 @@ class Summary:
         return self.records / (self.last_ms - self.first_ms) * 1000
 
 
-def summarize(reader: LogReader, progress: Callable[[int, int], None] = lambda done, total: None) -> Summary:
+def summarize(log: FolderLog, progress: Callable[[int, int], None] = lambda done, total: None) -> Summary:
     """Reads the headers of the whole log. `progress(done, total)` in bytes."""
-    result = Summary(reader.min_offset, reader.readable_offset)
-    for found, stop in _scans(reader):
+    state = log.describe()
+    result = Summary(state.start, state.end)
+    for found, stop in _scans(log, state):
         result.records += len(found)
         result.damaged += len(found.bad_offset)
         if len(found):
@@ -64,7 +65,7 @@ def summarize(reader: LogReader, progress: Callable[[int, int], None] = lambda d
             _count_topics(found, result.topics)
         progress(stop - result.min_offset, result.max_offset - result.min_offset)
     result.written_offset = result.max_offset
-    for found in reader.unflushed():
+    for found in log.reader.unflushed():
         if len(found):
             result.unflushed_records += len(found)
             result.unflushed_bytes += int(found.size.sum())
@@ -72,30 +73,30 @@ def summarize(reader: LogReader, progress: Callable[[int, int], None] = lambda d
     return result
 
 
-def record_at(reader: LogReader, offset: int) -> Record:
+def record_at(log: FolderLog, offset: int) -> Record:
     """The record that begins at a physical offset. Raises OffsetOutOfRangeError, RecordError."""
-    _, data, _ = next(reader.read_chunks(offset, reader.readable_offset, 1), (0, memoryview(b""), 0))
+    state = log.describe()
+    _, data = next(log.read(state.log_id, offset, state.end, 1), (0, b""))
     if not len(data):
-        raise RecordError(f"no record at physical offset {offset}: the log ends at {reader.readable_offset}")
+        raise RecordError(f"no record at physical offset {offset}: the log ends at {state.end}")
     try:
         return decode_record(data, 0, offset)
     except RecordError as error:
-        reason = _why_none(reader, offset)
+        reason = _why_none(log, offset)
         raise error if reason is None else RecordError(reason) from error
 
 
-def _why_none(reader: LogReader, offset: int) -> str | None:
+def _why_none(log: FolderLog, offset: int) -> str | None:
     """Why no record begins at an offset of the log; None when one does. Walks the headers of its segment up to there."""
-    start, size, _ = next(each for each in reversed(reader.segments()) if each[0] <= offset)
+    state = log.describe()
+    start, size, _ = next(each for each in reversed(log.reader.segments()) if each[0] <= offset)
     before = None
-    for begin, data, stop in reader.read_chunks(
-        start, min(start + size, reader.readable_offset), CHUNK_BYTES
-    ):
-        found = scan(data, begin, verify_crc=False, segment_size=reader.segment_size)
+    for begin, data in log.read(state.log_id, start, min(start + size, state.end), CHUNK_BYTES):
+        found = scan(data, begin, verify_crc=False, segment_size=state.segment_size)
         number = int(np.searchsorted(found.physical_offset, offset, side="right")) - 1
         if number >= 0:
             before = int(found.physical_offset[number])
-        if stop <= offset:
+        if begin + len(data) <= offset:
             continue
         if before == offset:
             return None
@@ -109,7 +110,7 @@ def _why_none(reader: LogReader, offset: int) -> str | None:
 
 
 def find_records(
-    reader: LogReader,
+    log: LogSource,
     *,
     topic: str | None = None,
     key: str | None = None,
@@ -119,8 +120,8 @@ def find_records(
     """Records by key or message id (the client's, or the one made of host and offset), in log order."""
     wanted = (key or message_id or "").encode()
     by_offset = _offset_of(message_id) if message_id is not None else None
-    total = reader.readable_offset - reader.min_offset
-    for found, stop in _scans(reader):
+    state = log.describe()
+    for found, stop in _scans(log, state):
         for row in _rows_with(found, wanted, by_offset):
             start = int(found.rows[row, 0])
             record = decode_record(
@@ -137,12 +138,13 @@ def find_records(
             ):
                 continue
             yield record
-        progress(stop - reader.min_offset, total)
+        progress(stop - state.start, state.end - state.start)
 
 
-def _scans(reader: LogReader) -> Iterator[tuple[Scan, int]]:
-    for begin, data, stop in reader.read_chunks(reader.min_offset, reader.readable_offset, CHUNK_BYTES):
-        yield scan(data, begin, verify_crc=False, segment_size=reader.segment_size), stop
+def _scans(log: LogSource, state: LogState) -> Iterator[tuple[Scan, int]]:
+    """Parts of the log, and where each ends."""
+    for begin, data in log.read(state.log_id, state.start, state.end, CHUNK_BYTES):
+        yield scan(data, begin, verify_crc=False, segment_size=state.segment_size), begin + len(data)
 
 
 def _count_topics(found: Scan, topics: dict[str, TopicSummary]) -> None:

@@ -35,7 +35,7 @@ from store.log.record import (
     SYS_TRANSACTION_MASK,
 )
 from store.log.segment import make_folder, sync_folder
-from store.log_reader import LogReader
+from store.log_source import LogSource
 from store.scan import Longs, Scan, by_queue, find_properties, scan, split_words, topic_codes
 from store.tools.verify import Problem, damage
 
@@ -74,7 +74,7 @@ class Rebuilt:
 
 
 def rebuild(
-    reader: LogReader,
+    log: LogSource,
     root: Path,
     *,
     units_per_file: int = UNITS_PER_FILE,
@@ -90,19 +90,20 @@ def rebuild(
     Raises OSError; then the old folders are as they were.
     """
     result = Rebuilt()
-    start, end = reader.min_offset, reader.readable_offset
+    state = log.describe()
+    start, end = state.start, state.end
     queues = _Queues(
         _fresh(root / "consumequeue.new"), units_per_file, _MultiDispatch(enable_multi_dispatch, enable_lmq)
     )
     index = _Index(_fresh(root / "index.new"), slots, entries)
-    for begin, data, stop in reader.read_chunks(start, end, CHUNK_BYTES):
-        found = scan(data, begin, segment_size=reader.segment_size)
+    for begin, data in log.read(state.log_id, start, end, CHUNK_BYTES):
+        found = scan(data, begin, segment_size=state.segment_size)
         result.bad += damage(found)
         if len(found):
             queues.add(found)
             index.add(found)
             result.last_ms = max(result.last_ms, int(found.store_timestamp.max()))
-        progress(stop - start, end - start)
+        progress(begin + len(data) - start, end - start)
     index.close()
     result.queues, result.units = queues.count(), queues.units
     result.multi_dispatch, result.further_units = queues.multi.records, queues.further_units

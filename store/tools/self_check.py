@@ -23,6 +23,7 @@ from store.errors import RecordError
 from store.index.run_file import Key
 from store.index.run_list import RunList
 from store.log.record import decode_record
+from store.message_store import MessageStore
 
 NEWEST = 3
 """Entries of a queue that are looked at."""
@@ -30,6 +31,18 @@ MAX_QUEUES = 10_000
 """In one look; the next one goes on behind them."""
 MAX_DAMAGE = 100
 """Damaged places that are described; all are counted."""
+
+
+def self_check(store: MessageStore, begin: int, most: int) -> SelfCheck:
+    """A check of an open store: of its segments, and at most so many queues from the `begin`-th on."""
+    queues = list(store.index.queues())
+    return SelfCheck(
+        [SegmentFile(each.start, each.path, each.view[:]) for each in store.segments],
+        store.segment_size,
+        store.index.runs(),
+        [(key, store.index.max_offset(*key)) for key in queues[begin : begin + most]],
+        lambda: store.min_offset,
+    )
 
 
 class SegmentFile(NamedTuple):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from store.log_reader import LogReader
+from store.log_source import LogSource
 from store.scan import Scan, by_queue, scan
 
 CHUNK_BYTES = 64 << 20
@@ -33,23 +33,24 @@ class Verified:
 
 
 def verify(
-    reader: LogReader, *, queue_offsets: bool, progress: Callable[[int, int], None] = lambda done, total: None
+    log: LogSource, *, queue_offsets: bool, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Verified:
     """Reads the whole log. `progress(done, total)` in bytes.
 
     With `queue_offsets` those of a queue must grow; a real broker begins anew when a topic is made again.
     """
-    result = Verified(reader.min_offset, reader.readable_offset)
+    state = log.describe()
+    result = Verified(state.start, state.end)
     total = result.max_offset - result.min_offset
     last: dict[tuple[str, int], int] = {}
-    for begin, data, stop in reader.read_chunks(result.min_offset, result.max_offset, CHUNK_BYTES):
-        found = scan(data, begin, segment_size=reader.segment_size)
+    for begin, data in log.read(state.log_id, state.start, state.end, CHUNK_BYTES):
+        found = scan(data, begin, segment_size=state.segment_size)
         result.records += len(found)
         result.bytes += int(found.size.sum())
         result.bad += damage(found)
         if queue_offsets:
             result.bad += _going_back(found, last)
-        progress(stop - result.min_offset, total)
+        progress(begin + len(data) - result.min_offset, total)
     result.bad.sort()
     return result
 

@@ -21,8 +21,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from store.log_source import LogSource, LogState
 from structured_streaming.errors import LakeError, SourceError
-from structured_streaming.source.logs import Log, LogState, open_log
+from structured_streaming.source.logs import open_log
 
 PATIENCE_S = 1.0
 START_S = 60.0
@@ -40,13 +41,13 @@ class Question(NamedTuple, Generic[T]):
     """A call on a log; `about` says what it asks: a late answer serves a later question about the same."""
 
     about: Hashable
-    call: Callable[[Log], T]
+    call: Callable[[LogSource], T]
 
 
 class _Call(Generic[T]):
     """A call under way on a thread of its own."""
 
-    def __init__(self, question: Question[T], opened: Callable[[], Log], name: str) -> None:
+    def __init__(self, question: Question[T], opened: Callable[[], LogSource], name: str) -> None:
         self.about = question.about
         self.future: Future[T] = Future()
         self.took_s: float | None = None
@@ -87,7 +88,7 @@ class _Peer:
         self.late: _Call[Any] | None = None
         """A call that a batch did not wait for any longer."""
         self._token = token
-        self._log: Log | None = None
+        self._log: LogSource | None = None
         self._opening = threading.Lock()
 
     def begin(self, question: Question[T]) -> _Call[T]:
@@ -99,7 +100,7 @@ class _Peer:
         late, self.late = self.late, None
         return late if late is not None and late.future.done() and late.about == about else None
 
-    def _opened(self) -> Log:
+    def _opened(self) -> LogSource:
         with self._opening:
             if self._log is None:
                 self._log = open_log(self.target, self._token)
@@ -269,7 +270,7 @@ class LogWatch:
         peer.away, peer.reason = True, reason
 
 
-def _described(wait_ms: int, after: int, log: Log) -> LogState:
+def _described(wait_ms: int, after: int, log: LogSource) -> LogState:
     return log.describe(wait_ms, after)
 
 

@@ -1,287 +1,57 @@
-"""Ways into a commit log: a store's folder, or a gateway's log service."""
+"""Which logs are read, and how a target is opened: a store's folder, or a gateway's log service."""
 
 from __future__ import annotations
 
-import itertools
-import sys
-import threading
-import time
+import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 from store.errors import StoreError
-from structured_streaming.errors import SameBrokerError, SourceError, UnreachableError
-
-CHUNK_BYTES = 2 << 20
-FOLDER_CHUNK_BYTES = 16 << 20
-CALL_S = 10.0
-"""A call's deadline."""
-SILENCE_S = 8.0
-"""A broker that sends nothing for so long in the middle of a range is away."""
-_LOOK_S = 0.05
-_REPORT_S = 2.0
+from store.log_source import CHUNK_BYTES, FolderLog, LogSource, LogState
+from structured_streaming.errors import SameBrokerError, SourceError
+from structured_streaming.source.remote import BrokerLog
 
 
-@dataclass(frozen=True, slots=True)
-class LogState:
-    """What can be read of a log; offsets in bytes. `end` is the flushed end.
-
-    `delay_levels` are the broker's durations, ms, level 1 first; None where they are not known, as `segment_size`.
-    """
-
-    broker: str
-    log_id: str
-    start: int
-    end: int
-    delay_levels: tuple[int, ...] | None = None
-    segment_size: int | None = None
-
-
-class Log(Protocol):
-    """One commit log. Every call raises SourceError, UnreachableError where it may answer later."""
-
-    address: str
-
-    def describe(self, wait_ms: int = 0, after: int = -1) -> LogState:
-        """Its state; waits up to `wait_ms` for an end beyond `after`."""
-        ...
-
-    def split(self, log_id: str, start: int, end: int, max_bytes: int, limit_bytes: int = 0) -> list[int]:
-        """Boundaries of ranges of at most `max_bytes`, or one record, from `start` on; at least one range.
-
-        The last is `end`, or the one at which `limit_bytes` (0: no limit) are full.
-        """
-        ...
-
-    def read(self, log_id: str, start: int, end: int) -> Iterator[tuple[int, bytes | memoryview]]:
-        """Offset and bytes of whole records, one behind the other, or of damage."""
-        ...
-
-    def report(self, log_id: str, offset: int) -> None:
-        """A hint that what is below `offset` is in the lake; waits for nothing."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class FolderLog:
-    """A store's folder on this machine."""
+class StoreFolder:
+    """A `FolderLog` whose errors are SourceErrors that name the folder."""
 
     def __init__(self, folder: str) -> None:
-        from store.log_reader import LogReader
-        from store.scan import warm
-
         self.address = folder
-        try:
-            self._reader = LogReader(Path(folder))  # which says where compiled code is
-        except (StoreError, OSError) as error:
-            raise SourceError(f"store {folder}: {error}") from error
-        warm()  # here, so that no later call takes the time
+        with self._translated():
+            self._log = FolderLog(folder)
 
     def describe(self, wait_ms: int = 0, after: int = -1) -> LogState:
-        reader, until = self._reader, time.monotonic() + wait_ms / 1000
-        try:
-            while reader.readable_offset <= after and time.monotonic() < until:
-                time.sleep(_LOOK_S)
-            start, end, size = reader.min_offset, reader.readable_offset, reader.segment_size
-            return LogState(reader.broker, reader.log_id, start, end, segment_size=size or None)
-        except (StoreError, OSError) as error:
-            raise SourceError(f"store {self.address}: {error}") from error
+        with self._translated():
+            return self._log.describe(wait_ms, after)
 
     def split(self, log_id: str, start: int, end: int, max_bytes: int, limit_bytes: int = 0) -> list[int]:
-        self._same(log_id)
-        try:
-            return self._reader.split(start, end, max_bytes, limit_bytes or end - start)
-        except (StoreError, OSError) as error:
-            raise SourceError(f"store {self.address}: {error}") from error
-        finally:
-            self._reader.close()  # no segment stays mapped that the broker may delete
+        with self._translated():
+            return self._log.split(log_id, start, end, max_bytes, limit_bytes)
 
-    def read(self, log_id: str, start: int, end: int) -> Iterator[tuple[int, bytes | memoryview]]:
-        self._same(log_id)
-        try:
-            for offset, data, _ in self._reader.read_chunks(start, end, FOLDER_CHUNK_BYTES):
-                yield offset, data
-        except (StoreError, OSError) as error:
-            raise SourceError(f"store {self.address}: {error}") from error
+    def read(
+        self, log_id: str, start: int, end: int, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[tuple[int, bytes | memoryview]]:
+        with self._translated():
+            yield from self._log.read(log_id, start, end, chunk_bytes)
 
     def report(self, log_id: str, offset: int) -> None:
-        """Nobody to tell: the gateway reads the lake itself."""
+        self._log.report(log_id, offset)
 
     def close(self) -> None:
-        self._reader.close()
+        self._log.close()
 
-    def _same(self, log_id: str) -> None:
-        if log_id != self._reader.log_id:
-            raise SourceError(f"store {self.address} holds log {self._reader.log_id}, not {log_id}")
-
-
-class BrokerLog:
-    """A gateway's log service at `host:port`."""
-
-    def __init__(self, address: str, token: str | None) -> None:
-        import grpc
-
-        self.address = address
-        self._errors = grpc.RpcError
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        self._channel = grpc.insecure_channel(
-            address,
-            options=[
-                ("grpc.max_receive_message_length", 64 << 20),
-                ("grpc.max_reconnect_backoff_ms", 2000),
-                ("grpc.use_local_subchannel_pool", 1),  # a log opened anew connects anew
-            ],
-        )
-        self._reports: list[Any] = []
-        self._complained = False
-
-    def describe(self, wait_ms: int = 0, after: int = -1) -> LogState:
-        from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb
-
-        request = pb.DescribeLogRequest(wait_ms=wait_ms, after_offset=after)
-        answer = self._call("DescribeLog", request, pb.DescribeLogResponse, wait_ms)
-        levels = tuple(answer.delay_level_ms) or None
-        start, end, size = answer.min_offset, answer.readable_offset, answer.segment_size
-        return LogState(answer.broker, answer.log_id, start, end, levels, size or None)
-
-    def split(self, log_id: str, start: int, end: int, max_bytes: int, limit_bytes: int = 0) -> list[int]:
-        from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb
-
-        cuts = [start]
-        while cuts[-1] < end:
-            request = pb.SplitLogRequest(
-                log_id=log_id,
-                start_offset=cuts[-1],
-                end_offset=end,
-                max_bytes=max_bytes,
-                limit_bytes=limit_bytes,
-            )
-            found = list(self._call("SplitLog", request, pb.SplitLogResponse).boundaries)
-            if len(found) < 2 or found[0] != cuts[-1] or any(b <= a for a, b in itertools.pairwise(found)):
-                raise SourceError(f"broker {self.address} cut the log at {found[:5]}, asked from {cuts[-1]}")
-            cuts += found[1:]
-            if limit_bytes:
-                break
-        return cuts
-
-    def read(self, log_id: str, start: int, end: int) -> Iterator[tuple[int, bytes | memoryview]]:
-        from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb
-
-        open_stream = self._channel.unary_stream(
-            "/lakebroker.log.v1.LogService/ReadLog",
-            request_serializer=pb.ReadLogRequest.SerializeToString,
-            response_deserializer=pb.ReadLogResponse.FromString,
-        )
-        request = pb.ReadLogRequest(
-            log_id=log_id, start_offset=start, end_offset=end, chunk_bytes=CHUNK_BYTES
-        )
-        expected = start
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
         try:
-            for answer in _while_it_sends(open_stream(request, metadata=self._metadata)):
-                if answer.offset != expected or answer.next_offset <= expected:
-                    raise SourceError(
-                        f"broker {self.address} sent offset {answer.offset}, expected {expected}"
-                    )
-                expected = answer.next_offset
-                yield answer.offset, answer.data
-        except self._errors as error:
-            raise self._failed("ReadLog", error) from error
-        if expected != end:
-            raise SourceError(f"broker {self.address} ended the log at {expected}, asked for up to {end}")
-
-    def report(self, log_id: str, offset: int) -> None:
-        from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb
-
-        request = pb.ReportProgressRequest(log_id=log_id, reader="reput", offset=offset)
-        self._reports = [each for each in self._reports if not each.done()]
-        report = self._method("ReportProgress", request, pb.ReportProgressResponse).future(
-            request, metadata=self._metadata, timeout=CALL_S
-        )
-        report.add_done_callback(self._reported)
-        self._reports.append(report)
-
-    def close(self) -> None:
-        until = time.monotonic() + _REPORT_S
-        while any(not each.done() for each in self._reports) and time.monotonic() < until:
-            time.sleep(_LOOK_S)
-        self._channel.close()
-
-    def _reported(self, report: Any) -> None:
-        """Says once that progress could not be reported: the gateway looks into the lake itself."""
-        try:
-            report.result()
-        except self._errors as error:
-            if not self._complained:
-                self._complained = True
-                sys.stderr.write(
-                    f"lakebroker: progress not reported: {self._failed('ReportProgress', error)}\n"
-                )
-        except Exception:  # cancelled: the channel was closed
-            return
-        else:
-            self._complained = False
-
-    def _method(self, method: str, request: Any, response: Any) -> Any:
-        return self._channel.unary_unary(
-            f"/lakebroker.log.v1.LogService/{method}",
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=response.FromString,
-        )
-
-    def _call(self, method: str, request: Any, response: Any, wait_ms: int = 0) -> Any:
-        try:
-            return self._method(method, request, response)(
-                request, metadata=self._metadata, timeout=CALL_S + wait_ms / 1000
-            )
-        except self._errors as error:
-            raise self._failed(method, error) from error
-
-    def _failed(self, method: str, error: Any) -> SourceError:
-        code = error.code().name
-        if code == "CANCELLED":  # by `_while_it_sends`
-            return UnreachableError(f"broker {self.address} sent nothing for {SILENCE_S:g} s")
-        if code == "UNAVAILABLE" and "connection refused" in (error.details() or "").lower():
-            return UnreachableError(f"no broker at {self.address}: connection refused")
-        kind = UnreachableError if code in _LATER else SourceError
-        return kind(f"broker {self.address} answered {method} with {code}: {error.details()}")
+            yield
+        except (StoreError, OSError) as error:
+            raise SourceError(f"store {self.address}: {error}") from error
 
 
-_LATER = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNKNOWN", "INTERNAL")
-
-
-def _while_it_sends(stream: Any) -> Iterator[Any]:
-    """The answers of a stream; cancels it when the next one does not come."""
-    waiting_since: float | None = None
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(SILENCE_S / 8):
-            since = waiting_since
-            if since is not None and time.monotonic() - since > SILENCE_S:
-                stream.cancel()
-                return
-
-    threading.Thread(target=watch, daemon=True, name="read-log").start()
-    try:
-        while True:
-            waiting_since = time.monotonic()
-            answer = next(stream, None)
-            waiting_since = None
-            if answer is None:
-                return
-            yield answer
-    finally:
-        ended.set()
-        stream.cancel()
-
-
-def open_log(target: str, token: str | None) -> Log:
+def open_log(target: str, token: str | None) -> LogSource:
     """The log at a target as options name it: `store:FOLDER` or `broker:HOST:PORT`; the caller closes it."""
     kind, _, address = target.partition(":")
-    return FolderLog(address) if kind == "store" else BrokerLog(address, token)
+    return StoreFolder(address) if kind == "store" else BrokerLog(address, token)
 
 
 def targets(options: dict[str, str]) -> list[str]:

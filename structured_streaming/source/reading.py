@@ -9,8 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from store.log_source import LogState
 from structured_streaming.source.log_range import LogRange
-from structured_streaming.source.logs import LogState, open_log
+from structured_streaming.source.logs import open_log
 from structured_streaming.source.options import SourceOptions
 
 

@@ -17,10 +17,11 @@ from typing import Any, Protocol
 
 from pyspark.sql.datasource import DataSourceStreamReader
 
+from store.log_source import LogState
 from structured_streaming.errors import SourceError
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.source.log_watch import PATIENCE_S, START_S, LogWatch, Question
-from structured_streaming.source.logs import LogState, by_broker
+from structured_streaming.source.logs import by_broker
 from structured_streaming.source.notes import Notes
 from structured_streaming.source.options import SourceOptions
 from structured_streaming.source.reading import Reading

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 import threading
@@ -21,9 +20,8 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.lakebroker.log.v1 import log_pb2
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import ROOT, Gateway, ProcessError, command
-from store.scan import scan
 from structured_streaming.errors import SourceError
-from structured_streaming.source.logs import BrokerLog
+from structured_streaming.source.remote import BrokerLog
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -92,30 +90,6 @@ def test_print_options() -> None:
     assert "brokerName=broker-a" in done.stdout
     assert "lakeMaxClients" not in done.stdout
     assert "lakeMaxClients" in run("gateway", "-p").stdout
-
-
-def test_log_service_gives_flushed_whole_records(gateway: Gateway, client: Client, name: str) -> None:
-    client.send(name, *[b"x" * 500 for _ in range(200)])
-    log = BrokerLog(gateway.address, None)
-    state = log.describe(wait_ms=2000, after=log.describe().end)
-    cuts = log.split(state.log_id, state.start, state.end, 10_000)
-    assert cuts[0] == state.start
-    assert cuts[-1] == state.end
-    found = 0
-    for begin, end in itertools.pairwise(cuts):
-        for offset, data in log.read(state.log_id, begin, end):
-            columns = scan(data, offset)
-            assert not columns.bad_reason
-            found += len(columns)
-    assert found > 200
-    with pytest.raises(SourceError, match="OUT_OF_RANGE"):
-        list(log.read(state.log_id, state.start + 1, state.end))
-    with pytest.raises(SourceError, match="OUT_OF_RANGE"):
-        list(log.read(state.log_id, state.start, state.end + 1_000_000))
-    with pytest.raises(SourceError, match="NOT_FOUND"):
-        log.split("another", state.start, state.end, 10_000)
-    log.report(state.log_id, state.end)
-    log.close()
 
 
 def test_token_is_needed_once_configured(tmp_path: Path) -> None:

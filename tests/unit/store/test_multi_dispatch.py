@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from broker_gateway.cli.main import app
 from store.log.record import SYS_PREPARED, Host, PendingRecord, encode_properties, tags_code
 from store.log_reader import LogReader
+from store.log_source import FolderLog
 from store.message_store import MessageStore
 from store.opening import StoreOptions
 from store.tools.rebuild import further_queues, rebuild
@@ -58,7 +59,7 @@ def test_further_queues_are_written_as_that_broker_dispatches_them(
     store.close()
     reader = LogReader(tmp_path)
     done = rebuild(
-        reader,
+        FolderLog(tmp_path),
         tmp_path,
         units_per_file=10,
         slots=11,
@@ -79,7 +80,7 @@ def test_without_lmq_the_queue_id_is_the_records(tmp_path: Path, store: MessageS
     only = put(store, "t", 3, "%LMQ%a", "0")
     store.close()
     reader = LogReader(tmp_path)
-    rebuild(reader, tmp_path, slots=11, entries=100, enable_multi_dispatch=True)
+    rebuild(FolderLog(tmp_path), tmp_path, slots=11, entries=100, enable_multi_dispatch=True)
     reader.close()
     assert units(tmp_path, "%LMQ%a", 3) == {0: only}
 
@@ -91,7 +92,7 @@ def test_an_offset_that_is_taken_is_passed_over_and_takes_no_queue_with_it(
     put(store, "u", 0, "t", "1")
     store.close()
     reader = LogReader(tmp_path)
-    rebuild(reader, tmp_path, slots=11, entries=100, enable_multi_dispatch=True, enable_lmq=True)
+    rebuild(FolderLog(tmp_path), tmp_path, slots=11, entries=100, enable_multi_dispatch=True, enable_lmq=True)
     reader.close()
     assert units(tmp_path, "%LMQ%a", 0) == {0: own[0], 1: own[1], 2: own[4]}
     assert units(tmp_path, "t", 0) == dict(enumerate(own))

@@ -9,10 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
+from store.log_source import LogState
 from structured_streaming.errors import SameBrokerError
 from structured_streaming.reput import _retries
 from structured_streaming.reput_options import ReputOptions, check_present
-from structured_streaming.source.logs import LogState, by_broker
+from structured_streaming.source.logs import by_broker
 from tests.written_log import written
 
 

@@ -20,7 +20,7 @@ from store.log.record import Host, PendingRecord
 from store.message_store import MessageStore
 from store.opening import StoreOptions
 from structured_streaming.errors import UnreachableError
-from structured_streaming.source.logs import BrokerLog
+from structured_streaming.source.remote import BrokerLog
 
 HOST = Host("127.0.0.1", 10911)
 

@@ -21,6 +21,7 @@ from store.log.flush import encode_flushed
 from store.log.record import BLANK_MAGIC, SYS_COMMIT, SYS_PREPARED, SYS_ROLLBACK, Host, PendingRecord
 from store.log.recovery import load_identity
 from store.log_reader import LogReader
+from store.log_source import FolderLog
 from store.message_store import MessageStore
 from store.opening import StoreOptions
 from store.scan import scan
@@ -140,7 +141,7 @@ def test_a_blank_in_mid_segment_costs_no_other_record(tmp_path: Path, size: int,
     cuts = store.split(0, end, 5000)
     store.close()
     reader = LogReader(tmp_path)
-    found = verify(reader, queue_offsets=True)
+    found = verify(FolderLog(tmp_path), queue_offsets=True)
     assert (found.records, [each.offset for each in found.bad]) == (len(expected), [at])
     for some in (cuts, reader.split(0, end, 5000)):
         assert max(stop - start for start, stop in itertools.pairwise(some)) <= 5000

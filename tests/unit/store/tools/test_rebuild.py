@@ -28,6 +28,7 @@ from store.log.record import (
     tags_code,
 )
 from store.log_reader import LogReader
+from store.log_source import FolderLog
 from store.message_store import MessageStore
 from store.opening import StoreOptions
 from store.tools.rebuild import rebuild
@@ -158,7 +159,7 @@ def written(folder: Path, count: int) -> tuple[LogReader, list[dict[str, Any]]]:
 
 def test_queues_over_several_files_and_indexes_over_several(tmp_path: Path) -> None:
     reader, rows = written(tmp_path, 2000)
-    done = rebuild(reader, tmp_path, units_per_file=100, slots=37, entries=1000)
+    done = rebuild(FolderLog(tmp_path), tmp_path, units_per_file=100, slots=37, entries=1000)
     assert done.index_files == -(-done.index_entries // 999)
     for topic in ("orders", "thé"):
         for queue in range(3):
@@ -198,7 +199,7 @@ def test_the_front_that_is_gone_is_blank_and_a_second_rebuild_says_the_same(tmp_
     (tmp_path / "commitlog" / f"{0:020d}").unlink()
     shutil.rmtree(tmp_path / "lakeindex")
     reader = LogReader(tmp_path)
-    rebuild(reader, tmp_path, units_per_file=100, slots=11, entries=100_000)
+    rebuild(FolderLog(tmp_path), tmp_path, units_per_file=100, slots=11, entries=100_000)
     first = min(
         row["placed"].queue_offset
         for row in rows
@@ -211,7 +212,7 @@ def test_the_front_that_is_gone_is_blank_and_a_second_rebuild_says_the_same(tmp_
     assert {offset: found.pop(offset) for offset in blank} == dict.fromkeys(blank, (0, 0x7FFFFFFF, 0))
     assert min(found) == first
     again = queue_files(tmp_path)
-    rebuild(reader, tmp_path, units_per_file=100, slots=11, entries=100_000)
+    rebuild(FolderLog(tmp_path), tmp_path, units_per_file=100, slots=11, entries=100_000)
     assert queue_files(tmp_path) == again
     reader.close()
 

@@ -19,7 +19,7 @@ from store.index.run_file import list_runs
 from store.index.time_search import BoundaryType
 from store.log.record import Host, PendingRecord
 from store.message_store import MessageStore, Removed
-from store.tools.self_check import MAX_DAMAGE, NEWEST, Found
+from store.tools.self_check import MAX_DAMAGE, NEWEST, Found, self_check
 
 SEGMENT = 1 << 16
 HOST = Host("127.0.0.1", 10911)
@@ -34,7 +34,7 @@ def put(store: MessageStore, count: int, topic: str = "t", queue_id: int = 0, bo
 
 
 def look(store: MessageStore) -> Found:
-    return store.self_check(0, 1000).run()
+    return self_check(store, 0, 1000).run()
 
 
 def wait_for_files(folder: Path, count: int) -> None:
@@ -115,7 +115,7 @@ def test_what_retention_takes_away_meanwhile_is_no_damage(tmp_path: Path) -> Non
     put(store, 5, "idle")
     put(store, 300, body=b"x" * 1000)
     wait_for_files(tmp_path, 15)
-    check = store.self_check(0, 1000)
+    check = self_check(store, 0, 1000)
     Removed(store._log.take_out(2), store.index.drop_below(store.min_offset)).dispose()
     damage_at(store, "t", 299, 4, b"????")
     found = check.run()
