@@ -17,8 +17,10 @@ from typing import Any
 import pyarrow as pa
 
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
+from structured_streaming.lake import create_tables
 from structured_streaming.staging.table_file import write_file
-from structured_streaming.tables import DATA_TABLES, create_tables
+from structured_streaming.storage.local import LocalFolder
+from structured_streaming.tables import DATA_TABLES
 
 BATCH_BYTES = 1000
 
@@ -38,7 +40,7 @@ def manifest(lake: Path, number: int) -> list[dict[str, Any]]:
     for table in DATA_TABLES:
         row = {"broker": "b", "log_id": "l", "physical_offset": start, "topic": f"topic-{number % 7}"}
         rows = pa.Table.from_pylist([row], table.schema)
-        path, size, count, stats = write_file(lake, table, rows)
+        path, size, count, stats = write_file(LocalFolder(lake), table, rows)
         found.append(
             {"table": table.name, "path": path, "size": size, "rows": count, "stats": stats, **place}
         )

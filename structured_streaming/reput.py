@@ -38,11 +38,11 @@ from structured_streaming.errors import (
 )
 from structured_streaming.interruptible import jvm_of, started
 from structured_streaming.jvm_output import STARTING, jvm_output_to_file
+from structured_streaming.lake import create_tables
 from structured_streaming.reput_options import Goal, ReputOptions
 from structured_streaming.scratch import scratch_folder
 from structured_streaming.source.logs import targets, token_of
 from structured_streaming.source.notes import NotesFile
-from structured_streaming.tables import create_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
 from structured_streaming.commit.delta_commit import LakeProgress
 from structured_streaming.errors import (
@@ -12,6 +11,7 @@ from structured_streaming.errors import (
 )
 from structured_streaming.source.log_watch import LogWatch
 from structured_streaming.source.logs import by_broker, targets, token_of
+from structured_streaming.storage.location import absolute
 
 ANSWER_S = 60.0
 """What the logs' answers may take at the start of a run that ends by itself."""
@@ -37,7 +37,7 @@ class ReputOptions:
     def source(self) -> dict[str, str]:
         """Options of the data source."""
         options = {
-            "lake": str(Path(self.lake).resolve()) if "://" not in self.lake else self.lake,
+            "lake": absolute(self.lake),
             "store": self.store,
             "brokers": self.brokers,
             "tokenFile": self.token_file,

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from structured_streaming.errors import LakeError
 from structured_streaming.jvm_output import STARTING, jvm_output_to_file
+from structured_streaming.lake import open_lake
 from structured_streaming.read_only import check_read_only
 from structured_streaming.scratch import scratch_folder
-from structured_streaming.tables import TABLES, lake_folder, open_lake
+from structured_streaming.storage.location import lake_folder
+from structured_streaming.tables import TABLES
 from structured_streaming.views import VIEWS
 
 if TYPE_CHECKING:
@@ -71,7 +73,7 @@ def register(session: SparkSession, location: str) -> None:
     """Registers tables and views in the session, under their own names."""
     folder = lake_folder(location)
     for name in TABLES:
-        session.read.format("delta").load(str(folder / name)).createOrReplaceTempView(name)
+        session.read.format("delta").load(folder.child(name).uri).createOrReplaceTempView(name)
     for view in VIEWS:
         session.sql(f"CREATE OR REPLACE TEMP VIEW {view.name} AS {view.sql}")
 

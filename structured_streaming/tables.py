@@ -1,4 +1,4 @@
-"""Every table of the lake: schema, row key, order, comments; and where a lake is. Imports no pyspark.
+"""Every table of the lake: schema, row key, order, comments. Imports no pyspark.
 
 A table's rows are identified by its `key`. Files are written sorted by `order`. Timestamps are UTC,
 microseconds. Readers other than Spark must manage: no deletion vectors, no column mapping, no clustering.
@@ -6,22 +6,11 @@ microseconds. Readers other than Spark must manage: no deletion vectors, no colu
 
 from __future__ import annotations
 
-import re
-import shutil
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
-from urllib.parse import unquote
 
 import pyarrow as pa
 
-from structured_streaming.errors import LocationError
-from structured_streaming.storage.local import SCRATCH_PREFIX, sync_file
-
 SCHEMA_VERSION = "1"
-_SHOWN = 3
-_MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]")
-"""delta-rs decodes the first, turns the second into `/`, and refuses the others."""
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 ORIGIN = pa.struct(
     [
@@ -226,131 +215,3 @@ DATA_TABLES = (
     QUARANTINE,
 )
 TABLES = {table.name: table for table in (*DATA_TABLES, REPUT_PROGRESS)}
-
-
-def lake_folder(location: str) -> Path:
-    """The folder of a lake, whether it is there or not; raises LocationError for what no lake can be at."""
-    text = unquote(location[len("file://") :]) if location.startswith("file://") else location
-    if not text.strip():
-        raise LocationError(f"lake location {location!r} is empty; give a folder, such as ./lake")
-    if "://" in text:
-        raise LocationError(f"lake location {location!r}: object stores are not built yet; use a folder")
-    if "/" not in text and text.count(".") == 1 and not Path(text).exists():
-        raise LocationError(
-            f"lake location {location!r}: catalogs are not built yet; use a folder, such as ./lake"
-        )
-    folder = Path(text).resolve()
-    if found := _MISREAD.search(str(folder)):
-        raise LocationError(
-            f"lake location {str(folder)!r}: {found.group()!r} in a path is read otherwise by Delta's libraries; rename it"
-        )
-    return folder
-
-
-def open_lake(location: str) -> Path:
-    """The folder of a lake that is there, with every table. Raises LocationError."""
-    folder = lake_folder(location)
-    _check_folder(folder)
-    missing = [name for name in TABLES if not _is_table(folder / name)]
-    if len(missing) == len(TABLES):
-        what = "is empty" if folder.is_dir() else "does not exist"
-        if folder.is_dir() and any(folder.iterdir()):
-            what = "holds none of its tables"
-        raise LocationError(
-            f"{folder} is no lake: it {what}; give the lake's folder, or make one with `lakebroker init`"
-        )
-    if missing:
-        raise LocationError(
-            f"the lake {folder} lacks the table {missing[0]}; `lakebroker init --lake` makes what is missing"
-        )
-    return folder
-
-
-def create_tables(location: str) -> Path:
-    """Makes what is missing of the lake's tables, durably; a table is there as a whole or not at all.
-
-    Raises LocationError, also for a folder with other things in it and no table.
-    """
-    from store.log.segment import sync_folder
-
-    folder = lake_folder(location)
-    _check_folder(folder)
-    missing = [table for table in TABLES.values() if not _is_table(folder / table.name)]
-    try:
-        if len(missing) == len(TABLES) and folder.is_dir():
-            _refuse_others(folder)
-        made = [each for each in (folder, *folder.parents) if not each.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-        for each in made:
-            sync_folder(each.parent)
-        for table in missing:
-            _create_table(folder, table)
-        sync_folder(folder)
-    except OSError as error:
-        raise LocationError(
-            f"lake location {folder}: {error.strerror or error}; give a folder to write to"
-        ) from error
-    return folder
-
-
-def _refuse_others(folder: Path) -> None:
-    """Raises LocationError when a folder without a table holds anything that is not hidden; OSError."""
-    others = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
-    if others and others != ["lost+found"]:
-        shown = ", ".join(map(repr, others[:_SHOWN])) + (", ..." if len(others) > _SHOWN else "")
-        raise LocationError(
-            f"{folder} is no lake, and not empty: it holds {shown}; give the lake's folder, or an empty or new one"
-        )
-
-
-def _create_table(folder: Path, table: Table) -> None:
-    """Made under another name, fsynced, renamed: a crash leaves no half table."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
-    from store.log.segment import sync_folder
-
-    scratch = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=folder))
-    try:
-        path = scratch / table.name
-        DeltaTable.create(
-            str(path),
-            schema=table.schema,
-            name=table.name,
-            description=table.comment,
-            configuration={
-                "lakebroker.schema_version": SCHEMA_VERSION,
-                "delta.checkpointInterval": "100",
-                "delta.logRetentionDuration": "interval 1 days",
-                "delta.dataSkippingNumIndexedCols": "-1",
-            },
-            raise_if_key_not_exists=False,
-        )
-        for file in (path / "_delta_log").iterdir():
-            sync_file(file)
-        sync_folder(path / "_delta_log")
-        sync_folder(path)
-        try:
-            path.rename(folder / table.name)
-        except OSError:
-            if not _is_table(folder / table.name):  # else another process was faster
-                raise
-    except DeltaError as error:
-        raise LocationError(f"lake location {folder}: {error}") from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _check_folder(folder: Path) -> None:
-    """Raises LocationError for a file, or what cannot be looked into."""
-    try:
-        if folder.is_dir():
-            next(folder.iterdir(), None)
-        elif folder.exists():
-            raise LocationError(f"{folder} is no lake but a file; give the lake's folder")
-    except OSError as error:
-        raise LocationError(f"lake location {folder} cannot be read: {error.strerror or error}") from error
-
-
-def _is_table(path: Path) -> bool:
-    return (path / "_delta_log").is_dir()

@@ -17,8 +17,9 @@ from store.errors import RecordError
 from store.log.record import SYS_COMPRESSED, decode_record
 from store.scan import Scan, scan
 from structured_streaming.commit.delta_commit import DeltaCommitSink
+from structured_streaming.lake import create_tables
 from structured_streaming.staging.stage import stage
-from structured_streaming.tables import DATA_TABLES, create_tables
+from structured_streaming.tables import DATA_TABLES
 from tests.raw_log import JOURNAL
 
 JOURNAL_TABLES = ("consumer_offsets", "delivery_events", "broker_stats")

@@ -82,9 +82,9 @@ def reput(
     from store.log.permissions import check_secret
     from structured_streaming.commit.report import BatchReport
     from structured_streaming.errors import LakeError, StoppedError
+    from structured_streaming.lake import create_tables
     from structured_streaming.reput import run_reput
     from structured_streaming.reput_options import ReputOptions
-    from structured_streaming.tables import create_tables
 
     def on_batch(report: BatchReport) -> None:
         if as_json:
@@ -139,7 +139,8 @@ def reput(
 def init(lake: Lake) -> None:
     _need_spark()
     from structured_streaming.errors import LakeError
-    from structured_streaming.tables import TABLES, create_tables
+    from structured_streaming.lake import create_tables
+    from structured_streaming.tables import TABLES
 
     try:
         folder = create_tables(lake)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import threading
-from pathlib import Path
+from collections.abc import Hashable
 
 from broker_gateway.runtime.errors import StartError
+from structured_streaming.storage.folder import Folder
+from structured_streaming.storage.location import local_folder
 
 PROGRESS_TABLE = "reput_progress"
 
@@ -26,7 +27,8 @@ class Lake:
                 f"lakeLocation={location} needs the package deltalake; install the extra 'lake' of lakebroker: "
                 "pip install '.[lake]' in its source folder"
             )
-        if "://" not in location and Path(location).is_file():
+        self._folder = local_folder(location)
+        if self._folder is not None and self._folder.is_file():
             raise StartError(f"lakeLocation={location} is a file; name the lake's folder")
         self._location = location.rstrip("/")
         self._lock = threading.Lock()
@@ -44,14 +46,14 @@ class Lake:
 
         path = f"{self._location}/{PROGRESS_TABLE}"
         application = f"{broker}/{log_id}"
-        if "://" not in path and not Path(path).exists():
+        if self._folder is not None and not self._folder.has(PROGRESS_TABLE):
             return 0
         with self._lock:
             try:
-                if "://" in path:
+                if self._folder is None:
                     return DeltaTable(path).transaction_version(application) or 0
                 if self._progress is None or not self._progress.follow():
-                    self._progress = _Progress(Path(path))
+                    self._progress = _Progress(self._folder.child(PROGRESS_TABLE))
                 return self._progress.transaction_version(application)
             except TableNotFoundError:
                 self._progress = None
@@ -64,15 +66,14 @@ class Lake:
 class _Progress:
     """The progress table in a folder as it was read last: loaded once, then followed commit by commit."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, folder: Folder) -> None:
         from deltalake import DeltaTable
 
-        self._log = path / "_delta_log"
-        self._table = DeltaTable(str(path))
+        self._log = folder.child("_delta_log")
+        self._table = DeltaTable(folder.uri)
         self._version = self._table.version()
         self._newer: dict[str, int] = {}
         self._stamp = self._made_durable(self._version)
-        self._sync_folder()
 
     def transaction_version(self, application: str) -> int:
         """The newest version that an application gave with its commits, 0 without one."""
@@ -84,33 +85,20 @@ class _Progress:
             return False
         while (stamp := self._made_durable(self._version + 1)) is not None:
             self._version += 1
-            for line in self._commit(self._version).read_text().splitlines():
+            for line in self._log.read(_commit(self._version)).splitlines():
                 transaction = json.loads(line).get("txn")
                 if transaction is not None:
                     self._newer[transaction["appId"]] = transaction["version"]
             self._stamp = stamp
-        self._sync_folder()
         return True
 
-    def _commit(self, version: int) -> Path:
-        return self._log / f"{version:020}.json"
+    def _made_durable(self, version: int) -> Hashable | None:
+        """What tells the commit from another of its version, once it is on disk; None when it is not there."""
+        stamp = self._log.stamp(_commit(version))
+        if stamp is not None:
+            self._log.make_durable([_commit(version)])
+        return stamp
 
-    def _made_durable(self, version: int) -> tuple[int, int] | None:
-        """Fsyncs a commit's file; what tells it from another of its name, None when it is not there."""
-        try:
-            opened = os.open(self._commit(version), os.O_RDONLY)
-        except FileNotFoundError:
-            return None
-        try:
-            os.fsync(opened)
-            status = os.fstat(opened)
-            return status.st_ino, status.st_mtime_ns
-        finally:
-            os.close(opened)
 
-    def _sync_folder(self) -> None:
-        opened = os.open(self._log, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+def _commit(version: int) -> str:
+    return f"{version:020}.json"

@@ -28,7 +28,8 @@ from structured_streaming.commit.report import BatchReport
 from structured_streaming.commit.table_log import TableLog, VersionTakenError
 from structured_streaming.errors import ForeignWriterError, LakeError
 from structured_streaming.staging.table_file import write_file
-from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS, Table, lake_folder
+from structured_streaming.storage.location import lake_folder
+from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS, Table
 
 BATCH_APPLICATION = "lakebroker-batch"
 """Application transaction of `reput_progress` whose version is the lake's batch counter."""
@@ -58,11 +59,11 @@ class LakeProgress:
         self._progress: TableLog | None = None
         self._tables: list[TableLog] = []
         self.offsets: dict[tuple[str, str], int] = {}
-        if not (folder / REPUT_PROGRESS.name).exists():
+        if not folder.child(REPUT_PROGRESS.name).exists():
             return
-        self._progress = TableLog(folder / REPUT_PROGRESS.name)
+        self._progress = TableLog(folder.child(REPUT_PROGRESS.name))
         self.offsets = _ends(self._progress)
-        self._tables = [TableLog(folder / table.name) for table in DATA_TABLES]
+        self._tables = [TableLog(folder.child(table.name)) for table in DATA_TABLES]
 
     def position(self, broker: str, log_id: str) -> int | None:
         """Up to where the lake holds a log, at the last `refresh`; None when it knows nothing of it."""
@@ -87,7 +88,7 @@ class DeltaCommitSink:
         self._folder = lake_folder(location)
         self._after_table = after_table
         self._tables = {
-            table.name: TableLog(self._folder / table.name) for table in (*DATA_TABLES, REPUT_PROGRESS)
+            table.name: TableLog(self._folder.child(table.name)) for table in (*DATA_TABLES, REPUT_PROGRESS)
         }
         self._batch = self._last_batch()
 
@@ -158,9 +159,10 @@ class DeltaCommitSink:
         further: Mapping[str, int],
     ) -> None:
         """Commits files with the ends of the spans, and `further` application transactions."""
+        folder = self._folder.child(table.name)
         for file in files:
-            path = self._folder / table.name / file["path"]
-            if not path.exists():
+            if not folder.has(file["path"]):
+                path = folder.target(file["path"])
                 raise LakeError(f"the staged file {path} is gone before its commit; start the reput again")
         log = self._tables[table.name]
         transactions = {span.application: span.end for span in spans} | dict(further)
@@ -206,8 +208,10 @@ class DeltaCommitSink:
         known = self._tables[REPUT_PROGRESS.name].transaction_version(BATCH_APPLICATION)
         if known is not None:
             return known
-        path = self._folder / REPUT_PROGRESS.name  # written before batches were counted there
-        return max(DeltaTable(str(path)).to_pyarrow_table(columns=["batch"])["batch"].to_pylist(), default=0)
+        table = DeltaTable(
+            self._folder.child(REPUT_PROGRESS.name).uri
+        )  # of before batches were counted there
+        return max(table.to_pyarrow_table(columns=["batch"])["batch"].to_pylist(), default=0)
 
 
 def _ends(progress: TableLog) -> dict[tuple[str, str], int]:

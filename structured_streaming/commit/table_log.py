@@ -1,9 +1,8 @@
-"""One table's `_delta_log` in a local folder: commits that a power cut cannot take back once they returned.
+"""One table's `_delta_log`: commits that a power cut cannot take back once they returned.
 
 Delta's own libraries link a commit's file into place and leave it to the system when it is on disk. Here a commit
-is written under another name, fsynced, linked to its version (which fails when another writer has that version) and
-the folder fsynced. So a version that has its name has its content, and none has its name before the one below it.
-Checkpoints likewise: made beside the log, fsynced, then renamed.
+is put by `storage`, durable before it has its name, and not over another writer's. So a version that has its name has
+its content, and none has its name before the one below it. Checkpoints likewise.
 
 | what | cost |
 |---|---|
@@ -14,15 +13,11 @@ Checkpoints likewise: made beside the log, fsynced, then renamed.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import shutil
+import re
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -30,9 +25,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from store.log.segment import sync_folder
 from structured_streaming.errors import LakeError
-from structured_streaming.storage.local import SCRATCH_PREFIX, put_if_absent, sync_file
+from structured_streaming.storage.folder import Folder
 
 WRITER_VERSION = 2
 """Of Delta's protocol: what a plain append has to know."""
@@ -41,6 +35,7 @@ _CHECKPOINT_SHARE = 10
 _LAST_CHECKPOINT = "_last_checkpoint"
 _SCRATCH_S = 3600
 _DIGITS = 20
+_CHECKPOINT = re.compile(r"\d{20}\.checkpoint.*\.parquet")
 
 
 class VersionTakenError(LakeError):
@@ -48,11 +43,11 @@ class VersionTakenError(LakeError):
 
 
 class TableLog:
-    """The log of the table in `path`, as far as it was read. Every call raises LakeError."""
+    """The log of the table in `folder`, as far as it was read. Every call raises LakeError."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._log = path / "_delta_log"
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._log = folder.child("_delta_log")
         self._tries = 0
         self.version = -1
         self.transactions: dict[str, int] = {}
@@ -104,10 +99,11 @@ class TableLog:
             for file in files
         ]
         try:
-            self._put(self.version + 1, "".join(json.dumps(action) + "\n" for action in actions))
+            content = "".join(json.dumps(action) + "\n" for action in actions)
+            self._log.put_if_absent(_commit(self.version + 1), content.encode())
         except FileExistsError as error:
             raise VersionTakenError(
-                f"version {self.version + 1} of {self._path} is another writer's"
+                f"version {self.version + 1} of {self._folder} is another writer's"
             ) from error
         except OSError as error:
             raise self._error(error) from error
@@ -124,19 +120,22 @@ class TableLog:
         try:
             self._checkpoint(last)
             self._tries = 0
-            DeltaTable(str(self._path)).cleanup_metadata()
+            DeltaTable(self._folder.uri).cleanup_metadata()
         except (OSError, DeltaError) as error:
             self._tries += 1
-            sys.stderr.write(f"lakebroker: no checkpoint of {self._path} could be made: {error}\n")
+            sys.stderr.write(f"lakebroker: no checkpoint of {self._folder} could be made: {error}\n")
 
     def _open(self) -> None:
-        if not self._log.is_dir():
-            raise LakeError(f"{self._path} is no Delta table; make the lake's tables with `lakebroker init`")
+        if not self._log.exists():
+            raise LakeError(
+                f"{self._folder} is no Delta table; make the lake's tables with `lakebroker init`"
+            )
         try:
             base, _ = self._newest_checkpoint()
             version, transactions = self._follow(base, self._read_checkpoint(base) if base >= 0 else {})
-            sync_folder(self._log)
-            self._remove_scratch()
+            self._log.make_durable(())
+            self._log.remove_scratch(_SCRATCH_S)
+            self._folder.parent.remove_scratch(_SCRATCH_S)
         except (OSError, ValueError) as error:
             raise self._error(error) from error
         if version < 0:
@@ -145,20 +144,20 @@ class TableLog:
 
     def _follow(self, version: int, known: Mapping[str, int]) -> tuple[int, dict[str, int]]:
         """The newest version and its application transactions, where `version` has those that are `known`."""
-        transactions, first = dict(known), version
+        transactions, read = dict(known), list[str]()
         while True:
-            path = self._log / f"{version + 1:0{_DIGITS}}.json"
+            name = _commit(version + 1)
             try:
-                with path.open("rb") as file:
-                    for line in file:
-                        self._take(json.loads(line), version + 1, transactions)
-                    os.fsync(file.fileno())
+                content = self._log.read(name)
             except FileNotFoundError:
                 break
+            for line in content.splitlines():
+                self._take(json.loads(line), version + 1, transactions)
+            read.append(name)
             version += 1
-        if version > first:
-            sync_folder(self._log)
-            sync_folder(self._path)
+        if read:
+            self._log.make_durable(read)
+            self._folder.make_durable(())
         return version, transactions
 
     def _take(self, action: Any, version: int, transactions: dict[str, int]) -> None:
@@ -170,78 +169,58 @@ class TableLog:
         elif "protocol" in action:
             self._check_protocol(action["protocol"])
         elif "add" in action and "://" not in action["add"]["path"]:
-            self._sync_data(self._path / unquote(action["add"]["path"]))
-
-    def _sync_data(self, path: Path) -> None:
-        """Another writer's file, which may hold rows that were durable in ours."""
-        with contextlib.suppress(FileNotFoundError):  # replaced and vacuumed since
-            sync_file(path)
+            # another writer's file may hold rows that were durable in ours; it may be vacuumed since
+            self._folder.make_durable([unquote(action["add"]["path"])])
 
     def _check_protocol(self, protocol: Mapping[str, Any]) -> None:
         if protocol["minWriterVersion"] > WRITER_VERSION:
             raise LakeError(
-                f"{self._path} asks for Delta writer version {protocol['minWriterVersion']}, the reput writes "
+                f"{self._folder} asks for Delta writer version {protocol['minWriterVersion']}, the reput writes "
                 f"{WRITER_VERSION}: a table feature was turned on; turn it off (ALTER TABLE … DROP FEATURE)"
             )
 
     def _newest_checkpoint(self) -> tuple[int, int]:
         """Version and number of actions of the newest checkpoint; (-1, 0) without one."""
         try:
-            found = json.loads((self._log / _LAST_CHECKPOINT).read_bytes())
+            found = json.loads(self._log.read(_LAST_CHECKPOINT))
             return int(found["version"]), int(found.get("size", 0))
         except (FileNotFoundError, ValueError, KeyError, TypeError):  # a hint only: the names tell as well
-            versions = [int(path.name[:_DIGITS]) for path in self._log.glob("*.checkpoint*.parquet")]
-            return max(versions, default=-1), 0
+            return max((int(name[:_DIGITS]) for name in self._checkpoint_files()), default=-1), 0
 
     def _read_checkpoint(self, version: int) -> dict[str, int]:
         """Its application transactions."""
-        parts = sorted(self._log.glob(f"{version:0{_DIGITS}}.checkpoint*.parquet"))
+        parts = sorted(name for name in self._checkpoint_files() if int(name[:_DIGITS]) == version)
         if not parts:
-            raise FileNotFoundError(f"checkpoint {version} of {self._path} is not there")
+            raise FileNotFoundError(f"checkpoint {version} of {self._folder} is not there")
         transactions = {}
         for part in parts:
-            found = pq.read_table(part, columns=["txn", "protocol"])
+            found = pq.read_table(self._log.target(part), columns=["txn", "protocol"])
             for txn in found["txn"].drop_null().to_pylist():
                 transactions[txn["appId"]] = txn["version"]
             for protocol in found["protocol"].drop_null().to_pylist():
                 self._check_protocol(protocol)
         return transactions
 
-    def _put(self, version: int, content: str) -> None:
-        """Raises FileExistsError when the version is there."""
-        put_if_absent(self._log, f"{version:0{_DIGITS}}.json", content.encode())
+    def _checkpoint_files(self) -> list[str]:
+        return [name for name in self._log.names() if _CHECKPOINT.fullmatch(name)]
 
     def _checkpoint(self, last: int) -> None:
-        """Delta's library makes it in a folder of links to the log; what it made is moved when it is on disk."""
-        beside = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=self._path.parent))
-        try:
-            log = beside / self._log.name
-            log.mkdir()
-            for entry in os.scandir(self._log):
-                version = entry.name[:_DIGITS]
-                if version.isdigit() and last <= int(version) <= self.version:
-                    os.link(entry.path, log / entry.name)
-            if last >= 0:  # a crash between the renames below leaves a checkpoint without the hint
-                with contextlib.suppress(FileNotFoundError):
-                    shutil.copyfile(self._log / _LAST_CHECKPOINT, log / _LAST_CHECKPOINT)
-            DeltaTable(str(beside)).create_checkpoint()
-            for name in (f"{self.version:0{_DIGITS}}.checkpoint.parquet", _LAST_CHECKPOINT):
-                sync_file(log / name)
-                os.replace(log / name, self._log / name)
-                sync_folder(self._log)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
-
-    def _remove_scratch(self) -> None:
-        """What a crash left; young ones may be another writer's."""
-        for path in (*self._log.glob(f"{SCRATCH_PREFIX}*"), *self._path.parent.glob(f"{SCRATCH_PREFIX}*")):
-            with contextlib.suppress(FileNotFoundError):
-                if time.time() - path.stat().st_mtime < _SCRATCH_S:
-                    continue
-                if path.is_dir():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink()
+        """Delta's library makes it of the newest checkpoint and what was committed since."""
+        versions = (name for name in self._log.names() if name[:_DIGITS].isdigit())
+        inputs = [name for name in versions if last <= int(name[:_DIGITS]) <= self.version]
+        if (
+            last >= 0 and _LAST_CHECKPOINT in self._log.names()
+        ):  # a crash may have left a checkpoint without the hint
+            inputs.append(_LAST_CHECKPOINT)
+        self._log.derive(
+            inputs,
+            lambda uri: DeltaTable(uri).create_checkpoint(),
+            (f"{self.version:0{_DIGITS}}.checkpoint.parquet", _LAST_CHECKPOINT),
+        )
 
     def _error(self, error: Exception) -> LakeError:
-        return LakeError(f"table {self._path}: {error}; its log cannot be used as it is")
+        return LakeError(f"table {self._folder}: {error}; its log cannot be used as it is")
+
+
+def _commit(version: int) -> str:
+    return f"{version:0{_DIGITS}}.json"

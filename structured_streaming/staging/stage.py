@@ -10,9 +10,7 @@ records as `rows/pieces.py` says, bodies as `rows/bodies.py` does.
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +24,9 @@ from structured_streaming.rows.records import Records, Rejected
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.manifest import Files, manifest
 from structured_streaming.staging.table_file import TableFile
+from structured_streaming.storage.folder import Folder
+from structured_streaming.storage.local import temporary_folder
+from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import (
     CONSUME_QUEUE,
     MESSAGE_INDEX,
@@ -33,7 +34,6 @@ from structured_streaming.tables import (
     QUARANTINE,
     TABLES,
     Table,
-    lake_folder,
 )
 
 GROUP_BYTES = 32 << 20
@@ -65,11 +65,11 @@ def rows_of(records: Records) -> Iterator[tuple[Table, Iterator[pa.Table]]]:
         yield table, iter((_ordered(table, rows),))
 
 
-def _stage(folder: Path, piece: Piece, files: Files) -> None:
+def _stage(lake: Folder, piece: Piece, files: Files) -> None:
     """Adds the files of one scan, each group of them as soon as it is written."""
 
     def write(records: Records) -> tuple[Files, list[Rejected]]:
-        return _written(folder, records), records.rejected
+        return _written(lake, records), records.rejected
 
     rejected: list[Rejected] = []
     for result in taken(piece, write, _try):
@@ -79,32 +79,32 @@ def _stage(folder: Path, piece: Piece, files: Files) -> None:
             files += result[0]
             rejected += result[1]
     bad = quarantine(piece.broker, piece.log_id, piece.found, rejected)
-    files += _written_as(folder, QUARANTINE, iter((bad,)))
+    files += _written_as(lake, QUARANTINE, iter((bad,)))
 
 
-def _written(folder: Path, records: Records) -> Files:
+def _written(lake: Folder, records: Records) -> Files:
     """Files of some records; of a failure nothing is left."""
     files: Files = []
-    with _removed_on_failure(folder, files):
+    with _removed_on_failure(lake, files):
         for table, parts in rows_of(records):
-            files += _written_as(folder, table, parts)
+            files += _written_as(lake, table, parts)
     return files
 
 
 @contextlib.contextmanager
-def _removed_on_failure(folder: Path, files: Files) -> Iterator[None]:
+def _removed_on_failure(lake: Folder, files: Files) -> Iterator[None]:
     """Removes what `files` holds by then when the block raises."""
     try:
         yield
     except BaseException:
         for name, file in files:
-            (folder / name / file.path).unlink(missing_ok=True)
+            lake.child(name).remove(file.path)
         raise
 
 
-def _written_as(folder: Path, table: Table, parts: Iterator[pa.Table]) -> Files:
+def _written_as(lake: Folder, table: Table, parts: Iterator[pa.Table]) -> Files:
     """The rows as one file; none without rows."""
-    with TableFile(folder, table) as file:
+    with TableFile(lake, table) as file:
         for rows in parts:
             if rows.num_rows:
                 file.write(rows)
@@ -113,10 +113,10 @@ def _written_as(folder: Path, table: Table, parts: Iterator[pa.Table]) -> Files:
 
 
 def _try(records: Records) -> None:
-    with tempfile.TemporaryDirectory(prefix="lakebroker-check-") as folder:
+    with temporary_folder() as scratch:
         for name in TABLES:
-            Path(folder, name).mkdir()
-        _written(Path(folder), records)
+            scratch.child(name).make()
+        _written(scratch, records)
 
 
 def _joined(

@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
-from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from store.log.segment import sync_folder
 from structured_streaming.staging.statistics import Statistics
-from structured_streaming.storage.local import sync_file
+from structured_streaming.storage.folder import Folder
 from structured_streaming.tables import Table
 
 _DICTIONARY = [
@@ -43,8 +41,9 @@ class StagedFile(NamedTuple):
 class TableFile:
     """Rows are written as they are. An exception inside of `with` removes the file, `finish` makes it durable."""
 
-    def __init__(self, folder: Path, table: Table) -> None:
-        self._path = folder / table.name / f"part-{uuid.uuid4().hex}.zstd.parquet"
+    def __init__(self, lake: Folder, table: Table) -> None:
+        self._folder = lake.child(table.name)
+        self._name = f"part-{uuid.uuid4().hex}.zstd.parquet"
         self._writer: pq.ParquetWriter | None = None
         self._statistics = Statistics()
         self._rows = 0
@@ -52,7 +51,7 @@ class TableFile:
     def write(self, rows: pa.Table) -> None:
         """Adds rows, which are at once in the file as a row group (of at most 1,048,576 rows)."""
         if self._writer is None:
-            self._writer = parquet_writer(self._path, rows.schema)
+            self._writer = parquet_writer(self._folder.target(self._name), rows.schema)
         self._writer.write_table(rows)
         self._statistics.add(rows)
         self._rows += rows.num_rows
@@ -62,10 +61,8 @@ class TableFile:
         if self._writer is None:
             return None
         self._writer.close()
-        sync_file(self._path)
-        sync_folder(self._path.parent)
-        stats = json.dumps(self._statistics.stated())
-        return StagedFile(self._path.name, self._path.stat().st_size, self._rows, stats)
+        size = self._folder.finish(self._name)
+        return StagedFile(self._name, size, self._rows, json.dumps(self._statistics.stated()))
 
     def __enter__(self) -> TableFile:
         return self
@@ -78,10 +75,10 @@ class TableFile:
         if self._writer is not None:
             with contextlib.suppress(Exception):  # it failed already: only its descriptor is of interest
                 self._writer.close()
-        self._path.unlink(missing_ok=True)
+        self._folder.remove(self._name)
 
 
-def parquet_writer(target: Path | pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
+def parquet_writer(target: str | pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
     """A writer of rows with that schema, with the encodings that fit the columns."""
     return pq.ParquetWriter(
         target,
@@ -95,9 +92,9 @@ def parquet_writer(target: Path | pa.NativeFile, schema: pa.Schema) -> pq.Parque
     )
 
 
-def write_file(folder: Path, table: Table, rows: pa.Table) -> StagedFile:
+def write_file(lake: Folder, table: Table, rows: pa.Table) -> StagedFile:
     """Writes rows, at least one, as one file."""
-    with TableFile(folder, table) as file:
+    with TableFile(lake, table) as file:
         file.write(rows)
         staged = file.finish()
     assert staged is not None

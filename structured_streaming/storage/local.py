@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
+import tempfile
+import time
 import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from store.log.segment import sync_folder
@@ -12,21 +17,140 @@ SCRATCH_PREFIX = ".lakebroker-"
 """Of files and folders in a lake that a crash may leave and nothing needs."""
 
 
-def sync_file(path: Path) -> None:
+class LocalFolder:
+    """See `Folder`. A name is put by linking or renaming what is durable already, then syncing the folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def uri(self) -> str:
+        return str(self.path)
+
+    @property
+    def parent(self) -> LocalFolder:
+        return LocalFolder(self.path.parent)
+
+    def child(self, name: str) -> LocalFolder:
+        return LocalFolder(self.path / name)
+
+    def exists(self) -> bool:
+        return self.path.is_dir()
+
+    def is_file(self) -> bool:
+        """Whether it is no folder, but a file."""
+        return self.path.is_file()
+
+    def names(self) -> list[str]:
+        return os.listdir(self.path)
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).exists()
+
+    def stamp(self, name: str) -> tuple[int, int] | None:
+        try:
+            status = (self.path / name).stat()
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_mtime_ns
+
+    def read(self, name: str) -> bytes:
+        return (self.path / name).read_bytes()
+
+    def put_if_absent(self, name: str, content: bytes) -> None:
+        scratch = self.path / f"{SCRATCH_PREFIX}{uuid.uuid4().hex}"
+        try:
+            with scratch.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(scratch, self.path / name)
+            sync_folder(self.path)
+        finally:
+            scratch.unlink(missing_ok=True)
+
+    def target(self, name: str) -> str:
+        return str(self.path / name)
+
+    def finish(self, name: str) -> int:
+        _sync_file(self.path / name)
+        sync_folder(self.path)
+        return (self.path / name).stat().st_size
+
+    def make_durable(self, names: Iterable[str]) -> None:
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                _sync_file(self.path / name)
+        sync_folder(self.path)
+
+    def remove(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
+    def make(self) -> None:
+        """Makes the folder, and those above it that are missing."""
+        made = [each for each in (self.path, *self.path.parents) if not each.exists()]
+        self.path.mkdir(parents=True, exist_ok=True)
+        for each in made:
+            sync_folder(each.parent)
+
+    def create(self, name: str, fill: Callable[[str], None]) -> None:
+        scratch = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=self.path))
+        try:
+            path = scratch / name
+            fill(str(path))
+            for folder, _, files in os.walk(path, topdown=False):
+                for each in files:
+                    _sync_file(Path(folder, each))
+                sync_folder(Path(folder))
+            try:
+                path.rename(self.path / name)
+            except OSError:
+                if not (self.path / name).is_dir():  # else another process was faster
+                    raise
+            sync_folder(self.path)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def derive(self, inputs: Iterable[str], make: Callable[[str], None], results: Sequence[str]) -> None:
+        copy = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=self.path.parent.parent))
+        try:
+            folder = copy / self.path.name
+            folder.mkdir()
+            for name in inputs:
+                if name in results:  # is written anew, perhaps in place
+                    shutil.copyfile(self.path / name, folder / name)
+                else:
+                    os.link(self.path / name, folder / name)
+            make(str(copy))
+            for name in results:
+                _sync_file(folder / name)
+                os.replace(folder / name, self.path / name)
+                sync_folder(self.path)
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
+
+    def remove_scratch(self, older_s: float) -> None:
+        for path in self.path.glob(f"{SCRATCH_PREFIX}*"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime < older_s:
+                    continue
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[LocalFolder]:
+    """A folder that is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="lakebroker-check-") as path:
+        yield LocalFolder(Path(path))
+
+
+def _sync_file(path: Path) -> None:
     """Makes a file's content durable; its name is not, until its folder was synced."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
-
-
-def put_if_absent(folder: Path, name: str, content: bytes) -> None:
-    """Puts a file whole and durably. Raises FileExistsError when somebody else was first."""
-    scratch = folder / f"{SCRATCH_PREFIX}{uuid.uuid4().hex}"
-    try:
-        with scratch.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(scratch, folder / name)
-        sync_folder(folder)
-    finally:
-        scratch.unlink(missing_ok=True)

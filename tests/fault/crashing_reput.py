@@ -10,9 +10,9 @@ import signal
 import sys
 
 from structured_streaming.commit.delta_commit import DeltaCommitSink
+from structured_streaming.lake import create_tables
 from structured_streaming.reput import run_reput
 from structured_streaming.reput_options import ReputOptions
-from structured_streaming.tables import create_tables
 
 
 def main() -> None:

@@ -21,9 +21,9 @@ from broker_gateway.lake.reader import Lake
 from lakebroker_testing.logs import LogWriter
 from store.log_reader import LogReader
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
+from structured_streaming.lake import create_tables
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.stage import stage
-from structured_streaming.tables import create_tables
 from tests.fault.power_cut import Disk
 from tests.lake_checks import assert_exact
 

@@ -18,11 +18,11 @@ from structured_streaming.batch_commits import BatchCommits
 from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.commit.report import BatchReport
 from structured_streaming.errors import UnreachableError
+from structured_streaming.lake import create_tables
 from structured_streaming.reput_source import ReputDataSource
 from structured_streaming.source import log_watch, logs
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.source.log_range import LogRange
-from structured_streaming.tables import create_tables
 from tests.relay import Relay
 from tests.written_log import written
 

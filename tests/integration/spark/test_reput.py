@@ -138,7 +138,7 @@ def test_a_stale_second_writer_is_refused(spark: SparkSession, tmp_path: Path) -
             stolen.append(manifest)
             return self.real.commit(manifest)
 
-    from structured_streaming.tables import create_tables
+    from structured_streaming.lake import create_tables
 
     create_tables(str(lake))
     stale = DeltaCommitSink(str(lake))
@@ -162,7 +162,7 @@ def test_two_brokers_of_one_name_end_the_job(spark: SparkSession, tmp_path: Path
 
 
 def test_wrong_options_are_named(spark: SparkSession, tmp_path: Path) -> None:
-    from structured_streaming.tables import lake_folder
+    from structured_streaming.storage.location import lake_folder
 
     with pytest.raises(LakeError, match="object stores are not built yet"):
         lake_folder("s3://bucket/lake")

@@ -20,8 +20,9 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
+from structured_streaming.lake import create_tables
 from structured_streaming.sql import register
-from structured_streaming.tables import TABLES, create_tables
+from structured_streaming.tables import TABLES
 
 AT_US = 1_700_000_000_123_456
 AT = "2023-11-14T22:13:20.123456Z"
@@ -339,7 +340,7 @@ def test_lines_of_a_script(lake: Path) -> None:
 
 
 def test_a_statement_of_several_lines_is_not_run_in_part(tmp_path: Path) -> None:
-    lake = create_tables(str(tmp_path / "lake"))
+    lake = create_tables(str(tmp_path / "lake")).path
     add(lake, "messages", {"topic": "t", "is_system": False})
     done = CliRunner().invoke(
         app,
@@ -365,7 +366,7 @@ def test_a_comment_that_is_not_closed_is_refused(lake: Path, open_comment: str, 
 
 
 def test_what_fails_while_it_runs_is_one_error(tmp_path: Path) -> None:
-    lake = create_tables(str(tmp_path / "lake"))
+    lake = create_tables(str(tmp_path / "lake")).path
     add(lake, "messages", {"topic": "t", "is_system": False})
     for each in (lake / "messages").rglob("*.parquet"):
         each.unlink()

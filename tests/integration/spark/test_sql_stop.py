@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
 from lakebroker_testing.gateway import ROOT, command
-from structured_streaming.tables import create_tables
+from structured_streaming.lake import create_tables
 from tests.children import children
 
 PATIENCE_S = 200.0
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    return create_tables(str(tmp_path / "lake"))
+    return create_tables(str(tmp_path / "lake")).path
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -13,15 +13,17 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.commit.report import BatchReport
 from structured_streaming.errors import ForeignWriterError, LakeError
+from structured_streaming.lake import create_tables
 from structured_streaming.staging.table_file import write_file
-from structured_streaming.tables import MESSAGES, REPUT_PROGRESS, create_tables
+from structured_streaming.storage.local import LocalFolder
+from structured_streaming.tables import MESSAGES, REPUT_PROGRESS
 
 
 def staged(lake: Path, start: int, end: int, broker: str = "b") -> list[dict[str, Any]]:
     """A batch of one message."""
     place = {"target": "store:x", "broker": broker, "log_id": "l", "start": start, "end": end, "log_end": end}
     row = {"broker": broker, "log_id": "l", "physical_offset": start, "topic": "t"}
-    file = write_file(lake, MESSAGES, pa.Table.from_pylist([row], MESSAGES.schema))
+    file = write_file(LocalFolder(lake), MESSAGES, pa.Table.from_pylist([row], MESSAGES.schema))
     span = {"table": "", "path": "", "size": 0, "rows": 1, "stats": "", **place}
     return [span, {"table": MESSAGES.name, **file._asdict(), **place}]
 
@@ -32,7 +34,7 @@ def offsets(lake: Path) -> list[int]:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    return create_tables(str(tmp_path / "lake"))
+    return create_tables(str(tmp_path / "lake")).path
 
 
 def test_one_of_two_writers_of_a_batch_wins(lake: Path) -> None:
@@ -121,7 +123,7 @@ def test_odd_names_hold_a_lake_that_grows(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("structured_streaming.commit.table_log.CHECKPOINT_COMMITS", 2)
-    lake = create_tables(str(tmp_path / name))
+    lake = create_tables(str(tmp_path / name)).path
     sink = DeltaCommitSink(str(lake))
     for number in range(5):
         sink.commit(staged(lake, number, number + 1))

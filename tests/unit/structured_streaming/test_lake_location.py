@@ -10,7 +10,8 @@ from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
-from structured_streaming.tables import TABLES, create_tables
+from structured_streaming.lake import create_tables
+from structured_streaming.tables import TABLES
 from tests.written_log import written
 
 
@@ -114,7 +115,7 @@ def test_sql_names_a_table_that_is_missing(tmp_path: Path) -> None:
     "name", ["a b", "100%", "a'b", 'a"b', "ü漢", "a*b?[c]{d,e}", "a#b", "a:b", "a;b&c=d+e", " "]
 )
 def test_odd_names_hold_a_lake(tmp_path: Path, name: str) -> None:
-    folder = create_tables(str(tmp_path / name))
+    folder = create_tables(str(tmp_path / name)).path
     assert folder == tmp_path / name
     assert DeltaTable(str(folder / "messages")).version() == 0
     assert sorted(each.name for each in tmp_path.iterdir()) == [name]
@@ -122,7 +123,7 @@ def test_odd_names_hold_a_lake(tmp_path: Path, name: str) -> None:
 
 def test_a_file_url_is_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "a b"
-    assert create_tables(folder.as_uri()) == folder
+    assert create_tables(folder.as_uri()).path == folder
 
 
 def test_a_crash_while_tables_are_made_leaves_whole_ones(

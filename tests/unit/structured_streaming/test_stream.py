@@ -14,10 +14,10 @@ import pytest
 from store.log_reader import LogReader
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.errors import SourceError
+from structured_streaming.lake import create_tables
 from structured_streaming.reput_source import ReputDataSource
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.source.log_range import LogRange
-from structured_streaming.tables import create_tables
 from tests.lake_checks import assert_exact
 from tests.written_log import written
 
@@ -157,7 +157,7 @@ def reput(lake: Path, *stores: Path, crash_after: int = 1 << 30) -> list[set[str
 
 def test_logs_that_come_and_go_between_crashes_catch_up(tmp_path: Path) -> None:
     a, b, c = (written(tmp_path / name, f"broker-{name}", 20) for name in "abc")
-    lake = create_tables(str(tmp_path / "lake"))
+    lake = create_tables(str(tmp_path / "lake")).path
     with pytest.raises(KeyboardInterrupt):
         reput(lake, a, b, c, crash_after=1)
     for stores in ((a,), (a, c)):  # b is silent; each run dies while it catches up
@@ -177,7 +177,7 @@ def logs(*stores: Path) -> list[tuple[str, str]]:
 
 def test_a_log_of_which_a_batch_read_a_part_is_not_left_alone_longer_each_time(tmp_path: Path) -> None:
     store = written(tmp_path / "store", "broker-a", 40, body=1000)
-    lake = create_tables(str(tmp_path / "lake"))
+    lake = create_tables(str(tmp_path / "lake")).path
     stream, sink = reader(store, lake=str(lake), partitionBytes="2000"), DeltaCommitSink(str(lake))
     watch, offset = stream._watch, stream.initialOffset()
     for _ in range(3):

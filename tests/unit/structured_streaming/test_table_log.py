@@ -15,8 +15,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from structured_streaming.commit.table_log import CHECKPOINT_COMMITS, TableLog, VersionTakenError
 from structured_streaming.errors import LakeError
+from structured_streaming.lake import create_tables
 from structured_streaming.staging.table_file import write_file
-from structured_streaming.tables import QUARANTINE, create_tables
+from structured_streaming.storage.local import LocalFolder
+from structured_streaming.tables import QUARANTINE
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def rows(*offsets: int) -> pa.Table:
 
 
 def staged(table: Path, *offsets: int) -> list[dict[str, Any]]:
-    return [write_file(table.parent, QUARANTINE, rows(*offsets))._asdict()]
+    return [write_file(LocalFolder(table.parent), QUARANTINE, rows(*offsets))._asdict()]
 
 
 def offsets(table: Path) -> list[int]:
@@ -38,7 +40,7 @@ def offsets(table: Path) -> list[int]:
 
 
 def test_readers_see_rows_statistics_and_transactions(table: Path) -> None:
-    log = TableLog(table)
+    log = TableLog(LocalFolder(table))
     log.append(staged(table, 1, 2), {"b/l": 7})
     log.append(staged(table, 3), {"b/l": 8, "c/m": 1})
     opened = DeltaTable(str(table))
@@ -48,11 +50,11 @@ def test_readers_see_rows_statistics_and_transactions(table: Path) -> None:
     actions = pa.table(opened.get_add_actions(flatten=True)).to_pylist()
     assert sorted((each["num_records"], each["max.physical_offset"]) for each in actions) == [(1, 3), (2, 2)]
     assert [each["operation"] for each in opened.history()] == ["WRITE", "WRITE", "CREATE TABLE"]
-    assert TableLog(table).transactions == {"b/l": 8, "c/m": 1}
+    assert TableLog(LocalFolder(table)).transactions == {"b/l": 8, "c/m": 1}
 
 
 def test_a_checkpoint_comes_in_time_and_everyone_goes_on_from_it(table: Path) -> None:
-    log = TableLog(table)
+    log = TableLog(LocalFolder(table))
     (file,) = staged(table, 1)
     for number in range(3 * CHECKPOINT_COMMITS):
         name = f"{number}.parquet"
@@ -66,17 +68,17 @@ def test_a_checkpoint_comes_in_time_and_everyone_goes_on_from_it(table: Path) ->
         if int(path.stem) < 300:
             path.unlink()
     assert len(offsets(table)) == 300
-    again = TableLog(table)
+    again = TableLog(LocalFolder(table))
     assert (again.version, again.transactions) == (300, {"b/l": 299})
     again.append(staged(table, 9), {"b/l": 300})
     assert DeltaTable(str(table)).transaction_version("b/l") == 300
     assert sorted(path.name for path in table.parent.iterdir() if path.name.startswith(".")) == []
     (table / "_delta_log" / "_last_checkpoint").unlink()  # a hint only
-    assert TableLog(table).version == 301
+    assert TableLog(LocalFolder(table)).version == 301
 
 
 def test_other_writers_are_seen(table: Path) -> None:
-    log = TableLog(table)
+    log = TableLog(LocalFolder(table))
     write_deltalake(
         str(table),
         rows(5),
@@ -92,8 +94,8 @@ def test_other_writers_are_seen(table: Path) -> None:
 
 
 def test_a_writer_that_slept_does_not_write_below_the_checkpoint(table: Path) -> None:
-    sleeper = TableLog(table)
-    other = TableLog(table)
+    sleeper = TableLog(LocalFolder(table))
+    other = TableLog(LocalFolder(table))
     for number in range(CHECKPOINT_COMMITS + 5):
         other.append([], {"b/l": number})
         other.checkpoint_if_due()
@@ -108,17 +110,17 @@ def test_a_feature_that_an_append_would_break_is_refused(table: Path) -> None:
     action = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}}
     (table / "_delta_log" / f"{1:020}.json").write_text(json.dumps(action) + "\n")
     with pytest.raises(LakeError, match="writer version 7"):
-        TableLog(table)
+        TableLog(LocalFolder(table))
 
 
 @pytest.mark.parametrize("damage", ["{", '"text"', "[]"])
 def test_a_torn_log_is_named(table: Path, damage: str) -> None:
     (table / "_delta_log" / f"{1:020}.json").write_text(damage)
     with pytest.raises(LakeError, match=QUARANTINE.name):
-        TableLog(table)
+        TableLog(LocalFolder(table))
     shutil.rmtree(table / "_delta_log")
     with pytest.raises(LakeError, match="no Delta table"):
-        TableLog(table)
+        TableLog(LocalFolder(table))
 
 
 def test_every_commit_is_on_disk_before_it_has_its_name(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +136,7 @@ def test_every_commit_is_on_disk_before_it_has_its_name(table: Path, monkeypatch
 
         return call
 
-    log = TableLog(table)
+    log = TableLog(LocalFolder(table))
     for name in ("fsync", "link"):
         monkeypatch.setattr(os, name, watched(name, getattr(os, name)))
     log.append([], {"b/l": 1})
@@ -153,14 +155,14 @@ def test_a_crash_within_the_first_checkpoint_ends_no_later_one(
             raise KeyboardInterrupt
         real(source, target)
 
-    log = TableLog(table)
+    log = TableLog(LocalFolder(table))
     with monkeypatch.context() as crash, pytest.raises(KeyboardInterrupt):  # noqa: PT012
         crash.setattr(os, "replace", crash_before_the_hint)
         for number in range(4):
             log.append(staged(table, number), {"b/l": number})
             log.checkpoint_if_due()
     assert not hint.exists()
-    log = TableLog(table)
+    log = TableLog(LocalFolder(table))
     for number in range(3, 9):
         log.append(staged(table, number), {"b/l": number})
         log.checkpoint_if_due()
@@ -170,14 +172,14 @@ def test_a_crash_within_the_first_checkpoint_ends_no_later_one(
         if int(path.stem) < 9:
             path.unlink()
     assert offsets(table) == list(range(9))
-    assert TableLog(table).transactions == {"b/l": 8}
+    assert TableLog(LocalFolder(table)).transactions == {"b/l": 8}
 
 
 def test_a_log_that_cannot_be_read_now_leaves_what_was_known(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("structured_streaming.commit.table_log.CHECKPOINT_COMMITS", 3)
-    sleeper, other = TableLog(table), TableLog(table)
+    sleeper, other = TableLog(LocalFolder(table)), TableLog(LocalFolder(table))
     sleeper.append([], {"b/l": 1})
     other.follow()
     for number in range(2, 5):
@@ -192,7 +194,7 @@ def test_a_log_that_cannot_be_read_now_leaves_what_was_known(
         sleeper.follow()
     assert (sleeper.version, sleeper.transactions) == (1, {"b/l": 1})
     with monkeypatch.context() as broken, pytest.raises(LakeError, match="the disk says no"):  # noqa: PT012
-        broken.setattr("structured_streaming.commit.table_log.sync_folder", fail)
+        broken.setattr("structured_streaming.storage.local.sync_folder", fail)
         sleeper.follow()
     assert (sleeper.version, sleeper.transactions) == (1, {"b/l": 1})
     sleeper.follow()

@@ -10,11 +10,12 @@ import pytest
 from broker_gateway.lake.reader import Lake, LakeUnreachableError
 from broker_gateway.runtime.errors import StartError
 from structured_streaming.commit.table_log import TableLog
-from structured_streaming.tables import create_tables
+from structured_streaming.lake import create_tables
+from structured_streaming.storage.local import LocalFolder
 
 
 def commit(lake: Path, *ends: int) -> None:
-    log = TableLog(lake / "reput_progress")
+    log = TableLog(LocalFolder(lake / "reput_progress"))
     for end in ends:
         log.append([], {"b/l": end})
         log.checkpoint_if_due()

@@ -1,0 +1,92 @@
+"""The lake as a whole: its tables made, and found. Imports no pyspark."""
+
+from __future__ import annotations
+
+from structured_streaming.errors import LocationError
+from structured_streaming.storage.folder import Folder
+from structured_streaming.storage.local import LocalFolder
+from structured_streaming.storage.location import check_readable, lake_folder
+from structured_streaming.tables import SCHEMA_VERSION, TABLES, Table
+
+LOG = "_delta_log"
+_SHOWN = 3
+
+
+def open_lake(location: str) -> LocalFolder:
+    """The folder of a lake that is there, with every table. Raises LocationError."""
+    folder = lake_folder(location)
+    check_readable(folder)
+    missing = [name for name in TABLES if not is_table(folder.child(name))]
+    if len(missing) == len(TABLES):
+        what = "is empty" if folder.exists() else "does not exist"
+        if folder.exists() and folder.names():
+            what = "holds none of its tables"
+        raise LocationError(
+            f"{folder} is no lake: it {what}; give the lake's folder, or make one with `lakebroker init`"
+        )
+    if missing:
+        raise LocationError(
+            f"the lake {folder} lacks the table {missing[0]}; `lakebroker init --lake` makes what is missing"
+        )
+    return folder
+
+
+def create_tables(location: str) -> LocalFolder:
+    """Makes what is missing of the lake's tables, durably; a table is there as a whole or not at all.
+
+    Raises LocationError, also for a folder with other things in it and no table.
+    """
+    folder = lake_folder(location)
+    check_readable(folder)
+    missing = [table for table in TABLES.values() if not is_table(folder.child(table.name))]
+    try:
+        if len(missing) == len(TABLES) and folder.exists():
+            _refuse_others(folder)
+        folder.make()
+        for table in missing:
+            _create_table(folder, table)
+    except OSError as error:
+        raise LocationError(
+            f"lake location {folder}: {error.strerror or error}; give a folder to write to"
+        ) from error
+    return folder
+
+
+def is_table(folder: Folder) -> bool:
+    """Whether a Delta table is there."""
+    return folder.child(LOG).exists()
+
+
+def _refuse_others(folder: Folder) -> None:
+    """Raises LocationError when a folder without a table holds anything that is not hidden; OSError."""
+    others = sorted(name for name in folder.names() if not name.startswith("."))
+    if others and others != ["lost+found"]:
+        shown = ", ".join(map(repr, others[:_SHOWN])) + (", ..." if len(others) > _SHOWN else "")
+        raise LocationError(
+            f"{folder} is no lake, and not empty: it holds {shown}; give the lake's folder, or an empty or new one"
+        )
+
+
+def _create_table(folder: Folder, table: Table) -> None:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    def fill(uri: str) -> None:
+        DeltaTable.create(
+            uri,
+            schema=table.schema,
+            name=table.name,
+            description=table.comment,
+            configuration={
+                "lakebroker.schema_version": SCHEMA_VERSION,
+                "delta.checkpointInterval": "100",
+                "delta.logRetentionDuration": "interval 1 days",
+                "delta.dataSkippingNumIndexedCols": "-1",
+            },
+            raise_if_key_not_exists=False,
+        )
+
+    try:
+        folder.create(table.name, fill)
+    except DeltaError as error:
+        raise LocationError(f"lake location {folder}: {error}") from error

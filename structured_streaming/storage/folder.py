@@ -1,0 +1,63 @@
+"""What a lake needs of the place where its files are: the one interface, of which an object store would be another
+implementation. Nothing else of the Spark side opens, links, renames or syncs a file of a lake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Protocol
+
+
+class Folder(Protocol):
+    """A lake, a table or a table's log. Calls raise OSError; what one made is durable when it returns."""
+
+    @property
+    def uri(self) -> str:
+        """As Delta's libraries, Arrow and Spark take it."""
+
+    @property
+    def parent(self) -> Folder:
+        """The folder that it is in."""
+
+    def child(self, name: str) -> Folder:
+        """A folder in it, which need not be there."""
+
+    def exists(self) -> bool:
+        """Whether it is there."""
+
+    def names(self) -> list[str]:
+        """What is in it. Raises FileNotFoundError."""
+
+    def has(self, name: str) -> bool:
+        """Whether a file is there."""
+
+    def stamp(self, name: str) -> Hashable | None:
+        """Tells a file from another of its name; None when it is not there."""
+
+    def read(self, name: str) -> bytes:
+        """A file's content. Raises FileNotFoundError."""
+
+    def put_if_absent(self, name: str, content: bytes) -> None:
+        """Puts a file whole. Raises FileExistsError when somebody else was first."""
+
+    def target(self, name: str) -> str:
+        """Where Arrow writes a file; `finish` it."""
+
+    def finish(self, name: str) -> int:
+        """Makes a file that was written durable; its bytes."""
+
+    def make_durable(self, names: Iterable[str]) -> None:
+        """Files of other writers, and their names; those that are gone are passed over."""
+
+    def remove(self, name: str) -> None:
+        """Removes a file; one that is gone is removed already."""
+
+    def create(self, name: str, fill: Callable[[str], None]) -> None:
+        """A folder that `fill` makes at the uri that it is given: here whole or not at all. One that another process made
+        meanwhile stays."""
+
+    def derive(self, inputs: Iterable[str], make: Callable[[str], None], results: Sequence[str]) -> None:
+        """Lets `make` work on a copy of the parent with nothing but `inputs` in a folder of this name; the `results` that
+        it leaves there are then here, each durable before the next one."""
+
+    def remove_scratch(self, older_s: float) -> None:
+        """Removes what a crash left that long ago, in seconds; younger ones may be another writer's."""
