@@ -271,7 +271,9 @@ class MessageStore:
         self._allocator.full = frozenset(each.folder for each in disks if each.used > rules.force)
         self._disk_refusal = refusal(rules, disk)
         self._log.prepare()
-        keep_from = min(keep_from, self.flushed_offset)  # no flush looks below it, and so at a closed file
+        keep_from = min(
+            keep_from, self.readable_offset
+        )  # readers have yet to see the rest; nor does a flush look below
         count = choose(rules, self._candidates(rules.at_a_time), disk.used, hour, keep_from, by_hand=by_hand)
         if not count:
             return Removed([], [])
