@@ -52,15 +52,7 @@ class Administration:
         self.statistics = Statistics(metrics, config.broker.broker_cluster_name, monotonic_ms())
         options = ShownOptions(configuration)
         self.runtime = RuntimeInfo(
-            configuration,
-            options,
-            store,
-            self.statistics,
-            metrics,
-            days,
-            messaging.admission,
-            dispatch_lag,
-            now_ms,
+            configuration, options, core, self.statistics, days, messaging.admission, dispatch_lag
         )
         self.options = OptionAdministration(configuration, options, now_ms())
 

@@ -7,49 +7,44 @@ of them has waited, since calls are served as they come.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 
 from broker_gateway.api.remoting.administration.call_rates import CallRates, Counts
 from broker_gateway.api.remoting.administration.shown_options import ShownOptions
 from broker_gateway.api.remoting.administration.statistics import Statistics
 from broker_gateway.config.reload import Configuration
 from broker_gateway.messaging.admission import Admission
+from broker_gateway.messaging.core import Core
 from broker_gateway.observability.broker_statistics import BrokerStatistics
 from broker_gateway.observability.dispatch_lag import DispatchLag
-from broker_gateway.observability.metrics import Metrics
-from broker_gateway.runtime.clock import monotonic_ms
-from store.message_store import MessageStore
+from broker_gateway.runtime.clock import monotonic_ms, now_ms
 
 _UNITS = "KMGTPE"
 
 
 class RuntimeInfo:
-    """`clock` gives ms since the epoch. Totals count from the start; what tools show of a day is the difference between
+    """Totals count from the start; what tools show of a day is the difference between
     those of two midnights (`days`)."""
 
     def __init__(
         self,
         configuration: Configuration,
         options: ShownOptions,
-        store: MessageStore,
+        core: Core,
         statistics: Statistics,
-        metrics: Metrics,
         days: BrokerStatistics,
         admission: Admission,
         dispatch_lag: DispatchLag,
-        clock: Callable[[], int],
     ) -> None:
         self._configuration = configuration
         self._options = options
         self._admission = admission
         self._dispatch_lag = dispatch_lag
-        self._store = store
+        self._store = core.store
         self._statistics = statistics
-        self._metrics = metrics
+        self._metrics = core.metrics
         self._rates = CallRates()
         self._days = days
-        self._clock = clock
-        self._booted_ms = clock()
+        self._booted_ms = now_ms()
         config = configuration.current
         self._paths = [
             each.strip() for each in config.store.store_path_commit_log.split(",") if each.strip()
@@ -57,12 +52,12 @@ class RuntimeInfo:
         self._root = config.store.store_path_root_dir
         self.sample(monotonic_ms())
 
-    def sample(self, now_ms: int) -> None:
+    def sample(self, at_ms: int) -> None:
         """Takes down what was counted; to be called every 10 s or so."""
         metrics = self._metrics
-        metrics.put_times.roll(now_ms)
+        metrics.put_times.roll(at_ms)
         self._rates.sample(
-            now_ms,
+            at_ms,
             Counts(metrics.messages_in, metrics.receives_found, metrics.receives_empty, metrics.messages_out),
         )
 
@@ -76,7 +71,7 @@ class RuntimeInfo:
         disk = shutil.disk_usage(self._root)
         info = {
             "bootTimestamp": str(self._booted_ms),
-            "runtime": format_runtime(self._clock() - self._booted_ms),
+            "runtime": format_runtime(now_ms() - self._booted_ms),
             "putMessageTimesTotal": str(messages),
             "putMessageFailedTimes": str(totals["failures"]),
             "putMessageSizeTotal": str(size),
