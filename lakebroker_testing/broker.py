@@ -118,7 +118,7 @@ class InProcessBroker(InProcessClient):
         self._extensions = extensions or Extensions()
         self._index_run_bytes = index_run_bytes
         self._log_level = log_level
-        self._one_turn = False
+        self._one_tick = False
         self.options = {**_OPTIONS, "storePathRootDir": str(folder / "store"), **options}
         """What the next start takes."""
 
@@ -191,18 +191,18 @@ class InProcessBroker(InProcessClient):
             self._loop.call_soon(call.cancel)
         if timeout is not None:
             self._loop.call_later(timeout, call.expire)
-        if not self._one_turn:
+        if not self._one_tick:
             self._loop.settle()
         return call
 
     @contextlib.contextmanager
-    def one_turn(self) -> Iterator[None]:
+    def one_tick(self) -> Iterator[None]:
         """What is begun within is read in one tick of the event loop, at the end of the context."""
-        self._one_turn = True
+        self._one_tick = True
         try:
             yield
         finally:
-            self._one_turn = False
+            self._one_tick = False
             self._loop.settle()
 
     def hang_up(self, call: Call) -> None:

@@ -44,7 +44,7 @@ class Journal:
         self._store = store
         self._pace = pace
         self._schedule = schedule
-        self._next_turn = next_tick
+        self._next_tick = next_tick
         self._contributors: list[Contributor] = []
         self._snapshot: Snapshot | None = None
         """The one under way."""
@@ -101,7 +101,7 @@ class Journal:
         self._pending += count
         if not self._scheduled:
             self._scheduled = True
-            self._schedule(self._end_of_turn)
+            self._schedule(self._end_of_tick)
 
     def append_first(self, batches: Iterable[pb.Batch]) -> None:
         """Appends what is not done yet behind all that was noted, all or none; raises what the append raised.
@@ -155,7 +155,7 @@ class Journal:
         if self._snapshot is not None or self._to_be_flushed() or monotonic_s() < self._snapshot_not_before:
             return
         self._snapshot = self._begun()
-        self._next_turn(self._at_the_end)
+        self._next_tick(self._at_the_end)
 
     def _begun(self) -> Snapshot:
         """A start reads the journal from the log's end on: what is pending comes behind it."""
@@ -180,7 +180,7 @@ class Journal:
             )
         else:
             if self._snapshot is not None:
-                self._next_turn(self._at_the_end)
+                self._next_tick(self._at_the_end)
 
     def _append_part(self) -> None:
         snapshot = self._snapshot
@@ -250,7 +250,7 @@ class Journal:
             records += each.fill(batch)
         return records
 
-    def _end_of_turn(self) -> None:
+    def _end_of_tick(self) -> None:
         self._scheduled = False
         if not self._pending:
             return

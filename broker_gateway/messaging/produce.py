@@ -33,9 +33,9 @@ from store.message_store import FlushMode
 log = structlog.get_logger(__name__)
 _BUSY_S = 0.05
 """How long sends are refused after an append that hung: those that queued meanwhile have been read by then."""
-_TURN_BYTES = 8 << 20
+_TICK_BYTES = 8 << 20
 """Of bodies; a tick that brings more is appended in several goes."""
-_TURN_S = 0.02
+_TICK_S = 0.02
 """A tick that reads for longer is appended in several goes too: what was read first must not wait for all of it."""
 
 
@@ -73,7 +73,7 @@ class Producer:
         """What sends count in."""
         self._next_queue = itertools.count()
         self._tick: list[PendingBatch] = []
-        self._turn_bytes = 0
+        self._tick_bytes = 0
         self._busy = False
         self.configure(config)
 
@@ -129,17 +129,17 @@ class Producer:
         """Has a batch appended with what else comes in this tick of the event loop."""
         batch.read_at = monotonic_s()
         if not self._tick:
-            self._ends.add(Stage.APPEND, partial(self._end_turn, self._tick))
+            self._ends.add(Stage.APPEND, partial(self._end_tick, self._tick))
         self._tick.append(batch)
-        self._turn_bytes += batch.size
-        if self._turn_bytes > _TURN_BYTES or batch.read_at - self._tick[0].read_at > _TURN_S:
-            self._end_turn(self._tick)
+        self._tick_bytes += batch.size
+        if self._tick_bytes > _TICK_BYTES or batch.read_at - self._tick[0].read_at > _TICK_S:
+            self._end_tick(self._tick)
 
-    def _end_turn(self, tick: list[PendingBatch]) -> None:
+    def _end_tick(self, tick: list[PendingBatch]) -> None:
         """Appends what the calls of a tick brought and finishes them."""
         if tick is not self._tick or not tick:
             return  # it grew so large that it was ended already
-        self._tick, self._turn_bytes = [], 0
+        self._tick, self._tick_bytes = [], 0
         began = tick[0].read_at  # the others were read later
         late = self.bulkhead.late(began)
         if late is not None:

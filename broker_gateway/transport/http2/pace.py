@@ -23,7 +23,7 @@ QUANTUM_S = 0.0015
 """What the connections of an address may take of a tick; what they have beyond it is deferred."""
 ALONE_S = 0.004
 """The same, of an address that had the turn before for itself: the fewer ticks, the less each call costs."""
-TURN_S = 0.003
+TICK_S = 0.003
 """What may be done of a tick of what was deferred, for all addresses."""
 CROWDED_S = 0.005
 """Who sends large requests in a tick that has lasted for longer is put off; one address does not fill it alone."""
@@ -155,7 +155,7 @@ class Pace:
         """The addresses that have something left of their shares take turns, as far as the time goes."""
         self._scheduled = False
         now = time.monotonic()
-        end, passed = now + TURN_S, 0
+        end, passed = now + TICK_S, 0
         try:
             while passed < self._waiting.hosts and now < end:
                 share = self._share_of(self._waiting.next_host)

@@ -41,7 +41,7 @@ REQUEST_BYTES = 96 << 20
 """Of all requests that are on their way or being served, of all connections."""
 REPLY_BYTES = 64 << 20
 """Of all replies that peers do not take."""
-_ACCEPTS_A_TURN = 16
+_ACCEPTS_A_TICK = 16
 _LOOK_S = 2.0
 _WARN_EVERY_S = 60.0
 _CLOSE_S = 1.0
@@ -128,7 +128,7 @@ class Http2Server:
     # ----- connections -----
 
     def _accept(self) -> None:
-        for _ in range(_ACCEPTS_A_TURN):
+        for _ in range(_ACCEPTS_A_TICK):
             try:
                 accepted, address = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):

@@ -55,7 +55,7 @@ def test_permissions_topics_and_limits_change_while_it_runs(broker: InProcessBro
     broker.advance(0.001)
     assert short.response[0].status.code == pb.MESSAGE_NOT_FOUND
     change(broker, sendThreadPoolQueueCapacity="1")
-    with broker.one_turn():
+    with broker.one_tick():
         requests = [send_request(message("t", body)) for body in (b"1", b"2")]
         first, second = [broker.begin("SendMessage", each) for each in requests]
     assert first.response.status.code == pb.OK

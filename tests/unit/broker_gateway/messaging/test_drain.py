@@ -48,7 +48,7 @@ def test_sends_and_acks_go_before_a_drain(broker: InProcessBroker, answered: lis
     broker.send("quiet", b"one")
     _, (one,) = broker.receive("quiet", "billing")
     answered.clear()
-    with broker.one_turn():
+    with broker.one_tick():
         drain = [broker.begin_receive("orders", "billing", wait_ms=5_000) for _ in range(16)]
         sends = [broker.begin("SendMessage", send_request(message("quiet", b"more"))) for _ in range(8)]
         ack = broker.begin("AckMessage", ack_request("quiet", "billing", one))
@@ -67,11 +67,11 @@ def test_a_send_that_comes_while_receives_wait_their_turn(
 ) -> None:
     fill(broker)
     answered.clear()
-    with broker.one_turn():
+    with broker.one_tick():
         drain = [broker.begin_receive("orders", "billing", wait_ms=5_000) for _ in range(16)]
 
         def later() -> None:
-            broker._one_turn = True
+            broker._one_tick = True
             broker.begin("SendMessage", send_request(message("quiet", b"more")))
 
         broker._loop.call_later(0, later)
@@ -82,7 +82,7 @@ def test_a_send_that_comes_while_receives_wait_their_turn(
 def test_who_waits_too_long_for_a_turn_is_refused(broker: InProcessBroker) -> None:
     fill(broker)
     broker.broker.admission.check_waiting()
-    with broker.one_turn():
+    with broker.one_tick():
         drain = [broker.begin_receive("orders", "billing", wait_ms=5_000) for _ in range(4)]
         broker._loop.call_soon(broker.clock.move, 5_100_000_000)
     codes = [received(call.response)[0] for call in drain]
@@ -93,14 +93,14 @@ def test_who_waits_too_long_for_a_turn_is_refused(broker: InProcessBroker) -> No
 
 def test_a_drain_that_is_hung_up_or_ends(broker: InProcessBroker) -> None:
     fill(broker)
-    with broker.one_turn():
+    with broker.one_tick():
         drain = [broker.begin_receive("orders", "billing", wait_ms=5_000) for _ in range(8)]
         broker._loop.call_soon(lambda: [call.cancel() for call in drain[4:]])
     assert [call.done for call in drain] == [True] * 4 + [False] * 4
     assert broker.broker.admission.pull.under_way == 0
     found = broker.receive("orders", "billing")[1]
     assert found[0].system_properties.queue_offset == 4 * 32
-    with broker.one_turn():
+    with broker.one_tick():
         drain = [broker.begin_receive("orders", "billing", wait_ms=5_000) for _ in range(8)]
         broker._loop.call_soon(broker.broker.parts.long_polling.close)
     assert all(call.done for call in drain)
@@ -110,7 +110,7 @@ def test_a_drain_that_is_hung_up_or_ends(broker: InProcessBroker) -> None:
 def test_large_messages_count_by_their_bytes(broker: InProcessBroker, answered: list[str]) -> None:
     broker.send("orders", *[b"x" * 100_000] * 8)
     answered.clear()
-    with broker.one_turn():
+    with broker.one_tick():
         drain = [receive_request("orders", "billing", batch=1, wait_ms=0) for _ in range(8)]
         calls = [broker.begin("ReceiveMessage", each) for each in drain]
         broker.begin("SendMessage", send_request(message("quiet", b"more")))

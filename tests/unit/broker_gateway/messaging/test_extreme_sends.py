@@ -38,7 +38,7 @@ def outcomes(*, compiled: bool) -> dict[str, Outcome]:
 def outcome(broker: InProcessBroker, extreme: Extreme) -> Outcome:
     """Sent between two innocent ones, in one tick, to somebody who waits."""
     waiting = broker.begin_receive("orders", "billing", wait_ms=60_000)
-    with broker.one_turn():
+    with broker.one_tick():
         calls = [
             broker.begin("SendMessage", send_request(each))
             for each in (message("orders", b"one"), extreme.message, message("orders", b"two"))

@@ -361,13 +361,13 @@ def test_many_messages_that_are_due_at_once_leave_the_loop_to_others(broker: InP
         broker.send("orders", *[b"%d" % number for number in range(start, start + 100)])
     while broker.receive("orders", "billing")[1]:
         pass
-    copies = most_in_a_turn(broker, lambda: broker.advance(10.5))
+    copies = most_in_a_tick(broker, lambda: broker.advance(10.5))
     assert broker.store.index.max_offset("%DLQ%billing", 0) == count
     assert broker.committed("orders", "billing") == count
     assert copies <= 64, "dead letters between two ticks of the loop"
 
 
-def most_in_a_turn(broker: InProcessBroker, act: Callable[[], None]) -> int:
+def most_in_a_tick(broker: InProcessBroker, act: Callable[[], None]) -> int:
     """The most appends between two iterations of the event loop."""
     loop, store, ticks, seen = broker._loop, broker.store, [0], [broker.store.calls["append"]]
     once = loop._run_once

@@ -94,7 +94,7 @@ def test_waiting_begins_when_a_send_is_there_whole(broker: InProcessBroker, comp
     def send(body: bytes) -> Call:
         return broker.begin("SendMessage", send_request(message("orders", body)))
 
-    with broker.one_turn():
+    with broker.one_tick():
         first = send(b"before")
         broker._loop.call_soon(others_are_read)
         calls = [send(b"behind"), send(b"behind too")]
@@ -107,7 +107,7 @@ def test_waiting_begins_when_a_send_is_there_whole(broker: InProcessBroker, comp
 
 def test_a_turn_that_reads_for_long_is_appended_meanwhile(broker: InProcessBroker) -> None:
     broker.broker.admission.check_waiting()
-    with broker.one_turn():
+    with broker.one_tick():
         calls = []
         for number in range(30):
             calls.append(broker.begin("SendMessage", send_request(message("orders", b"%d" % number))))

@@ -60,7 +60,7 @@ def codes(calls: list[Call]) -> list[pb.Code]:
 
 def send_together(broker: InProcessBroker, *bodies: bytes) -> list[Call]:
     """One call for each body, read in one tick."""
-    with broker.one_turn():
+    with broker.one_tick():
         return [broker.begin("SendMessage", send_request(message("orders", body))) for body in bodies]
 
 
@@ -98,7 +98,7 @@ def test_a_time_that_is_none_counts_as_absent(broker: InProcessBroker, seconds: 
     odd = message("orders", b"odd")
     odd.system_properties.born_timestamp.seconds = seconds
     waiting = broker.begin_receive("orders", "billing", wait_ms=60_000)
-    with broker.one_turn():
+    with broker.one_tick():
         calls = [
             broker.begin("SendMessage", send_request(each))
             for each in (message("orders", b"one"), odd, message("orders", b"two"))
@@ -163,7 +163,7 @@ def test_a_stage_that_fails(broker: InProcessBroker, monkeypatch: pytest.MonkeyP
     STAGES[stage](monkeypatch, broker)
     if stage == "pages ahead":
         broker.store._log._prepare_at = -1
-    with broker.one_turn():
+    with broker.one_tick():
         ack = broker.begin("AckMessage", ack_request("quiet", "billing", before))
         sends = [
             broker.begin("SendMessage", send_request(message("orders", body)))
@@ -204,7 +204,7 @@ def test_an_answer_that_cannot_be_passed_on(broker: InProcessBroker) -> None:
     def torn(_: bytes) -> None:
         raise ZeroDivisionError("injected")
 
-    with broker.one_turn():
+    with broker.one_tick():
         first = broker.begin("SendMessage", send_request(message("orders", b"one")))
         broker._loop.call_soon(lambda: first._under_way.when_set(torn))
         second = broker.begin("SendMessage", send_request(message("orders", b"two")))
@@ -307,7 +307,7 @@ def test_a_route_that_cannot_be_asked_for(broker: InProcessBroker, monkeypatch: 
 
 def test_a_full_turn_that_fails(broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has grown so large that it is appended while it is read."""
-    monkeypatch.setattr(send, "_TURN_BYTES", 100)
+    monkeypatch.setattr(send, "_TICK_BYTES", 100)
     broken = whenever(commit_log.encode_record, lambda record, *_: bytes(record.body) == BAD)
     monkeypatch.setattr(commit_log, "encode_record", broken)
     calls = send_together(broker, b"x" * 60, BAD, b"y" * 60, b"z" * 60)
@@ -318,7 +318,7 @@ def test_a_full_turn_that_fails(broker: InProcessBroker, monkeypatch: pytest.Mon
 def test_receives_of_a_turn(broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     broker.send("orders", b"one", b"two")
     monkeypatch.setattr(Taker, "take", once(Taker.take))
-    with broker.one_turn():
+    with broker.one_tick():
         calls = [
             broker.begin("ReceiveMessage", receive_request("orders", group, wait_ms=0))
             for group in ("billing", "audit")

@@ -234,7 +234,7 @@ def test_receives_of_one_turn_together_begin_on_no_more_queues() -> None:
     with InProcessBroker(lakeMaxAutoCreatedGroupQueues="200") as broker:
         for number in range(100):
             broker.create_topic(f"t{number}", queues=5)
-        with broker.one_turn():
+        with broker.one_tick():
             calls = [
                 broker.begin("ReceiveMessage", receive_request(f"t{number}", "s", wait_ms=0), peer=STRANGER)
                 for number in range(100)

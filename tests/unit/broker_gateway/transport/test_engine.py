@@ -110,7 +110,7 @@ def requests(extension: bytes = b"") -> list[bytes]:
     return [peer.request(2 * n + 1, SERVICE + "Unary", b"") + extension for n in range(CALLS)]
 
 
-async def turns_until(done: Callable[[], bool]) -> int:
+async def ticks_until(done: Callable[[], bool]) -> int:
     ticks = 0
     while not done() and ticks < 100_000:
         ticks += 1
@@ -130,8 +130,8 @@ def test_calls_of_one_read_are_served_in_several_turns(beside: int) -> None:
         connection, transport = connected(lambda: Call(events, opening_s=A_WHILE_S), events)
         connection.data_received(b"".join(requests(extension)))
         first = len(events)
-        ticks = await turns_until(lambda: len(events) >= CALLS)
-        await turns_until(lambda: transport.reading)
+        ticks = await ticks_until(lambda: len(events) >= CALLS)
+        await ticks_until(lambda: transport.reading)
         assert transport.reading
         return first, ticks, len(events)
 
@@ -147,10 +147,10 @@ def test_calls_of_a_connection_that_is_lost_are_ended_in_several_turns() -> None
         connection, _ = connected(lambda: Call(events, stopping_s=A_WHILE_S), events)
         for each in requests():
             connection.data_received(each)
-        await turns_until(lambda: len(events) == CALLS)
+        await ticks_until(lambda: len(events) == CALLS)
         connection.connection_lost(None)
         first = events.count("stopped")
-        await turns_until(lambda: "closed" in events)
+        await ticks_until(lambda: "closed" in events)
         for _ in range(10):  # nothing more comes
             await asyncio.sleep(0)
         return first, events
@@ -170,11 +170,11 @@ def test_connections_that_are_lost_together_share_what_their_address_has_of_a_tu
         for connection in connections:
             for each in requests()[:20]:
                 connection.data_received(each)
-        await turns_until(lambda: len(events) == 400)
+        await ticks_until(lambda: len(events) == 400)
         for connection in connections:
             connection.connection_lost(None)
         first = events.count("stopped")
-        await turns_until(lambda: events.count("closed") == 20)
+        await ticks_until(lambda: events.count("closed") == 20)
         return first, events
 
     first, events = asyncio.run(run())

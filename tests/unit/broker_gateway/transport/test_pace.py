@@ -21,7 +21,7 @@ async def ticks(tick: Tick, count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def turns_until(done: Callable[[], bool]) -> None:
+async def ticks_until(done: Callable[[], bool]) -> None:
     for _ in range(100_000):
         if done():
             return
@@ -71,7 +71,7 @@ def test_addresses_take_turns_however_many_connections_one_has(clock: Clock) -> 
         for _ in range(50):
             pace.defer(Backlog("one", pace, order, 4, clock))
         pace.defer(Backlog("other", pace, order, 10, clock))
-        await turns_until(lambda: len(order) == 210)
+        await ticks_until(lambda: len(order) == 210)
         return order
 
     order = asyncio.run(run())
@@ -110,7 +110,7 @@ def test_an_address_that_took_too_much_of_a_turn_waits_longer(clock: Clock) -> N
         pace.share("one").took(1.0)
         pace.defer(Backlog("one", pace, order, 1, clock))
         pace.defer(Backlog("other", pace, order, 100, clock))
-        await turns_until(lambda: len(order) == 101)
+        await ticks_until(lambda: len(order) == 101)
         return order
 
     order = asyncio.run(run())

@@ -258,7 +258,7 @@ class Queues:
         return Progress(topic, queue_id, 10, 4, 6, 0)
 
 
-async def turns_during(work: Any) -> tuple[Any, int]:
+async def ticks_during(work: Any) -> tuple[Any, int]:
     """What the work gives, and how many ticks others had meanwhile."""
     ticks = 0
 
@@ -277,7 +277,7 @@ async def turns_during(work: Any) -> tuple[Any, int]:
 def test_a_topic_named_many_times_is_looked_at_once() -> None:
     queues = Queues()
     stats = ConsumeStats(queues)  # type: ignore[arg-type]
-    body, ticks = asyncio.run(turns_during(stats.of_group("g", ["t"] * 1000)))
+    body, ticks = asyncio.run(ticks_during(stats.of_group("g", ["t"] * 1000)))
     assert queues.looked_at == 1024
     assert body.count(b'"queueId"') == 1024
     assert ticks >= 1024 / SLICE
@@ -293,7 +293,7 @@ def test_more_queues_than_a_frame_holds_are_refused_before_any_is_looked_at() ->
 
 def test_the_progress_of_all_groups_is_walked_once() -> None:
     queues = Queues(groups=5)
-    body, ticks = asyncio.run(turns_during(ConsumeStats(queues).of_all(in_order=False)))  # type: ignore[arg-type]
+    body, ticks = asyncio.run(ticks_during(ConsumeStats(queues).of_all(in_order=False)))  # type: ignore[arg-type]
     assert queues.looked_at == 5 * 1024
     assert ticks >= 5 * 1024 / SLICE
     assert body.startswith(b'{"brokerAddr":"127.0.0.1:1","consumeStatsList":[{"g0":[{"consumeTps":0.0,')
