@@ -35,7 +35,7 @@ QUESTIONS = (
         ),
     ),
     Question(
-        "Its life: stored, delivered, given back, dead letter",
+        "Its life: stored, delivered, nacked, dead letter",
         """SELECT at, event, consumer_group, attempt, client FROM message_trace
            WHERE message_id = (SELECT first(message_id) FROM messages_live WHERE topic = 'orders'
                                AND array_contains(keys, 'order-42')) AND topic = 'orders'
