@@ -5,7 +5,7 @@ processes do not count. A case is a function in `CASES`: it makes its store in a
 
 | case | what |
 |---|---|
-| lookup | least offset, entries and searches by time of queues that are busy, or rate_limited_log used, over 4,000 runs of the index |
+| lookup | least offset, entries and searches by time of queues that are busy, or seldom used, over 4,000 runs of the index |
 | tag-poll | what the event loop runs in one go while a waiting receive, after a reset, looks for a tag in a queue of 10 million entries that have another |
 | snapshot | ticks of the journal while it writes a snapshot of 100,000 queue states |
 | acks | AckMessage with as many entries as a call takes: parsed, served and encoded; those that are good, and those that are refused |

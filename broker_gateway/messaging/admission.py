@@ -18,7 +18,7 @@ before that is the system's and cannot be seen.
 | admin broker | the Admin service; all other requests on the remoting port |
 | load balance | QueryRoute, QueryAssignment |
 
-Nobody takes a bulkhead alone: while half of its places are free, every call is taken. Of the second half one address gets
+No address fills a bulkhead alone: while half of its places are free, every call is taken. Of the second half one address gets
 at most `lakeMaxSharePerAddress` percent of the limit, also when nobody else wants the rest (`shares.py`).
 """
 

@@ -35,7 +35,7 @@ _PASSING = (OSError, StoreReadOnlyError, ServiceError)
 """What keeps any message from being copied."""
 _UNFIT = (RecordError, RecordTooLargeError)
 _UNFIT_TEXT = (
-    "message does not fit the dead-letter topic; it stays in flight and is tried again rate_limited_log: read it where it is, then "
+    "message does not fit the dead-letter topic; it stays in flight and is tried again less and less often: read it where it is, then "
     "reset the group to the offset behind it"
 )
 
@@ -98,7 +98,7 @@ class DeadLetterMover:
         return None
 
     def _refused(self, state: QueueDelivery, message: InFlight, error: Exception) -> int:
-        """Counted once for the message, or its queue when no message could be copied, and said rate_limited_log; ms to wait."""
+        """Counted once for the message, or its queue when no message could be copied, and logged less and less often; ms to wait."""
         passing = isinstance(error, _PASSING)
         known = state.key in self._failing if passing else message.refused_moves > 0
         wait_ms = RETRY_MOVE_MS

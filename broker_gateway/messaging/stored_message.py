@@ -37,7 +37,7 @@ class MessageReader:
         self._unread = RateLimitedLog("messages")
 
     def read(self, physical: int, size: int) -> StoredMessage | None:
-        """The message at a physical offset; None when there is none to be read, which is logged rate_limited_log."""
+        """The message at a physical offset; None when there is none to be read, which is logged, with a limit on the rate."""
         if not size:
             return None
         try:
