@@ -108,9 +108,9 @@ class DeadLetterMover:
             wait_ms = min(RETRY_MOVE_MS << min(message.refused_moves, 32), LONGEST_RETRY_MS)
             message.refused_moves += 1
         unfit = isinstance(error, _UNFIT)
-        rate_limited_log = self._unfit if unfit else self._not_stored
+        limited = self._unfit if unfit else self._not_stored
         if not known:
-            rate_limited_log.happened(
+            limited.happened(
                 log.error,
                 _UNFIT_TEXT if unfit else "dead letter not stored; tried again later",
                 topic=state.key.topic,

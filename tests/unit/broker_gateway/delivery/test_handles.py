@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_gateway.delivery.handles import Handle, decode_handle, decode_handles, encode_handle
-from broker_gateway.delivery.moves import Origin, decode_origin
 
 QUEUES = st.integers(0, (1 << 32) - 1)
 LONGS = st.integers(0, (1 << 64) - 1)
@@ -78,31 +77,3 @@ def test_a_changed_character_is_another_handle(
     changed = text[:at] + character + text[at + 1 :]
     if changed != text:
         assert decode_handle(changed) != Handle(queue_id, offset, delivery_id)
-
-
-@given(QUEUES, LONGS, st.integers(0, 1000), st.text(max_size=20), st.text(max_size=20))
-def test_an_origin_reads_back(queue_id: int, offset: int, attempt: int, group: str, topic: str) -> None:
-    origin = Origin(queue_id, offset, attempt, group, topic)
-    assert decode_origin(origin.encode()) == origin
-
-
-@given(st.text(max_size=30) | st.text("0123456789:ab-", max_size=30))
-def test_any_text_is_an_origin_or_none(text: str) -> None:
-    decode_origin(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "1:2:3:4",
-        "-1:2:3:1:gt",
-        "1:2:3:x:gt",
-        "1:2:٣:1:gt",
-        "1:2:3::gt",
-        "1:2:3:9:gt",
-        f"{'1' * 5000}:2:3:1:gt",  # more digits than int() reads
-    ],
-)
-def test_what_is_no_origin_is_none(text: str) -> None:
-    assert decode_origin(text) is None

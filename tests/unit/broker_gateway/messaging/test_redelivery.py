@@ -1,0 +1,95 @@
+"""What is due is looked after whether anybody receives or not: redelivered, renewed, or a dead letter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from broker_gateway.delivery.in_flight import Status
+from broker_gateway.delivery.queue_delivery import QueueKey
+from broker_gateway.messaging.clients import ClientSession
+from lakebroker_testing.broker import InProcessBroker
+
+KEY = QueueKey("g", "t", 0)
+
+
+@pytest.fixture
+def broker() -> Iterator[InProcessBroker]:
+    with InProcessBroker() as broker:
+        broker.create_topic("t")
+        broker.create_group("g", retry_max_times=1)
+        yield broker
+
+
+def connected(broker: InProcessBroker) -> ClientSession:
+    """The client that the calls below are of."""
+    return broker.do(lambda: broker.broker.clients.seen("tester", "127.0.0.1:50000"))
+
+
+def statuses(broker: InProcessBroker) -> list[Status]:
+    state = broker.broker.deliveries.known(KEY)
+    assert state is not None
+    return [each.status for each in state.in_flight.values()]
+
+
+def test_a_message_over_its_time_is_ready_and_who_waits_gets_it(broker: InProcessBroker) -> None:
+    broker.send("t", b"1")
+    broker.receive("t", "g", invisible_ms=10_000)
+    assert statuses(broker) == [Status.INVISIBLE]
+    waiting = broker.begin_receive("t", "g", wait_ms=60_000)
+    broker.advance(9.9)
+    assert not waiting.done
+    broker.advance(1.1)
+    assert waiting.done
+    assert statuses(broker) == [Status.INVISIBLE], "it is the second delivery"
+
+
+def test_nobody_has_to_receive_for_a_message_to_be_a_dead_letter(broker: InProcessBroker) -> None:
+    broker.send("t", b"poison")
+    for _ in range(2):
+        broker.receive("t", "g")
+        broker.advance(11)
+    assert statuses(broker) == []
+    assert broker.committed("t", "g") == 1
+    assert [each.body for each in broker.receive("%DLQ%g", "h")[1]] == [b"poison"]
+
+
+def test_more_than_a_sweep_handles_is_done_in_several_ticks(broker: InProcessBroker) -> None:
+    for _ in range(100):
+        broker.send("t", *[b"x"] * 32)
+    while broker.receive("t", "g")[1]:
+        pass
+    assert len(statuses(broker)) == 3200
+    broker.advance(12)
+    assert set(statuses(broker)) == {Status.READY}
+
+
+def test_a_client_that_lives_has_its_messages_renewed(broker: InProcessBroker) -> None:
+    session = connected(broker)
+    broker.send("t", b"1")
+    (message,) = broker.receive("t", "g", auto_renew=True)[1]
+    for _ in range(12):
+        broker.advance(10)
+        broker.broker.clients.touch(session)
+    assert statuses(broker) == [Status.INVISIBLE]
+    assert broker.ack("t", "g", message).entries[0].status.code == 20000
+    assert statuses(broker) == []
+
+
+def test_a_client_that_is_silent_keeps_nothing(broker: InProcessBroker) -> None:
+    connected(broker)
+    broker.send("t", b"1")
+    broker.receive("t", "g", auto_renew=True)
+    broker.advance(200)
+    assert statuses(broker) == [Status.READY]
+
+
+def test_a_client_that_says_that_it_goes_gives_its_messages_free(broker: InProcessBroker) -> None:
+    session = connected(broker)
+    broker.send("t", b"1")
+    broker.receive("t", "g", auto_renew=True)
+    broker.broker.clients.forget(session)
+    broker.do(lambda: broker.broker.parts.redelivery.release("tester", "g"))
+    broker.advance(2)
+    assert [each.body for each in broker.receive("t", "g")[1]] == [b"1"]
