@@ -20,7 +20,7 @@ from structured_streaming.commit.report import BatchReport
 from structured_streaming.errors import UnreachableError
 from structured_streaming.lake import create_tables
 from structured_streaming.reput_source import ReputDataSource
-from structured_streaming.source import log_watch, logs
+from structured_streaming.source import log_watch, remote
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.source.log_range import LogRange
 from tests.relay import Relay
@@ -152,8 +152,8 @@ def test_a_broker_that_is_always_slow_is_read_too(tmp_path: Path, monkeypatch: p
 def test_a_broker_cut_off_in_mid_batch_delays_only_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(logs, "SILENCE_S", 1.0)
-    monkeypatch.setattr(logs, "CALL_S", 3.0)
+    monkeypatch.setattr(remote, "SILENCE_S", 1.0)
+    monkeypatch.setattr(remote, "CALL_S", 3.0)
     monkeypatch.setattr(log_watch, "SHORTEST_REST_S", 0.1)
     lake, reports = tmp_path / "lake", list[BatchReport]()
     create_tables(str(lake))
