@@ -53,8 +53,11 @@ class Relay:
                 for each in ready:
                     selector.register(each, selectors.EVENT_READ)
                 for key, _ in selector.select(0.005):
-                    if isinstance(key.fileobj, socket.socket):
-                        self._forward(key.fileobj)
+                    source = key.fileobj
+                    if (
+                        isinstance(source, socket.socket) and source in self._peers
+                    ):  # else its other side ended it
+                        self._forward(source)
                 for each in ready:
                     selector.unregister(each)
                 self._deliver()
