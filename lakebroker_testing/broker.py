@@ -232,7 +232,7 @@ class InProcessBroker(InProcessClient):
         self.call("PutGroup", admin_pb2.PutGroupRequest(group=group))
 
     def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:
-        """Lets a group go on at an offset of a queue, as `mqadmin resetOffsetByTime` does. Raises RequestError."""
+        """Lets a group go on at an offset of a queue, as `mqadmin resetOffsetByTime` does. Raises ServiceError."""
         self.run(self.broker.administration.offset_changes.reset(group, topic, queue_id, 0, offset))
 
     def committed(self, topic: str, group: str, queue_id: int = 0) -> int | None:

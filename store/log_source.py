@@ -127,9 +127,8 @@ class FolderLog:
         from store.scan import warm
 
         self.address = str(folder)
-        self.reader = LogReader(
-            Path(folder), broker=broker, log_id=log_id
-        )  # which says where compiled code is
+        # which says where compiled code is
+        self.reader = LogReader(Path(folder), broker=broker, log_id=log_id)
         """What only a folder tells: its segments, and what stands behind the readable end."""
         warm()  # here, so that no later call takes the time
 

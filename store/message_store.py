@@ -271,9 +271,8 @@ class MessageStore:
         self._allocator.full = frozenset(each.folder for each in disks if each.used > rules.force)
         self._disk_refusal = refusal(rules, disk)
         self._log.prepare()
-        keep_from = min(
-            keep_from, self.readable_offset
-        )  # readers have yet to see the rest; nor does a flush look below
+        # readers have yet to see the rest; nor does a flush look below
+        keep_from = min(keep_from, self.readable_offset)
         count = choose(rules, self._candidates(rules.at_a_time), disk.used, hour, keep_from, by_hand=by_hand)
         if not count:
             return Removed([], [])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from structured_streaming.errors import LocationError
+from structured_streaming.storage.delta_names import LOG
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.storage.location import check_readable, lake_folder
 from structured_streaming.tables import SCHEMA_VERSION, TABLES, Table
 
-LOG = "_delta_log"
 _SHOWN = 3
 
 
@@ -16,7 +16,7 @@ def open_lake(location: str) -> LocalFolder:
     """The folder of a lake that is there, with every table. Raises LocationError."""
     folder = lake_folder(location)
     check_readable(folder)
-    missing = [name for name in TABLES if not is_table(folder.child(name))]
+    missing = [name for name in TABLES if not _is_table(folder.child(name))]
     if len(missing) == len(TABLES):
         what = "is empty" if folder.exists() else "does not exist"
         if folder.exists() and folder.names():
@@ -38,7 +38,7 @@ def create_tables(location: str) -> LocalFolder:
     """
     folder = lake_folder(location)
     check_readable(folder)
-    missing = [table for table in TABLES.values() if not is_table(folder.child(table.name))]
+    missing = [table for table in TABLES.values() if not _is_table(folder.child(table.name))]
     try:
         if len(missing) == len(TABLES) and folder.exists():
             _refuse_others(folder)
@@ -52,7 +52,7 @@ def create_tables(location: str) -> LocalFolder:
     return folder
 
 
-def is_table(folder: Folder) -> bool:
+def _is_table(folder: Folder) -> bool:
     """Whether a Delta table is there."""
     return folder.child(LOG).exists()
 

@@ -192,9 +192,8 @@ def run_reput(
                 raise
         finally:
             if stopping.is_set():
-                logging.getLogger("py4j").setLevel(
-                    logging.CRITICAL
-                )  # the JVM may be gone: it got the signal too
+                # the JVM may be gone: it got the signal too
+                logging.getLogger("py4j").setLevel(logging.CRITICAL)
             if session is not None:
                 with contextlib.suppress(Exception):
                     session.stop()

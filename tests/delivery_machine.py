@@ -49,7 +49,7 @@ ATTEMPTS = {"often": 17, "rate_limited_log": 2}
 FILTERS = ("*", "a", "b", "a || b")
 _BEGIN_MS = 1_900_000_000_000
 """When every example begins, that it takes the same course again: statistics are written when a minute ends."""
-ConnectionSlot = tuple[int, int]
+Place = tuple[int, int]
 """Queue id and queue offset."""
 
 
@@ -59,7 +59,7 @@ class Held:
 
     message: pb.Message
     group: str
-    place: ConnectionSlot
+    place: Place
     attempt: int
     until_ms: int
     suspended: bool = False
@@ -79,12 +79,12 @@ class Poll:
 class Known:
     """What is known of a group."""
 
-    settled: set[ConnectionSlot] = field(default_factory=set)
+    settled: set[Place] = field(default_factory=set)
     """Answered OK: must not come again."""
-    maybe: set[ConnectionSlot] = field(default_factory=set)
+    maybe: set[Place] = field(default_factory=set)
     """Settled, or not: the answer was an error."""
-    held: dict[ConnectionSlot, Held] = field(default_factory=dict)
-    attempts: dict[ConnectionSlot, int] = field(default_factory=dict)
+    held: dict[Place, Held] = field(default_factory=dict)
+    attempts: dict[Place, int] = field(default_factory=dict)
     """Deliveries that counted."""
 
 
@@ -114,7 +114,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.broker.create_topic(TOPIC, QUEUES)
         for group, attempts in ATTEMPTS.items():
             self.broker.create_group(group, retry_max_times=attempts - 1)
-        self.tags: dict[ConnectionSlot, str] = {}
+        self.tags: dict[Place, str] = {}
         self.known = {group: Known() for group in GROUPS}
         self.handles: list[Held] = []
         self.polls: list[Poll] = []
@@ -434,7 +434,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             self.polls.remove(poll)
 
     def _new_messages(self) -> None:
-        """ConnectionSlots of messages that were sent."""
+        """Queues and offsets of messages that were sent."""
         for queue_id in range(QUEUES):
             for _, record in records_from(self.broker.store, TOPIC, queue_id, 0):
                 self.tags[queue_id, record.queue_offset] = bytes(record.body).decode()

@@ -41,9 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 when every round passed, 1 when one failed, 2 when none was begun."""
     asked = _parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _end)
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # ignored where a shell started this in the background
+    # ignored where a shell started this in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         commit = commit_of(ROOT, allow_dirty=asked.allow_dirty)
     except RoundsError as error:

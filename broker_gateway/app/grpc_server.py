@@ -33,12 +33,12 @@ def bind(
     broker: Broker,
     log_service: LogService,
     around: Callable[[Method], Method],
-    places: ConnectionSlots,
+    slots: ConnectionSlots,
 ) -> tuple[Server, HealthService]:
     """The server on its port, with every service bound. Raises StartError when the port cannot be had, OptionError."""
     address, port = config.proxy.grpc_bind_address, config.proxy.grpc_server_port
     try:
-        server = _server(config, broker.tick, address, port, places)
+        server = _server(config, broker.tick, address, port, slots)
     except (OSError, RuntimeError) as error:
         raise grpc_port(config).refused(error) from error
     services: dict[ServiceDescriptor, object] = {
@@ -64,7 +64,7 @@ def grpc_port(config: GatewayConfig) -> Wanted:
     )
 
 
-def _server(config: GatewayConfig, tick: Tick, address: str, port: int, places: ConnectionSlots) -> Server:
+def _server(config: GatewayConfig, tick: Tick, address: str, port: int, slots: ConnectionSlots) -> Server:
     """The transport that was chosen. Raises OptionError, HostError, OSError or RuntimeError."""
     if config.lake.lake_transport == "grpcio":
         log.info("the transport grpcio takes plaintext only; clients that speak TLS need lakeTransport=http2")
@@ -74,7 +74,7 @@ def _server(config: GatewayConfig, tick: Tick, address: str, port: int, places: 
         return GrpcioServer(address, port, config.broker.broker_ip1, idle_s)
     from broker_gateway.transport.http2.server import Http2Server
 
-    return Http2Server(address, port, config.broker.broker_ip1, tick, _tls(config), places)
+    return Http2Server(address, port, config.broker.broker_ip1, tick, _tls(config), slots)
 
 
 def check_transport(config: GatewayConfig) -> None:

@@ -110,7 +110,7 @@ def _log_as(config: GatewayConfig) -> None:
 
 
 async def _serve_and_tell(configuration: Configuration) -> None:
-    """Serves; what is left to be told in the log is told at the end."""
+    """Serves; what is left to log is logged at the end."""
     try:
         await _serve(configuration)
     finally:
@@ -244,9 +244,9 @@ class _Start:
         levels = parse_delay_levels(self.config.store.message_delay_level)
         log_service = LogService(self.store, levels)
         most_of_one = self.config.lake.lake_max_connections_per_address
-        self._places = ConnectionSlots(lambda: most_connections(self.store), most_of_one)
+        self._slots = ConnectionSlots(lambda: most_connections(self.store), most_of_one)
         self.server, self.health = bind(
-            self.config, self.broker, log_service, within(extended, asked), self._places
+            self.config, self.broker, log_service, within(extended, asked), self._slots
         )
         grace_s = self.config.proxy.grpc_shutdown_time_seconds
         self._cleanup.add("closing the gRPC port", lambda: self.server.stop(grace_s))
@@ -272,7 +272,7 @@ class _Start:
             self._extensions,
             self.broker.registration,
             self._remoting_policy,
-            self._places,
+            self._slots,
         )
         self._cleanup.add("closing the remoting ports", remoting.stop)
         await remoting.start(self._remoting)
@@ -282,7 +282,7 @@ class _Start:
         """Last of what others see: from here on name servers send clients to this broker."""
         self._go_on()
         self._ports |= await start_registration(
-            self.config, self.broker.registration, self._places, self._cleanup
+            self.config, self.broker.registration, self._slots, self._cleanup
         )
 
     async def _announce(self) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from broker_gateway.auth.policy import Denial, NotAuthorizedError, Policy
 from broker_gateway.auth.principal import Principal
@@ -13,15 +13,13 @@ from broker_gateway.transport.remoting.address import is_loopback
 READ_METRICS = Rule(Action.GET, Kind.CLUSTER)
 _STATUS = {Denial.UNKNOWN: "401 Unauthorized", Denial.FORBIDDEN: "403 Forbidden"}
 
-WsgiApp = Callable[..., Iterable[bytes]]
 
-
-def authorized(policy: Policy, app: WsgiApp) -> WsgiApp:
+def authorized(policy: Policy, app: WSGIApplication) -> WSGIApplication:
     """The WSGI application behind the policy; `app` itself where metrics are open to all."""
     if policy.open_to_all(READ_METRICS):
         return app
 
-    def asked(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def asked(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         host = environ.get("REMOTE_ADDR", "")
         caller = Principal(host, is_loopback(host), environ.get("HTTP_AUTHORIZATION", ""))
         try:

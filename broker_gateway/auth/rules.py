@@ -35,7 +35,7 @@ class Rule(NamedTuple):
 
     `name`: which field names the resource, of a message as a path such as `messages.topic.name`, of a remoting request
     one of its header; empty where no field does. `operators`: what only those who run the broker do, unless a policy
-    says otherwise. `logged`: it changes something, and is told in the log.
+    says otherwise. `logged`: it changes something, so it is written to the log.
     """
 
     action: Action

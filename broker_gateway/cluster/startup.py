@@ -20,13 +20,13 @@ log = structlog.get_logger(__name__)
 
 
 async def start_registration(
-    config: GatewayConfig, registration: Registration, places: ConnectionSlots, cleanup: Cleanup
+    config: GatewayConfig, registration: Registration, slots: ConnectionSlots, cleanup: Cleanup
 ) -> dict[str, int]:
     """The ports it opened by their names. Raises StartError; what was started is undone by `cleanup`."""
     ports = {}
     own = []
     if config.registration.lake_with_namesrv:
-        address, ports["namesrv"] = await _start_name_server(config, places, cleanup)
+        address, ports["namesrv"] = await _start_name_server(config, slots, cleanup)
         own.append(address)
     cleanup.add("unregistering", registration.stop)  # while our own name server runs
     registration.start(config.broker.listen_port, own)
@@ -72,14 +72,14 @@ def name_server_port(config: GatewayConfig) -> Wanted:
 
 
 async def _start_name_server(
-    config: GatewayConfig, places: ConnectionSlots, cleanup: Cleanup
+    config: GatewayConfig, slots: ConnectionSlots, cleanup: Cleanup
 ) -> tuple[str, int]:
     """Its address for this host, and its port."""
     options, warnings = name_server_config(config)
     options.namesrv.config_store_path.parent.mkdir(parents=True, exist_ok=True)
     for warning in warnings:
         log.warning(warning)
-    server = NameServer(options, places, name_server_port(config))
+    server = NameServer(options, slots, name_server_port(config))
     await server.start()
     cleanup.add("ending the name server", server.stop)
     address = local_address(options.server.bind_address, server.port)

@@ -1,9 +1,8 @@
 """Waiting receives, and who is served when something arrives.
 
-Waiters stand in line by topic and group. What makes a message available (an append, a due redelivery)
-names the topic or the group's line; the lines named in one tick of the event loop are served in it, each until
-a waiter goes away with nothing. Work is O(waiters served), so many in a tick. `schedule` is told when there is something
-to serve and calls `serve_named`.
+There is a line of waiters for each topic and group. An append calls the topic, a due redelivery the topic and group.
+The lines called in one tick of the event loop are served in that tick, each until a waiter finds nothing. Work is
+O(waiters served), so many in a tick. `schedule` gets a function to call later, when there is something to serve.
 """
 
 from __future__ import annotations

@@ -256,13 +256,17 @@ class Journal:
             return
         try:
             self.write()
-        except StoreReadOnlyError as error:  # who waits was told; a traceback a tick would hold up receives
+        except (
+            StoreReadOnlyError
+        ) as error:  # the waiting calls were refused; a traceback in every tick would delay receives
             if not self._read_only:
                 self._read_only = True
                 log.error("nothing is journaled any more; what is acknowledged is refused", error=str(error))
         except OSError as error:
             if not self._no_room:
-                log.error("changes cannot be journaled; who waits for them is refused", error=str(error))
+                log.error(
+                    "changes cannot be journaled; calls that wait for them are refused", error=str(error)
+                )
             self._no_room = True
         else:
             if self._no_room:

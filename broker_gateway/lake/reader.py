@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import threading
-from collections.abc import Hashable
 
 from broker_gateway.runtime.errors import StartError
+from structured_streaming.storage.delta_names import LOG, commit_name
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import local_folder
 
@@ -69,36 +69,34 @@ class _Progress:
     def __init__(self, folder: Folder) -> None:
         from deltalake import DeltaTable
 
-        self._log = folder.child("_delta_log")
+        self._log = folder.child(LOG)
         self._table = DeltaTable(folder.uri)
         self._version = self._table.version()
         self._newer: dict[str, int] = {}
-        self._stamp = self._made_durable(self._version)
+        name = commit_name(self._version)
+        self._stamp = self._log.stamp(name)
+        self._log.make_durable([name])
 
     def transaction_version(self, application: str) -> int:
         """The newest version that an application gave with its commits, 0 without one."""
         return self._newer.get(application) or self._table.transaction_version(application) or 0
 
     def follow(self) -> bool:
-        """Reads what was committed since; False when this is not the table that was read, or it went on too far."""
-        if self._stamp is None or self._stamp != self._made_durable(self._version):
+        """Reads what was committed since; False when this is not the table that was read, or it went on too far.
+
+        Raises OSError and ValueError; what was read is not to be used then.
+        """
+        if self._stamp is None or self._stamp != self._log.stamp(commit_name(self._version)):
             return False
-        while (stamp := self._made_durable(self._version + 1)) is not None:
-            self._version += 1
-            for line in self._log.read(_commit(self._version)).splitlines():
+        read = []
+        while (stamp := self._log.stamp(name := commit_name(self._version + 1))) is not None:
+            for line in self._log.read(name).splitlines():
                 transaction = json.loads(line).get("txn")
                 if transaction is not None:
                     self._newer[transaction["appId"]] = transaction["version"]
+            self._version += 1
             self._stamp = stamp
+            read.append(name)
+        if read:
+            self._log.make_durable(read)
         return True
-
-    def _made_durable(self, version: int) -> Hashable | None:
-        """What tells the commit from another of its version, once it is on disk; None when it is not there."""
-        stamp = self._log.stamp(_commit(version))
-        if stamp is not None:
-            self._log.make_durable([_commit(version)])
-        return stamp
-
-
-def _commit(version: int) -> str:
-    return f"{version:020}.json"

@@ -146,20 +146,20 @@ class Bulkhead:
         self._shares.count(host)
         return host
 
-    def leave(self, entered: str) -> None:
+    def leave(self, token: str) -> None:
         """The call is under way no more."""
         self.under_way -= 1
-        if entered:
-            self._shares.count(entered, -1)
+        if token:
+            self._shares.count(token, -1)
 
     @contextlib.contextmanager
-    def place(self, peer: str) -> Iterator[None]:
+    def entered(self, peer: str) -> Iterator[None]:
         """Counts the call within as under way."""
-        entered = self.enter(peer)
+        token = self.enter(peer)
         try:
             yield
         finally:
-            self.leave(entered)
+            self.leave(token)
 
 
 class Admission:

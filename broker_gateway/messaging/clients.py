@@ -29,7 +29,7 @@ _LOOKED_AT = 64
 
 
 class Subscription(NamedTuple):
-    """A topic, and which of its messages: an expression of a kind, TAG or SQL92. `version` is when it was told, in ms."""
+    """A topic, and which of its messages: an expression of a kind, TAG or SQL92. `version`: when the client made it, in ms."""
 
     topic: str
     expression: str

@@ -55,7 +55,7 @@ class Messaging:
             configuration.on_change(part.configure)
 
 
-def make_messaging(config: GatewayConfig, core: Core, peers: Peers, cluster: PeerRoutes) -> Messaging:
+def make_messaging(config: GatewayConfig, core: Core, peers: Peers, peer_routes: PeerRoutes) -> Messaging:
     """The parts, connected."""
     admission = Admission(config, core.tick)
     clients = ClientRegistry(config.lake.lake_max_clients, config.lake.lake_max_share_per_address)
@@ -80,5 +80,5 @@ def make_messaging(config: GatewayConfig, core: Core, peers: Peers, cluster: Pee
         Topics(config, core),
         Groups(core),
         Connections(clients),
-        Routes(config, resources, peers, cluster),
+        Routes(config, resources, peers, peer_routes),
     )

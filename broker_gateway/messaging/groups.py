@@ -46,16 +46,23 @@ class Groups:
         ILLEGAL_CONSUMER_GROUP, INTERNAL_SERVER_ERROR; raises CatalogFullError.
         """
         check_group(group.name)
+        return self._put(group)
+
+    async def put_all(self, *groups: Group) -> None:
+        """Creates or changes groups, as `put`; nothing is changed when one of them is refused for its name, or when there
+        is no room for all."""
+        for group in groups:
+            check_group(group.name)
+        self._catalog.check_room_for_groups(group.name for group in groups)
+        for number, group in enumerate(groups, 1):
+            self._put(group)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _put(self, group: Group) -> tuple[Group, bool]:
         roll_back = partial(self._catalog.roll_back_group, self._catalog.group(group.name), group.name)
         with refused_by_log(), self._journal.kept(roll_back):
             return self._catalog.put_group(group)
-
-    async def put_all(self, *groups: Group) -> None:
-        """Creates or changes groups, as `put`."""
-        for number, group in enumerate(groups, 1):
-            self.put(group)
-            if number % _AT_ONCE == 0:
-                await asyncio.sleep(0)
 
     def delete(self, name: str, *, clean_offsets: bool) -> None:
         """Deletes a group, with `clean_offsets` its state on every queue; one that is not there is deleted already.

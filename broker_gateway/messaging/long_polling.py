@@ -100,7 +100,7 @@ class LongPolling:
         return poll.reply
 
     def _search(self, poll: Poll) -> None:
-        """Takes what is there; goes on searching, or waits."""
+        """Takes what is there. Where there is nothing, the poll searches on in later ticks, or waits."""
         if self._take(poll):
             self._journal.after(partial(self._finish, poll))
         elif poll.left:
@@ -160,7 +160,7 @@ class LongPolling:
                 self._wait(poll)
         except Exception as error:
             self._finish(poll, error)
-            self._wakeups.due(poll.topic.name, poll.group.name)  # who waits behind it searches on
+            self._wakeups.due(poll.topic.name, poll.group.name)  # the next waiter goes on searching
 
     def _finish(self, poll: Poll, error: Exception | None = None) -> None:
         """Gives the reply; when what should go into it fails, one that says so."""
@@ -214,7 +214,7 @@ class LongPolling:
         self._leave_look(poll)
 
     def _leave_look(self, poll: Poll) -> None:
-        """It searches no further: who waits behind it searches on."""
+        """It searches no further: the next waiter goes on searching."""
         if poll.left:
             self._wakeups.due(poll.topic.name, poll.group.name)
 
@@ -244,7 +244,7 @@ class LongPolling:
         self._journal.after(partial(self._finish, poll))
 
     def _serve(self, poll: Poll) -> bool:
-        """Searches for one that waits; False when there was nothing, or it searches on: those behind it wait for that."""
+        """Searches for a waiter; False when there was nothing, or when it searches on and those behind it wait for that."""
         if poll.reply.done:
             return True
         try:

@@ -44,13 +44,13 @@ class Routes:
     """Routes of this broker, its peers and the other brokers that name servers know."""
 
     def __init__(
-        self, config: GatewayConfig, resources: Resources, peers: Peers, cluster: PeerRoutes
+        self, config: GatewayConfig, resources: Resources, peers: Peers, peer_routes: PeerRoutes
     ) -> None:
         self._broker_name = config.broker.broker_name
         self._own_host = config.broker.broker_ip1
         self._resources = resources
         self._peers = peers
-        self._cluster = cluster
+        self._peer_routes = peer_routes
         self.configure(config)
 
     def configure(self, config: GatewayConfig) -> None:
@@ -65,7 +65,7 @@ class Routes:
         except ServiceError:
             callback()  # whose answer says what is wrong
         else:
-            self._cluster.when_known(topic, callback, elsewhere=self._resources.find_topic(topic) is None)
+            self._peer_routes.when_known(topic, callback, elsewhere=self._resources.find_topic(topic) is None)
 
     def of(self, name: str, reached: Endpoint) -> Route:
         """Every broker's queues of a topic.
@@ -76,7 +76,7 @@ class Routes:
         """
         topic = self._resources.find_topic(name)
         others = list(self._others(name, reached.host))
-        if topic is None and not self._cluster.knows(name):
+        if topic is None and not self._peer_routes.knows(name):
             raise ServiceError(
                 Reason.PROXY_TIMEOUT,
                 f"no name server has said in time which brokers have topic {shown(name)}; try again",
@@ -84,7 +84,7 @@ class Routes:
         if topic is None and (not others or (self._peers.all and self._auto_create)):
             topic = self._resources.topic(name)
         if topic is None:
-            return Route(_bounded(others), self._cluster.message_types(name))
+            return Route(_bounded(others), self._peer_routes.message_types(name))
         read, write = self._counts(topic)
         known = {each.broker for each in others}
         peers = [
@@ -96,7 +96,7 @@ class Routes:
         return Route(_bounded([own, *peers, *others]), topic.accept_message_types)
 
     def _others(self, topic: str, host: str) -> Iterator[BrokerQueues]:
-        for member, data in self._cluster.queues(topic):
+        for member, data in self._peer_routes.queues(topic):
             at = host if member.host == self._own_host else member.host
             yield BrokerQueues(
                 member.name,

@@ -60,19 +60,23 @@ class Topics:
         ILLEGAL_TOPIC, BAD_REQUEST, INTERNAL_SERVER_ERROR; raises CatalogFullError.
         """
         self.check(topic)
-        roll_back = partial(self._catalog.roll_back_topic, self._catalog.topic(topic.name), topic.name)
-        with refused_by_log(), self._journal.kept(roll_back):
-            return self._catalog.put_topic(topic, shrink=shrink)
+        return self._put(topic, shrink=shrink)
 
     async def put_all(self, *topics: Topic) -> None:
         """Creates or changes topics, as `put` with `shrink`; nothing is changed when one of them is refused for what it
-        is."""
+        is, or when there is no room for all."""
         for topic in topics:
             self.check(topic)
+        self._catalog.check_room_for_topics(topic.name for topic in topics)
         for number, topic in enumerate(topics, 1):
-            self.put(topic, shrink=True)
+            self._put(topic, shrink=True)
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
+
+    def _put(self, topic: Topic, *, shrink: bool) -> tuple[Topic, bool]:
+        roll_back = partial(self._catalog.roll_back_topic, self._catalog.topic(topic.name), topic.name)
+        with refused_by_log(), self._journal.kept(roll_back):
+            return self._catalog.put_topic(topic, shrink=shrink)
 
     def delete(self, name: str) -> None:
         """Deletes a topic and every group's state on it; one that is not there is deleted already.

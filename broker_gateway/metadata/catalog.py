@@ -6,7 +6,7 @@ replaying the journal calls `restore_topic`/`restore_group`, which announce noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from broker_gateway.metadata.auto_created_groups import AutoCreatedGroups
@@ -140,14 +140,21 @@ class Catalog:
     def _count_groups_version(self) -> None:
         self.versions[GROUPS_FILE] = self.groups_version.next(now_ms())
 
+    def check_room_for_topics(self, names: Iterable[str]) -> None:
+        """Raises CatalogFullError when there may not be topics of all these names, too."""
+        _check_room("topics", self._topics, names, MAX_TOPICS)
+
+    def check_room_for_groups(self, names: Iterable[str]) -> None:
+        """Raises CatalogFullError when there may not be groups of all these names, too."""
+        _check_room("groups", self._groups, names, MAX_GROUPS)
+
     def put_topic(self, topic: Topic, *, shrink: bool = False) -> tuple[Topic, bool]:
         """Creates or changes a topic; queues never become fewer unless `shrink`. Returns it and whether it is new.
 
         Raises CatalogFullError at `MAX_TOPICS`.
         """
         known = self._topics.get(topic.name)
-        if known is None and len(self._topics) >= MAX_TOPICS:
-            raise CatalogFullError(f"{MAX_TOPICS} topics exist; delete some before creating {topic.name!r}")
+        self.check_room_for_topics([topic.name])
         if known is not None:
             topic = replace(
                 topic,
@@ -166,8 +173,7 @@ class Catalog:
         """Creates or changes a group. Returns it and whether it is new; CatalogFullError at `MAX_GROUPS`, or when too many
         were made on first use and it would be another."""
         known = self._groups.get(group.name)
-        if known is None and len(self._groups) >= MAX_GROUPS:
-            raise CatalogFullError(f"{MAX_GROUPS} groups exist; delete some before creating {group.name!r}")
+        self.check_room_for_groups([group.name])
         if known is not None:
             group = replace(group, created_ms=known.created_ms)
         elif group.first_used_by:
@@ -242,3 +248,12 @@ class Catalog:
         else:
             self._groups[name] = group
         self.auto_created.set_group(name, "" if group is None else group.first_used_by)
+
+
+def _check_room(what: str, known: Mapping[str, object], names: Iterable[str], most: int) -> None:
+    new = {name for name in names if name not in known}
+    if new and len(known) + len(new) > most:
+        raise CatalogFullError(
+            f"{len(known)} of {most} {what} exist; delete some before creating {min(new)!r}"
+            + (f" and {len(new) - 1} more" if len(new) > 1 else "")
+        )

@@ -134,10 +134,9 @@ class RouteTable:
         is_known = name in self._names.get(key, ())
         held.brokers.check(key, len(self._names.get(key, ())) + (not is_known), holder)
         held.filter_servers.check(key, len(given.body.filter_server_list), holder)
-        if not brings:
-            return
-        body = given.body
-        self.topics.check_room(name, body.topic_config_table, body.topic_queue_mapping_info_map, holder)
+        if brings:
+            self.topics.check_topics(name, given.body.topic_config_table, holder)
+            self.topics.check_mappings(name, given.body.topic_queue_mapping_info_map, holder)
 
     def _hold(self, given: Registration, key: BrokerKey, holder: Holder, brings: bool) -> None:
         """What it registered is held by `holder` from now on."""
@@ -274,7 +273,7 @@ class RouteTable:
             name: held.holder(name) or Holder.of(peer) for name in {each.broker_name for each in queue_datas}
         }
         for name, holder in holders.items():
-            self.topics.check_room(name, [topic], {}, holder)
+            self.topics.check_topics(name, [topic], holder)
         for each in queue_datas:
             self.topics.put(topic, each)
         for name, holder in holders.items():

@@ -40,13 +40,13 @@ _SILENT_LINES = 20
 
 
 class NameServer:
-    """One name server, as a process or within a broker's, whose `places` it shares and whose options for its port
+    """One name server, as a process or within a broker's, whose `slots` it shares and whose options for its port
     `wanted` names; `policy` decides on its requests. Raises HostError for an unusable KV file."""
 
     def __init__(
         self,
         config: NameServerConfig,
-        places: ConnectionSlots | None = None,
+        slots: ConnectionSlots | None = None,
         wanted: Wanted | None = None,
         policy: Policy | None = None,
     ) -> None:
@@ -68,7 +68,7 @@ class NameServer:
             ConnectionOptions(idle_s=idle_s),
             on_close=self._connection_closed,
             max_connections=most,
-            places=places
+            slots=slots
             or ConnectionSlots(lambda: most + SPARE, config.lake.lake_max_connections_per_address),
         )
         self._client = RemotingClient(one_way_limit=config.server.server_oneway_semaphore_value)

@@ -49,17 +49,18 @@ class TopicTable:
         """Of a static topic, by broker name; None when there are none."""
         return self._without_removed(topic, self.mappings.get(topic, {})) or None
 
-    def check_room(
-        self, broker_name: str, topics: Iterable[str], mappings: Mapping[str, Any], holder: Holder
-    ) -> None:
-        """Whether a broker name may have these topics, and mappings, too. Raises RequestError."""
+    def check_topics(self, broker_name: str, topics: Iterable[str], holder: Holder) -> None:
+        """Whether a broker name may have these topics too. Raises RequestError."""
         new = sum(not self.has(broker_name, each) for each in topics)
         self._held.queue_datas.check(broker_name, len(self.of(broker_name)) + new, holder)
-        mapped = sum(
+
+    def check_mappings(self, broker_name: str, mappings: Mapping[str, Any], holder: Holder) -> None:
+        """Whether a broker name may have these mappings too. Raises RequestError."""
+        more = sum(
             _weight(each) - _weight(self._mapping(broker_name, topic)) for topic, each in mappings.items()
         )
         held = self._held.mapped_queues
-        held.check(broker_name, held.of(broker_name) + mapped, holder)
+        held.check(broker_name, held.of(broker_name) + more, holder)
 
     def hold(self, broker_name: str, holder: Holder) -> None:
         """The topics of a broker name count for `holder` from now on."""

@@ -7,13 +7,14 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from wsgiref.simple_server import WSGIServer
+from wsgiref.types import WSGIApplication
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from broker_gateway.observability.call_times import CallTimes
-from broker_gateway.observability.metrics_port import WsgiApp, serve_registry
+from broker_gateway.observability.metrics_port import serve_registry
 
 MAX_SERIES = 10_000
 """Of one counter; beyond it, topics and groups share the label value `other`."""
@@ -93,7 +94,7 @@ class Metrics:
         self.registry.register(_Gauges(read))
 
     def serve(
-        self, host: str, port: int, around: Callable[[WsgiApp], WsgiApp]
+        self, host: str, port: int, around: Callable[[WSGIApplication], WSGIApplication]
     ) -> tuple[WSGIServer, threading.Thread]:
         """Opens the metrics endpoint, `around` it what asks who may read them; port 0 takes a free one. Raises OSError."""
         return serve_registry(self.registry, host, port, around)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.types import WSGIApplication
 
 import structlog
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
-
-WsgiApp = Callable[..., Iterable[bytes]]
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +53,7 @@ class _Handler(WSGIRequestHandler):
 
 
 def serve_registry(
-    registry: CollectorRegistry, host: str, port: int, around: Callable[[WsgiApp], WsgiApp]
+    registry: CollectorRegistry, host: str, port: int, around: Callable[[WSGIApplication], WSGIApplication]
 ) -> tuple[WSGIServer, threading.Thread]:
     """Serves in a thread, with `around` it what asks who may; port 0 takes a free one. Raises OSError."""
     kind = _Server6 if ":" in host else _Server

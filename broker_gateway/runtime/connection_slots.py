@@ -2,7 +2,7 @@
 
 What the process may open is shared: the store's part is kept back, so that a new segment never waits for a connection
 to close. Without room, a connection that has not made a call yet gives way to the next one, the oldest first; one that
-has called keeps its place.
+has called keeps its slot.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ log = structlog.get_logger(__name__)
 class ConnectionSlot:
     """One connection's; `close` closes it."""
 
-    __slots__ = ("_network", "_places", "close")
+    __slots__ = ("_network", "_slots", "close")
 
-    def __init__(self, places: ConnectionSlots, network: str, close: Callable[[], object]) -> None:
-        self._places: ConnectionSlots | None = places
+    def __init__(self, slots: ConnectionSlots, network: str, close: Callable[[], object]) -> None:
+        self._slots: ConnectionSlots | None = slots
         self._network = network
         self.close = close
 
     def called(self) -> None:
         """The connection has made a call: it does not give way any more."""
-        if self._places is not None:
-            self._places._called(self, self._network)
+        if self._slots is not None:
+            self._slots._called(self, self._network)
 
     def leave(self) -> None:
         """The connection is closed."""
-        places, self._places = self._places, None
-        if places is not None:
-            places._called(self, self._network)
-            places._left(self._network)
+        slots, self._slots = self._slots, None
+        if slots is not None:
+            slots._called(self, self._network)
+            slots._left(self._network)
 
 
 class ConnectionSlots:
@@ -53,7 +53,7 @@ class ConnectionSlots:
         self.count = 0
 
     def take(self, address: str, close: Callable[[], object]) -> ConnectionSlot | None:
-        """A place for a connection from `address`, an IP address; None when there is none."""
+        """A slot for a connection from `address`, an IP address; None when there is none."""
         network, most = network_of(address), self._most()
         self._shares.bound_each(self._most_of_one or max(1, most // 2))
         if not (self._room_of_one(network) and self._room(most)):
@@ -68,11 +68,11 @@ class ConnectionSlots:
                 most=most,
             )
             return None
-        place = ConnectionSlot(self, network, close)
-        self._silent[place] = self._silent_of.setdefault(network, {})[place] = None
+        slot = ConnectionSlot(self, network, close)
+        self._silent[slot] = self._silent_of.setdefault(network, {})[slot] = None
         self._shares.count(network)
         self.count += 1
-        return place
+        return slot
 
     def _room_of_one(self, network: str) -> bool:
         """Whether an address may have one more; a silent one of its own is closed for it."""
@@ -84,10 +84,10 @@ class ConnectionSlots:
         """Whether there may be one more; a silent one is closed for it."""
         return self.count < most or (_closed(self._silent) and self.count < most)
 
-    def _called(self, place: ConnectionSlot, network: str) -> None:
-        self._silent.pop(place, None)
+    def _called(self, slot: ConnectionSlot, network: str) -> None:
+        self._silent.pop(slot, None)
         silent = self._silent_of.get(network, {})
-        silent.pop(place, None)
+        silent.pop(slot, None)
         if not silent:
             self._silent_of.pop(network, None)
 

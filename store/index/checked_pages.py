@@ -22,9 +22,8 @@ class OpenFile:
     def __init__(self, path: Path) -> None:
         self._fd = -1
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        os.posix_fadvise(
-            self._fd, 0, 0, os.POSIX_FADV_RANDOM
-        )  # what is wanted is read, and nothing around it
+        # what is wanted is read, and nothing around it
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` is gone when Python ends
         if self._fd >= 0:

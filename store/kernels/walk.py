@@ -458,9 +458,8 @@ def named_properties(
     lengths = np.zeros((len(ends), len(rows) - 1), dtype=np.int64)
     begins = np.zeros(len(ends), dtype=np.int64)
     begins[1:] = ends[:-1]
-    heads = np.full(
-        256, -1, dtype=np.int64
-    )  # the last name that begins with a byte, and for each the one before it
+    # the last name that begins with a byte, and for each the one before it
+    heads = np.full(256, -1, dtype=np.int64)
     others = np.empty(len(ends), dtype=np.int64)
     for k in range(len(ends)):
         others[k] = heads[names[begins[k]]]

@@ -82,13 +82,12 @@ def record_at(log: FolderLog, offset: int) -> Record:
     try:
         return decode_record(data, 0, offset)
     except RecordError as error:
-        reason = _why_none(log, offset)
+        reason = _why_none(log, state, offset)
         raise error if reason is None else RecordError(reason) from error
 
 
-def _why_none(log: FolderLog, offset: int) -> str | None:
+def _why_none(log: FolderLog, state: LogState, offset: int) -> str | None:
     """Why no record begins at an offset of the log; None when one does. Walks the headers of its segment up to there."""
-    state = log.describe()
     start, size, _ = next(each for each in reversed(log.reader.segments()) if each[0] <= offset)
     before = None
     for begin, data in log.read(state.log_id, start, min(start + size, state.end), CHUNK_BYTES):

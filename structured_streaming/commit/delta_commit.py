@@ -208,9 +208,8 @@ class DeltaCommitSink:
         known = self._tables[REPUT_PROGRESS.name].transaction_version(BATCH_APPLICATION)
         if known is not None:
             return known
-        table = DeltaTable(
-            self._folder.child(REPUT_PROGRESS.name).uri
-        )  # of before batches were counted there
+        # of before batches were counted there
+        table = DeltaTable(self._folder.child(REPUT_PROGRESS.name).uri)
         return max(table.to_pyarrow_table(columns=["batch"])["batch"].to_pylist(), default=0)
 
 

@@ -14,10 +14,9 @@ its content, and none has its name before the one below it. Checkpoints likewise
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -26,16 +25,21 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from structured_streaming.errors import LakeError
+from structured_streaming.storage.delta_names import (
+    LAST_CHECKPOINT,
+    LOG,
+    checkpoint_name,
+    commit_name,
+    is_checkpoint,
+    version_of,
+)
 from structured_streaming.storage.folder import Folder
 
 WRITER_VERSION = 2
 """Of Delta's protocol: what a plain append has to know."""
 CHECKPOINT_COMMITS = 100
 _CHECKPOINT_SHARE = 10
-_LAST_CHECKPOINT = "_last_checkpoint"
 _SCRATCH_S = 3600
-_DIGITS = 20
-_CHECKPOINT = re.compile(r"\d{20}\.checkpoint.*\.parquet")
 
 
 class VersionTakenError(LakeError):
@@ -47,7 +51,7 @@ class TableLog:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._log = folder.child("_delta_log")
+        self._log = folder.child(LOG)
         self._tries = 0
         self.version = -1
         self.transactions: dict[str, int] = {}
@@ -100,7 +104,7 @@ class TableLog:
         ]
         try:
             content = "".join(json.dumps(action) + "\n" for action in actions)
-            self._log.put_if_absent(_commit(self.version + 1), content.encode())
+            self._log.put_if_absent(commit_name(self.version + 1), content.encode())
         except FileExistsError as error:
             raise VersionTakenError(
                 f"version {self.version + 1} of {self._folder} is another writer's"
@@ -144,24 +148,25 @@ class TableLog:
 
     def _follow(self, version: int, known: Mapping[str, int]) -> tuple[int, dict[str, int]]:
         """The newest version and its application transactions, where `version` has those that are `known`."""
-        transactions, read = dict(known), list[str]()
+        transactions, read, added = dict(known), list[str](), list[str]()
         while True:
-            name = _commit(version + 1)
+            name = commit_name(version + 1)
             try:
                 content = self._log.read(name)
             except FileNotFoundError:
                 break
             for line in content.splitlines():
-                self._take(json.loads(line), version + 1, transactions)
+                added += self._take(json.loads(line), version + 1, transactions)
             read.append(name)
             version += 1
         if read:
+            # another writer's file may hold rows that were durable in ours; it may be vacuumed since
+            self._folder.make_durable(added)
             self._log.make_durable(read)
-            self._folder.make_durable(())
         return version, transactions
 
-    def _take(self, action: Any, version: int, transactions: dict[str, int]) -> None:
-        """An action of a commit: what an append has to know of it."""
+    def _take(self, action: Any, version: int, transactions: dict[str, int]) -> Iterator[str]:
+        """What an append has to know of an action of a commit; the names of the files in the folder that it adds."""
         if not isinstance(action, dict):
             raise ValueError(f"version {version} holds {action!r:.100}, which is no action")
         if "txn" in action:
@@ -169,8 +174,7 @@ class TableLog:
         elif "protocol" in action:
             self._check_protocol(action["protocol"])
         elif "add" in action and "://" not in action["add"]["path"]:
-            # another writer's file may hold rows that were durable in ours; it may be vacuumed since
-            self._folder.make_durable([unquote(action["add"]["path"])])
+            yield unquote(action["add"]["path"])
 
     def _check_protocol(self, protocol: Mapping[str, Any]) -> None:
         if protocol["minWriterVersion"] > WRITER_VERSION:
@@ -182,14 +186,14 @@ class TableLog:
     def _newest_checkpoint(self) -> tuple[int, int]:
         """Version and number of actions of the newest checkpoint; (-1, 0) without one."""
         try:
-            found = json.loads(self._log.read(_LAST_CHECKPOINT))
+            found = json.loads(self._log.read(LAST_CHECKPOINT))
             return int(found["version"]), int(found.get("size", 0))
         except (FileNotFoundError, ValueError, KeyError, TypeError):  # a hint only: the names tell as well
-            return max((int(name[:_DIGITS]) for name in self._checkpoint_files()), default=-1), 0
+            return max(self._checkpoints().values(), default=-1), 0
 
     def _read_checkpoint(self, version: int) -> dict[str, int]:
         """Its application transactions."""
-        parts = sorted(name for name in self._checkpoint_files() if int(name[:_DIGITS]) == version)
+        parts = sorted(name for name, its in self._checkpoints().items() if its == version)
         if not parts:
             raise FileNotFoundError(f"checkpoint {version} of {self._folder} is not there")
         transactions = {}
@@ -201,26 +205,26 @@ class TableLog:
                 self._check_protocol(protocol)
         return transactions
 
-    def _checkpoint_files(self) -> list[str]:
-        return [name for name in self._log.names() if _CHECKPOINT.fullmatch(name)]
+    def _checkpoints(self) -> dict[str, int]:
+        """The versions of the files that are checkpoints, or parts of one, by name."""
+        return {name: version for name, version in self._versions().items() if is_checkpoint(name)}
+
+    def _versions(self) -> dict[str, int]:
+        """The versions of commits and checkpoints by name."""
+        versions = ((name, version_of(name)) for name in self._log.names())
+        return {name: version for name, version in versions if version is not None}
 
     def _checkpoint(self, last: int) -> None:
         """Delta's library makes it of the newest checkpoint and what was committed since."""
-        versions = (name for name in self._log.names() if name[:_DIGITS].isdigit())
-        inputs = [name for name in versions if last <= int(name[:_DIGITS]) <= self.version]
-        if (
-            last >= 0 and _LAST_CHECKPOINT in self._log.names()
-        ):  # a crash may have left a checkpoint without the hint
-            inputs.append(_LAST_CHECKPOINT)
+        inputs = [name for name, version in self._versions().items() if last <= version <= self.version]
+        # a crash may have left a checkpoint without the hint
+        if last >= 0 and self._log.has(LAST_CHECKPOINT):
+            inputs.append(LAST_CHECKPOINT)
         self._log.derive(
             inputs,
             lambda uri: DeltaTable(uri).create_checkpoint(),
-            (f"{self.version:0{_DIGITS}}.checkpoint.parquet", _LAST_CHECKPOINT),
+            (checkpoint_name(self.version), LAST_CHECKPOINT),
         )
 
     def _error(self, error: Exception) -> LakeError:
         return LakeError(f"table {self._folder}: {error}; its log cannot be used as it is")
-
-
-def _commit(version: int) -> str:
-    return f"{version:0{_DIGITS}}.json"

@@ -40,7 +40,7 @@ class Folder(Protocol):
         """Puts a file whole. Raises FileExistsError when somebody else was first."""
 
     def target(self, name: str) -> str:
-        """Where Arrow writes a file; `finish` it."""
+        """Where Arrow reads a file, or writes one; `finish` what it wrote."""
 
     def finish(self, name: str) -> int:
         """Makes a file that was written durable; its bytes."""

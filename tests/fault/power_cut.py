@@ -91,9 +91,8 @@ class Disk:
                 self.syncs += 1
                 number = self.syncs
                 held = None if folder else self._file(fd)
-                data = (
-                    _read(held.fd) if held is not None else b""
-                )  # only what was written before the call counts
+                # only what was written before the call counts
+                data = _read(held.fd) if held is not None else b""
                 names = _names(fd) if folder else {}
             real(fd)
             with self._lock:

@@ -465,9 +465,8 @@ def test_pulls_and_unknown_offsets(both: Both) -> None:
 
 
 def test_queues_looked_into(both: Both) -> None:
-    both.same(
-        "updateSubGroup", "-b", "BROKER", "-g", "lookers"
-    )  # a reset of readers waits at the real broker
+    # a reset of readers waits at the real broker
+    both.same("updateSubGroup", "-b", "BROKER", "-g", "lookers")
     queue = {"topic": "single", "queueId": 0}
     real, ours = ask_both(both, RequestCode.QUERY_CONSUME_QUEUE, **queue, index=2, count=3)
     assert shape(ours) == shape(real)

@@ -92,9 +92,8 @@ def test_the_real_broker_goes_on_with_our_store_and_we_with_its(tmp_path: Path, 
     )
     with peer, OfficialClient() as official:
         official.call("simple", endpoints=peer.address, group="readers", topics={"orders": "*"}, await_s=3)
-        found = receive_all(
-            official, COUNT - len(settled), 120
-        )  # those held too, nothing settled behind them
+        # those held too, nothing settled behind them
+        found = receive_all(official, COUNT - len(settled), 120)
         assert sorted(found) == sorted(set(ids) - settled)
         official.call("producer", endpoints=peer.address, topics=["orders"])
         sent = [official.call("send", topic="orders", bodies=[f"after {n}"], tag="a") for n in range(3)]
@@ -224,9 +223,8 @@ def test_what_pop_consumers_hold_goes_there_and_back(tmp_path: Path, end: str) -
         for each in kept[:2]:
             official.call("invisible", id=each["id"], seconds=1200)
         official.call("stop")
-        time.sleep(
-            18
-        )  # more than flushConsumerOffsetInterval, and until the expired ones are in the retry topic
+        # more than flushConsumerOffsetInterval, and until the expired ones are in the retry topic
+        time.sleep(18)
         if end == "stopped":
             peer.terminate()
         else:
@@ -276,15 +274,13 @@ def test_what_pop_consumers_hold_goes_there_and_back(tmp_path: Path, end: str) -
         official.call("simple", endpoints=peer.address, group="readers", topics={"orders": "*"}, await_s=3)
         got = receive_all(official, len(unsettled), 120)
         assert len(got) == len(set(got))
-        assert (
-            set(got) - ids_of(held) == unsettled
-        )  # held ones came due while no real broker ran: the stated bound
+        # held ones came due while no real broker ran: the stated bound
+        assert set(got) - ids_of(held) == unsettled
         peer.terminate()
     assert all(each >= after[name] for name, each in versions(store).items())
     taken = run("store", "import", str(store))
-    assert (
-        len(kept) <= taken["in_flight"] <= len(kept) + len(held)
-    )  # theirs, through both; the held ones as above
+    # theirs, through both; the held ones as above
+    assert len(kept) <= taken["in_flight"] <= len(kept) + len(held)
 
 
 @pytest.mark.timeout(300)

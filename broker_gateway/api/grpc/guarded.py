@@ -25,7 +25,7 @@ class Guarded:
                 bulkhead.check(context.peer)
             except ServiceError as error:
                 raise RpcError("RESOURCE_EXHAUSTED", error.message) from error
-            with bulkhead.place(context.peer):
+            with bulkhead.entered(context.peer):
                 return await method(request, context)
 
         return guarded

@@ -46,9 +46,8 @@ class HealthService:
             await self._changed.wait()
             yield pb.HealthCheckResponse(status=_NOT_SERVING)
         else:
-            await (
-                asyncio.get_running_loop().create_future()
-            )  # it will never be known: until the caller leaves
+            # it will never be known: until the caller leaves
+            await asyncio.get_running_loop().create_future()
 
     def _status(self, service: str) -> pb.HealthCheckResponse.ServingStatus:
         if service not in self._services:

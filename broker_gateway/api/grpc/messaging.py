@@ -145,7 +145,7 @@ class MessagingService:
     ) -> AsyncIterator[rpc.TelemetryCommand]:
         try:
             self._admission.client_manager.check(context.peer)
-            with self._admission.client_manager.place(context.peer):
+            with self._admission.client_manager.entered(context.peer):
                 async for command in self._client.telemetry(requests, context):
                     yield command
         except Exception as error:
@@ -165,7 +165,7 @@ class MessagingService:
         try:
             client_id_of(context)
             self._admission.consumer_manager.check(context.peer)
-            with self._admission.consumer_manager.place(context.peer):
+            with self._admission.consumer_manager.entered(context.peer):
                 return self._offsets.committed(request)
         except Exception as error:
             return rpc.GetOffsetResponse(status=_status("GetOffset", error))
@@ -176,7 +176,7 @@ class MessagingService:
         try:
             client_id_of(context)
             self._admission.query.check(context.peer)
-            with self._admission.query.place(context.peer):
+            with self._admission.query.entered(context.peer):
                 return await self._offsets.query(request)
         except Exception as error:
             return rpc.QueryOffsetResponse(status=_status("QueryOffset", error))

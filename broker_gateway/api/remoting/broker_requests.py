@@ -63,7 +63,7 @@ class BrokerRequests:
         return request.reply(body=KVTable(table).encode())
 
     def shown_config(self, connection: Connection, request: Command) -> Command:
-        """All of it to owners; to others enough for lakebrokers to reach the gRPC port."""
+        """All of it to operators; to others enough for lakebrokers to reach the gRPC port."""
         options = self._admin.options
         whole = permits(self._policy, connection, WHOLE_CONFIGURATION)
         body = options.shown() if whole else options.public()

@@ -48,7 +48,7 @@ class RemotingEndpoint:
         extensions: Extensions,
         registration: Binds,
         policy: Policy,
-        places: ConnectionSlots | None = None,
+        slots: ConnectionSlots | None = None,
     ) -> None:
         self._admin = administration
         behind_policy = authorized(policy, BROKER_REQUESTS)
@@ -71,7 +71,7 @@ class RemotingEndpoint:
             ConnectionOptions(idle_s=float(config.server.server_channel_max_idle_time_seconds)),
             on_close=self._closed,
             max_connections=MAX_CONNECTIONS,
-            places=places,
+            slots=slots,
         )
 
     @property

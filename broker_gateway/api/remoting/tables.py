@@ -51,7 +51,7 @@ class Tables:
     """`made` counts the tables that were made, rather than found."""
 
     def __init__(self) -> None:
-        self._gate = ConcurrencyLimit(AT_ONCE, WAITING, "whole tables")
+        self._limit = ConcurrencyLimit(AT_ONCE, WAITING, "whole tables")
         self._kept: dict[str, _Kept] = {}
         self._making: dict[str, asyncio.Lock] = {}
         self._turns: dict[Connection, _Turn] = {}
@@ -72,7 +72,7 @@ class Tables:
         async with self._turn(connection):
             await connection.writable()
             if (kept := self._fresh(kind, version(), asked)) is None:
-                async with self._gate, self._making.setdefault(kind, asyncio.Lock()):
+                async with self._limit, self._making.setdefault(kind, asyncio.Lock()):
                     kept = self._fresh(kind, version(), asked) or await self._make(kind, version(), make)
         if kept.refusal is not None:
             raise RequestError(str(kept.refusal), kept.refusal.code)

@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
         "_overhead",
         "_pace",
         "_paused",
-        "_place",
+        "_slot",
         "_replies",
         "_scheduled",
         "_share",
@@ -149,7 +149,7 @@ class Connection(asyncio.Protocol):
         tick: Tick,
         pace: Pace,
         replies: Replies,
-        place: ConnectionSlot,
+        slot: ConnectionSlot,
         handler: Callable[[Connection], StreamHandler],
         on_open: Callable[[Connection], None],
         on_close: Callable[[Connection], None],
@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol):
         self._pace = pace
         self._replies = replies
         self._handler = handler
-        self._place = place
+        self._slot = slot
         self._called = False
         self._on_open = on_open
         self._on_close = on_close
@@ -327,7 +327,7 @@ class Connection(asyncio.Protocol):
             self._lost = False  # told once
             self._waiting, self.full = 0, False
             self._replies.holds(self, 0)
-            self._place.leave()
+            self._slot.leave()
             self._pace.leave(self._share)
             self._on_close(self)
 
@@ -479,7 +479,7 @@ class Connection(asyncio.Protocol):
                     raise H2StreamError(verdict.stream_id, PROTOCOL_ERROR, "library")
                 if not self._called:
                     self._called = True
-                    self._place.called()
+                    self._slot.called()
                 handler.stream_id = verdict.stream_id
                 state.accepted(verdict.stream_id)
                 handler.opened(frame.method or "", frame.path or "", frame.headers, verdict.eof)

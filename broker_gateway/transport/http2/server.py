@@ -52,7 +52,7 @@ _TLS_HANDSHAKE = 0x16
 class Http2Server:
     """A gRPC server on one port. `local_endpoint` is what routes show when a client names no address.
 
-    With `tls` the port takes TLS as well as plaintext; connections take `places`. Raises OSError when the port cannot
+    With `tls` the port takes TLS as well as plaintext; connections take `slots`. Raises OSError when the port cannot
     be opened.
     """
 
@@ -63,7 +63,7 @@ class Http2Server:
         advertised_host: str,
         tick: Tick,
         tls: ssl.SSLContext | None = None,
-        places: ConnectionSlots | None = None,
+        slots: ConnectionSlots | None = None,
     ) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=4096)
@@ -74,7 +74,7 @@ class Http2Server:
         self.max_idle_s = MAX_IDLE_S
         self._tick = tick
         self._tls = tls
-        self._places = places or ConnectionSlots(lambda: MAX_CONNECTIONS, MAX_CONNECTIONS)
+        self._slots = slots or ConnectionSlots(lambda: MAX_CONNECTIONS, MAX_CONNECTIONS)
         self._methods: dict[str, Method] = {}
         self._requests = Requests(REQUEST_BYTES)
         self._replies = Replies(REPLY_BYTES, _closed_for_replies(RateLimitedLog("closed")))
@@ -139,31 +139,31 @@ class Http2Server:
                 loop.remove_reader(self._listener)
                 loop.call_later(1.0, self._accept_again)
                 return
-            place = self._places.take(address[0], partial(self._drop_silent, accepted))
-            if place is None or len(self._connections) >= MAX_CONNECTIONS:
-                if place is not None:
-                    place.leave()
+            slot = self._slots.take(address[0], partial(self._drop_silent, accepted))
+            if slot is None or len(self._connections) >= MAX_CONNECTIONS:
+                if slot is not None:
+                    slot.leave()
                 accepted.close()
                 continue
             accepted.setblocking(False)
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is None:
-                self._open(accepted, None, place)
+                self._open(accepted, None, slot)
             else:
-                self._sniff(accepted, place)
+                self._sniff(accepted, slot)
 
     def _accept_again(self) -> None:
         if self._listener.fileno() >= 0:
             asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
-    def _sniff(self, accepted: socket.socket, place: ConnectionSlot) -> None:
+    def _sniff(self, accepted: socket.socket, slot: ConnectionSlot) -> None:
         """Waits for the first byte and leaves it where it is."""
         loop = asyncio.get_running_loop()
         late = loop.call_later(HANDSHAKE_S, self._drop_silent, accepted)
-        self._sniffing[accepted] = (late, place)
-        loop.add_reader(accepted, self._first_byte, accepted, place)
+        self._sniffing[accepted] = (late, slot)
+        loop.add_reader(accepted, self._first_byte, accepted, slot)
 
-    def _first_byte(self, accepted: socket.socket, place: ConnectionSlot) -> None:
+    def _first_byte(self, accepted: socket.socket, slot: ConnectionSlot) -> None:
         try:
             first = accepted.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -173,32 +173,32 @@ class Http2Server:
         self._sniffing.pop(accepted)[0].cancel()
         asyncio.get_running_loop().remove_reader(accepted)
         if not first:
-            place.leave()
+            slot.leave()
             accepted.close()
         else:
-            self._open(accepted, self._tls if first[0] == _TLS_HANDSHAKE else None, place)
+            self._open(accepted, self._tls if first[0] == _TLS_HANDSHAKE else None, slot)
 
     def _drop_silent(self, accepted: socket.socket) -> None:
         waiting = self._sniffing.pop(accepted, None)
         if waiting is not None:
-            timer, place = waiting
+            timer, slot = waiting
             timer.cancel()
-            place.leave()
+            slot.leave()
             asyncio.get_running_loop().remove_reader(accepted)
             accepted.close()
 
-    def _open(self, accepted: socket.socket, tls: ssl.SSLContext | None, place: ConnectionSlot) -> None:
-        task = asyncio.create_task(self._opened(accepted, tls, place))
-        place.close = task.cancel
+    def _open(self, accepted: socket.socket, tls: ssl.SSLContext | None, slot: ConnectionSlot) -> None:
+        task = asyncio.create_task(self._opened(accepted, tls, slot))
+        slot.close = task.cancel
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 
     async def _opened(
-        self, accepted: socket.socket, tls: ssl.SSLContext | None, place: ConnectionSlot
+        self, accepted: socket.socket, tls: ssl.SSLContext | None, slot: ConnectionSlot
     ) -> None:
         loop = asyncio.get_running_loop()
         handshake_s, shutdown_s = (None, None) if tls is None else (HANDSHAKE_S, _CLOSE_S)
-        connection = self._connection(place)
+        connection = self._connection(slot)
         try:  # with TLS uvloop returns a protocol of its own
             await loop.connect_accepted_socket(
                 lambda: connection,
@@ -208,18 +208,18 @@ class Http2Server:
                 ssl_shutdown_timeout=shutdown_s,
             )
         except (OSError, ssl.SSLError, asyncio.CancelledError) as error:
-            place.leave()
+            slot.leave()
             accepted.close()
             log.debug("connection not opened", error=str(error))
         else:
-            place.close = connection.abort
+            slot.close = connection.abort
 
-    def _connection(self, place: ConnectionSlot) -> Connection:
+    def _connection(self, slot: ConnectionSlot) -> Connection:
         return Connection(
             self._tick,
             self._pace,
             self._replies,
-            place,
+            slot,
             self._call,
             self._connections.add,
             self._closed,

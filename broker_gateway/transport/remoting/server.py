@@ -28,7 +28,7 @@ _SMALL = 64 << 10
 class RemotingServer:
     """Serves requests by `processors`; `on_close` is told every connection that ended.
 
-    A connection takes one of `places`, where it shares them with other ports. Beyond `max_connections` a connection is closed as it comes; one from this machine, beyond SPARE more. Beyond
+    A connection takes one of `slots`, where it shares them with other ports. Beyond `max_connections` a connection is closed as it comes; one from this machine, beyond SPARE more. Beyond
     `max_held` bytes connections are closed that have made no progress for longest: first of those that hold more than
     64 KiB, then of the others.
     """
@@ -41,15 +41,15 @@ class RemotingServer:
         on_close: Callable[[Connection], None] | None = None,
         max_connections: int = MAX_CONNECTIONS,
         max_held: int = MAX_HELD,
-        places: ConnectionSlots | None = None,
+        slots: ConnectionSlots | None = None,
     ) -> None:
         self._processors = processors
         self._options = options or ConnectionOptions()
         self._on_close = on_close
         self._max_connections = max_connections
         self._max_held = max_held
-        self._places = places
-        self._place_of: dict[Connection, ConnectionSlot] = {}
+        self._slots = slots
+        self._slot_of: dict[Connection, ConnectionSlot] = {}
         self._held: dict[Connection, int] = {}
         self._total_held = 0
         self._refused, self._stalled = RateLimitedLog("closed"), RateLimitedLog("closed")
@@ -118,22 +118,22 @@ class RemotingServer:
             )
             connection.close(f"{self._max_connections} connections are open", at_once=True)
             return
-        if self._places is not None:
-            place = self._places.take(
+        if self._slots is not None:
+            slot = self._slots.take(
                 connection.peer_host, partial(connection.close, "others wait", at_once=True)
             )
-            if place is None:
+            if slot is None:
                 connection.close("no more connections can be open", at_once=True)
                 return
-            self._place_of[connection] = place
+            self._slot_of[connection] = slot
         self._held[connection] = 0
 
     def _closed(self, connection: Connection) -> None:
         held = self._held.pop(connection, None)
         if held is None:
             return
-        if (place := self._place_of.pop(connection, None)) is not None:
-            place.leave()
+        if (slot := self._slot_of.pop(connection, None)) is not None:
+            slot.leave()
         self._total_held -= held
         if self._on_close is not None:
             self._on_close(connection)
@@ -142,8 +142,8 @@ class RemotingServer:
         before = self._held.get(connection)
         if before is None:
             return
-        if connection.received and (place := self._place_of.get(connection)) is not None:
-            place.called()
+        if connection.received and (slot := self._slot_of.get(connection)) is not None:
+            slot.called()
         self._held[connection] = connection.held
         self._total_held += self._held[connection] - before
         if self._total_held > self._max_held:

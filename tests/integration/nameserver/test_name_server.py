@@ -162,9 +162,10 @@ def test_a_wrong_registration_is_answered_and_changes_nothing(
 
 
 def test_a_broker_that_left_while_its_registration_was_read_is_not_there(tmp_path: Path) -> None:
+    # reading them takes far longer than sending them
     topics = {
         f"topic-{number}-{number**9}": TopicConfig(f"topic-{number}-{number**9}") for number in range(40_000)
-    }  # reading them takes far longer than sending them
+    }
     body = RegisterBrokerBody(DataVersion(), topics).encode(compress=True)
     assert len(body) > 200_000
 

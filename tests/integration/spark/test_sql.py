@@ -75,9 +75,8 @@ def lake(tmp_path: Path) -> Path:
             "origin": {"topic": "o", "queue_id": 1, "queue_offset": 2, "consumer_group": "g", "attempt": 3},
         },
     )
-    return lake.rename(
-        tmp_path / "a 'lake' ü*[x]{y,z}#"
-    )  # delta-rs, which wrote the row, panics at such a name
+    # delta-rs, which wrote the row, panics at such a name
+    return lake.rename(tmp_path / "a 'lake' ü*[x]{y,z}#")
 
 
 WRITES = {

@@ -226,9 +226,8 @@ def test_reads_outside_of_the_log_are_refused(tmp_path: Path) -> None:
 def test_readers_see_only_what_is_flushed(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     reader = LogReader(tmp_path)
-    store.append(
-        [pending(b"x" * 9000) for _ in range(6)]
-    )  # within a segment: the index of a full one asks for a flush
+    # within a segment: the index of a full one asks for a flush
+    store.append([pending(b"x" * 9000) for _ in range(6)])
     assert reader.readable_offset == 0
     flush(store)
     end = store.max_offset

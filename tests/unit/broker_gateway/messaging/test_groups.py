@@ -59,6 +59,16 @@ def test_a_full_catalog_says_so(
         broker.do(lambda: groups.put(Group("g")))
 
 
+@pytest.mark.parametrize("names", [("a", "b"), ("a", "no group!")])
+def test_of_groups_without_room_or_a_name_none_is_created(
+    broker: InProcessBroker, groups: Groups, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(catalog, "MAX_GROUPS", 1)
+    with pytest.raises((CatalogFullError, ServiceError)):
+        broker.run(groups.put_all(*map(Group, names)))
+    assert not list(broker.broker.catalog.groups())
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_offsets_of_a_deleted_group_go_only_when_that_is_asked_for(
     broker: InProcessBroker, groups: Groups, clean: bool

@@ -74,6 +74,17 @@ def test_a_catalog_that_is_full_says_so(
         broker.do(lambda: topics.put(Topic("t", 1, 1), shrink=False))
 
 
+def test_of_topics_without_room_for_all_none_is_created(
+    broker: InProcessBroker, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("there")
+    known = {topic.name for topic in broker.broker.catalog.topics()}
+    monkeypatch.setattr(catalog, "MAX_TOPICS", len(known) + 1)
+    with pytest.raises(CatalogFullError, match="before creating 'a' and 1 more"):
+        broker.run(topics.put_all(Topic("a", 1, 1), Topic("b", 1, 1), Topic("there", 1, 1)))
+    assert {topic.name for topic in broker.broker.catalog.topics()} == known
+
+
 def test_a_deleted_topic_takes_the_state_of_groups_along_and_begins_behind_its_messages(
     broker: InProcessBroker, topics: Topics
 ) -> None:
