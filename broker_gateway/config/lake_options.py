@@ -72,8 +72,8 @@ class LakeOptions(_Group):
         25,
         ge=1,
         le=100,
-        description="while half of a limit is free (of the calls of a kind, waiting receives, clients, groups made on first"
-        " use), nobody is refused; of the second half one address gets at most this % of the limit; 100 turns it off, as"
+        description="while half of a limit is free (of the calls of a kind, waiting receives, clients and their heartbeats,"
+        " groups made on first use), nobody is refused; of the second half one address gets at most this % of the limit; 100 turns it off, as"
         " behind a proxy or NAT, where everybody has one address. Limits below 16 are not shared",
     )
     lake_max_clients: int = Field(50_000, ge=1, description="clients known at a time")

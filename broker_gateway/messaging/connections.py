@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from broker_gateway.messaging.clients import ClientRegistry, ClientSession, Subscription
 from broker_gateway.messaging.outcome import Reason, ServiceError
+from broker_gateway.runtime.shares import Shares, host_of
 
 MAX_HELD = 32 << 20
-"""Bytes of memory of the newest heartbeats of all connections, about."""
+"""Bytes of memory of the newest heartbeats of all connections, about. Addresses share them: see `Shares`."""
 SUBSCRIPTION_BYTES = 128
 """Bytes of memory of one beside its texts; its JSON has more."""
 _CONSUMER_BYTES = 1024
@@ -86,8 +87,10 @@ class Heartbeat:
 class Connections:
     """Remoting clients are known as long as their connection is open."""
 
-    def __init__(self, clients: ClientRegistry) -> None:
+    def __init__(self, clients: ClientRegistry, max_share_per_address: int = 100) -> None:
+        """`max_share_per_address`: of `MAX_HELD`, in percent, beyond its first half."""
         self._clients = clients
+        self._shares = Shares(MAX_HELD, max_share_per_address)
         self._heartbeats: dict[Hashable, tuple[Heartbeat, Client]] = {}
         self._of_group: dict[str, dict[Hashable, None]] = {}
         self._weights: dict[Hashable, int] = {}
@@ -99,12 +102,19 @@ class Connections:
         return self._held
 
     def heartbeat(self, connection: Hashable, heartbeat: Heartbeat, client: Client) -> None:
-        """The newest heartbeat on a connection counts. TOO_MANY_REQUESTS."""
-        weight = heartbeat.weight
-        if self._held - self._weights.get(connection, 0) + weight > MAX_HELD:
+        """The newest heartbeat on a connection counts; one that is refused changes nothing. TOO_MANY_REQUESTS."""
+        weight, host = heartbeat.weight, host_of(client.address)
+        more = weight - self._weights.get(connection, 0)
+        if self._held + more > MAX_HELD:
             raise ServiceError(
                 Reason.TOO_MANY_REQUESTS,
                 f"heartbeats of {MAX_HELD} bytes are held; this client is not listed",
+            )
+        if self._shares.refuse(host, self._held, more):
+            raise ServiceError(
+                Reason.TOO_MANY_REQUESTS,
+                f"heartbeats of {self._shares.of(host)} bytes are held of {host}, which is its share "
+                "(lakeMaxSharePerAddress); this client is not listed",
             )
         self._keep(connection, heartbeat, client, weight)
 
@@ -126,8 +136,13 @@ class Connections:
 
     def closed(self, connection: Hashable) -> None:
         known = self._heartbeats.pop(connection, None)
-        self._held -= self._weights.pop(connection, 0)
-        for group in known[0].consumers if known is not None else ():
+        if known is None:
+            return
+        heartbeat, client = known
+        weight = self._weights.pop(connection)
+        self._held -= weight
+        self._shares.count(host_of(client.address), -weight)
+        for group in heartbeat.consumers:
             members = self._of_group[group]
             del members[connection]
             if not members:
@@ -138,6 +153,7 @@ class Connections:
         self._heartbeats[connection] = heartbeat, client
         self._weights[connection] = weight
         self._held += weight
+        self._shares.count(host_of(client.address), weight)
         for group in heartbeat.consumers:
             self._of_group.setdefault(group, {})[connection] = None
 

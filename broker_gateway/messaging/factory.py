@@ -79,6 +79,6 @@ def make_messaging(config: GatewayConfig, core: Core, peers: Peers, peer_routes:
         OffsetChanges(core, offsets),
         Topics(config, core),
         Groups(core),
-        Connections(clients),
+        Connections(clients, config.lake.lake_max_share_per_address),
         Routes(config, resources, peers, peer_routes),
     )

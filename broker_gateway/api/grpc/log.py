@@ -13,6 +13,7 @@ from store.log_source import StoreLog
 from store.message_store import MessageStore
 
 CHUNK_BYTES = 1 << 20
+MIN_CHUNK_BYTES = 4 << 10
 MAX_CHUNK_BYTES = 2 << 20
 MAX_WAIT_MS = 10_000
 MAX_RANGES = 10_000
@@ -25,6 +26,7 @@ class LogService:
     def __init__(self, store: MessageStore, delay_level_ms: tuple[int, ...]) -> None:
         self._store = store
         self._log = StoreLog(store, delay_level_ms)
+        self._splitting = asyncio.Lock()
 
     async def DescribeLog(
         self, request: pb.DescribeLogRequest, context: CallContext
@@ -53,9 +55,9 @@ class LogService:
     async def ReadLog(
         self, request: pb.ReadLogRequest, context: CallContext
     ) -> AsyncIterator[pb.ReadLogResponse]:
-        size = min(request.chunk_bytes or CHUNK_BYTES, MAX_CHUNK_BYTES)
-        if size < 0:
-            raise RpcError("INVALID_ARGUMENT", f"chunk_bytes {size} is negative")
+        if request.chunk_bytes < 0:
+            raise RpcError("INVALID_ARGUMENT", f"chunk_bytes {request.chunk_bytes} is negative")
+        size = min(max(request.chunk_bytes or CHUNK_BYTES, MIN_CHUNK_BYTES), MAX_CHUNK_BYTES)
         with _translated():
             for offset, data in self._log.read(
                 request.log_id, request.start_offset, request.end_offset, size
@@ -67,14 +69,15 @@ class LogService:
         if size <= 0 or limit < 0:
             raise RpcError("INVALID_ARGUMENT", f"max_bytes {size} and limit_bytes {limit} must be positive")
         most = size * MAX_RANGES
-        with _translated():
-            cuts = self._log.split(
-                request.log_id,
-                request.start_offset,
-                request.end_offset,
-                size,
-                min(limit, most) if limit else most,
-            )
+        async with self._splitting:  # one a tick: other calls are served between them
+            with _translated():
+                cuts = self._log.split(
+                    request.log_id,
+                    request.start_offset,
+                    request.end_offset,
+                    size,
+                    min(limit, most) if limit else most,
+                )
         return pb.SplitLogResponse(boundaries=cuts)
 
     async def ReportProgress(

@@ -92,8 +92,8 @@ class GrpcioServer:
     def _context(self, context: grpc.aio.ServicerContext[Any, Any]) -> CallContext:
         metadata = {
             key: value if isinstance(value, str) else value.decode("utf-8", "replace")
-            for key, value in context.invocation_metadata() or ()
-        }
+            for key, value in reversed(tuple(context.invocation_metadata() or ()))
+        }  # of a key that comes twice the first counts, as on http2
         peer = context.peer()
         kind, _, address = peer.partition(":")
         if kind not in ("ipv4", "ipv6"):

@@ -107,7 +107,10 @@ def decode_heartbeat(value: JsonObject) -> Heartbeat:
     return Heartbeat(
         checked_name(value.text("clientID"), "client"),
         tuple(
-            checked_name(JsonObject(each, "producer data").text("groupName"), "group") for each in producers
+            dict.fromkeys(
+                checked_name(JsonObject(each, "producer data").text("groupName"), "group")
+                for each in producers
+            )
         ),
         how,
     )

@@ -10,7 +10,15 @@ import pytest
 
 from broker_gateway.api.remoting.administration.connections import encode_consumers
 from broker_gateway.messaging.clients import ClientRegistry, Subscription
-from broker_gateway.messaging.connections import Client, Connections, Consumer, ConsumerGroup, Heartbeat
+from broker_gateway.messaging.connections import (
+    MAX_HELD,
+    Client,
+    Connections,
+    Consumer,
+    ConsumerGroup,
+    Heartbeat,
+)
+from broker_gateway.messaging.outcome import ServiceError
 from broker_gateway.protocol.errors import RequestError
 
 
@@ -74,6 +82,18 @@ def test_a_group_that_was_unregistered_subscribes_to_nothing() -> None:
     assert list(known.subscribers("t")) == []
     assert known.held == 0
     known.closed(one)
+
+
+def test_an_address_has_its_share_of_what_is_held() -> None:
+    known = Connections(ClientRegistry(10), 25)
+    large = Heartbeat("c", (), {f"g{number}": consumer() for number in range(1000)})
+    greedy = MAX_HELD // 2 // large.weight
+    for number in range(greedy):
+        beat(known, peer(number), large, "JAVA", 1)
+    with pytest.raises(ServiceError, match=r"of 10\.0\.0\.1, which is its share"):
+        beat(known, peer(greedy), large, "JAVA", 1)
+    known.heartbeat("other", large, Client("c", "10.0.0.2:1", "JAVA", 1))
+    assert len(known.consumer_ids("g1")) == greedy + 1
 
 
 def test_the_newest_heartbeat_of_a_connection_counts() -> None:
