@@ -1,0 +1,30 @@
+"""Names of files in a Delta table, as Delta's protocol has them."""
+
+from __future__ import annotations
+
+import re
+
+LOG = "_delta_log"
+LAST_CHECKPOINT = "_last_checkpoint"
+_DIGITS = 20
+_CHECKPOINT = re.compile(r"\d{20}\.checkpoint.*\.parquet")
+
+
+def commit_name(version: int) -> str:
+    return f"{version:0{_DIGITS}}.json"
+
+
+def checkpoint_name(version: int) -> str:
+    """Of a checkpoint in one file."""
+    return f"{version:0{_DIGITS}}.checkpoint.parquet"
+
+
+def is_checkpoint(name: str) -> bool:
+    """Whether it is a checkpoint, or a part of one."""
+    return _CHECKPOINT.fullmatch(name) is not None
+
+
+def version_of(name: str) -> int | None:
+    """The version that a commit's or a checkpoint's name begins with; None for other names."""
+    digits = name[:_DIGITS]
+    return int(digits) if digits.isdecimal() and digits.isascii() and len(digits) == _DIGITS else None
