@@ -44,22 +44,7 @@ def write_run(run: LiveRun, folder: Path, log_id: str, next_offsets: Mapping[Key
         0,
         0,
     )
-    offsets = np.asarray(run.offsets)
-    held = np.flatnonzero(order != HOLE)
-    columns: list[NDArray[Any]] = [(offsets - run.start).astype("<u4")]
-    sources: list[tuple[NDArray[Any], str]] = [
-        (offsets - run.start, "<u4"),
-        (np.asarray(run.sizes), "<i4"),
-        (np.asarray(run.codes), "<i8"),
-    ]
-    for source, kind in sources:
-        column = np.zeros(len(order), dtype=kind)
-        column[held] = source[order[held]]
-        columns.append(column)
-    whole = bytearray()
-    for column in columns:
-        whole += column.tobytes()
-        whole += b"\0" * (-len(whole) % 8)
+    whole = _columns(run, order)
     checks = checks_of(memoryview(whole))
     header = header[:-8] + struct.pack("<I", zlib_ng.crc32(checks))
     check = zlib_ng.crc32(names, zlib_ng.crc32(directory.tobytes(), zlib_ng.crc32(header)))
@@ -78,6 +63,27 @@ def write_run(run: LiveRun, folder: Path, log_id: str, next_offsets: Mapping[Key
     staged.rename(path)
     sync_folder(folder)
     return FileRun(path)
+
+
+def _columns(run: LiveRun, order: NDArray[np.uint32]) -> bytearray:
+    """Offsets in log order; then offsets, sizes and tags codes in the order of queues. Each begins at a multiple of 8."""
+    offsets = np.asarray(run.offsets)
+    held = np.flatnonzero(order != HOLE)
+    columns: list[NDArray[Any]] = [(offsets - run.start).astype("<u4")]
+    sources: list[tuple[NDArray[Any], str]] = [
+        (offsets - run.start, "<u4"),
+        (np.asarray(run.sizes), "<i4"),
+        (np.asarray(run.codes), "<i8"),
+    ]
+    for source, kind in sources:
+        column = np.zeros(len(order), dtype=kind)
+        column[held] = source[order[held]]
+        columns.append(column)
+    whole = bytearray()
+    for column in columns:
+        whole += column.tobytes()
+        whole += b"\0" * (-len(whole) % 8)
+    return whole
 
 
 def _directory(

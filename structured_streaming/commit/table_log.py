@@ -76,34 +76,8 @@ class TableLog:
 
         Raises VersionTakenError when that version is another's.
         """
-        now = time.time_ns() // 1_000_000
-        info = {
-            "timestamp": now,
-            "operation": "WRITE",
-            "operationParameters": {"mode": "Append"},
-            "engineInfo": "lakebroker",
-            "isBlindAppend": True,
-        }
-        actions: list[dict[str, Any]] = [{"commitInfo": info}]
-        actions += [
-            {"txn": {"appId": application, "version": version, "lastUpdated": now}}
-            for application, version in transactions.items()
-        ]
-        actions += [
-            {
-                "add": {
-                    "path": file["path"],
-                    "partitionValues": {},
-                    "size": file["size"],
-                    "modificationTime": now,
-                    "dataChange": True,
-                    "stats": file["stats"],
-                }
-            }
-            for file in files
-        ]
         try:
-            content = "".join(json.dumps(action) + "\n" for action in actions)
+            content = "".join(json.dumps(action) + "\n" for action in _actions(files, transactions))
             self._log.put_if_absent(commit_name(self.version + 1), content.encode())
         except FileExistsError as error:
             raise VersionTakenError(
@@ -228,3 +202,30 @@ class TableLog:
 
     def _error(self, error: Exception) -> LakeError:
         return LakeError(f"table {self._folder}: {error}; its log cannot be used as it is")
+
+
+def _actions(files: Iterable[Mapping[str, Any]], transactions: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    """Of a commit that appends."""
+    now = time.time_ns() // 1_000_000
+    yield {
+        "commitInfo": {
+            "timestamp": now,
+            "operation": "WRITE",
+            "operationParameters": {"mode": "Append"},
+            "engineInfo": "lakebroker",
+            "isBlindAppend": True,
+        }
+    }
+    for application, version in transactions.items():
+        yield {"txn": {"appId": application, "version": version, "lastUpdated": now}}
+    for file in files:
+        yield {
+            "add": {
+                "path": file["path"],
+                "partitionValues": {},
+                "size": file["size"],
+                "modificationTime": now,
+                "dataChange": True,
+                "stats": file["stats"],
+            }
+        }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -270,25 +270,7 @@ def encoded_properties(
 def checked_properties(message: pb.Message, limits: Limits, host: Host, born: int) -> bytes:
     """The plain path of `encoded_properties`: every part checked by itself."""
     system = message.system_properties
-    user = message.user_properties
-    if len(user) > limits.properties:
-        raise ServiceError(
-            Reason.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"{len(user)} user properties, at most {limits.properties} (userPropertyMaxNum) are taken",
-        )
-    properties: dict[str, str] = {}
-    size = 0
-    for key, value in user.items():
-        if not key:
-            raise ServiceError(Reason.ILLEGAL_MESSAGE_PROPERTY_KEY, "a property key is empty; name it")
-        if key in RESERVED_PROPERTIES:
-            raise ServiceError(
-                Reason.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {shown(key)} is used by the system; rename it"
-            )
-        check_text(key, "property key", Reason.ILLEGAL_MESSAGE_PROPERTY_KEY)
-        check_text(value, f"the value of property {shown(key)},", Reason.ILLEGAL_MESSAGE_PROPERTY_KEY)
-        size += len(key.encode()) + len(value.encode())
-        properties[key] = value
+    properties, size = _user_properties(message.user_properties, limits)
     if system.tag:
         check_tag(system.tag)
         size += len(system.tag.encode())
@@ -319,6 +301,29 @@ def checked_properties(message: pb.Message, limits: Limits, host: Host, born: in
             f"all properties have {len(encoded)} bytes, at most {limits.record_properties} leave room in a record",
         )
     return encoded
+
+
+def _user_properties(user: Mapping[str, str], limits: Limits) -> tuple[dict[str, str], int]:
+    """A message's own properties, and their bytes. Raises ServiceError."""
+    if len(user) > limits.properties:
+        raise ServiceError(
+            Reason.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"{len(user)} user properties, at most {limits.properties} (userPropertyMaxNum) are taken",
+        )
+    properties: dict[str, str] = {}
+    size = 0
+    for key, value in user.items():
+        if not key:
+            raise ServiceError(Reason.ILLEGAL_MESSAGE_PROPERTY_KEY, "a property key is empty; name it")
+        if key in RESERVED_PROPERTIES:
+            raise ServiceError(
+                Reason.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {shown(key)} is used by the system; rename it"
+            )
+        check_text(key, "property key", Reason.ILLEGAL_MESSAGE_PROPERTY_KEY)
+        check_text(value, f"the value of property {shown(key)},", Reason.ILLEGAL_MESSAGE_PROPERTY_KEY)
+        size += len(key.encode()) + len(value.encode())
+        properties[key] = value
+    return properties, size
 
 
 @lru_cache(maxsize=8192)
