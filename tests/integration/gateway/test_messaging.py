@@ -80,13 +80,6 @@ def test_redelivery_after_the_invisible_time_counts_attempts_and_voids_the_handl
     assert client.ack(name, name, second).status.code == pb.INVALID_RECEIPT_HANDLE
 
 
-def test_an_expired_handle_is_refused(client: Client, name: str) -> None:
-    client.send(name, b"late")
-    (late,) = client.receive(name, name, invisible_ms=200)[1]
-    time.sleep(0.4)
-    assert client.ack(name, name, late).status.code == pb.INVALID_RECEIPT_HANDLE
-
-
 def test_change_invisible_duration_answers_a_new_handle(client: Client, name: str) -> None:
     client.send(name, b"give back")
     (first,) = client.receive(name, name)[1]
@@ -232,12 +225,3 @@ def test_what_comes_later_says_so(client: Client, method: str, request_: Any) ->
     status = (answer[0] if isinstance(answer, list) else answer).status
     assert status.code == pb.NOT_IMPLEMENTED
     assert method in status.message
-
-
-def test_a_filter_finds_its_message_behind_many_others(client: Client, name: str) -> None:
-    client.call("QueryRoute", rpc.QueryRouteRequest(topic=pb.Resource(name=name)))
-    for _ in range(20):
-        client.send(name, *[b"x"] * 1000, tag="common")
-    client.send(name, b"rare", tag="rare")
-    wanted = pb.FilterExpression(type=pb.TAG, expression="rare")
-    assert [m.body for m in receive_all(client, name, name, 1, filter=wanted)] == [b"rare"]
