@@ -88,9 +88,8 @@ class Attempts:
                 until = now if seen else some[0].invisible_until_ms
                 status = Status.INVISIBLE if seen else Status.RETURNED
                 changed = [_returned(each, until, status) for each in some]
-                with contextlib.suppress(
-                    StoreError, OSError
-                ):  # it is with the next snapshot, which is due then
+                # what is not journaled now is with the next snapshot, which is due then
+                with contextlib.suppress(StoreError, OSError):
                     self._changes.events(
                         state,
                         events.NACKED,

@@ -143,9 +143,8 @@ class DeadLetterMover:
         try:
             copy = moved_copy(record, told, origin, target, _QUEUE, message.attempt, reason)
             self._store.append([copy])
-        except (
-            RecordError
-        ):  # of a store of another broker: more properties than fit beside what is told; LB_ORIGIN says most
+        except RecordError:
+            # of a store of another broker: more properties than fit beside what is told; LB_ORIGIN says most
             self._store.append([moved_copy(record, known, origin, target, _QUEUE, message.attempt)])
 
     def _settle(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from broker_gateway.api.grpc import shortcuts
 from broker_gateway.api.grpc.fields import client_id_of, duration_ms, group_name, topic_name
 from broker_gateway.api.grpc.status import status
-from broker_gateway.delivery.filters.tags import FilterExpressionError, TagFilter, parse_tag_filter
+from broker_gateway.delivery.filters.message_filter import MessageFilter
+from broker_gateway.delivery.filters.tags import FilterExpressionError, parse_tag_filter
 from broker_gateway.messaging.long_polling import LongPolling
 from broker_gateway.messaging.outcome import Outcome, Reason, ServiceError
 from broker_gateway.messaging.poll import Poll, Polls, UsualWriter, Wanted
@@ -93,7 +94,7 @@ def _wanted(
     )
 
 
-def _filter(expression: pb.FilterExpression) -> TagFilter:
+def _filter(expression: pb.FilterExpression) -> MessageFilter:
     if expression.type == pb.SQL:
         raise ServiceError(
             Reason.NOT_IMPLEMENTED, "SQL filters are not implemented yet; use a tag filter such as `a || b`"

@@ -7,10 +7,10 @@ from broker_gateway.api.remoting.administration.statistics import Figure
 from broker_gateway.auth.policy import Policy
 from broker_gateway.auth.remoting_calls import permits
 from broker_gateway.auth.requests import WHOLE_CONFIGURATION
+from broker_gateway.delivery.filters.message_filter import MessageFilter
 from broker_gateway.delivery.filters.tags import (
     EVERYTHING,
     FilterExpressionError,
-    TagFilter,
     parse_tag_filter,
 )
 from broker_gateway.protocol import java_json
@@ -163,7 +163,7 @@ class BrokerRequests:
         return request.reply(body=java_json.dumps(body))
 
 
-def _subscription(fields: Fields) -> TagFilter:
+def _subscription(fields: Fields) -> MessageFilter:
     """What a pull wants of a queue; everything where it does not say. SUBSCRIPTION_PARSE_FAILED, SYSTEM_ERROR."""
     if not fields.small("sysFlag") & _HAS_SUBSCRIPTION:
         return EVERYTHING

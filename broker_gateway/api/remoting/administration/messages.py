@@ -20,12 +20,15 @@ import numpy as np
 
 from broker_gateway.api.remoting.administration.shown_records import shown_record
 from broker_gateway.config.gateway import GatewayConfig
-from broker_gateway.delivery.filters.tags import EVERYTHING, TagFilter
+from broker_gateway.delivery.filters.message_filter import MessageFilter
+from broker_gateway.delivery.filters.tags import EVERYTHING
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.protocol.codes import ResponseCode
 from broker_gateway.protocol.errors import RequestError
-from store.errors import OffsetOutOfRangeError
+from store.errors import OffsetOutOfRangeError, RecordError
 from store.index.time_search import BoundaryType
+from store.log.record import decode_properties
+from store.log.record_view import RecordView
 from store.message_store import MessageStore
 
 MAX_SCANNED = 4 << 30
@@ -78,9 +81,10 @@ class MessageQueries:
         return shown_record(store.read(offset, size))
 
     def pull(
-        self, topic: Topic, queue_id: int, offset: int, most: int, tags: TagFilter = EVERYTHING
+        self, topic: Topic, queue_id: int, offset: int, most: int, wanted: MessageFilter = EVERYTHING
     ) -> Pulled:
-        """At most `most` messages of a queue from an offset on, those whose tags code fits; the reader looks at the tag.
+        """At most `most` messages of a queue from an offset on. Of a filter by tag, those whose tags code fits: the reader
+        looks at the tag, as at the original.
 
         PULL_RETRY_IMMEDIATELY when none of those looked at fits: it goes on behind them. INVALID_PARAMETER.
         """
@@ -98,16 +102,19 @@ class MessageQueries:
         most = min(max(most, 1), 32)
         found: list[bytes] = []
         starts, lengths, codes = index.entries(
-            topic.name, queue_id, offset, most if tags.everything else MAX_LOOKED_AT
+            topic.name, queue_id, offset, most if wanted.everything else MAX_LOOKED_AT
         )
         size, following = 0, offset + len(starts)
-        for position in np.flatnonzero(tags.mask(codes)).tolist():
+        for position in np.flatnonzero(wanted.mask(codes)).tolist():
             length = int(lengths[position])
             if len(found) == most or (found and size + length > MAX_ANSWER):
                 following = offset + position
                 break
-            if length:
-                found.append(shown_record(self._store.read(int(starts[position]), length)))
+            if not length:
+                continue
+            record = self._store.read(int(starts[position]), length)
+            if wanted.by_tag is not None or _fits(wanted, record):
+                found.append(shown_record(record))
                 size += length
         code = ResponseCode.SUCCESS if found else ResponseCode.PULL_RETRY_IMMEDIATELY
         return Pulled(code, b"".join(found), max(following, offset + 1), low, high)
@@ -175,6 +182,14 @@ class MessageQueries:
     def _entries(self, topic: str, queue_id: int, start: int, count: int) -> tuple[list[int], list[int]]:
         offsets, sizes, _ = self._store.index.entries(topic, queue_id, start, count)
         return offsets.tolist(), sizes.tolist()
+
+
+def _fits(wanted: MessageFilter, record: memoryview) -> bool:
+    """The second stage of a filter. A record that cannot be read fits: its reader says what is wrong with it."""
+    try:
+        return wanted.wants(decode_properties(RecordView(record).properties))
+    except RecordError:
+        return True
 
 
 def _search(
