@@ -28,6 +28,7 @@ from structured_streaming.commit.report import BatchReport
 from structured_streaming.commit.table_log import TableLog, VersionTakenError
 from structured_streaming.errors import ForeignWriterError, LakeError
 from structured_streaming.staging.table_file import write_file
+from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS, Table
 
@@ -61,9 +62,9 @@ class LakeProgress:
         self.offsets: dict[tuple[str, str], int] = {}
         if not folder.child(REPUT_PROGRESS.name).exists():
             return
-        self._progress = TableLog(folder.child(REPUT_PROGRESS.name))
+        self._progress = _table_log(folder, REPUT_PROGRESS)
         self.offsets = _ends(self._progress)
-        self._tables = [TableLog(folder.child(table.name)) for table in DATA_TABLES]
+        self._tables = [_table_log(folder, table) for table in DATA_TABLES]
 
     def position(self, broker: str, log_id: str) -> int | None:
         """Up to where the lake holds a log, at the last `refresh`; None when it knows nothing of it."""
@@ -88,7 +89,7 @@ class DeltaCommitSink:
         self._folder = lake_folder(location)
         self._after_table = after_table
         self._tables = {
-            table.name: TableLog(self._folder.child(table.name)) for table in (*DATA_TABLES, REPUT_PROGRESS)
+            table.name: _table_log(self._folder, table) for table in (*DATA_TABLES, REPUT_PROGRESS)
         }
         self._batch = self._last_batch()
 
@@ -249,3 +250,7 @@ def _spans(manifest: list[dict[str, Any]]) -> list[LogSpan]:
             )
         )
     return spans
+
+
+def _table_log(lake: Folder, table: Table) -> TableLog:
+    return TableLog(lake.child(table.name), table.schema.names)

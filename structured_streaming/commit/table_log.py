@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -40,6 +40,8 @@ WRITER_VERSION = 2
 CHECKPOINT_COMMITS = 100
 _CHECKPOINT_SHARE = 10
 _SCRATCH_S = 3600
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError)
+"""A log that cannot be read, or whose content is none of Delta's."""
 
 
 class VersionTakenError(LakeError):
@@ -47,10 +49,14 @@ class VersionTakenError(LakeError):
 
 
 class TableLog:
-    """The log of the table in `folder`, as far as it was read. Every call raises LakeError."""
+    """The log of the table in `folder`, as far as it was read. Every call raises LakeError.
 
-    def __init__(self, folder: Folder) -> None:
+    `columns` are those that files for it have; the table must have them too, or readers would not see them.
+    """
+
+    def __init__(self, folder: Folder, columns: Sequence[str] = ()) -> None:
         self._folder = folder
+        self._columns = columns
         self._log = folder.child(LOG)
         self._tries = 0
         self.version = -1
@@ -68,7 +74,7 @@ class TableLog:
                 self._open()  # the commits between may be gone
             else:
                 self.version, self.transactions = self._follow(self.version, self.transactions)
-        except (OSError, ValueError) as error:
+        except _UNREADABLE as error:
             raise self._error(error) from error
 
     def append(self, files: Iterable[Mapping[str, Any]], transactions: Mapping[str, int]) -> None:
@@ -114,7 +120,7 @@ class TableLog:
             self._log.make_durable(())
             self._log.remove_scratch(_SCRATCH_S)
             self._folder.parent.remove_scratch(_SCRATCH_S)
-        except (OSError, ValueError) as error:
+        except _UNREADABLE as error:
             raise self._error(error) from error
         if version < 0:
             raise LakeError(f"{self._log} holds neither a checkpoint nor version 0; restore them")
@@ -147,6 +153,8 @@ class TableLog:
             transactions[action["txn"]["appId"]] = action["txn"]["version"]
         elif "protocol" in action:
             self._check_protocol(action["protocol"])
+        elif "metaData" in action:
+            self._check_columns(action["metaData"]["schemaString"])
         elif "add" in action and "://" not in action["add"]["path"]:
             yield unquote(action["add"]["path"])
 
@@ -155,6 +163,15 @@ class TableLog:
             raise LakeError(
                 f"{self._folder} asks for Delta writer version {protocol['minWriterVersion']}, the reput writes "
                 f"{WRITER_VERSION}: a table feature was turned on; turn it off (ALTER TABLE … DROP FEATURE)"
+            )
+
+    def _check_columns(self, schema: str) -> None:
+        there = {field["name"] for field in json.loads(schema)["fields"]}
+        missing = [name for name in self._columns if name not in there]
+        if missing:
+            raise LakeError(
+                f"{self._folder} lacks the column {missing[0]}, which this version writes; add it (ALTER TABLE … ADD "
+                "COLUMN), or begin a new lake"
             )
 
     def _newest_checkpoint(self) -> tuple[int, int]:
@@ -172,11 +189,13 @@ class TableLog:
             raise FileNotFoundError(f"checkpoint {version} of {self._folder} is not there")
         transactions = {}
         for part in parts:
-            found = pq.read_table(self._log.target(part), columns=["txn", "protocol"])
+            found = pq.read_table(self._log.target(part), columns=["txn", "protocol", "metaData"])
             for txn in found["txn"].drop_null().to_pylist():
                 transactions[txn["appId"]] = txn["version"]
             for protocol in found["protocol"].drop_null().to_pylist():
                 self._check_protocol(protocol)
+            for metadata in found["metaData"].drop_null().to_pylist():
+                self._check_columns(metadata["schemaString"])
         return transactions
 
     def _checkpoints(self) -> dict[str, int]:

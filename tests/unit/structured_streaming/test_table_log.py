@@ -113,7 +113,28 @@ def test_a_feature_that_an_append_would_break_is_refused(table: Path) -> None:
         TableLog(LocalFolder(table))
 
 
-@pytest.mark.parametrize("damage", ["{", '"text"', "[]"])
+@pytest.mark.parametrize("from_checkpoint", [False, True])
+def test_a_table_without_a_column_that_is_written_is_refused(table: Path, from_checkpoint: bool) -> None:
+    if from_checkpoint:
+        DeltaTable(str(table)).create_checkpoint()
+        (table / "_delta_log" / f"{0:020}.json").unlink()
+    columns = QUARANTINE.schema.names
+    assert TableLog(LocalFolder(table), columns).version == 0
+    with pytest.raises(LakeError, match=r"lacks the column later, .*ADD COLUMN"):
+        TableLog(LocalFolder(table), [*columns, "later"])
+
+
+def test_a_column_that_is_dropped_meanwhile_is_named(table: Path) -> None:
+    log = TableLog(LocalFolder(table), QUARANTINE.schema.names)
+    schema = {"type": "struct", "fields": [{"name": "broker", "type": "string"}]}
+    action = {"metaData": {"schemaString": json.dumps(schema)}}
+    (table / "_delta_log" / f"{1:020}.json").write_text(json.dumps(action) + "\n")
+    with pytest.raises(LakeError, match="lacks the column log_id"):
+        log.follow()
+    assert log.version == 0
+
+
+@pytest.mark.parametrize("damage", ["{", '"text"', "[]", '{"txn": 1}', '{"metaData": {}}'])
 def test_a_torn_log_is_named(table: Path, damage: str) -> None:
     (table / "_delta_log" / f"{1:020}.json").write_text(damage)
     with pytest.raises(LakeError, match=QUARANTINE.name):
