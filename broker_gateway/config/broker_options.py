@@ -84,7 +84,7 @@ class BrokerOptions(_Group):
     )
     listen_port: ListenPort = Field(
         10911,
-        description="remoting port, in STOREHOST and registered; the fast port is 2 below; 0 takes free ones",
+        description="remoting port, in STOREHOST and registered; the fast port is 2 below; 0 uses any free ports",
     )
     namesrv_addr: NameServerList = Field(
         "",
@@ -114,7 +114,9 @@ class BrokerOptions(_Group):
     start_accept_send_request_time_stamp: int = Field(
         0, ge=0, le=(1 << 63) - 1, description="sends are refused before this time, ms since 1970"
     )
-    long_polling_enable: bool = Field(True, description="receives wait for messages as long as they ask for")
+    long_polling_enable: bool = Field(
+        True, description="long polling: a receive waits for messages up to its own timeout"
+    )
     short_polling_time_mills: int = Field(
         1000, ge=0, le=600_000, description="ms that receives wait at most without longPollingEnable"
     )
@@ -122,7 +124,7 @@ class BrokerOptions(_Group):
         True, description="a new group begins at a queue's start while the log fits memory; false: at its end"
     )
     enable_pop_message_threshold: bool = Field(
-        False, description="keep popInflightMessageThreshold too, beside lakeMaxInFlightPerQueue"
+        False, description="also enforce popInflightMessageThreshold, beside lakeMaxInFlightPerQueue"
     )
     pop_inflight_message_threshold: int = Field(
         10_000, ge=1, description="messages of a group on a queue, with enablePopMessageThreshold"
@@ -134,7 +136,7 @@ class BrokerOptions(_Group):
     isolate_log_enable: bool = Field(False, description="every line of the log names the broker and its id")
     config_black_list: str = Field(
         "configBlackList;brokerConfigPath",
-        description="options that cannot be changed while running, divided by semicolons",
+        description="options that cannot be changed while running, separated by semicolons",
     )
     broker_fast_failure_enable: bool = Field(True, description="refuse calls that waited too long")
     wait_time_mills_in_send_queue: int = Field(200, ge=1, le=_DAY_MS, description="ms; sends")

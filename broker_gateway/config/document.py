@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from enum import Enum
 
 from pydantic.fields import FieldInfo
 
@@ -15,7 +16,7 @@ from broker_gateway.config.reload import RELOADABLE
 
 _HEAD = """# Options
 
-Written by `python -m broker_gateway.config.document`; change `broker_gateway/config/gateway.py` and `broker_gateway/config/catalogue/` instead.
+Written by `python -m broker_gateway.config.document`; change the options in `broker_gateway/config/` (`*_options.py`, `registration.py`, `catalogue/`) instead.
 
 An option is given as `--set name=value`, as `LAKEBROKER_name=value` in the environment, or as a line `name=value` of the file given with `-c`, in this order of precedence. `-n` stands for `namesrvAddr`, `NAMESRV_ADDR` in the environment is its default. `-p` prints all options with their values, `-m` the important ones. A bad value ends the start with status 253 and is named, with what is allowed. An unknown name is warned about.
 
@@ -64,7 +65,7 @@ def _line(name: str, field: FieldInfo, words: str) -> str:
     if row is not None and row.default and _text(field.default) != row.default and not field.default_factory:
         text += f" (RocketMQ: {row.default})"
     if name in RELOADABLE:
-        text += " *Live.*"
+        text += ". *Live*"
     words = words.replace("|", "\\|")
     return f"| `{name}` | {default} | {f'`{words}`' if '^' in words else words} | {text} |"
 
@@ -81,6 +82,8 @@ def _default(name: str, field: FieldInfo) -> str:
 def _text(value: object) -> str:
     if value is None:
         return ""
+    if isinstance(value, Enum):
+        value = value.value
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -103,7 +106,7 @@ def _by_verdict(rows: Iterable[Row]) -> Iterator[str]:
     for row in rows:
         fate = row.verdict.fate.value
         if row.verdict.allowed:
-            fate += f" but for {' or '.join(row.verdict.allowed)}"
+            fate += f" unless {' or '.join(row.verdict.allowed)}"
         shown = f"`{row.name}` ({row.default})" if row.default else f"`{row.name}`"
         reasons.setdefault((fate, row.verdict.why), []).append(shown)
     yield "| what becomes of them | why | options (default) |"

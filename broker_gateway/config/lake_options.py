@@ -61,7 +61,7 @@ class LakeOptions(_Group):
         0,
         ge=0,
         le=256 << 20,
-        description="of a busy log brought into memory ahead of its end in a step, 2097152, say; 0: none",
+        description="of a busy log brought into memory ahead of its end in a step, for example 2097152; 0: none",
     )
     lake_self_check_interval: int = Field(
         600_000, ge=100, le=86_400_000, description="ms between looks for damage in the store"
@@ -72,9 +72,10 @@ class LakeOptions(_Group):
         25,
         ge=1,
         le=100,
-        description="while half of a limit is free (of the calls of a kind, waiting receives, clients and their heartbeats,"
-        " groups made on first use), nobody is refused; of the second half one address gets at most this % of the limit; 100 turns it off, as"
-        " behind a proxy or NAT, where everybody has one address. Limits below 16 are not shared",
+        description="addresses are not limited while less than half of a limit is used (calls of a kind, waiting receives,"
+        " clients and their heartbeats, groups made on first use). Beyond that, one address may use at most this % of the"
+        " limit. 100 turns it off, as behind a proxy or NAT, where everybody has one address. Limits below 16 are not"
+        " shared",
     )
     lake_max_clients: int = Field(50_000, ge=1, description="clients known at a time")
     lake_max_auto_created_groups: int = Field(

@@ -25,7 +25,7 @@ class ProxyOptions(_Group):
     grpc_client_consumer_min_long_polling_timeout_millis: int = Field(5000, ge=0, description="ms")
     grpc_client_consumer_max_long_polling_timeout_millis: int = Field(20_000, ge=100, description="ms")
     tls_test_mode_enable: bool = Field(
-        True, description="take TLS too, with a self-made certificate unless one is given (transport http2)"
+        True, description="take TLS too, with a self-signed certificate unless one is given (transport http2)"
     )
     tls_cert_path: OptionalPath = Field(None, description="certificate chain, PEM: take TLS too")
     tls_key_path: OptionalPath = Field(None, description="its private key, PEM")

@@ -116,11 +116,11 @@ class RegistrationOptions(OptionGroup):
     lake_with_namesrv: bool = Field(False, description="run a name server in this process and register there")
     lake_broker_addresses: HostList = Field(
         "",
-        description="hosts and networks of your other lakebrokers, divided by semicolons, as 10.0.0.0/8;broker-b.example."
+        description="hosts and networks of your other lakebrokers, separated by semicolons, as 10.0.0.0/8;broker-b.example."
         " Needed with RocketMQ's own name server: without it their queues stay out of routes. Not needed with"
         " `lakebroker namesrv`",
     )
-    lake_namesrv_listen_port: Port = Field(9876, description="its port, 0 takes a free one")
+    lake_namesrv_listen_port: Port = Field(9876, description="port of that name server; 0 uses a free one")
 
     @property
     def period_s(self) -> float:

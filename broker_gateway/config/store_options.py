@@ -32,7 +32,7 @@ class StoreOptions(_Group):
     )
     store_path_commit_log: str = Field(
         "",
-        description="folders of the log, divided by commas, used in turn, of one broker alone (with --processes each has "
+        description="folders of the log, separated by commas, used in turn, of one broker alone (with --processes each has "
         "one of its name in them, or in its store what is in storePathRootDir); empty: commitlog in the store",
     )
     mapped_file_size_commit_log: int = Field(

@@ -1,4 +1,4 @@
-"""Moves: copies of a message that settle the original (invariant 9).
+"""Moves: copies of a message that settle the original.
 
 The copy carries `LB_ORIGIN`, `queueId:queueOffset:attempt:characters of group:group topic` (group and topic
 run together), and `LB_REASON`, why it was moved. Replay takes the copy as the settlement of the original.

@@ -63,7 +63,7 @@ def _origin_of(
 
 
 class DeadLetterMover:
-    """Copies a message in flight to `%DLQ%<group>`; the copy settles it (invariant 9)."""
+    """Copies a message in flight to `%DLQ%<group>`; the copy settles it."""
 
     def __init__(self, core: Core, resources: Resources) -> None:
         self._store = core.store

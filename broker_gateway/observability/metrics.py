@@ -34,18 +34,25 @@ class Metrics:
         self.longest_look_s = 0.0
         node = {"cluster": cluster, "node_id": broker}
         by_topic, by_group = ("topic",), ("topic", "consumer_group")
-        self._messages_in = _Counter("rocketmq_messages_in", "Messages stored", by_topic)
-        self._bytes_in = _Counter("rocketmq_throughput_in", "Bytes of bodies stored", by_topic)
-        self._failures = _Counter("lakebroker_send_failures", "Calls that stored nothing", by_topic)
-        self._messages_out = _Counter("rocketmq_messages_out", "Messages delivered", by_group)
-        self._bytes_out = _Counter("rocketmq_throughput_out", "Bytes of bodies delivered", by_group)
-        self._acked = _Counter("lakebroker_messages_acked", "Messages settled by acks", by_group)
-        self._dead = _Counter("rocketmq_send_to_dlq_messages", "Messages moved to dead letters", by_group)
-        counters = [value for value in vars(self).values() if isinstance(value, _Counter)]
+        self._counters: list[_Counter] = []
+        self._messages_in = self._counter("rocketmq_messages_in", "Messages stored", by_topic)
+        self._bytes_in = self._counter("rocketmq_throughput_in", "Bytes of bodies stored", by_topic)
+        self._failures = self._counter("lakebroker_send_failures", "Calls that stored nothing", by_topic)
+        self._messages_out = self._counter("rocketmq_messages_out", "Messages delivered", by_group)
+        self._bytes_out = self._counter("rocketmq_throughput_out", "Bytes of bodies delivered", by_group)
+        self._acked = self._counter("lakebroker_messages_acked", "Messages settled by acks", by_group)
+        self._dead = self._counter(
+            "rocketmq_send_to_dlq_messages", "Messages moved to dead letters", by_group
+        )
         self._latency = _Histogram(
             "rocketmq_rpc_latency_send_seconds", "Time from request to reply of a send", _LATENCY_S
         )
-        self.registry.register(_Counted(node, counters, self._latency))
+        self.registry.register(_Counted(node, self._counters, self._latency))
+
+    def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> _Counter:
+        """A new one, which is exported."""
+        self._counters.append(_Counter(name, text, labels))
+        return self._counters[-1]
 
     def sent(self, topic: str, calls: int, messages: int, size: int, seconds: float) -> None:
         """Sends that were answered together: `seconds` is what each of the calls took."""

@@ -1,4 +1,4 @@
-"""`lakebroker.log.v1.LogService`: the commit log for readers elsewhere. Readable bytes only (invariant 4)."""
+"""`lakebroker.log.v1.LogService`: the commit log for readers elsewhere. Readable bytes only."""
 
 from __future__ import annotations
 

@@ -1,0 +1,100 @@
+"""What Prometheus reads, and that the document names it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.core import Metric
+
+from broker_gateway.app import gauges as gauges_module
+from broker_gateway.app.gauges import gauges
+from broker_gateway.observability import metrics as metrics_module
+from broker_gateway.observability.metrics import Metrics
+from lakebroker_testing.broker import InProcessBroker
+
+DOCUMENT = Path(__file__).parents[4] / "docs" / "metrics.md"
+NODE = {"cluster", "node_id"}
+
+
+@pytest.fixture
+def broker() -> Iterator[InProcessBroker]:
+    with InProcessBroker() as broker:
+        broker.create_topic("t")
+        broker.create_group("g")
+        yield broker
+
+
+def documented() -> dict[str, set[str]]:
+    """Labels by name."""
+    found = {}
+    for line in DOCUMENT.read_text().splitlines():
+        if line.startswith("| `"):
+            names, _, *labels = line.strip("| ").split(" | ")
+            for name in re.findall(r"`(\w+)`", names):
+                found[name] = set(re.findall(r"`(\w+)`", labels[0] if labels else ""))
+    return found
+
+
+def counted(metrics: Metrics) -> dict[str, Metric]:
+    return {family.name: family for family in metrics.registry.collect()}
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(
+        f"{name}_total", {"cluster": "DefaultCluster", "node_id": "broker-a", **labels}
+    )
+
+
+def test_the_document_names_every_metric_with_its_labels(broker: InProcessBroker) -> None:
+    broker.send("t", b"x")
+    broker.ack("t", "g", *broker.receive("t", "g")[1])
+    there = set(counted(broker.broker.core.metrics))
+    labels = {}
+    for name, _, given, _ in gauges(broker.broker):
+        labels[name] = set(given) - NODE
+    for name, family in counted(broker.broker.core.metrics).items():
+        for sample in family.samples:
+            labels[name] = set(sample.labels) - NODE - {"le"}
+    source = Path(gauges_module.__file__).read_text() + Path(metrics_module.__file__).read_text()
+    sometimes = {"lakebroker_dispatch_behind_bytes", "lakebroker_disk_hours_left"}
+    assert all(f'"{name}"' in source for name in sometimes)
+    found = documented()
+    assert set(found) == there | set(labels) | sometimes
+    assert {name: found[name] for name in labels} == labels
+
+
+def test_what_a_topic_and_a_group_did_is_counted(broker: InProcessBroker) -> None:
+    metrics = Metrics("DefaultCluster", "broker-a")
+    metrics.sent("t", 1, 2, 30, 0.003)
+    metrics.received("t", "g", 2, 30)
+    metrics.acked("t", "g", 1)
+    metrics.dead_lettered("t", "g", 1)
+    metrics.send_failed("t")
+    assert value(metrics, "rocketmq_messages_in", topic="t") == 2
+    assert value(metrics, "rocketmq_throughput_in", topic="t") == 30
+    assert value(metrics, "lakebroker_send_failures", topic="t") == 1
+    for name, count in (
+        ("rocketmq_messages_out", 2),
+        ("rocketmq_throughput_out", 30),
+        ("lakebroker_messages_acked", 1),
+        ("rocketmq_send_to_dlq_messages", 1),
+    ):
+        assert value(metrics, name, topic="t", consumer_group="g") == count
+    buckets = {
+        sample.labels["le"]: sample.value
+        for sample in counted(metrics)["rocketmq_rpc_latency_send_seconds"].samples
+        if sample.name.endswith("_bucket")
+    }
+    assert (buckets["0.002"], buckets["0.005"], buckets["+Inf"]) == (0, 1, 1)
+
+
+def test_topics_beyond_the_bound_share_a_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_module, "MAX_SERIES", 2)
+    metrics = Metrics("DefaultCluster", "broker-a")
+    for number in range(5):
+        metrics.sent(f"t{number}", 1, 1, 1, 0.001)
+    assert value(metrics, "rocketmq_messages_in", topic="t1") == 1
+    assert value(metrics, "rocketmq_messages_in", topic="other") == 3
