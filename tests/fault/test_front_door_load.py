@@ -41,8 +41,9 @@ _CODES = (
 
 
 @pytest.fixture
-def gateway(tmp_path: Path) -> Iterator[Gateway]:
-    with Gateway(tmp_path, patient=True, **OPTIONS) as found:
+def gateway(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Gateway]:
+    """With the options that a test gives by `indirect`."""
+    with Gateway(tmp_path, patient=True, **OPTIONS, **getattr(request, "param", {})) as found:
         deadline = time.monotonic() + 60
         while "compiled code loaded" not in found.log.read_text():  # which takes memory
             assert time.monotonic() < deadline
@@ -209,6 +210,7 @@ SUBSCRIPTIONS: dict[str, list[dict[str, str]]] = {
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("kind", SUBSCRIPTIONS)
+@pytest.mark.parametrize("gateway", [{"lakeMaxSharePerAddress": "100"}], indirect=True, ids=["one address"])
 def test_what_heartbeats_hold_is_bounded(gateway: Gateway, kind: str, record_property: Record) -> None:
     """60 connections with a large heartbeat each: 32 MiB of memory are kept, the rest is told so."""
 
