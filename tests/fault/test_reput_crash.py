@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from lakebroker_testing.gateway import ROOT, command
 from lakebroker_testing.logs import LogWriter
 from tests.children import children
 from tests.lake_checks import assert_exact
+from tests.reput_runs import reput_once
 
 
 def written(folder: Path) -> Path:
@@ -48,35 +50,19 @@ def end(process: subprocess.Popen[str]) -> None:
             process.stdout.close()
 
 
-def catch_up(store: Path, lake: Path, **environment: str) -> str:
-    """What the run wrote to stderr."""
-    arguments = command("reput", "--store", str(store), "--lake", str(lake), "--once")
-    done = subprocess.run(
-        arguments,
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1200,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stderr
-
-
 @pytest.mark.parametrize("fatal", ["consume_queue", "messages"])
-def test_driver_killed_between_two_table_commits(tmp_path: Path, fatal: str) -> None:
+def test_driver_killed_between_two_table_commits(spark: SparkSession, tmp_path: Path, fatal: str) -> None:
     store, lake = written(tmp_path / "store"), tmp_path / "lake"
     process = start(store, lake, fatal, 60_000)
     assert process.wait(1200) == -signal.SIGKILL
     end(process)
     with pytest.raises(AssertionError):
         assert_exact(lake, store)
-    catch_up(store, lake)
+    assert reput_once(spark, lake, store) > 0
     assert_exact(lake, store)
 
 
-def test_jvm_killed_in_mid_batch(tmp_path: Path) -> None:
+def test_jvm_killed_in_mid_batch(spark: SparkSession, tmp_path: Path) -> None:
     store, lake = written(tmp_path / "store"), tmp_path / "lake"
     process = start(store, lake, "", 30_000)
     assert process.stdout is not None
@@ -86,7 +72,7 @@ def test_jvm_killed_in_mid_batch(tmp_path: Path) -> None:
     for pid in java:
         os.kill(pid, signal.SIGKILL)
     end(process)
-    catch_up(store, lake)
+    assert reput_once(spark, lake, store) > 0
     assert_exact(lake, store)
 
 
@@ -106,8 +92,17 @@ def test_a_python_worker_that_starts_late_is_waited_for(tmp_path: Path) -> None:
     slow.mkdir()
     (slow / "sitecustomize.py").write_text(LATE)
     (slow / "late").touch()
-    told = catch_up(store, lake, PYTHONPATH=str(slow))
+    done = subprocess.run(
+        command("reput", "--store", str(store), "--lake", str(lake), "--once"),
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(slow)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1200,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
     assert not (slow / "late").exists()
-    assert "did not start within 10 s" in told
-    assert "the query starts again in 2 s" in told
+    assert "did not start within 10 s" in done.stderr
+    assert "the query starts again in 2 s" in done.stderr
     assert_exact(lake, store)

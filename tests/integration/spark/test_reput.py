@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chispa import assert_df_equality
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
@@ -24,33 +20,12 @@ from lakebroker_testing.logs import LogWriter
 from store.log_reader import LogReader
 from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.errors import ForeignWriterError, LakeError
-from structured_streaming.reput import WORKER_LATE, _run, start_reput
+from structured_streaming.reput import _run, start_reput
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.sql import register
 from tests.lake_checks import assert_exact, rows
-
-
-def reput_once(spark: SparkSession, lake: Path, *stores: Path, **options: Any) -> int:
-    """Runs until everything is read; returns the number of batches."""
-    batches: list[object] = []
-    chosen = ReputOptions(str(lake), store=",".join(map(str, stores)), once=True, **options)
-    to_the_end(lambda: start_reput(spark, chosen, batches.append))
-    return len(batches)
-
-
-def to_the_end(start: Callable[[], tuple[StreamingQuery, Path]]) -> None:
-    """Runs a query until everything is read, again when a Python worker was late: Spark waits 10 s on any machine."""
-    for left in range(9, -1, -1):
-        query, checkpoint = start()
-        try:
-            query.awaitTermination()
-            return
-        except StreamingQueryException as error:
-            if not left or WORKER_LATE not in str(error):
-                raise
-        finally:
-            shutil.rmtree(checkpoint)
+from tests.reput_runs import reput_once, to_the_end
 
 
 def test_every_table_is_exact_and_a_second_run_adds_nothing(spark: SparkSession, tmp_path: Path) -> None:

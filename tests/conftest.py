@@ -1,13 +1,16 @@
-"""Spark for the tests of this folder."""
+"""Spark for tests, started by the first one of a worker that asks for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
 
 from structured_streaming.sql import delta_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture(scope="session")
