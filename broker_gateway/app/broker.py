@@ -6,6 +6,7 @@ Owns no behaviour of its own. Everything in it runs on the event loop; the store
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from functools import partial
 
@@ -220,8 +221,9 @@ class Broker:
         if self._watchdog is not None:
             self._watchdog.cancel()
             await asyncio.gather(self._watchdog, return_exceptions=True)
-        try:
+        with contextlib.suppress(StoreError, OSError):  # the snapshot fails too then, and its error is logged
             self.journaled.minutes.note(self.minutes.roll(now_ms(), closing=True))
+        try:
             self.journal.write_snapshot()
         except (StoreError, OSError) as error:
             log.error(
@@ -254,6 +256,6 @@ class Broker:
         for session in self.clients.expire():
             if session.group:
                 self.parts.redelivery.release(session.client_id, session.group)
-        self.journaled.minutes.note(self.minutes.roll(now_ms()))
         self.administration.statistics.sample(monotonic_ms())
         self.administration.runtime.sample(monotonic_ms())
+        self.journaled.minutes.note(self.minutes.roll(now_ms()))  # raises what the log does not take

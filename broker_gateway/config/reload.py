@@ -14,7 +14,7 @@ from pathlib import Path
 
 import structlog
 
-from broker_gateway.config.gateway import GatewayConfig, config_of
+from broker_gateway.config.gateway import GROUPS, GatewayConfig, config_of
 from broker_gateway.config.options import LINE_BREAK
 from broker_gateway.runtime.errors import OptionError
 from broker_gateway.runtime.files import write_whole
@@ -102,6 +102,8 @@ class Configuration:
 
     def __init__(self, config: GatewayConfig, file: Path | None = None) -> None:
         self.current = config
+        self._in_force = config
+        """As `current`, but for what takes effect at the next start."""
         self._file = file
         self._changing = asyncio.Lock()
         self._listeners: list[Callable[[GatewayConfig], None]] = []
@@ -116,10 +118,11 @@ class Configuration:
         if grpc_port is not None:
             proxy = proxy.model_copy(update={"grpc_server_port": grpc_port})
         self.current = self.current.model_copy(update={"broker": broker, "store": store, "proxy": proxy})
+        self._in_force = self.current
         return self.current
 
     def on_change(self, listener: Callable[[GatewayConfig], None]) -> None:
-        """Calls `listener` with the new options after every change, on the event loop."""
+        """Calls `listener` after every change with the options in force, on the event loop."""
         self._listeners.append(listener)
 
     async def apply(self, given: Mapping[str, str]) -> Changes:
@@ -145,8 +148,12 @@ class Configuration:
         changed = {name: (old, after[name]) for name, old in before.items() if after[name] != old}
         kept = await asyncio.to_thread(self._keep, given)
         self.current = config
+        self._in_force = _changed(self._in_force, config)
         for listener in self._listeners:
-            listener(config)
+            try:
+                listener(self._in_force)
+            except Exception:  # the others hear of it all the same
+                log.exception("a part of the broker did not take the changed options")
         said = tuple(each for each in warnings if _about(each, given))
         effective = {name: each for name, each in changed.items() if name in RELOADABLE}
         later = {name: each for name, each in changed.items() if name not in RELOADABLE}
@@ -177,6 +184,18 @@ class Configuration:
                 f"the change cannot be kept in {self._file}, which cannot be written: {error}"
             ) from error
         return self._file
+
+
+def _changed(in_force: GatewayConfig, config: GatewayConfig) -> GatewayConfig:
+    """The options in force, with those of `config` that take effect at once."""
+    groups = {}
+    for name, options in GROUPS.items():
+        new = getattr(config, name)
+        fields = [each for each, field in options.model_fields.items() if (field.alias or each) in RELOADABLE]
+        groups[name] = getattr(in_force, name).model_copy(
+            update={each: getattr(new, each) for each in fields}
+        )
+    return in_force.model_copy(update=groups)
 
 
 def changed_text(text: str, given: Mapping[str, str]) -> str:

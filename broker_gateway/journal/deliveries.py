@@ -18,6 +18,7 @@ from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.record import EVENTS_A_RECORD
 from broker_gateway.runtime.clock import now_ms
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
+from store.errors import StoreError
 from store.index.queue_index import QueueIndex
 from store.log.record import Record
 
@@ -50,7 +51,7 @@ class DeliveryJournal(Contributor):
     ) -> None:
         """Adds one event for each message, all by one client; `messages` as they are behind it, alike but for their
         attempts. To be called before they happen; see `make_room`."""
-        self.make_room(len(messages))
+        self._make_room(len(messages), (state,))
         at_ms = now_ms() if timestamp_ms is None else timestamp_ms
         self._note(state, kind, messages, client_id, delivery_id, invisible_until_ms, at_ms)
 
@@ -58,13 +59,13 @@ class DeliveryJournal(Contributor):
         """Adds that a client acknowledged messages of several queues, in one record: all of them or, raising what the
         append raised, none. To be called before they are settled."""
         settled = list(settled)
-        self.make_room(sum(len(messages) for _, messages in settled))
+        self._make_room(sum(len(messages) for _, messages in settled), [state for state, _ in settled])
         for state, messages in settled:
             self._note(state, pb.ACKED, messages, client_id, 0, 0, now_ms())
 
     def moved(self, *states: QueueDelivery) -> None:
         """Notes that offsets of `states` moved without an event: they are appended together, all or none."""
-        self.make_room(len(states))
+        self._make_room(len(states), states)
         for state in states:
             self._change(state)
         self._noted(len(states))
@@ -95,6 +96,14 @@ class DeliveryJournal(Contributor):
         for group, topic, queue_id in keys:
             batch.queues.add(consumer_group=group, topic=topic, queue_id=queue_id, removed=True)
         self.journal.append_first([*_records(batch.queues), *others])
+
+    def _make_room(self, count: int, states: Iterable[QueueDelivery]) -> None:
+        """As `make_room`. What is done though it raises is said by the next record that can be appended."""
+        try:
+            self.make_room(count)
+        except (StoreError, OSError):
+            self._untold.update(state.key for state in states)
+            raise
 
     def _note(
         self,

@@ -61,6 +61,7 @@ class Journal:
         self._no_room = False
         self._lost: Exception | None = None
         """Why something noted is in memory only; None when nothing is."""
+        self._losses = 0
         self._again_at = 0.0
         self._wait_s = _LOST_AGAIN_S
         self._waiting: list[Callable[[Exception | None], None]] = []
@@ -111,10 +112,17 @@ class Journal:
         self.write(at_once=True)
         self._append([(batch, EVENTS_TAG) for batch in batches])
 
-    def after(self, callback: Callable[[Exception | None], None]) -> None:
-        """Calls `callback` when everything noted so far is in the log, or with what the append raised."""
-        if self._pending:
+    def mark(self) -> int:
+        """For `after`: before somebody notes what it will wait for."""
+        return self._losses
+
+    def after(self, callback: Callable[[Exception | None], None], since: int | None = None) -> None:
+        """Calls `callback` when everything noted so far is in the log, or with what the append raised; also with what
+        an append raised that has failed already, where that was behind the mark `since`."""
+        if self._pending:  # the next record says all that was lost, too
             self._waiting.append(callback)
+        elif since is not None and since != self._losses and self._lost is not None:
+            callback(_same(self._lost))
         else:
             callback(None)
 
@@ -232,6 +240,7 @@ class Journal:
 
     def _give_up(self, error: Exception) -> None:
         """What is pending is not going to be appended."""
+        self._losses += 1
         for each in self._contributors:
             each.lost()
         self._end_pending(error)

@@ -26,9 +26,8 @@ class Attempts:
 
     def __init__(self, core: Core, messages: MessageReader) -> None:
         self._store = core.store
-        self._deliveries = core.deliveries
         self._changes = core.changes
-        self._wakeups = core.wakeups
+        self._core = core
         self._messages = messages
         self._attempts: OrderedDict[
             tuple[str, str, str], tuple[str, list[tuple[QueueDelivery, InFlight]]]
@@ -75,9 +74,7 @@ class Attempts:
                 by_state.setdefault(state.key, (state, []))[1].append(message)
         for state, messages in by_state.values():
             self._return(state, messages, poll.client_id)
-            self._deliveries.arrivals.came_back(state.key)
-        if by_state:
-            self._wakeups.due(poll.topic.name, poll.group.name)
+            self._core.came_back(state.key)
 
     def _return(self, state: QueueDelivery, messages: Sequence[InFlight], client_id: str) -> None:
         """One that a client had seen before is due at once; of others, their filter decides as if they were new."""
@@ -88,7 +85,7 @@ class Attempts:
                 until = now if seen else some[0].invisible_until_ms
                 status = Status.INVISIBLE if seen else Status.RETURNED
                 changed = [_returned(each, until, status) for each in some]
-                # what is not journaled now is with the next snapshot, which is due then
+                # what is not journaled now is said by the next record that can be appended
                 with contextlib.suppress(StoreError, OSError):
                     self._changes.events(
                         state,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
+from broker_gateway.delivery.retry_topics import subscribed_topic
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.deliveries import DeliveryJournal
@@ -30,3 +32,13 @@ class Core:
     tick: Tick
     metrics: Metrics
     minutes: MinuteStatistics
+
+    def made_room(self, state: QueueDelivery) -> None:
+        """Messages of a queue were settled: those who were turned away from it, since it was full, are served."""
+        if state.freed():
+            self.wakeups.due(subscribed_topic(state.key), state.key.group)
+
+    def came_back(self, key: QueueKey) -> None:
+        """A group may have messages of a queue again: those who wait for some are served."""
+        self.deliveries.arrivals.came_back(key)
+        self.wakeups.due(subscribed_topic(key), key.group)

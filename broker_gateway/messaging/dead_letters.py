@@ -69,7 +69,7 @@ class DeadLetterMover:
         self._store = core.store
         self._resources = resources
         self._changes = core.changes
-        self._wakeups = core.wakeups
+        self._core = core
         self._metrics = core.metrics
         self._failing: set[QueueKey] = set()
         self._unfit, self._not_stored = RateLimitedLog("times"), RateLimitedLog("times")
@@ -152,5 +152,4 @@ class DeadLetterMover:
     ) -> None:
         self._changes.events(state, kind, [message], client_id=client_id or message.client_id)
         state.settle(message)
-        if state.freed():
-            self._wakeups.due(subscribed_topic(state.key), state.key.group)
+        self._core.made_room(state)

@@ -55,6 +55,7 @@ class LongPolling:
     ) -> None:
         self._taker = taker
         self._attempts = attempts
+        self._core = core
         self._deliveries = core.deliveries
         self._journal = core.journal
         self._wakeups = wakeups = core.wakeups
@@ -74,9 +75,7 @@ class LongPolling:
         """Takes what may change while the broker runs."""
         self._taker.max_in_flight = max_in_flight(config)
         for state in self._deliveries.queues():
-            if state.freed():  # there may be room now for who was turned away
-                self._deliveries.arrivals.came_back(state.key)
-                self._wakeups.due(state.key.topic, state.key.group)
+            self._core.made_room(state)
 
     def check(self, peer: str) -> None:
         """Raises ServiceError TOO_MANY_REQUESTS when no receive of `peer` (`host:port`) is taken now."""
@@ -87,7 +86,7 @@ class LongPolling:
         poll.reply = Reply(partial(self._left, poll), self._bulkhead, poll.peer)
         try:
             if self._attempts.repeat(poll):
-                self._journal.after(partial(self._finish, poll))
+                self._answer_when_kept(poll)
             elif self._looking or self._spent >= _TICK_WORK:
                 poll.put_off_s = monotonic_s()
                 self._search_on(poll)
@@ -102,7 +101,7 @@ class LongPolling:
     def _search(self, poll: Poll) -> None:
         """Takes what is there. Where there is nothing, the poll searches on in later ticks, or waits."""
         if self._take(poll):
-            self._journal.after(partial(self._finish, poll))
+            self._answer_when_kept(poll)
         elif poll.left:
             self._search_on(poll)
         else:
@@ -152,7 +151,7 @@ class LongPolling:
     def _search_again(self, poll: Poll) -> None:
         try:
             if self._take(poll):
-                self._journal.after(partial(self._finish, poll))
+                self._answer_when_kept(poll)
                 self._wakeups.due(poll.topic.name, poll.group.name)  # there may be more for those who wait
             elif poll.left or self._taker.missed(poll):
                 self._looking.append(host_of(poll.peer), poll)
@@ -161,6 +160,10 @@ class LongPolling:
         except Exception as error:
             self._finish(poll, error)
             self._wakeups.due(poll.topic.name, poll.group.name)  # the next waiter goes on searching
+
+    def _answer_when_kept(self, poll: Poll) -> None:
+        """Gives what was taken once the journal has it; when the log did not take some of it, none."""
+        self._journal.after(partial(self._finish, poll), since=poll.journal_mark)
 
     def _finish(self, poll: Poll, error: Exception | None = None) -> None:
         """Gives the reply; when what should go into it fails, one that says so."""
@@ -256,5 +259,5 @@ class LongPolling:
         except Exception as error:
             self._finish(poll, error)
             return True
-        self._journal.after(partial(self._finish, poll))
+        self._answer_when_kept(poll)
         return True

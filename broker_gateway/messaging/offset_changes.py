@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 import structlog
 
 from broker_gateway.delivery.queue_delivery import QueueKey
-from broker_gateway.delivery.retry_topics import subscribed_topic
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.offsets import Offsets, check_queue_id
 from broker_gateway.messaging.outcome import Reason, ServiceError, refused_by_log
@@ -26,7 +25,7 @@ class OffsetChanges:
         self._deliveries = core.deliveries
         self._changes = core.changes
         self._journal = core.journal
-        self._wakeups = core.wakeups
+        self._core = core
         self._offsets = offsets
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -125,5 +124,4 @@ class OffsetChanges:
 
     def _wake(self, keys: Iterable[QueueKey]) -> None:
         for key in keys:
-            self._deliveries.arrivals.came_back(key)
-            self._wakeups.due(subscribed_topic(key), key.group)
+            self._core.came_back(key)

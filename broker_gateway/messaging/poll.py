@@ -111,6 +111,7 @@ class Poll:
     `left`: queues that a search under way has yet to search (ids of the topic's, keys of others), the next one last;
     `seen`: what had been offered when it began; `failed`: the first queue's error of that search. `put_off_s`:
     since when its first search has been put off, by `clock.monotonic_s`; 0: it has not. `renewed_at`: see `InFlight.host`.
+    `journal_mark`: the journal's, before it took the first message.
     """
 
     group: Group
@@ -126,6 +127,7 @@ class Poll:
     peer: str = ""
     renewed_at: str = ""
     delivery_id: int = 0
+    journal_mark: int = 0
     timer: asyncio.TimerHandle | None = None
     body_bytes: int = 0
     seen: int = 0
@@ -140,6 +142,14 @@ class Poll:
     def full(self) -> bool:
         """Whether the reply takes no more."""
         return len(self.messages) >= self.batch_size or self.body_bytes >= RECEIVE_BYTES
+
+
+def check_may_receive(topic: Topic, group: Group) -> None:
+    """FORBIDDEN where the topic must not be read, or the group must not consume."""
+    if not topic.readable or not topic.read_queues:
+        raise ServiceError(Reason.FORBIDDEN, f"topic {shown(topic.name)} must not be read")
+    if not group.consume_enabled:
+        raise ServiceError(Reason.FORBIDDEN, f"consumer group {shown(group.name)} must not consume")
 
 
 class Polls:
@@ -169,10 +179,7 @@ class Polls:
             )
         topic = self._resources.topic(wanted.topic)
         group = self._resources.group(wanted.group, wanted.peer)
-        if not topic.readable or not topic.read_queues:
-            raise ServiceError(Reason.FORBIDDEN, f"topic {shown(topic.name)} must not be read")
-        if not group.consume_enabled:
-            raise ServiceError(Reason.FORBIDDEN, f"consumer group {shown(group.name)} must not consume")
+        check_may_receive(topic, group)
         if wanted.batch_size <= 0:
             raise ServiceError(
                 Reason.BAD_REQUEST,

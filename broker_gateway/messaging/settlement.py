@@ -35,11 +35,10 @@ class Settlement:
         mover: DeadLetterMover,
     ) -> None:
         self._resources = resources
-        self._deliveries = core.deliveries
         self._receipts = Receipts(core.deliveries, clients)
         self._changes = core.changes
         self._mover = mover
-        self._wakeups = core.wakeups
+        self._core = core
         self._metrics = core.metrics
         self._max_invisible_ms = config.proxy.max_invisible_time_mills
 
@@ -93,8 +92,7 @@ class Settlement:
         )
         state.replace(message, changed)
         if invisible_ms == 0:
-            self._deliveries.arrivals.came_back(state.key)
-            self._wakeups.due(topic, group)
+            self._core.came_back(state.key)
         return encode_handle(handle_queue(state.key), changed.queue_offset, changed.delivery_id)
 
     def move_to_dead_letters(self, client_id: str, topic: str, group: str, handle: str) -> None:
@@ -120,9 +118,7 @@ class Settlement:
         """All of a call or, when the journal does not take it, none."""
         self._changes.acked(acked, client_id)
         for state, messages in acked:
-            group = state.key.group
             for message in messages:
                 state.settle(message)
-            self._metrics.acked(topic, group, len(messages))
-            if state.freed():
-                self._wakeups.due(topic, group)
+            self._metrics.acked(topic, state.key.group, len(messages))
+            self._core.made_room(state)

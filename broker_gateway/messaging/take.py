@@ -21,8 +21,10 @@ from broker_gateway.delivery.handles import encode_handle, new_delivery_id
 from broker_gateway.delivery.in_flight import InFlight, Plan, Status
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.delivery.retry_topics import RetryQueues, handle_queue
+from broker_gateway.messaging.checks import shown
 from broker_gateway.messaging.core import Core
-from broker_gateway.messaging.poll import RECEIVE_BYTES, Poll
+from broker_gateway.messaging.outcome import Reason, ServiceError
+from broker_gateway.messaging.poll import RECEIVE_BYTES, Poll, check_may_receive
 from broker_gateway.messaging.redelivery import Redelivery
 from broker_gateway.messaging.resources import Resources
 from broker_gateway.messaging.stored_message import MessageReader, StoredMessage
@@ -54,6 +56,8 @@ class Taker:
     def __init__(
         self, core: Core, resources: Resources, redelivery: Redelivery, messages: MessageReader
     ) -> None:
+        self._core = core
+        self._journal = core.journal
         self._store = core.store
         self._deliveries = core.deliveries
         self._changes = core.changes
@@ -108,7 +112,9 @@ class Taker:
             self._redelivery.sweep_due()
         if not poll.left:
             poll.failed = None
+            self._refresh(poll)
             poll.left = self._queues(poll)
+            poll.journal_mark = self._journal.mark()
             poll.delivery_id = new_delivery_id()
         search = _Search(poll, now)
         while poll.left and search.work > 0 and not poll.full:
@@ -126,15 +132,28 @@ class Taker:
             if done:
                 poll.left.pop()
 
+    def _refresh(self, poll: Poll) -> None:
+        """Topic and group may have changed, or gone, while the poll waited. TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND,
+        FORBIDDEN."""
+        catalog = self._resources.catalog
+        topic, group = catalog.topic(poll.topic.name), catalog.group(poll.group.name)
+        if topic is None:
+            raise ServiceError(Reason.TOPIC_NOT_FOUND, f"topic {shown(poll.topic.name)} was deleted")
+        if group is None:
+            raise ServiceError(
+                Reason.CONSUMER_GROUP_NOT_FOUND, f"consumer group {shown(poll.group.name)} was deleted"
+            )
+        if topic is not poll.topic or group is not poll.group:
+            check_may_receive(topic, group)
+            poll.topic, poll.group = topic, group
+
     def _queues(self, poll: Poll) -> list[int | QueueKey]:
         """Where there may be something, what comes first last; it begins with another queue each time."""
-        resources = self._resources
-        poll.topic = resources.catalog.topic(poll.topic.name) or poll.topic  # it may have more queues by now
         queues = poll.topic.read_queues
         if poll.group.first_used_by:
             more = queues - self._deliveries.queues_of(poll.group.name, poll.topic.name)
             if more > 0:
-                resources.check_queues(poll.group, more)
+                self._resources.check_queues(poll.group, more)
         offered = self._deliveries.arrivals.to(poll.group.name, poll.topic.name, queues)
         found: list[int | QueueKey] = [queue_id for queue_id in offered if queue_id < queues]
         if len(found) > 1:
@@ -152,7 +171,7 @@ class Taker:
         return self._deliveries.arrivals.to(key.group, key.topic, self._retry_queues.count(key.topic))
 
     def _take_from(self, search: _Search, key: QueueKey) -> bool:
-        """Takes what the rest of the batch holds from one queue; False when the search ends before the queue does."""
+        """Takes what the rest of the batch holds from one queue; False when there may be more in it for this search."""
         poll, now, index = search.poll, search.now, self._store.index
         state = self._deliveries.queue(key)
         floor = index.min_offset(key.topic, key.queue_id)
@@ -160,6 +179,7 @@ class Taker:
         search.begin(key)
         if plan.again:
             self._read_again(search, plan)
+        lost = bool(plan.skipped)
         done = self._read_new(search, plan)
         if plan.delivered or plan.skipped or plan.moved or state.journaled_committed < 0:
             self._note(poll, state, plan, now)
@@ -168,6 +188,9 @@ class Taker:
                 poll.messages += search.messages
                 poll.body_bytes += search.body_bytes
                 poll.taken += [(state, message) for message in plan.delivered]
+        if lost:  # there is room for others, and others may be due
+            self._core.made_room(state)
+            return False
         if done and state.position >= index.max_offset(key.topic, key.queue_id) and state.quiet(now):
             self._deliveries.arrivals.nothing_left(key)
         return done
@@ -182,6 +205,7 @@ class Taker:
             physical, sizes, codes = self._store.index.entries(topic, queue_id, offset, 1)
             stored = self._messages.read(int(physical[0]), int(sizes[0])) if len(physical) else None
             if stored is None:
+                search.work -= _A_SKIP
                 plan.skipped.append(message)
             elif message.status == Status.READY or search.poll.filter.wants(stored.properties):
                 code = int(codes[0])  # the message has none after a restart

@@ -151,7 +151,7 @@ class Catalog:
     def put_topic(self, topic: Topic, *, shrink: bool = False) -> tuple[Topic, bool]:
         """Creates or changes a topic; queues never become fewer unless `shrink`. Returns it and whether it is new.
 
-        Raises CatalogFullError at `MAX_TOPICS`.
+        Raises CatalogFullError at `MAX_TOPICS`, and what a listener raises: the topic is as it was then.
         """
         known = self._topics.get(topic.name)
         self.check_room_for_topics([topic.name])
@@ -165,13 +165,17 @@ class Catalog:
         if topic != known:
             self._topics[topic.name] = topic
             self.count_topics_version()
-            for listener in self._topic_changed:
-                listener(topic)
+            try:
+                for listener in self._topic_changed:
+                    listener(topic)
+            except BaseException:
+                self.roll_back_topic(known, topic.name)
+                raise
         return topic, known is None
 
     def put_group(self, group: Group) -> tuple[Group, bool]:
         """Creates or changes a group. Returns it and whether it is new; CatalogFullError at `MAX_GROUPS`, or when too many
-        were made on first use and it would be another."""
+        were made on first use and it would be another. As `put_topic` when a listener raises."""
         known = self._groups.get(group.name)
         self.check_room_for_groups([group.name])
         if known is not None:
@@ -185,8 +189,12 @@ class Catalog:
             self._count_groups_version()
             if known is None:
                 self.count_topics_version()  # its retry topic is new
-            for listener in self._group_changed:
-                listener(group)
+            try:
+                for listener in self._group_changed:
+                    listener(group)
+            except BaseException:
+                self.roll_back_group(known, group.name)
+                raise
         return group, known is None
 
     def delete_topic(self, name: str) -> Topic | None:

@@ -171,7 +171,10 @@ class Flusher:
                 self.flushed_offset = target
                 self._side.publish(target)
                 for listener in self._listeners:
-                    listener(target)
+                    try:
+                        listener(target)
+                    except Exception:  # one listener's error must not end the flushing for all
+                        log.exception("a listener failed that was told of a flush")
         self._release()
 
     def _release(self) -> None:

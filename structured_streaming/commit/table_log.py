@@ -96,12 +96,11 @@ class TableLog:
 
     def checkpoint_if_due(self) -> None:
         """A checkpoint that fails is tried again later, and said: nothing but time depends on it."""
-        last, size = self._newest_checkpoint()
-        if self.version - max(last, 0) < max(CHECKPOINT_COMMITS, size // _CHECKPOINT_SHARE) * (
-            1 + self._tries
-        ):
-            return
         try:
+            last, size = self._newest_checkpoint()
+            least = max(CHECKPOINT_COMMITS, size // _CHECKPOINT_SHARE) * (1 + self._tries)
+            if self.version - max(last, 0) < least:
+                return
             self._checkpoint(last)
             self._tries = 0
             DeltaTable(self._folder.uri).cleanup_metadata()

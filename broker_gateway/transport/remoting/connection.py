@@ -351,7 +351,10 @@ class Connection(asyncio.Protocol):
             code=command.code,
             exc_info=error,
         )
-        return command.reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+        return command.reply(
+            ResponseCode.SYSTEM_ERROR,
+            remark=f"the request failed ({type(error).__name__}); the broker's log says more",
+        )
 
     # writing
 
