@@ -1,17 +1,19 @@
-"""What is under way is bounded, and what waited too long is refused."""
+"""What is under way is bounded and shared out, and what waited too long is refused."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker_gateway.api.grpc.guarded import Guarded
 from broker_gateway.api.remoting.bulkheads import admitted, bulkhead_of
 from broker_gateway.config.gateway import GatewayConfig, load_config
-from broker_gateway.messaging.admission import Admission
+from broker_gateway.messaging.admission import Admission, Bulkhead
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.protocol.codes import RequestCode, ResponseCode
 from broker_gateway.protocol.command import Command
@@ -20,6 +22,8 @@ from broker_gateway.runtime.reply import Reply
 from broker_gateway.runtime.tick import Stage, Tick
 from broker_gateway.transport.context import CallContext, RpcError
 from broker_gateway.transport.remoting.connection import Connection, ConnectionOptions, Processors
+
+OWN, STRANGER = "10.0.0.1:1000", "10.0.0.66:6666"
 
 
 def options(**given: str) -> GatewayConfig:
@@ -168,3 +172,52 @@ def test_a_guarded_service_refuses_beyond_its_lane() -> None:
         assert bulkhead.under_way == 0
 
     asyncio.run(scenario())
+
+
+def fill(bulkhead: Bulkhead, peer: str) -> list[Reply[int]]:
+    """As many calls as one peer gets."""
+    taken: list[Reply[int]] = []
+    with contextlib.suppress(ServiceError):
+        while True:
+            bulkhead.check(peer)
+            taken.append(Reply(None, bulkhead, peer))
+    return taken
+
+
+def test_one_address_does_not_take_a_lane_alone() -> None:
+    bulkhead = Admission(options(ackThreadPoolQueueCapacity="100"), Tick()).ack
+    taken = fill(bulkhead, STRANGER)
+    assert len(taken) == 75
+    with pytest.raises(
+        ServiceError,
+        match=r"75 ack calls .*\(ackThreadPoolQueueCapacity=100\), 25 .*10\.0\.0\.66.*lakeMaxSharePerAddress=25",
+    ):
+        bulkhead.check("10.0.0.66:7")
+    others = fill(bulkhead, OWN)
+    assert len(others) == 25
+    for reply in [*taken, *others]:
+        reply.set(1)
+    assert bulkhead.under_way == 0
+    assert not bulkhead._shares
+    assert len(fill(bulkhead, OWN)) == 75
+
+
+def test_shares_can_be_left_out() -> None:
+    bulkhead = Admission(options(ackThreadPoolQueueCapacity="100", lakeMaxSharePerAddress="100"), Tick()).ack
+    assert len(fill(bulkhead, STRANGER)) == 100
+
+
+def test_who_has_its_share_is_logged_once() -> None:
+    bulkhead = Admission(options(pullThreadPoolQueueCapacity="100", lakeMaxWaitingReceives="40"), Tick()).pull
+    with capture_logs() as logs:
+        fill(bulkhead, STRANGER)
+        with pytest.raises(
+            ServiceError, match=r"30 pull calls .*lakeMaxWaitingReceives=40.*10 of the second"
+        ):
+            bulkhead.check(STRANGER)
+    (said,) = logs
+    assert (said["log_level"], said["address"], said["limit"]) == (
+        "warning",
+        "10.0.0.66",
+        "lakeMaxWaitingReceives=40",
+    )
