@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import structlog
 
 from broker_gateway.delivery.handles import encode_handle
 from broker_gateway.delivery.queue_delivery import QueueKey
@@ -18,13 +17,7 @@ from broker_gateway.transport.request_limits import limits_of
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.broker import InProcessBroker
-from lakebroker_testing.messages import (
-    ack_request,
-    change_invisible_request,
-    dead_letter_request,
-    receive_request,
-)
-from store.log.record import CRC_BYTES, PROPERTIES_MAX_BYTES, Host, PendingRecord, encode_properties
+from lakebroker_testing.messages import ack_request, change_invisible_request, dead_letter_request
 
 FULL = 1024
 """Events in a record of the journal."""
@@ -161,25 +154,7 @@ def test_the_reply_to_the_largest_call_is_one_that_clients_take(
     assert answer.ByteSize() < CLIENTS_TAKE
 
 
-RESTARTS = ("restart", "crash")
-
-
-@pytest.mark.parametrize("how", RESTARTS)
-def test_what_a_client_never_got_is_there_for_others_at_once_after_a_restart(
-    broker: InProcessBroker, how: str
-) -> None:
-    broker.send("orders", b"one", tag="a")
-    asked = receive_request("orders", "billing", invisible_ms=3_600_000, filter="a", wait_ms=0)
-    broker.begin("ReceiveMessage", asked, gone=True)
-    getattr(broker, how)()
-    assert broker.receive("orders", "billing", filter="b")[1] == []
-    (message,) = broker.receive("orders", "billing", filter="a")[1]
-    assert message.system_properties.delivery_attempt == 1
-    broker.crash()
-    assert broker.receive("orders", "billing", filter="a")[1] == [], "its client has it"
-
-
-@pytest.mark.parametrize("how", RESTARTS)
+@pytest.mark.parametrize("how", ["restart", "crash"])
 def test_a_delivery_that_is_suspended_twice_counts_once_less(broker: InProcessBroker, how: str) -> None:
     """Over a restart in between, too."""
     broker.send("orders", b"one")
@@ -197,47 +172,6 @@ def test_a_delivery_that_is_suspended_twice_counts_once_less(broker: InProcessBr
     assert message.system_properties.delivery_attempt == 2
 
 
-def poison(broker: InProcessBroker, property_bytes: int, group: str = "once", messages: int = 1) -> None:
-    """Records with so many bytes of properties, as other brokers' stores hold; delivered once, and not acknowledged."""
-    known = encode_properties({"UNIQ_KEY": "0" * 32, "k": ""})
-    properties = known[:-1] + b"v" * (property_bytes - len(known)) + b"\x02"
-    host = Host("127.0.0.1", 10911).packed
-    broker.create_group(group, retry_max_times=0)
-    record = PendingRecord("orders", 0, b"poison", properties, broker.clock.now_ms, host)
-    broker.store.append([record] * messages)
-    assert len(broker.receive("orders", group, invisible_ms=1000)[1]) == messages
-
-
-def test_a_dead_letter_without_room_for_what_is_told_tells_less(broker: InProcessBroker) -> None:
-    poison(broker, PROPERTIES_MAX_BYTES - 150)
-    broker.advance(2)
-    (message,) = broker.receive("%DLQ%once", "billing")[1]
-    assert message.body == b"poison"
-    assert broker.committed("orders", "once") == 1
-    broker.crash()
-    assert broker.committed("orders", "once") == 1
-
-
-def test_a_dead_letter_that_never_fits_is_kept_told_once_and_tried_seldom(broker: InProcessBroker) -> None:
-    poison(broker, PROPERTIES_MAX_BYTES - CRC_BYTES)
-    before = broker.store.calls["record"]
-    with structlog.testing.capture_logs() as logs:
-        broker.advance(7200)
-    assert [each["queue_offset"] for each in logs if each["log_level"] == "error"] == [0]
-    assert 3 < broker.store.calls["record"] - before < 20
-    assert broker.committed("orders", "once") == 0
-    broker.send("orders", b"next")
-    assert [each.body for each in broker.receive("orders", "once")[1]] == [b"next"]
-
-
-def test_many_dead_letters_that_do_not_fit_have_few_lines(broker: InProcessBroker) -> None:
-    poison(broker, PROPERTIES_MAX_BYTES - CRC_BYTES, messages=20)
-    with structlog.testing.capture_logs() as logs:
-        broker.advance(600)
-    told = [each for each in logs if "dead-letter" in each["event"]]
-    assert [each["times"] for each in told] == [1, 19]
-
-
 def test_a_client_keeps_what_it_could_not_give_up(broker: InProcessBroker) -> None:
     """For all its time, which is longer than what a move waits, and no longer."""
     broker.send("orders", b"mine")
@@ -250,18 +184,3 @@ def test_a_client_keeps_what_it_could_not_give_up(broker: InProcessBroker) -> No
     assert broker.receive("orders", "billing")[1] == []
     broker.advance(2)
     assert [each.body for each in broker.receive("orders", "billing")[1]] == [b"mine"]
-
-
-def test_a_disk_that_stays_full_is_told_once(broker: InProcessBroker) -> None:
-    broker.create_group("once", retry_max_times=0)
-    for number in range(5):
-        broker.send("orders", b"%d" % number)
-    assert len(broker.receive("orders", "once", invisible_ms=1000)[1]) == 5
-    for number in range(1000):
-        broker.store.inject("append", OSError(errno.ENOSPC, "No space left on device"), after=number)
-    with structlog.testing.capture_logs() as logs:
-        broker.advance(60)
-    assert len([each for each in logs if each["event"].startswith("dead letter")]) == 1
-    broker.store.heal()
-    broker.advance(20)
-    assert broker.store.index.max_offset("%DLQ%once", 0) == 5

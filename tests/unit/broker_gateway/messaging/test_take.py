@@ -1,4 +1,4 @@
-"""Receives, end to end in this process: what fails, hangs up or changes its filter loses and strands nothing."""
+"""Receives, end to end in this process: what fails or is unreadable loses and strands nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from structlog.testing import capture_logs
 from broker_gateway.api.grpc import receive as receive_module
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.journal.replay import records_from
-from broker_gateway.metadata.catalog import Group
 from broker_gateway.metadata.names import JOURNAL_TOPIC
 from broker_gateway.observability.metrics import Metrics
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
@@ -25,7 +24,6 @@ from lakebroker_testing.faults import flip_byte
 from lakebroker_testing.messages import (
     change_invisible_request,
     message,
-    receive_request,
     received,
     send_request,
 )
@@ -151,38 +149,6 @@ def test_one_queue_that_fails_keeps_no_other_from_being_received(
     assert taken == {**there, 2: 0}
 
 
-def test_what_is_given_back_waits_for_its_filter(broker: InProcessBroker) -> None:
-    """Its client hangs up before the reply; a receive with another filter passes over it."""
-    broker.send("orders", b"1", tag="a")
-    hung_up(broker, filter="a")
-    broker.send("orders", b"2", tag="b")
-    assert bodies(broker.receive("orders", "billing", filter="b")[1]) == [b"2"]
-    code, messages = broker.receive("orders", "billing", filter="a")
-    assert (code, bodies(messages)) == (pb.OK, [b"1"])
-    assert messages[0].system_properties.delivery_attempt == 1
-    broker.ack("orders", "billing", *messages)
-    assert broker.committed("orders", "billing") == 1
-
-
-def test_what_is_given_back_and_wanted_by_nobody_is_due(broker: InProcessBroker) -> None:
-    """At the end of its invisible time anybody gets it: the committed offset does not stand."""
-    broker.send("orders", b"1", tag="a")
-    hung_up(broker, filter="a")
-    assert broker.receive("orders", "billing", filter="b")[1] == []
-    broker.advance(10.5)
-    messages = broker.receive("orders", "billing", filter="b")[1]
-    assert bodies(messages) == [b"1"]
-    broker.ack("orders", "billing", *messages)
-    assert broker.committed("orders", "billing") == 1
-
-
-def hung_up(broker: InProcessBroker, **asked: Any) -> None:
-    """A receive whose client goes away when it has taken messages and before it is answered."""
-    request = receive_request("orders", "billing", wait_ms=0, **asked)
-    broker._loop.call_soon(broker.broker.catalog.put_group, Group("pending"))  # replies wait for the journal
-    assert not broker.begin("ReceiveMessage", request, gone=True).done
-
-
 @pytest.mark.parametrize("tags", ["*", "a"])
 def test_each_record_passed_over_leaves_one_event(broker: InProcessBroker, tags: str) -> None:
     for body in (b"0", b"1", b"2"):
@@ -257,17 +223,6 @@ def test_a_nack_that_is_suspended_counts_once(broker: InProcessBroker) -> None:
     broker.advance(10.5)
     (message,) = broker.receive("orders", "billing", filter="another")[1]
     assert message.system_properties.delivery_attempt == 1
-
-
-def test_a_repeated_attempt_that_hangs_up_gives_nothing_back(broker: InProcessBroker) -> None:
-    """The first reply was given: its client may have it."""
-    broker.send("orders", b"0")
-    first = broker.receive("orders", "billing", attempt_id="one")[1]
-    hung_up(broker, attempt_id="one")
-    assert broker.receive("orders", "billing")[1] == []
-    broker.advance(10.5)
-    again = broker.receive("orders", "billing")[1]
-    assert [each.system_properties.delivery_attempt for each in first + again] == [1, 2]
 
 
 def test_a_commit_moves_the_offset_and_nothing_else(broker: InProcessBroker) -> None:
@@ -435,16 +390,6 @@ def test_a_reset_reaches_all_who_wait(broker: InProcessBroker) -> None:
     broker.reset("orders", "billing", 0, 0)
     assert sorted(each.body for call in calls if call.done for each in call.messages) == [b"2", b"3"]
     assert sum(call.done for call in calls) == 2
-
-
-def test_what_no_client_saw_goes_to_its_filter_after_a_restart_too(broker: InProcessBroker) -> None:
-    """The journal does not say what tag a message in flight has."""
-    broker.send("orders", b"1", tag="a")
-    hung_up(broker, filter="a")
-    broker.crash()
-    broker.advance(10.5)
-    hung_up(broker, filter="a")
-    assert bodies(broker.receive("orders", "billing", filter="a")[1]) == [b"1"]
 
 
 @pytest.mark.parametrize("fails", [False, True])

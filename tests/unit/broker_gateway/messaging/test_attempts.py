@@ -1,0 +1,95 @@
+"""What receives took: given again to the attempt that is repeated, given back when its client went away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker_gateway.metadata.catalog import Group
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.broker import InProcessBroker
+from lakebroker_testing.messages import receive_request
+
+
+@pytest.fixture(params=["plain", "compiled"])
+def broker(request: pytest.FixtureRequest) -> Iterator[InProcessBroker]:
+    with InProcessBroker() as broker:
+        if request.param == "compiled":
+            assert broker.broker.load_compiled()
+        broker.create_topic("orders")
+        broker.create_group("billing")
+        yield broker
+
+
+def bodies(messages: list[pb.Message]) -> list[bytes]:
+    return [each.body for each in messages]
+
+
+def test_what_is_given_back_waits_for_its_filter(broker: InProcessBroker) -> None:
+    """Its client hangs up before the reply; a receive with another filter passes over it."""
+    broker.send("orders", b"1", tag="a")
+    hung_up(broker, filter="a")
+    broker.send("orders", b"2", tag="b")
+    assert bodies(broker.receive("orders", "billing", filter="b")[1]) == [b"2"]
+    code, messages = broker.receive("orders", "billing", filter="a")
+    assert (code, bodies(messages)) == (pb.OK, [b"1"])
+    assert messages[0].system_properties.delivery_attempt == 1
+    broker.ack("orders", "billing", *messages)
+    assert broker.committed("orders", "billing") == 1
+
+
+def test_what_is_given_back_and_wanted_by_nobody_is_due(broker: InProcessBroker) -> None:
+    """At the end of its invisible time anybody gets it: the committed offset does not stand."""
+    broker.send("orders", b"1", tag="a")
+    hung_up(broker, filter="a")
+    assert broker.receive("orders", "billing", filter="b")[1] == []
+    broker.advance(10.5)
+    messages = broker.receive("orders", "billing", filter="b")[1]
+    assert bodies(messages) == [b"1"]
+    broker.ack("orders", "billing", *messages)
+    assert broker.committed("orders", "billing") == 1
+
+
+def hung_up(broker: InProcessBroker, **asked: Any) -> None:
+    """A receive whose client goes away when it has taken messages and before it is answered."""
+    request = receive_request("orders", "billing", wait_ms=0, **asked)
+    broker._loop.call_soon(broker.broker.catalog.put_group, Group("pending"))  # replies wait for the journal
+    assert not broker.begin("ReceiveMessage", request, gone=True).done
+
+
+def test_what_no_client_saw_goes_to_its_filter_after_a_restart_too(broker: InProcessBroker) -> None:
+    """The journal does not say what tag a message in flight has."""
+    broker.send("orders", b"1", tag="a")
+    hung_up(broker, filter="a")
+    broker.crash()
+    broker.advance(10.5)
+    hung_up(broker, filter="a")
+    assert bodies(broker.receive("orders", "billing", filter="a")[1]) == [b"1"]
+
+
+def test_a_repeated_attempt_that_hangs_up_gives_nothing_back(broker: InProcessBroker) -> None:
+    """The first reply was given: its client may have it."""
+    broker.send("orders", b"0")
+    first = broker.receive("orders", "billing", attempt_id="one")[1]
+    hung_up(broker, attempt_id="one")
+    assert broker.receive("orders", "billing")[1] == []
+    broker.advance(10.5)
+    again = broker.receive("orders", "billing")[1]
+    assert [each.system_properties.delivery_attempt for each in first + again] == [1, 2]
+
+
+@pytest.mark.parametrize("how", ["restart", "crash"])
+def test_what_a_client_never_got_is_there_for_others_at_once_after_a_restart(
+    broker: InProcessBroker, how: str
+) -> None:
+    broker.send("orders", b"one", tag="a")
+    asked = receive_request("orders", "billing", invisible_ms=3_600_000, filter="a", wait_ms=0)
+    broker.begin("ReceiveMessage", asked, gone=True)
+    getattr(broker, how)()
+    assert broker.receive("orders", "billing", filter="b")[1] == []
+    (message,) = broker.receive("orders", "billing", filter="a")[1]
+    assert message.system_properties.delivery_attempt == 1
+    broker.crash()
+    assert broker.receive("orders", "billing", filter="a")[1] == [], "its client has it"
