@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from broker_gateway.delivery.in_flight import InFlight, Status
-from broker_gateway.delivery.moves import ORIGIN_PROPERTY, Origin
+from broker_gateway.delivery.in_flight import InFlight
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.journal.resources import topic_deleted
 from broker_gateway.metadata.catalog import Topic
-from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
-from store.log.record import PendingRecord, encode_properties
-from tests.unit.broker_gateway.journal.journaled import Journaled, batches, no_room, opened
+from tests.unit.broker_gateway.journal.journaled import batches, no_room, opened
 
 KEY = QueueKey("g", "t", 0)
 FAR_MS = 1 << 50
-
-
-@pytest.mark.parametrize("snapshot", [False, True])
-def test_a_reset(tmp_path: Path, snapshot: bool) -> None:
-    with opened(tmp_path) as before:
-        before.put("t", 5)
-        before.fly_unseen(KEY, 0, 1, 2)
-        before.changes.reset({KEY: 1})
-        before.deliveries.queue(KEY).reset(1)
-        end(before, snapshot=snapshot)
-    with opened(tmp_path) as after:
-        found = after.deliveries.known(KEY)
-        assert found is not None
-        assert (found.cursor, found.committed, len(found.in_flight)) == (1, 1, 0)
-
-
-def end(journaled: Journaled, *, snapshot: bool) -> None:
-    journaled.journal.write()
-    if snapshot:
-        journaled.journal.write_snapshot()
 
 
 def test_what_could_not_be_journaled_is_with_the_next_record_that_can(
@@ -118,43 +94,6 @@ def test_offsets_are_those_of_the_end_of_the_turn(tmp_path: Path) -> None:
         assert (second.cursor, second.has_committed) == (8, False), "it did not change"
 
 
-@pytest.mark.parametrize("snapshot", [False, True])
-def test_what_is_in_flight_is_as_it_was(tmp_path: Path, snapshot: bool) -> None:
-    message = InFlight(3, 2, FAR_MS, 9, "id", "client", delivered_ms=1000)
-    kinds = {
-        3: message,
-        4: replace(message, queue_offset=4, nacked=True, suspended=True),
-        5: replace(message, queue_offset=5, nacked=True, status=Status.RETURNED),
-    }
-    with opened(tmp_path) as before:
-        state = before.deliveries.queue(KEY)
-        for each in kinds.values():
-            before.changes.events(
-                state,
-                pb.NACKED if each.nacked else pb.DELIVERED,
-                [each],
-                client_id=each.client_id,
-                delivery_id=each.delivery_id,
-                invisible_until_ms=each.invisible_until_ms,
-                timestamp_ms=1000,
-            )
-            state.restore(each)
-        state.restore_offsets(6, 5)
-        end(before, snapshot=snapshot)
-    with opened(tmp_path) as after:
-        found = after.deliveries.known(KEY)
-        assert found is not None
-        assert (found.cursor, found.client_offset) == (6, 5)
-        told = {
-            offset: replace(each, delivered_ms=0, earlier_ms=each.first_delivered_ms)
-            for offset, each in found.in_flight.items()
-        }
-        assert told == {
-            offset: replace(each, delivered_ms=0, earlier_ms=1000) for offset, each in kinds.items()
-        }
-        assert [each.queue_offset for each in found.returned] == [5]
-
-
 def test_acknowledgements_of_several_queues_are_in_one_record(tmp_path: Path) -> None:
     keys = [QueueKey("g", "t", queue) for queue in range(2)]
     with opened(tmp_path) as before:
@@ -173,17 +112,3 @@ def test_acknowledgements_of_several_queues_are_in_one_record(tmp_path: Path) ->
         (batch,) = batches(before.store)[written:]
         assert [len(each.events[0].queue_offset) for each in batch.queues] == [500, 500]
         assert before.replayed() == before.told()
-
-
-@pytest.mark.parametrize("snapshot", [False, True])
-def test_a_move_settles_its_original(tmp_path: Path, snapshot: bool) -> None:
-    """The copy is in the log; that its original is settled is noted behind it, and was not written any more."""
-    with opened(tmp_path) as before:
-        before.fly(KEY, 2)
-        end(before, snapshot=snapshot)
-        origin = Origin(group=KEY.group, topic=KEY.topic, queue_id=KEY.queue_id, queue_offset=0, attempt=1)
-        properties = encode_properties({ORIGIN_PROPERTY: origin.encode()})
-        host = before.store.store_host.packed
-        before.store.append([PendingRecord("%DLQ%g", 0, b"x", properties, 1, host)])
-        states, _, _ = before.replayed()
-        assert list(states[KEY][2]) == [1]

@@ -21,7 +21,7 @@ from broker_gateway.journal.resources import group_deleted
 from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.metadata.catalog import Group, Topic
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
-from tests.unit.broker_gateway.journal.journaled import Journaled, append_body, no_room, opened, parts
+from tests.unit.broker_gateway.journal.journaled import Journaled, no_room, opened, parts
 
 KEYS = [QueueKey(group, topic, queue) for group in "gh" for topic in "tu" for queue in range(2)]
 KEY = st.sampled_from(KEYS)
@@ -159,45 +159,9 @@ def test_an_unfinished_snapshot_does_not_count(tmp_path: Path) -> None:
         assert journaled.replayed() == journaled.told()
 
 
-def test_records_stay_small_whatever_ids_are(tmp_path: Path) -> None:
-    with opened(tmp_path) as journaled:
-        journaled.fly(QueueKey("g", "t", 0), 900, message="\U0001f600" * 255, client="\U0001f600" * 255)
-        journaled.journal.write_snapshot()
-        assert max(part.ByteSize() for part in parts(journaled.store)) < 1 << 19
-        assert journaled.replayed() == journaled.told()
-
-
 @pytest.mark.parametrize(
     ("grown", "last", "due"),
     [(63, 0, False), (64, 0, True), (64, 4, False), (79, 4, False), (80, 4, True)],
 )
 def test_snapshots_take_a_share_of_the_log(grown: int, last: int, due: bool) -> None:
     assert SnapshotPace(64, 5).due(grown, last) is due
-
-
-def test_a_snapshot_that_stands_together_is_read(tmp_path: Path) -> None:
-    """As it was written before: all parts in one append, changes that were pending in front of them."""
-    with opened(tmp_path) as journaled:
-        offset = journaled.store.max_offset
-        pending = pb.Batch(version=1)
-        change = pending.queues.add(consumer_group="g", topic="t", queue_id=0, cursor=6)
-        change.events.add(kind=pb.ACKED, queue_offset=[0], attempt=[1], message_id=["m"])
-        batches = [pending]
-        for number, offsets in enumerate(([1, 2], [4])):
-            part = pb.Batch(
-                version=1, snapshot=pb.SnapshotPart(snapshot_id="s", part=number, parts=2, log_offset=offset)
-            )
-            columns = {"attempt": [1] * len(offsets), "invisible_until_ms": [9] * len(offsets)}
-            ids = {
-                "message_id": ["m"] * len(offsets),
-                "client_id": ["c"] * len(offsets),
-                "delivery_id": [3] * len(offsets),
-            }
-            flying = pb.InFlight(queue_offset=offsets, **columns, **ids)
-            part.queues.add(consumer_group="g", topic="t", queue_id=0, cursor=6, in_flight=flying)
-            batches.append(part)
-        for batch in batches:
-            tag = "snapshot" if batch.HasField("snapshot") else "events"
-            append_body(journaled.store, batch.SerializeToString(), tag)
-        states, _, _ = journaled.replayed()
-        assert states == {QueueKey("g", "t", 0): (6, None, {1: (1, 3), 2: (1, 3), 4: (1, 3)})}
