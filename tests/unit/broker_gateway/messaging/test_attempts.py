@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker_gateway.messaging import attempts
 from broker_gateway.metadata.catalog import Group
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
@@ -93,3 +94,72 @@ def test_what_a_client_never_got_is_there_for_others_at_once_after_a_restart(
     assert message.system_properties.delivery_attempt == 1
     broker.crash()
     assert broker.receive("orders", "billing", filter="a")[1] == [], "its client has it"
+
+
+def test_what_a_client_had_before_is_due_to_all_when_it_is_given_back(broker: InProcessBroker) -> None:
+    """Its second delivery did not happen: the next one is the second."""
+    broker.send("orders", b"1", tag="a")
+    broker.receive("orders", "billing", filter="a")
+    broker.advance(10.5)
+    hung_up(broker, filter="a")
+    (message,) = broker.receive("orders", "billing", filter="b")[1]
+    assert (message.body, message.system_properties.delivery_attempt) == (b"1", 2)
+
+
+def test_a_repeated_attempt_gets_what_it_holds_for_the_time_that_is_left(broker: InProcessBroker) -> None:
+    broker.send("orders", b"0", b"1", b"2")
+    first, second = broker.receive("orders", "billing", batch=2, attempt_id="one")[1]
+    broker.advance(4)
+    broker.ack("orders", "billing", first)
+    (again,) = broker.receive("orders", "billing", batch=2, attempt_id="one")[1]
+    told = again.system_properties
+    assert (again.body, told.receipt_handle) == (b"1", second.system_properties.receipt_handle)
+    assert (told.delivery_attempt, told.invisible_duration.ToMilliseconds()) == (1, 6_000)
+    broker.change_invisible("orders", "billing", second, 60_000)
+    assert bodies(broker.receive("orders", "billing", attempt_id="one")[1]) == [b"2"], "it holds nothing"
+
+
+def test_what_is_over_its_time_is_delivered_again_and_not_repeated(broker: InProcessBroker) -> None:
+    broker.send("orders", b"0")
+    broker.receive("orders", "billing", attempt_id="one")
+    broker.clock.move(10_000_000_000)  # nobody has looked after what is due
+    (message,) = broker.receive("orders", "billing", attempt_id="one")[1]
+    assert message.system_properties.delivery_attempt == 2
+
+
+def test_an_attempt_is_of_one_client_group_and_topic(broker: InProcessBroker) -> None:
+    broker.create_topic("others")
+    broker.send("orders", b"0", b"1")
+    broker.send("others", b"2")
+    asked: dict[str, Any] = {"batch": 1, "attempt_id": "one"}
+    assert bodies(broker.receive("orders", "billing", **asked)[1]) == [b"0"]
+    assert bodies(broker.client("other").receive("orders", "billing", **asked)[1]) == [b"1"]
+    assert bodies(broker.receive("others", "billing", **asked)[1]) == [b"2"]
+    (repeated,) = broker.receive("orders", "billing", **asked)[1]
+    (of_another_group,) = broker.receive("orders", "audit", **asked)[1]
+    assert repeated.body == of_another_group.body == b"0"
+    assert repeated.system_properties.receipt_handle != of_another_group.system_properties.receipt_handle, (
+        "it is a delivery of its own"
+    )
+
+
+def received_by(broker: InProcessBroker, *given: str) -> list[bytes]:
+    """What attempts get, one message each; the first letter is the client, all of it the attempt."""
+    taken: list[bytes] = []
+    for attempt in given:
+        client = broker.client(attempt[0])
+        taken += bodies(client.receive("orders", "billing", batch=1, attempt_id=attempt)[1])
+    return taken
+
+
+def test_only_the_newest_attempt_of_a_client_is_repeated(broker: InProcessBroker) -> None:
+    broker.send("orders", b"0", b"1", b"2")
+    assert received_by(broker, "a1", "a2", "a2", "a1") == [b"0", b"1", b"1", b"2"]
+
+
+def test_the_attempts_that_took_something_last_are_known(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "_ATTEMPTS_KEPT", 2)
+    broker.send("orders", b"0", b"1", b"2", b"3", b"4")
+    assert received_by(broker, "a1", "b1", "a2", "c1", "a2", "b1") == [b"0", b"1", b"2", b"3", b"2", b"4"]

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from broker_gateway.api.grpc.settings import KeptSettings
 from broker_gateway.messaging import clients as clients_module
-from broker_gateway.messaging.clients import ALIVE_MS, ClientRegistry
+from broker_gateway.messaging.clients import ALIVE_MS, IDLE_MS, ClientRegistry
 from broker_gateway.messaging.outcome import ServiceError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.clock import ManualClock
@@ -113,3 +113,49 @@ def test_settings_are_bounded_by_their_bytes_and_shared_out(
         clients.forget(session)
     assert clients._settings_bytes == 0
     assert not clients._settings_shares
+
+
+def test_who_is_silent_for_long_is_forgotten_unless_its_stream_is_open(clock: ManualClock) -> None:
+    clients = ClientRegistry(100)
+    silent, listening, heard = (clients.seen(each, OWN) for each in ("silent", "listening", "heard"))
+    listening.commands = asyncio.Queue()
+    clock.move(IDLE_MS * 1_000_000)
+    clients.touch(heard)
+    assert clients.expire() == [], "not before its time is over"
+    clock.move(1_000_000)
+    assert clients.expire() == [silent]
+    assert list(clients.sessions()) == [listening, heard]
+
+
+def test_of_clients_with_one_id_the_one_heard_of_last_is_known_elsewhere(clock: ManualClock) -> None:
+    clients = ClientRegistry(100)
+    first = clients.seen("c", OWN)
+    clock.move(1_000_000)
+    second = clients.seen("c", STRANGER)
+    assert clients.known("c", THIRD) is second
+    clock.move(1_000_000)
+    clients.touch(first)
+    assert clients.known("c", THIRD) is first
+    assert clients.known("c", STRANGER) is second, "who calls is itself"
+    assert clients.known("d", OWN) is None
+
+
+def test_a_client_that_was_forgotten_comes_back_by_a_call_alone(clock: ManualClock) -> None:
+    clients = ClientRegistry(100)
+    gone = clients.seen("c", OWN)
+    clients.forget(gone)
+    clients.touch(gone)
+    clients.keep(gone, kept(1))
+    assert (len(clients), gone.settings, gone.group) == (0, None, "")
+    assert clients.seen("c", OWN) is not gone
+
+
+def test_a_stream_with_no_room_for_a_command_hears_of_its_end() -> None:
+    clients = ClientRegistry(100)
+    session = clients.seen("c", OWN)
+    session.commands = asyncio.Queue(2)
+    for command in ("first", "second"):
+        session.commands.put_nowait(command)
+    clients.end_streams()
+    assert [session.commands.get_nowait() for _ in range(2)] == ["second", None]
+    assert clients.own("c", OWN) is session

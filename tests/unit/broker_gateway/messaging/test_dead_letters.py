@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
+from broker_gateway.metadata import catalog
 from lakebroker_testing.broker import InProcessBroker
 from store.log.record import CRC_BYTES, PROPERTIES_MAX_BYTES, Host, PendingRecord, encode_properties
 
@@ -74,3 +75,31 @@ def test_a_disk_that_stays_full_is_told_once(broker: InProcessBroker) -> None:
     broker.store.heal()
     broker.advance(20)
     assert broker.store.index.max_offset("%DLQ%once", 0) == 5
+
+
+def test_without_room_for_the_topic_of_dead_letters_a_message_waits_for_it(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no fault of the message's: it is tried again as often as at first."""
+    broker.create_group("once", retry_max_times=0)
+    broker.send("orders", b"one")
+    broker.receive("orders", "once", invisible_ms=1000)
+    with monkeypatch.context() as patched:
+        patched.setattr(catalog, "MAX_TOPICS", 1)
+        broker.advance(60)
+        assert broker.committed("orders", "once") == 0
+    broker.advance(10)
+    assert broker.store.index.max_offset("%DLQ%once", 0) == 1
+    assert broker.committed("orders", "once") == 1
+
+
+def test_who_waits_for_room_in_flight_is_served_when_a_message_becomes_a_dead_letter() -> None:
+    with InProcessBroker(lakeMaxInFlightPerQueue="1") as broker:
+        broker.create_topic("orders")
+        broker.create_group("billing")
+        broker.send("orders", b"poison", b"next")
+        (poison,) = broker.receive("orders", "billing", invisible_ms=60_000)[1]
+        waiting = broker.begin_receive("orders", "billing", wait_ms=30_000)
+        assert not waiting.done
+        broker.dead_letter("orders", "billing", poison)
+        assert [each.body for each in waiting.messages] == [b"next"]
