@@ -115,3 +115,79 @@ def test_a_snapshot_that_stands_together_is_read(tmp_path: Path) -> None:
             append_body(journaled.store, batch.SerializeToString(), tag)
         states, _, _ = journaled.replayed()
         assert states == {QueueKey("g", "t", 0): (6, None, {1: (1, 3), 2: (1, 3), 4: (1, 3)})}
+
+
+@pytest.mark.parametrize(
+    ("kind", "left"), [(pb.ACKED, []), (pb.SKIPPED, []), (pb.DEAD_LETTERED, []), (pb.EXPIRED, [0])]
+)
+def test_every_end_of_a_delivery_settles_it_but_its_expiry(
+    tmp_path: Path, kind: pb.EventKind, left: list[int]
+) -> None:
+    with opened(tmp_path) as before:
+        before.fly(KEY, 1)
+        state = before.deliveries.queue(KEY)
+        before.changes.events(state, kind, list(state.in_flight.values()))
+        before.tick()
+        states, _, _ = before.replayed()
+        assert list(states[KEY][2]) == left
+
+
+def test_what_came_back_and_is_over_its_time_is_due_to_all(tmp_path: Path) -> None:
+    with opened(tmp_path) as before:
+        state = before.deliveries.queue(KEY)
+        for offset, until in enumerate((1, FAR_MS)):
+            message = InFlight(offset, 0, until, 9, "id", "client", nacked=True, status=Status.RETURNED)
+            before.changes.events(state, pb.NACKED, [message], delivery_id=9, invisible_until_ms=until)
+        state.restore_offsets(2, None)
+        before.tick()
+    with opened(tmp_path) as after:
+        found = after.deliveries.known(KEY)
+        assert found is not None
+        assert [each.status for each in found.in_flight.values()] == [Status.INVISIBLE, Status.RETURNED]
+        assert found.due(2) is found.in_flight[0]
+
+
+def test_the_first_piece_of_a_queue_replaces_what_was_said_and_the_others_add_to_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as journaled:
+        journaled.fly(KEY, 3)
+        journaled.tick()
+        for number, (offset, continued) in enumerate([(1, False), (4, True)]):
+            part = pb.Batch(
+                version=1,
+                snapshot=pb.SnapshotPart(
+                    snapshot_id="s", part=number, parts=2 * number, log_offset=0, in_place=True
+                ),
+            )
+            flying = pb.InFlight(
+                queue_offset=[offset],
+                attempt=[1],
+                invisible_until_ms=[FAR_MS],
+                message_id=["m"],
+                client_id=["c"],
+                delivery_id=[3],
+            )
+            part.queues.add(
+                consumer_group="g",
+                topic="t",
+                queue_id=0,
+                cursor=5,
+                client_offset=2,
+                in_flight=flying,
+                continued=continued,
+            )
+            append_body(journaled.store, part.SerializeToString(), "snapshot")
+        states, _, _ = journaled.replayed()
+        assert states == {KEY: (5, 2, {1: (1, 3), 4: (1, 3)})}
+
+
+def test_a_copy_of_what_nobody_knows_settles_nothing(tmp_path: Path) -> None:
+    """A group that is gone has no state for it; what does not say where it came from is no copy of ours."""
+    with opened(tmp_path) as before:
+        before.fly(KEY, 1)
+        before.tick()
+        gone = Origin(group="gone", topic=KEY.topic, queue_id=KEY.queue_id, queue_offset=0, attempt=1)
+        host = before.store.store_host.packed
+        for properties in (encode_properties({ORIGIN_PROPERTY: gone.encode()}), b""):
+            before.store.append([PendingRecord("%DLQ%g", 0, b"x", properties, 1, host)])
+        states, _, _ = before.replayed()
+        assert {key: list(flying) for key, (_, _, flying) in states.items()} == {KEY: [0]}

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from broker_gateway.delivery.queue_delivery import QueueKey
+import pytest
+
+from broker_gateway.delivery.in_flight import InFlight
+from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
+from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.journal.contributor import Target
+from broker_gateway.journal.delivery_snapshot import queue_pieces
+from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from tests.unit.broker_gateway.journal.journaled import opened, parts
+
+KEY = QueueKey("g", "t", 0)
+FAR_MS = 1 << 50
 
 
 def test_records_stay_small_whatever_ids_are(tmp_path: Path) -> None:
@@ -14,3 +25,66 @@ def test_records_stay_small_whatever_ids_are(tmp_path: Path) -> None:
         journaled.journal.write_snapshot()
         assert max(part.ByteSize() for part in parts(journaled.store)) < 1 << 19
         assert journaled.replayed() == journaled.told()
+
+
+def pieces(table: DeliveryTable, state: QueueDelivery) -> Iterator[pb.QueueChange]:
+    """Each piece of a queue, as soon as it is made."""
+    target = Target()
+    for units in queue_pieces(target, table, state):
+        assert units >= 1
+        (piece,) = target.part.queues
+        target.part = pb.Batch()
+        yield piece
+
+
+def flying(table: DeliveryTable, count: int, message_id: str = "m") -> QueueDelivery:
+    """A queue with so many messages in flight."""
+    state = table.queue(KEY)
+    for offset in range(count):
+        state.restore(InFlight(offset, 1, FAR_MS, 7, message_id, "c", delivered_ms=1000))
+    state.restore_offsets(count, None)
+    return state
+
+
+@pytest.fixture
+def table() -> DeliveryTable:
+    return DeliveryTable(lambda topic, queue_id: 0)
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(511, [511]), (1024, [512, 512]), (1025, [512, 512, 1])])
+def test_a_queue_with_much_in_flight_has_several_pieces(
+    table: DeliveryTable, count: int, sizes: list[int]
+) -> None:
+    found = list(pieces(table, flying(table, count)))
+    assert [len(each.in_flight.queue_offset) for each in found] == sizes
+    assert [offset for each in found for offset in each.in_flight.queue_offset] == list(range(count))
+    assert [each.continued for each in found] == [False] + [True] * (len(sizes) - 1)
+    assert {each.cursor for each in found} == {count}
+
+
+def test_a_piece_has_the_offsets_of_its_queue_whether_messages_are_in_flight_or_not(
+    table: DeliveryTable,
+) -> None:
+    state = flying(table, 1)
+    state.commit_offset(7)
+    (piece,) = pieces(table, state)
+    assert (piece.cursor, piece.client_offset, len(piece.in_flight.queue_offset)) == (1, 7, 1)
+    state.reset(5)
+    (piece,) = pieces(table, state)
+    assert (piece.consumer_group, piece.topic, piece.queue_id, piece.cursor) == (*KEY, 5)
+    assert (piece.HasField("client_offset"), piece.HasField("in_flight")) == (False, False)
+
+
+def test_a_piece_holds_one_message_however_long_its_ids_are(table: DeliveryTable) -> None:
+    found = list(pieces(table, flying(table, 3, "m" * 100_000)))
+    assert [list(each.in_flight.queue_offset) for each in found] == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_queue_that_is_forgotten_before_its_turn_has_no_piece(table: DeliveryTable, again: bool) -> None:
+    """Also when there is another one of its name by then, which is a queue of its own."""
+    found = pieces(table, flying(table, 3))
+    table.forget(KEY)
+    if again:
+        flying(table, 3)
+    assert list(found) == []
