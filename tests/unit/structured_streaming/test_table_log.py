@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -104,6 +105,21 @@ def test_a_writer_that_slept_does_not_write_below_the_checkpoint(table: Path) ->
             path.unlink()
     sleeper.follow()
     assert (sleeper.version, sleeper.transaction_version("b/l")) == (other.version, CHECKPOINT_COMMITS + 4)
+
+
+def test_a_checkpoint_that_cannot_be_looked_for_is_tried_later(
+    table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, real = TableLog(LocalFolder(table)), LocalFolder.read
+
+    def read(folder: LocalFolder, name: str) -> bytes:
+        if name == "_last_checkpoint":
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(folder, name)
+
+    monkeypatch.setattr(LocalFolder, "read", read)
+    log.checkpoint_if_due()
+    assert "Too many open files" in capsys.readouterr().err
 
 
 def test_a_feature_that_an_append_would_break_is_refused(table: Path) -> None:

@@ -37,7 +37,7 @@ def test_a_change_tells_what_took_effect_and_what_waits() -> None:
     assert changes.warnings == ()
     assert changes.kept is None
     assert [config.broker.broker_permission for config in heard] == [4]
-    assert running.current is heard[0]
+    assert (heard[0].broker.listen_port, running.current.broker.listen_port) == (10911, 20911)
     assert running.current.store.ha_listen_port == 10912, "announced until the next start"
 
 
@@ -196,3 +196,28 @@ def test_lines_of_the_file_are_those_that_are_read(tmp_path: Path) -> None:
     given = {"fileReservedTime": "2"}
     asyncio.run(Configuration(load_config(None, {}, {})[0], file).apply(given))
     assert file.read_text(encoding="utf-8") == "fileReservedTime=2\nrmqAddressServerSubGroup=a\u2028b\n"
+
+
+def test_what_waits_for_the_next_start_is_in_force_nowhere() -> None:
+    running = configuration()
+    heard: list[GatewayConfig] = []
+    running.on_change(heard.append)
+    changes = apply(running, {"maxInvisibleTimeMills": "20000"})
+    assert set(changes.at_next_start) == {"maxInvisibleTimeMills"}
+    apply(running, {"brokerPermission": "4"})
+    assert [config.proxy.max_invisible_time_mills for config in heard] == [43_200_000, 43_200_000]
+    assert heard[1].broker.broker_permission == 4
+    assert running.current.proxy.max_invisible_time_mills == 20_000
+
+
+def test_a_part_that_fails_keeps_no_other_from_hearing() -> None:
+    running = configuration()
+    heard: list[GatewayConfig] = []
+
+    def broken(_: GatewayConfig) -> None:
+        raise ValueError("broken")
+
+    running.on_change(broken)
+    running.on_change(heard.append)
+    assert apply(running, {"brokerPermission": "4"}).effective == {"brokerPermission": ("6", "4")}
+    assert len(heard) == 1

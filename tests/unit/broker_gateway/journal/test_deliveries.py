@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from broker_gateway.delivery.in_flight import InFlight
 from broker_gateway.delivery.queue_delivery import QueueKey
+from broker_gateway.journal.record import EVENTS_A_RECORD
 from broker_gateway.journal.resources import topic_deleted
 from broker_gateway.metadata.catalog import Topic
+from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from tests.unit.broker_gateway.journal.journaled import batches, no_room, opened
 
 KEY = QueueKey("g", "t", 0)
@@ -40,6 +43,33 @@ def test_what_could_not_be_journaled_is_with_the_next_record_that_can(
         assert (found.cursor, sorted(found.in_flight)) == (3, [0, 1, 2])
         assert after.catalog.topic("lost") == before.catalog.topic("lost")
         assert not any(each.cursor > 3 for each in after.deliveries.queues())
+
+
+def test_what_is_done_though_there_was_no_room_to_note_it_is_with_the_next_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a receive whose client hung up gives back what it took, whatever the log says to that."""
+    with opened(tmp_path) as before:
+        before.put("t", 1)
+        before.fly_unseen(KEY, 0)
+        before.journal.write()
+        before.journal.noted(EVENTS_A_RECORD)
+        before.store.inject("append", no_room())
+        state = before.deliveries.known(KEY)
+        assert state is not None
+        (message,) = state.in_flight.values()
+        changed = replace(message, attempt=7, invisible_until_ms=FAR_MS)
+        with pytest.raises(OSError, match="No space"):
+            before.changes.events(state, pb.NACKED, [changed])
+        state.replace(message, changed)
+        monkeypatch.setattr("broker_gateway.journal.journal.monotonic_s", lambda: 1e12)
+        before.journal.noted(1)
+        before.journal.write()
+        monkeypatch.undo()
+    with opened(tmp_path) as after:
+        found = after.deliveries.known(KEY)
+        assert found is not None
+        assert [each.attempt for each in found.in_flight.values()] == [7]
 
 
 @pytest.mark.parametrize("failing", [False, True])

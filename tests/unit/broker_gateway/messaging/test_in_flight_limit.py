@@ -10,6 +10,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.calls import Call
 from lakebroker_testing.messages import change_invisible_request, dead_letter_request
+from store.log.record import PendingRecord
 
 LIMIT = 2
 
@@ -34,6 +35,10 @@ def waiting(broker: InProcessBroker) -> Call:
     call = broker.begin_receive("t", "g", batch=1, invisible_ms=60_000, wait_ms=20_000)
     assert not call.done
     return call
+
+
+def waiting_at_once(broker: InProcessBroker) -> Call:
+    return broker.begin_receive("t", "g", invisible_ms=60_000, wait_ms=0)
 
 
 def bodies(*calls: Call) -> list[bytes]:
@@ -74,3 +79,16 @@ def test_a_message_given_back_is_delivered_to_one_who_waits(broker: InProcessBro
     request.suspend = True
     broker.call("ChangeInvisibleDuration", request)
     assert bodies(call) == [b"0"]
+
+
+def test_a_limit_that_is_raised_serves_those_who_wait_for_a_real_brokers_retries() -> None:
+    with InProcessBroker(lakeMaxInFlightPerQueue="1") as broker:
+        broker.create_topic("t")
+        broker.create_group("g")
+        host = broker.store.store_host.packed
+        broker.store.append([PendingRecord("%RETRY%g_t", 0, body, b"", 1, host) for body in (b"0", b"1")])
+        assert bodies(waiting_at_once(broker)) == [b"0"]
+        call = waiting(broker)
+        broker.run(broker.broker.configuration.apply({"lakeMaxInFlightPerQueue": "2"}))
+        broker.settle()
+        assert bodies(call) == [b"1"]

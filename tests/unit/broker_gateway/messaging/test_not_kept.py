@@ -13,12 +13,15 @@ import pytest
 from broker_gateway.app.broker import Broker
 from broker_gateway.delivery.in_flight import InFlight
 from broker_gateway.delivery.queue_delivery import QueueKey
+from broker_gateway.journal import journal as journal_module
 from broker_gateway.messaging.outcome import ServiceError
 from broker_gateway.metadata.catalog import Group, Topic
 from broker_gateway.protocol.body.topic_config import TopicConfig
 from broker_gateway.transport.context import CallContext, RpcError
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_testing.broker import InProcessBroker
+from lakebroker_testing.messages import message, send_request
 from store.log.record import PendingRecord, tags_code
 
 _LOCAL = CallContext({}, "127.0.0.1:5", None, ("127.0.0.1", 8081))
@@ -219,3 +222,43 @@ def test_offsets_of_many_queues_are_cloned_whole_or_not_at_all() -> None:
         clone()
         process.crash()
         assert len(cloned()) == 2000
+
+
+@pytest.mark.parametrize("what", ["topic", "group"])
+def test_what_is_made_on_first_use_is_journaled_or_not_made(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record has no room for the change, and cannot be appended to make some."""
+    with InProcessBroker(lakeAutoCreateTopics="true") as broker:
+        catalog = broker.broker.catalog
+
+        def use() -> bool:
+            if what == "topic":
+                return broker.send("fresh", b"x").status.code == pb.OK
+            return broker.receive("there", "fresh")[0] == pb.OK
+
+        def known() -> object:
+            return catalog.topic("fresh") if what == "topic" else catalog.group("fresh")
+
+        broker.create_topic("there")
+        broker.create_group("g")
+        broker.send("there", b"1")
+        monkeypatch.setattr(journal_module, "EVENTS_A_RECORD", 1)
+        broker.store.inject("append", OSError(28, "No space left on device"))
+        with broker.one_tick():
+            broker.begin_receive("there", "g")
+            call = (
+                broker.begin("SendMessage", send_request(message("fresh", b"x")))
+                if what == "topic"
+                else broker.begin_receive("there", "fresh")
+            )
+        status = call.response[0].status if what == "group" else call.response.status
+        assert status.code == pb.INTERNAL_SERVER_ERROR
+        assert known() is None
+        monkeypatch.undo()
+        broker.store.heal()
+        broker.advance(6)
+        assert use()
+        broker.crash()
+        catalog = broker.broker.catalog
+        assert known() is not None

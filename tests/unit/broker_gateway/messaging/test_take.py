@@ -14,7 +14,9 @@ from structlog.testing import capture_logs
 
 from broker_gateway.api.grpc import receive as receive_module
 from broker_gateway.delivery.queue_delivery import QueueKey
+from broker_gateway.journal import journal as journal_module
 from broker_gateway.journal.replay import records_from
+from broker_gateway.metadata.catalog import Group, Topic
 from broker_gateway.metadata.names import JOURNAL_TOPIC
 from broker_gateway.observability.metrics import Metrics
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
@@ -463,3 +465,78 @@ def test_what_is_malformed_is_refused_before_anything_is_looked_up(
     groups = len(list(broker.broker.catalog.groups()))
     assert broker.receive(topic, group, **asked)[0] == code
     assert len(list(broker.broker.catalog.groups())) == groups
+
+
+def due_again(broker: InProcessBroker, count: int) -> None:
+    """Messages that were delivered, and whose invisible time is over."""
+    broker.send("orders", *(b"%d" % number for number in range(count)))
+    while broker.receive("orders", "billing")[1]:
+        pass
+    broker.advance(11)
+
+
+def test_who_waits_gets_what_is_due_behind_what_cannot_be_read(broker: InProcessBroker) -> None:
+    due_again(broker, 40)
+    for offset in range(32):
+        damage(broker, offset)
+    call = broker.begin_receive("orders", "billing", wait_ms=60_000)
+    assert call.done
+    assert bodies(call.messages) == [b"%d" % number for number in range(32, 40)]
+
+
+def test_what_cannot_be_read_makes_room_in_a_full_queue() -> None:
+    with InProcessBroker(lakeMaxInFlightPerQueue="4") as broker:
+        broker.create_topic("orders")
+        broker.create_group("billing")
+        due_again(broker, 4)
+        broker.send("orders", b"new", b"newer")
+        for offset in range(4):
+            damage(broker, offset)
+        call = broker.begin_receive("orders", "billing", wait_ms=60_000)
+        assert call.done
+        assert bodies(call.messages) == [b"new", b"newer"]
+
+
+def test_what_a_receive_took_goes_back_when_some_of_it_is_not_journaled(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second queue's events do not fit the record, which cannot be appended: the first one's are lost with it."""
+    broker.create_topic("orders", 2)
+    for number in range(8):
+        broker.send("orders", b"%d" % number)
+    monkeypatch.setattr(journal_module, "EVENTS_A_RECORD", 5)
+    broker.store.inject("append", OSError(errno.ENOSPC, "No space left on device"))
+    call = broker.begin_receive("orders", "billing")
+    assert call.response[0].status.code == pb.INTERNAL_SERVER_ERROR
+    assert call.messages == []
+    broker.store.heal()
+    broker.advance(6)
+    assert sorted(bodies(broker.receive("orders", "billing")[1])) == [b"%d" % number for number in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (
+            lambda broker: broker.broker.parts.groups.delete("billing", clean_offsets=True),
+            pb.CONSUMER_GROUP_NOT_FOUND,
+        ),
+        (
+            lambda broker: broker.broker.parts.groups.put(Group("billing", consume_enabled=False)),
+            pb.FORBIDDEN,
+        ),
+        (lambda broker: broker.broker.parts.topics.put(Topic("orders", 1, 1, 2), shrink=False), pb.FORBIDDEN),
+    ],
+    ids=["deleted", "switched off", "not readable"],
+)
+def test_who_waits_is_told_what_became_of_its_group_and_topic(
+    broker: InProcessBroker, change: Callable[[InProcessBroker], Any], code: pb.Code
+) -> None:
+    broker.send("orders", b"settled")
+    broker.ack("orders", "billing", *broker.receive("orders", "billing")[1])
+    call = broker.begin_receive("orders", "billing", wait_ms=60_000)
+    broker.do(lambda: change(broker))
+    assert not call.done
+    broker.send("orders", b"new")
+    assert call.response[0].status.code == code
+    assert call.messages == []

@@ -1,0 +1,35 @@
+"""Flushing: listeners are told, and one that fails ends nothing."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from store.log.record import Host, PendingRecord
+from store.message_store import MessageStore, StoreOptions
+
+
+def test_a_listener_that_fails_keeps_nobody_from_the_next_flush(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = Host("127.0.0.1", 10911)
+    store = MessageStore.open(
+        tmp_path / "store", StoreOptions(broker="b", cluster="c", segment_size=1 << 20, store_host=host)
+    )
+    told: list[int] = []
+
+    def broken(offset: int) -> None:
+        raise ValueError("broken")
+
+    store._flusher.on_flushed(broken)
+    store._flusher.on_flushed(told.append)
+    for _ in range(2):
+        store.append([PendingRecord("t", 0, b"x", b"", 1, host.packed)])
+        flushed = threading.Event()
+        store.wait_flushed(store.max_offset, lambda error, flushed=flushed: flushed.set())  # type: ignore[misc]
+        assert flushed.wait(30)
+    assert told[-1] == store.max_offset == store.flushed_offset
+    assert "broken" in caplog.text
+    store.close()
