@@ -18,7 +18,7 @@ from tests.fault.conftest import EVIDENCE
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "tests" / "fuzz" / "corpus"
-SECONDS = 600 if EVIDENCE else 6
+SECONDS = 600 if EVIDENCE else 3
 IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 LEAST_INPUTS = {"scan": 50, "rows": 20}
 

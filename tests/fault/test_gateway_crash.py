@@ -23,7 +23,7 @@ from store.log_reader import LogReader
 from store.scan import scan
 from tests.fault.conftest import EVIDENCE
 
-ROUNDS = 200 if EVIDENCE else 10
+ROUNDS = 200 if EVIDENCE else 5
 
 
 class Load:

@@ -27,7 +27,7 @@ from structured_streaming.staging.stage import stage
 from tests.fault.power_cut import Disk
 from tests.lake_checks import assert_exact
 
-ROUNDS = 60 if os.environ.get("LAKEBROKER_EVIDENCE") else 2
+ROUNDS = 60 if os.environ.get("LAKEBROKER_EVIDENCE") else 1
 CUTS_A_ROUND = 8
 BATCH_BYTES = 15_000
 
