@@ -45,7 +45,7 @@ class LogState:
 
 
 class LogSource(Protocol):
-    """One commit log. Calls raise StoreError, that of a broker elsewhere what its module says."""
+    """One commit log. Calls raise StoreError; those of a remote log raise SourceError."""
 
     address: str
 

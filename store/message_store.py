@@ -200,7 +200,7 @@ class MessageStore:
         return queue_offsets
 
     def on_appended(self, listener: AppendListener) -> None:
-        """Has a listener told of what is appended from now on, behind the index and by the thread that appends.
+        """Registers a listener for what is appended from now on: called after the index, by the thread that appends.
 
         What it raises is logged, and changes nothing for the append or the other listeners.
         """
@@ -215,7 +215,7 @@ class MessageStore:
                 try:
                     listener(topic, queue_ids)
                 except Exception:  # the records are in the log: a listener's fault is not the sender's
-                    log.exception("a listener was not told of what was appended to topic %s", topic)
+                    log.exception("an append listener failed for topic %s", topic)
 
     def _not_indexed(self, offset: int) -> StoreReadOnlyError:
         """Records in the log that their queue does not have: what came behind them would get their queue offsets."""

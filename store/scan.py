@@ -28,7 +28,6 @@ REASONS = {
 }
 BAD_CRC = "the CRC does not match"
 _CHUNK = 32_768
-_LONGEST_SUSPECT = 64 << 20
 
 
 @dataclass(slots=True)

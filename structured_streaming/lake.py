@@ -5,14 +5,13 @@ from __future__ import annotations
 from structured_streaming.errors import LocationError
 from structured_streaming.storage.delta_names import LOG
 from structured_streaming.storage.folder import Folder
-from structured_streaming.storage.local import LocalFolder
 from structured_streaming.storage.location import check_readable, lake_folder
 from structured_streaming.tables import SCHEMA_VERSION, TABLES, Table
 
 _SHOWN = 3
 
 
-def open_lake(location: str) -> LocalFolder:
+def open_lake(location: str) -> Folder:
     """The folder of a lake that is there, with every table. Raises LocationError."""
     folder = lake_folder(location)
     check_readable(folder)
@@ -31,7 +30,7 @@ def open_lake(location: str) -> LocalFolder:
     return folder
 
 
-def create_tables(location: str) -> LocalFolder:
+def create_tables(location: str) -> Folder:
     """Makes what is missing of the lake's tables, durably; a table is there as a whole or not at all.
 
     Raises LocationError, also for a folder with other things in it and no table.

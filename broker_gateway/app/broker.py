@@ -112,7 +112,7 @@ class Broker:
             configuration.on_change(part.configure)
 
     def _make_core(self, config: GatewayConfig) -> Core:
-        """The broker's state and its turn. The store announces appends to the receives that wait."""
+        """The broker's state and its tick. The store announces appends to the receives that wait."""
         catalog, tick, store = Catalog(), Tick(), self._store
         deliveries = DeliveryTable(self._first_offset, catalog.auto_created.count_queues)
         journaled = self.journaled = BrokerJournal(

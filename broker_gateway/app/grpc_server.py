@@ -51,9 +51,8 @@ def bind(
     services[health_pb2.DESCRIPTOR.services_by_name["Health"]] = health
     described = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
     services[described] = ReflectionService([*names, "grpc.health.v1.Health", described.full_name])
-    server.around = around
     for descriptor, implementation in services.items():
-        server.bind(descriptor, implementation)
+        server.bind(descriptor, implementation, around)
     return server, health
 
 

@@ -192,6 +192,7 @@ class _Start:
         remote = self.config.lake.lake_remote_admin
         self._policy = TokenPolicy(self.config.lake.lake_token_file)
         self._remoting_policy = LoopbackPolicy(lambda: remote, OWN_MACHINE.format("broker"))
+        self._name_server_policy: Policy | None = None  # the one of its own options
 
     async def _check_host(self) -> None:
         await asyncio.to_thread(check_host, self.config)  # looks at disks
@@ -257,7 +258,7 @@ class _Start:
         self.config = self.configuration.bound(grpc_port=self.server.port)
 
     def _configure_server(self, config: GatewayConfig) -> None:
-        self.server.max_idle_s = float(config.server.server_channel_max_idle_time_seconds)
+        self.server.close_idle_after(float(config.server.server_channel_max_idle_time_seconds))
 
     async def _open_metrics(self) -> None:
         self._ports["metrics"] = _serve_metrics(self.config, self.broker, self._policy, self._cleanup)
@@ -282,7 +283,7 @@ class _Start:
         """Last of what others see: from here on name servers send clients to this broker."""
         self._go_on()
         self._ports |= await start_registration(
-            self.config, self.broker.registration, self._slots, self._cleanup
+            self.config, self.broker.registration, self._slots, self._name_server_policy, self._cleanup
         )
 
     async def _announce(self) -> None:

@@ -36,7 +36,6 @@ from store.log.recovery import lock_folder
 
 log = structlog.get_logger(__name__)
 
-MAX_PROCESSES = 64
 PEERS_FILE = "peers.json"
 _LOOK_S = 0.1
 _FIRST_WAIT_S = 0.5

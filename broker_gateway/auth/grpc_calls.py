@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from broker_gateway.auth.policy import Denial, NotAuthorizedError, Policy
 from broker_gateway.auth.principal import Principal
 from broker_gateway.auth.rules import Rule, rule_of
+from broker_gateway.protocol.resource_names import resource_name
 from broker_gateway.runtime.shares import host_of
 from broker_gateway.transport.context import CallContext, RpcError
 from broker_gateway.transport.methods import Method
@@ -25,14 +26,14 @@ def principal_of(context: CallContext) -> Principal:
 
 
 def names_of(message: Message, path: str) -> list[str]:
-    """What a field holds; `path` goes through messages, and through each of a repeated one."""
+    """What a field names, in full; `path` goes through messages, and through each of a repeated one."""
     found: list[Any] = [message]
     for field in path.split("."):
         values = [getattr(each, field) for each in found]
         found = []
         for value in values:
             found.extend([value] if isinstance(value, str | Message) else value)
-    return found
+    return [each if isinstance(each, str) else resource_name(each) for each in found]
 
 
 def authorized(policy: Policy, rules: Mapping[str, Rule]) -> Callable[[Method], Method]:
@@ -43,19 +44,21 @@ def authorized(policy: Policy, rules: Mapping[str, Rule]) -> Callable[[Method], 
 
     def around(method: Method) -> Method:
         rule = rule_of(rules, method.path, method.path)
-        if policy.open_to_all(rule):
+        asked = [each for each in rule.all if not policy.open_to_all(each)]
+        if not asked:
             return method
         call = method.call
 
-        def names(request: Any) -> Sequence[str]:
-            if not rule.name:
+        def names(request: Any, each: Rule) -> Sequence[str]:
+            if not each.name:
                 return ()
             message = method.request_of(request) if isinstance(request, bytes) else request
-            return names_of(message, rule.name)
+            return names_of(message, each.name)
 
         def check(request: Any, context: CallContext) -> None:
             try:
-                policy.authorize(principal_of(context), rule, names(request))
+                for each in asked:
+                    policy.authorize(principal_of(context), each, names(request, each))
             except NotAuthorizedError as error:
                 raise RpcError(_CODES[error.denial], str(error)) from error
 

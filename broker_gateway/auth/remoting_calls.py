@@ -44,13 +44,15 @@ def authorized(policy: Policy, rules: Mapping[RequestCode, Rule]) -> Callable[[i
 
 def _authorized(policy: Policy, rule: Rule, name: str, processor: Processor) -> Processor:
     """The processor behind the policy; NO_PERMISSION for who may not."""
-    if policy.open_to_all(rule) and not rule.logged:
+    asked = [each for each in rule.all if not policy.open_to_all(each)]
+    if not asked and not rule.logged:
         return processor
 
-    def asked(connection: Connection, request: Command) -> Answer:
-        named = request.ext_fields.get(rule.name) if rule.name else None
+    def checked(connection: Connection, request: Command) -> Answer:
         try:
-            policy.authorize(principal_of(connection), rule, () if named is None else (named,))
+            for each in asked:
+                named = request.ext_fields.get(each.name) if each.name else None
+                policy.authorize(principal_of(connection), each, () if named is None else (named,))
         except NotAuthorizedError as error:
             connection.peer_log.warning(
                 connection.peer_host, "refused from another machine", request=name, peer=connection.peer
@@ -60,4 +62,4 @@ def _authorized(policy: Policy, rule: Rule, name: str, processor: Processor) -> 
             log.info("administration", request=name, peer=connection.peer)
         return processor(connection, request)
 
-    return asked
+    return checked

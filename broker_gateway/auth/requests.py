@@ -7,6 +7,7 @@ from broker_gateway.protocol.codes import RequestCode as Code
 
 WHOLE_CONFIGURATION = Rule(Action.GET, Kind.CLUSTER, operators=True)
 """Of GET_BROKER_CONFIG, which tells others less."""
+_GET_TOPIC = Rule(Action.GET, Kind.TOPIC, "topic")
 BROKER_REQUESTS = {
     Code.UPDATE_AND_CREATE_TOPIC: Rule(Action.CREATE, Kind.TOPIC, "topic", operators=True, logged=True),
     Code.DELETE_TOPIC_IN_BROKER: Rule(Action.DELETE, Kind.TOPIC, "topic", operators=True, logged=True),
@@ -29,8 +30,10 @@ BROKER_REQUESTS = {
     Code.GET_CONSUME_STATS: Rule(Action.GET, Kind.GROUP, "consumerGroup", operators=True),
     Code.GET_BROKER_CONSUME_STATS: Rule(Action.GET, Kind.CLUSTER, operators=True),
     Code.GET_ALL_CONSUMER_OFFSET: Rule(Action.LIST, Kind.GROUP, operators=True),
-    Code.QUERY_CONSUMER_OFFSET: Rule(Action.GET, Kind.GROUP, "consumerGroup"),
-    Code.UPDATE_CONSUMER_OFFSET: Rule(Action.UPDATE, Kind.GROUP, "consumerGroup", operators=True),
+    Code.QUERY_CONSUMER_OFFSET: Rule(Action.GET, Kind.GROUP, "consumerGroup", also=(_GET_TOPIC,)),
+    Code.UPDATE_CONSUMER_OFFSET: Rule(
+        Action.UPDATE, Kind.GROUP, "consumerGroup", operators=True, also=(_GET_TOPIC,)
+    ),
     Code.INVOKE_BROKER_TO_RESET_OFFSET: Rule(Action.UPDATE, Kind.GROUP, "group", operators=True, logged=True),
     Code.QUERY_TOPIC_CONSUME_BY_WHO: Rule(Action.GET, Kind.TOPIC, "topic", operators=True),
     Code.QUERY_TOPICS_BY_CONSUMER: Rule(Action.LIST, Kind.GROUP, "group", operators=True),
@@ -42,7 +45,14 @@ BROKER_REQUESTS = {
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: Rule(
         Action.CREATE, Kind.GROUP, operators=True, logged=True
     ),
-    Code.CLONE_GROUP_OFFSET: Rule(Action.UPDATE, Kind.GROUP, "destGroup", operators=True, logged=True),
+    Code.CLONE_GROUP_OFFSET: Rule(
+        Action.UPDATE,
+        Kind.GROUP,
+        "destGroup",
+        operators=True,
+        logged=True,
+        also=(Rule(Action.GET, Kind.GROUP, "srcGroup"),),
+    ),
     Code.QUERY_SUBSCRIPTION_BY_CONSUMER: Rule(Action.GET, Kind.GROUP, "group", operators=True),
     Code.GET_ALL_PRODUCER_INFO: Rule(Action.LIST, Kind.GROUP, operators=True),
     Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: Rule(Action.GET, Kind.GROUP, "group", operators=True),
@@ -54,7 +64,9 @@ BROKER_REQUESTS = {
     Code.CLEAN_EXPIRED_CONSUMEQUEUE: Rule(Action.DELETE, Kind.CLUSTER, operators=True),
     Code.VIEW_MESSAGE_BY_ID: Rule(Action.GET, Kind.TOPIC, operators=True),
     Code.QUERY_MESSAGE: Rule(Action.GET, Kind.TOPIC, "topic", operators=True),
-    Code.PULL_MESSAGE: Rule(Action.SUB, Kind.GROUP, "consumerGroup", operators=True),
+    Code.PULL_MESSAGE: Rule(
+        Action.SUB, Kind.GROUP, "consumerGroup", operators=True, also=(Rule(Action.SUB, Kind.TOPIC, "topic"),)
+    ),
     Code.GET_BROKER_HA_STATUS: Rule(Action.GET, Kind.CLUSTER, operators=True),
     Code.NOTIFY_MIN_BROKER_ID_CHANGE: Rule(Action.UPDATE, Kind.CLUSTER),
 }

@@ -7,24 +7,33 @@ from broker_gateway.auth.rules import Action, Kind, Rule
 _MESSAGING = "/apache.rocketmq.v2.MessagingService/"
 _ADMIN = "/lakebroker.admin.v1.AdminService/"
 _LOG = "/lakebroker.log.v1.LogService/"
+
+
+def _consumes(topic: str) -> Rule:
+    """What a consumer does: of its group, and of the topic that a field names."""
+    return Rule(Action.SUB, Kind.GROUP, "group", also=(Rule(Action.SUB, Kind.TOPIC, topic),))
+
+
 RPCS = {
-    _MESSAGING + "QueryRoute": Rule(Action.GET, Kind.TOPIC, "topic.name"),
-    _MESSAGING + "QueryAssignment": Rule(Action.GET, Kind.TOPIC, "topic.name"),
-    _MESSAGING + "Heartbeat": Rule(Action.SUB, Kind.GROUP, "group.name"),
-    _MESSAGING + "SendMessage": Rule(Action.PUB, Kind.TOPIC, "messages.topic.name"),
-    _MESSAGING + "ReceiveMessage": Rule(Action.SUB, Kind.GROUP, "group.name"),
-    _MESSAGING + "AckMessage": Rule(Action.SUB, Kind.GROUP, "group.name"),
-    _MESSAGING + "ForwardMessageToDeadLetterQueue": Rule(Action.SUB, Kind.GROUP, "group.name"),
-    _MESSAGING + "PullMessage": Rule(Action.SUB, Kind.GROUP, "group.name"),
-    _MESSAGING + "UpdateOffset": Rule(Action.SUB, Kind.GROUP, "group.name"),
-    _MESSAGING + "GetOffset": Rule(Action.GET, Kind.GROUP, "group.name"),
-    _MESSAGING + "QueryOffset": Rule(Action.GET, Kind.TOPIC, "message_queue.topic.name"),
-    _MESSAGING + "EndTransaction": Rule(Action.PUB, Kind.TOPIC, "topic.name"),
+    _MESSAGING + "QueryRoute": Rule(Action.GET, Kind.TOPIC, "topic"),
+    _MESSAGING + "QueryAssignment": Rule(Action.GET, Kind.TOPIC, "topic"),
+    _MESSAGING + "Heartbeat": Rule(Action.SUB, Kind.GROUP, "group"),
+    _MESSAGING + "SendMessage": Rule(Action.PUB, Kind.TOPIC, "messages.topic"),
+    _MESSAGING + "ReceiveMessage": _consumes("message_queue.topic"),
+    _MESSAGING + "AckMessage": _consumes("topic"),
+    _MESSAGING + "ForwardMessageToDeadLetterQueue": _consumes("topic"),
+    _MESSAGING + "PullMessage": _consumes("message_queue.topic"),
+    _MESSAGING + "UpdateOffset": _consumes("message_queue.topic"),
+    _MESSAGING + "GetOffset": Rule(
+        Action.GET, Kind.GROUP, "group", also=(Rule(Action.GET, Kind.TOPIC, "message_queue.topic"),)
+    ),
+    _MESSAGING + "QueryOffset": Rule(Action.GET, Kind.TOPIC, "message_queue.topic"),
+    _MESSAGING + "EndTransaction": Rule(Action.PUB, Kind.TOPIC, "topic"),
     _MESSAGING + "Telemetry": Rule(Action.GET, Kind.CLUSTER),
-    _MESSAGING + "NotifyClientTermination": Rule(Action.SUB, Kind.GROUP, "group.name"),
-    _MESSAGING + "ChangeInvisibleDuration": Rule(Action.SUB, Kind.GROUP, "group.name"),
-    _MESSAGING + "RecallMessage": Rule(Action.PUB, Kind.TOPIC, "topic.name"),
-    _MESSAGING + "SyncLiteSubscription": Rule(Action.SUB, Kind.GROUP, "group.name"),
+    _MESSAGING + "NotifyClientTermination": Rule(Action.SUB, Kind.GROUP, "group"),
+    _MESSAGING + "ChangeInvisibleDuration": _consumes("topic"),
+    _MESSAGING + "RecallMessage": Rule(Action.PUB, Kind.TOPIC, "topic"),
+    _MESSAGING + "SyncLiteSubscription": Rule(Action.SUB, Kind.GROUP, "group"),
     _ADMIN + "PutTopic": Rule(Action.CREATE, Kind.TOPIC, "topic.name", operators=True),
     _ADMIN + "ListTopics": Rule(Action.LIST, Kind.TOPIC, operators=True),
     _ADMIN + "PutGroup": Rule(Action.CREATE, Kind.GROUP, "group.name", operators=True),

@@ -33,9 +33,10 @@ class Kind(enum.Enum):
 class Rule(NamedTuple):
     """One call.
 
-    `name`: which field names the resource, of a message as a path such as `messages.topic.name`, of a remoting request
-    one of its header; empty where no field does. `operators`: what only those who run the broker do, unless a policy
-    says otherwise. `logged`: it changes something, so it is written to the log.
+    `name`: which field names the resource, of a message as a path such as `messages.topic` to a text or a Resource, of a
+    remoting request one of its header; empty where no field does. `operators`: what only those who run the broker do,
+    unless a policy says otherwise. `logged`: it changes something, so it is written to the log. `also`: what else it
+    does, all of which has to be allowed.
     """
 
     action: Action
@@ -43,6 +44,12 @@ class Rule(NamedTuple):
     name: str = ""
     operators: bool = False
     logged: bool = False
+    also: tuple[Rule, ...] = ()
+
+    @property
+    def all(self) -> tuple[Rule, ...]:
+        """This one, and what else the call does."""
+        return (self, *self.also)
 
 
 class NoRuleError(Exception):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import structlog
 
+from broker_gateway.auth.policy import Policy
 from broker_gateway.cluster.registration import Registration
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.registration import local_address
@@ -20,13 +21,18 @@ log = structlog.get_logger(__name__)
 
 
 async def start_registration(
-    config: GatewayConfig, registration: Registration, slots: ConnectionSlots, cleanup: Cleanup
+    config: GatewayConfig,
+    registration: Registration,
+    slots: ConnectionSlots,
+    policy: Policy | None,
+    cleanup: Cleanup,
 ) -> dict[str, int]:
-    """The ports it opened by their names. Raises StartError; what was started is undone by `cleanup`."""
+    """The ports it opened by their names; `policy` is that of its own name server. Raises StartError; what was started is
+    undone by `cleanup`."""
     ports = {}
     own = []
     if config.registration.lake_with_namesrv:
-        address, ports["namesrv"] = await _start_name_server(config, slots, cleanup)
+        address, ports["namesrv"] = await _start_name_server(config, slots, policy, cleanup)
         own.append(address)
     cleanup.add("unregistering", registration.stop)  # while our own name server runs
     registration.start(config.broker.listen_port, own)
@@ -72,14 +78,14 @@ def name_server_port(config: GatewayConfig) -> Wanted:
 
 
 async def _start_name_server(
-    config: GatewayConfig, slots: ConnectionSlots, cleanup: Cleanup
+    config: GatewayConfig, slots: ConnectionSlots, policy: Policy | None, cleanup: Cleanup
 ) -> tuple[str, int]:
     """Its address for this host, and its port."""
     options, warnings = name_server_config(config)
     options.namesrv.config_store_path.parent.mkdir(parents=True, exist_ok=True)
     for warning in warnings:
         log.warning(warning)
-    server = NameServer(options, slots, name_server_port(config))
+    server = NameServer(options, slots, name_server_port(config), policy)
     await server.start()
     cleanup.add("ending the name server", server.stop)
     address = local_address(options.server.bind_address, server.port)

@@ -78,7 +78,7 @@ class Arrivals:
         known = self._topics.get(topic)
         return 0 if known is None else known.last
 
-    def to(self, group: str, topic: str, queues: int) -> set[int]:
+    def queues_to_search(self, group: str, topic: str, queues: int) -> set[int]:
         """The ids of the topic's queues where `group` may find something, of `queues` at its first search.
 
         Who has searched and found nothing says so (`nothing_left`).

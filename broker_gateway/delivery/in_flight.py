@@ -77,6 +77,6 @@ class Plan:
         self.delivered.append(delivered)
 
     @property
-    def moved(self) -> bool:
+    def advanced(self) -> bool:
         """Whether the group goes on elsewhere."""
         return self.cursor != self.start

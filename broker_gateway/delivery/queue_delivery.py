@@ -4,9 +4,9 @@ DeliveryError.
 | a message is | where | due | leaves it by |
 |---|---|---|---|
 | new | at `position` or behind it, not in flight | when a receive searches | `commit` of a plan: invisible, or settled (passed over by the filter, or unreadable) |
-| INVISIBLE | in flight: its client has it; nobody, when it was withheld | at `invisible_until_ms` | `settle`; `wake`: READY; `replace`: INVISIBLE (renewed, nacked) or RETURNED (its client hung up before the reply); `withhold`: INVISIBLE |
-| READY | in flight, over its time | now, to any receive | `commit`: INVISIBLE, next attempt, or settled (unreadable); `settle`; `replace` |
-| RETURNED | in flight, never seen by a client | now, to a receive whose filter takes it; to any at `invisible_until_ms` | as READY; `wake`: READY |
+| INVISIBLE | in flight: its client has it; nobody, when it was withheld | at `invisible_until_ms` | `settle`; `wake`: READY; `replace`: INVISIBLE (nacked) or RETURNED (its client hung up before the reply); `postpone` (renewed, or released by its client) and `withhold`: INVISIBLE |
+| READY | in flight, over its time | now, to any receive | `commit`: INVISIBLE, next attempt, or settled (unreadable); `settle`; `replace`; `postpone`: INVISIBLE |
+| RETURNED | in flight, never seen by a client | now, to a receive whose filter takes it; to any at `invisible_until_ms` | as READY; `wake`: READY; `postpone`: INVISIBLE (its time was over before a replay) |
 | settled | below `cursor`, not in flight | never | `reset`; `commit_offset` below it |
 
 So every message in flight is due at a known time. `committed` is the first offset in flight, or the cursor. An offset
@@ -150,9 +150,10 @@ class QueueDelivery:
         """What `count` messages may be: due ones, then new ones from `floor` on while `most` may be in flight."""
         again: Sequence[InFlight] = ()
         if self._ready:
-            again = policy.again(self._ready, count)
+            again = policy.again(self._ready, self._in_flight, count)
         if self._returned and len(again) < count:
-            again = [*again, *self._returned_to(wanted, count - len(again))]
+            returned = {each.queue_offset: each for each in self._returned_to(wanted, count - len(again))}
+            again = [*again, *policy.again(returned, self._in_flight, count - len(again))]
         start = self.position
         return Plan(start, max(start, floor), self.room(most, policy), again)
 
@@ -166,20 +167,21 @@ class QueueDelivery:
         in_flight, new = self._in_flight, plan.delivered
         if plan.start != self.position:
             raise DeliveryError(f"{self.key}: planned at {plan.start}, the group is at {self.position}")
+        if plan.replaced:
+            for old in plan.replaced:
+                if old.status == Status.INVISIBLE or in_flight.get(old.queue_offset) is not old:
+                    raise DeliveryError(f"{self.key}: {old} is not due")
+            new = plan.delivered[len(plan.replaced) :]
+        for message in new:
+            if message.queue_offset in in_flight or not plan.start <= message.queue_offset < plan.cursor:
+                raise DeliveryError(f"{self.key}: {message} is not new")
         for message in plan.skipped:
             if message.queue_offset in in_flight:
                 self.settle(message)
-        if plan.replaced:
-            for old, message in zip(plan.replaced, plan.delivered, strict=False):
-                if old.status == Status.INVISIBLE:
-                    raise DeliveryError(f"{self.key}: {old} is not due")
-                self.replace(old, message)
-            new = plan.delivered[len(plan.replaced) :]
+        for old, message in zip(plan.replaced, plan.delivered, strict=False):
+            self.replace(old, message)
         for message in new:
-            offset = message.queue_offset
-            if offset in in_flight or not plan.start <= offset < plan.cursor:
-                raise DeliveryError(f"{self.key}: {message} is not new")
-            in_flight[offset] = message
+            in_flight[message.queue_offset] = message
             self._push(message)
         if plan.cursor != plan.start:
             self._cursor, self._client_offset = plan.cursor, None
@@ -195,9 +197,9 @@ class QueueDelivery:
 
     def replace(self, message: InFlight, changed: InFlight) -> None:
         """The same message as it is from now on: with another end of its invisible time, delivery id or attempt."""
-        self._leave(message)
         if changed.queue_offset != message.queue_offset or changed.status == Status.READY:
             raise DeliveryError(f"{self.key}: {message} does not become {changed}")
+        self._leave(message)
         self._in_flight[changed.queue_offset] = changed
         if changed.status == Status.RETURNED:
             self._returned[changed.queue_offset] = changed
@@ -265,6 +267,8 @@ class QueueDelivery:
 
     def commit_offset(self, offset: int) -> None:
         """A client says how far the group is. What is in flight stays in flight, and the group goes on behind it."""
+        if offset < 0:
+            raise DeliveryError(f"{self.key}: {offset} is no offset")
         if self._in_flight:
             self._client_offset = offset
         else:
@@ -272,6 +276,8 @@ class QueueDelivery:
 
     def reset(self, cursor: int) -> None:
         """Forgets every message in flight and goes on at `cursor`."""
+        if cursor < 0:
+            raise DeliveryError(f"{self.key}: {cursor} is no offset")
         self._in_flight.clear()
         self._due.clear()
         self._ready.clear()

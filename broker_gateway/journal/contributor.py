@@ -1,4 +1,4 @@
-"""What a part of the broker's state has to do to stand in the journal.
+"""What a part of the broker's state has to do to be journaled.
 
 A contributor owns fields of `Batch`; no other one writes or reads them. It tells the journal that it has something to
 write (`Journal.noted`), and is asked for it when the tick's record is written:

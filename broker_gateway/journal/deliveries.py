@@ -63,7 +63,7 @@ class DeliveryJournal(Contributor):
         for state, messages in settled:
             self._note(state, pb.ACKED, messages, client_id, 0, 0, now_ms())
 
-    def moved(self, *states: QueueDelivery) -> None:
+    def offsets_changed(self, *states: QueueDelivery) -> None:
         """Notes that offsets of `states` moved without an event: they are appended together, all or none."""
         self._make_room(len(states), states)
         for state in states:

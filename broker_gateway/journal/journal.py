@@ -294,7 +294,7 @@ def _tell(waiting: Iterable[Callable[[Exception | None], None]], error: Exceptio
         try:
             callback(error)
         except Exception:
-            log.exception("who waited for the journal failed")
+            log.exception("a callback of the journal failed")
 
 
 def _same(error: Exception) -> Exception:

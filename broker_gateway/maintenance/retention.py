@@ -106,7 +106,7 @@ class Retention:
         if held and held != self._held:
             log.warning(f"retention blocked: {count} expired segments kept: {'; '.join(self._why.values())}")
         elif self._held and not held:
-            log.info("retention goes on")
+            log.info("retention resumed")
         self._held = held
 
     def _tell_refusal(self) -> None:

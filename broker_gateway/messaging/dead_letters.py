@@ -83,7 +83,7 @@ class DeadLetterMover:
             record = self._record(state, message)
             if record is not None:
                 target = self._resources.dead_letters(dead_letter_topic(state.key.group))
-            # Behind what notes a new topic: what was noted of the message stands before the copy, or with its end.
+            # After the topic's event, so that earlier events of the message precede its copy in the log.
             self._changes.make_room(1)
             if record is not None:
                 self._append_copy(state, message, record, target.name, reason)

@@ -49,7 +49,7 @@ class Messaging:
     routes: Routes
 
     def listen(self, configuration: Configuration) -> None:
-        """Has the parts told of options that change."""
+        """Subscribes the parts to changes of options."""
         parts = (self.admission, self.producer, self.polls, self.long_polling, self.resources, self.routes)
         for part in parts:
             configuration.on_change(part.configure)

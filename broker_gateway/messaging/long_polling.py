@@ -40,13 +40,6 @@ _A_SEARCH_THAT_GOES_ON = _TICK_WORK
 _NOTHING = Outcome(Reason.MESSAGE_NOT_FOUND, "no new message")
 
 
-def max_in_flight(config: GatewayConfig) -> int:
-    """How many messages of a queue a group may have in flight."""
-    most = config.lake.lake_max_in_flight_per_queue
-    broker = config.broker
-    return min(most, broker.pop_inflight_message_threshold) if broker.enable_pop_message_threshold else most
-
-
 class LongPolling:
     """Hands messages to consumers."""
 
@@ -63,8 +56,8 @@ class LongPolling:
         self._minutes = core.minutes
         self._bulkhead = bulkhead
         self._max_waiting = config.lake.lake_max_waiting_receives
-        self._ends = core.tick
-        self._looking: FairQueue[Poll] = FairQueue()
+        self._tick = core.tick
+        self._searching: FairQueue[Poll] = FairQueue()
         self._spent = 0
         self._scheduled = False
         self._closing = False
@@ -73,7 +66,7 @@ class LongPolling:
 
     def configure(self, config: GatewayConfig) -> None:
         """Takes what may change while the broker runs."""
-        self._taker.max_in_flight = max_in_flight(config)
+        self._taker.configure(config)
         for state in self._deliveries.queues():
             self._core.made_room(state)
 
@@ -87,7 +80,7 @@ class LongPolling:
         try:
             if self._attempts.repeat(poll):
                 self._answer_when_kept(poll)
-            elif self._looking or self._spent >= _TICK_WORK:
+            elif self._searching or self._spent >= _TICK_WORK:
                 poll.put_off_s = monotonic_s()
                 self._search_on(poll)
             else:
@@ -109,28 +102,28 @@ class LongPolling:
 
     def _search_on(self, poll: Poll) -> None:
         """Others are served before it searches, or goes on with a long stretch."""
-        self._looking.append(host_of(poll.peer), poll)
+        self._searching.append(host_of(poll.peer), poll)
         self._schedule()
 
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._ends.add(Stage.SEARCH, self._go_on)
+            self._tick.add(Stage.SEARCH, self._run_searches)
 
-    def _go_on(self) -> None:
+    def _run_searches(self) -> None:
         """The end of a tick: those in line search while something of its budget is left."""
         self._scheduled = False
         try:
-            while self._looking and self._spent < _TICK_WORK:
-                poll = self._looking.pop()
+            while self._searching and self._spent < _TICK_WORK:
+                poll = self._searching.pop()
                 if not poll.reply.done:
-                    self._in_turn(poll)
+                    self._serve_next(poll)
         finally:
             self._spent = 0
-            if self._looking:
+            if self._searching:
                 self._schedule()
 
-    def _in_turn(self, poll: Poll) -> None:
+    def _serve_next(self, poll: Poll) -> None:
         """One that was put off searches for the first time, unless it waited too long for that; others go on."""
         put_off_s, poll.put_off_s = poll.put_off_s, 0.0
         late = self._bulkhead.late(put_off_s) if put_off_s else None
@@ -154,7 +147,7 @@ class LongPolling:
                 self._answer_when_kept(poll)
                 self._wakeups.due(poll.topic.name, poll.group.name)  # there may be more for those who wait
             elif poll.left or self._taker.missed(poll):
-                self._looking.append(host_of(poll.peer), poll)
+                self._searching.append(host_of(poll.peer), poll)
             else:
                 self._wait(poll)
         except Exception as error:
@@ -214,9 +207,9 @@ class LongPolling:
             poll.timer.cancel()
         self._wakeups.leave(poll.topic.name, poll.group.name, poll)
         self._attempts.release(poll)
-        self._leave_look(poll)
+        self._stop_searching(poll)
 
-    def _leave_look(self, poll: Poll) -> None:
+    def _stop_searching(self, poll: Poll) -> None:
         """It searches no further: the next waiter goes on searching."""
         if poll.left:
             self._wakeups.due(poll.topic.name, poll.group.name)
@@ -224,7 +217,7 @@ class LongPolling:
     def close(self) -> None:
         """Ends every waiting call with nothing; later ones do not wait."""
         self._closing = True
-        for poll in [*self._wakeups.all(), *self._looking]:
+        for poll in [*self._wakeups.all(), *self._searching]:
             self._expired(poll)
 
     def _wait(self, poll: Poll) -> None:
@@ -232,7 +225,7 @@ class LongPolling:
             self._journal.after(partial(self._finish, poll))
             return
         if poll.timer is None:
-            if self._wakeups.waiting + len(self._looking) >= self._max_waiting:
+            if self._wakeups.waiting + len(self._searching) >= self._max_waiting:
                 raise ServiceError(
                     Reason.TOO_MANY_REQUESTS,
                     f"{self._max_waiting} receives wait already (lakeMaxWaitingReceives); try again later",
@@ -243,7 +236,7 @@ class LongPolling:
     def _expired(self, poll: Poll) -> None:
         """Nothing came while it waited."""
         self._wakeups.leave(poll.topic.name, poll.group.name, poll)
-        self._leave_look(poll)
+        self._stop_searching(poll)
         self._journal.after(partial(self._finish, poll))
 
     def _serve(self, poll: Poll) -> bool:

@@ -103,7 +103,7 @@ class OffsetChanges:
 
         with refused_by_log(), self._journal.kept(roll_back):
             made += [key for key in offsets if self._deliveries.known(key) is None]
-            self._changes.moved(*map(self._deliveries.queue, offsets))
+            self._changes.offsets_changed(*map(self._deliveries.queue, offsets))
             for key, offset in offsets.items():
                 state = self._deliveries.queue(key)
                 before[key] = (state.cursor, state.client_offset)

@@ -65,14 +65,14 @@ class Producer:
         self._store = core.store
         self.topic = resources.topic
         """The topic of a name; created if it may be."""
-        self._ends = core.tick
+        self._tick = core.tick
         self._metrics = core.metrics
         self._minutes = core.minutes
         self._sync = config.store.flush_disk_type is FlushMode.SYNC_FLUSH
         self.bulkhead = bulkhead
         """What sends count in."""
         self._next_queue = itertools.count()
-        self._tick: list[PendingBatch] = []
+        self._batches: list[PendingBatch] = []
         self._tick_bytes = 0
         self._busy = False
         self.configure(config)
@@ -128,18 +128,18 @@ class Producer:
     def produce(self, batch: PendingBatch) -> None:
         """Has a batch appended with what else comes in this tick of the event loop."""
         batch.read_at = monotonic_s()
-        if not self._tick:
-            self._ends.add(Stage.APPEND, partial(self._end_tick, self._tick))
-        self._tick.append(batch)
+        if not self._batches:
+            self._tick.add(Stage.APPEND, partial(self._end_tick, self._batches))
+        self._batches.append(batch)
         self._tick_bytes += batch.size
-        if self._tick_bytes > _TICK_BYTES or batch.read_at - self._tick[0].read_at > _TICK_S:
-            self._end_tick(self._tick)
+        if self._tick_bytes > _TICK_BYTES or batch.read_at - self._batches[0].read_at > _TICK_S:
+            self._end_tick(self._batches)
 
     def _end_tick(self, tick: list[PendingBatch]) -> None:
         """Appends what the calls of a tick brought and finishes them."""
-        if tick is not self._tick or not tick:
+        if tick is not self._batches or not tick:
             return  # it grew so large that it was ended already
-        self._tick, self._tick_bytes = [], 0
+        self._batches, self._tick_bytes = [], 0
         began = tick[0].read_at  # the others were read later
         late = self.bulkhead.late(began)
         if late is not None:
@@ -181,8 +181,8 @@ class Producer:
         try:
             self._put(batches)
         except Exception as error:
-            everyones = isinstance(error, (StoreReadOnlyError, OSError)) or self._store.max_offset != end
-            if len(batches) > 1 and not everyones:
+            concerns_all = isinstance(error, (StoreReadOnlyError, OSError)) or self._store.max_offset != end
+            if len(batches) > 1 and not concerns_all:
                 middle = len(batches) // 2
                 return self._append(batches[:middle]) + self._append(batches[middle:])
             if not isinstance(error, (StoreError, OSError)):
@@ -192,7 +192,7 @@ class Producer:
                 self.failed(batch.topic, len(batch.records))
             return []
         if time.monotonic() - began > self._busy_limit_s:
-            self._held_up()
+            self._begin_backpressure()
         return batches
 
     def _put(self, batches: list[PendingBatch]) -> None:
@@ -210,13 +210,13 @@ class Producer:
             batch.offsets = offsets[position:end]
             position = end
 
-    def _held_up(self) -> None:
+    def _begin_backpressure(self) -> None:
         """Sends that waited while an append hung are refused, so that their callers go elsewhere at once."""
         if not self._busy:
             self._busy = True
-            asyncio.get_running_loop().call_later(_BUSY_S, self._recovered)
+            asyncio.get_running_loop().call_later(_BUSY_S, self._end_backpressure)
 
-    def _recovered(self) -> None:
+    def _end_backpressure(self) -> None:
         self._busy = False
 
     def _finish_flushed(self, stored: list[PendingBatch], began: float) -> None:

@@ -16,9 +16,11 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.filters.tags import EVERYTHING
 from broker_gateway.delivery.handles import encode_handle, new_delivery_id
 from broker_gateway.delivery.in_flight import InFlight, Plan, Status
+from broker_gateway.delivery.policy import policy_of
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.delivery.retry_topics import RetryQueues, handle_queue
 from broker_gateway.messaging.checks import shown
@@ -65,11 +67,18 @@ class Taker:
         self._resources = resources
         self._redelivery = redelivery
         self._messages = messages
-        self.max_in_flight = 0
+        self._max_in_flight = 0
         """Of a group on a queue."""
         self._tick = itertools.count()
         self._retry_queues: RetryQueues | None = None
         self._failing: set[QueueKey] = set()
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs."""
+        most = config.lake.lake_max_in_flight_per_queue
+        if config.broker.enable_pop_message_threshold:
+            most = min(most, config.broker.pop_inflight_message_threshold)
+        self._max_in_flight = most
 
     def take(self, poll: Poll) -> bool:
         """A search for up to a batch of messages; whether there are any. Without, `poll.left` says whether it goes on.
@@ -125,7 +134,9 @@ class Taker:
                 done = self._take_from(search, key)
                 self._failing.discard(key)
             except Exception as error:
-                if key not in self._failing and not isinstance(error, StoreDamagedError):  # the store told it
+                if key not in self._failing and not isinstance(
+                    error, StoreDamagedError
+                ):  # logged by the store already
                     self._failing.add(key)
                     log.error("a queue cannot be received from", **key._asdict(), exc_info=error)
                 poll.failed = poll.failed or error
@@ -154,7 +165,7 @@ class Taker:
             more = queues - self._deliveries.queues_of(poll.group.name, poll.topic.name)
             if more > 0:
                 self._resources.check_queues(poll.group, more)
-        offered = self._deliveries.arrivals.to(poll.group.name, poll.topic.name, queues)
+        offered = self._deliveries.arrivals.queues_to_search(poll.group.name, poll.topic.name, queues)
         found: list[int | QueueKey] = [queue_id for queue_id in offered if queue_id < queues]
         if len(found) > 1:
             first = next(self._tick) % len(found)
@@ -168,20 +179,28 @@ class Taker:
     def _offered(self, key: QueueKey) -> set[int]:
         """The ids of the queues of a retry topic where the group may find something."""
         assert self._retry_queues is not None
-        return self._deliveries.arrivals.to(key.group, key.topic, self._retry_queues.count(key.topic))
+        return self._deliveries.arrivals.queues_to_search(
+            key.group, key.topic, self._retry_queues.count(key.topic)
+        )
 
     def _take_from(self, search: _Search, key: QueueKey) -> bool:
         """Takes what the rest of the batch holds from one queue; False when there may be more in it for this search."""
         poll, now, index = search.poll, search.now, self._store.index
         state = self._deliveries.queue(key)
         floor = index.min_offset(key.topic, key.queue_id)
-        plan = state.plan(poll.batch_size - len(poll.messages), self.max_in_flight, floor, poll.filter)
+        plan = state.plan(
+            poll.batch_size - len(poll.messages),
+            self._max_in_flight,
+            floor,
+            poll.filter,
+            policy_of(poll.group),
+        )
         search.begin(key)
         if plan.again:
             self._read_again(search, plan)
         lost = bool(plan.skipped)
         done = self._read_new(search, plan)
-        if plan.delivered or plan.skipped or plan.moved or state.journaled_committed < 0:
+        if plan.delivered or plan.skipped or plan.advanced or state.journaled_committed < 0:
             self._note(poll, state, plan, now)
             state.commit(plan)
             if plan.delivered:
@@ -336,7 +355,7 @@ class Taker:
                 timestamp_ms=now,
             )
         elif not plan.skipped:
-            changes.moved(state)
+            changes.offsets_changed(state)
 
 
 class _Search:

@@ -1,6 +1,6 @@
 """Topics and consumer groups of the broker.
 
-Owns their configuration in memory. Every change is announced to `on_topic`/`on_group`, which journal it;
+Owns their configuration in memory. Every change is announced to those who `listen`, the journal first;
 replaying the journal calls `restore_topic`/`restore_group`, which announce nothing.
 """
 

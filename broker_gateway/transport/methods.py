@@ -49,13 +49,17 @@ class Server(Protocol):
 
     port: int
     local_endpoint: tuple[str, int]
-    around: Callable[[Method], Method] | None
-    """What is put around each RPC that is bound from now on."""
-    max_idle_s: float
-    """A connection without calls is closed after this time, where the transport can."""
 
-    def bind(self, service: ServiceDescriptor, implementation: object) -> None:
-        """Serves every RPC of `service` by the method of that name."""
+    def bind(
+        self,
+        service: ServiceDescriptor,
+        implementation: object,
+        around: Callable[[Method], Method] | None = None,
+    ) -> None:
+        """Serves every RPC of `service` by the method of that name, with something `around` each."""
+
+    def close_idle_after(self, seconds: float) -> None:
+        """How long a connection may be without calls, where the transport can change that."""
 
     async def start(self) -> None: ...
 

@@ -24,11 +24,17 @@ class Folder(Protocol):
     def exists(self) -> bool:
         """Whether it is there."""
 
+    def is_file(self) -> bool:
+        """Whether something is there that is no folder."""
+
+    def make(self) -> None:
+        """Makes it, and those above it that are missing."""
+
     def names(self) -> list[str]:
         """What is in it. Raises FileNotFoundError."""
 
     def has(self, name: str) -> bool:
-        """Whether a file is there."""
+        """Whether something of that name is there."""
 
     def stamp(self, name: str) -> Hashable | None:
         """Tells a file from another of its name; None when it is not there."""

@@ -41,8 +41,7 @@ class LocalFolder:
         return self.path.is_dir()
 
     def is_file(self) -> bool:
-        """Whether it is no folder, but a file."""
-        return self.path.is_file()
+        return self.path.exists() and not self.path.is_dir()
 
     def names(self) -> list[str]:
         return os.listdir(self.path)
@@ -90,7 +89,6 @@ class LocalFolder:
         (self.path / name).unlink(missing_ok=True)
 
     def make(self) -> None:
-        """Makes the folder, and those above it that are missing."""
         made = [each for each in (self.path, *self.path.parents) if not each.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         for each in made:

@@ -7,19 +7,20 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from structured_streaming.errors import LocationError
+from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.local import LocalFolder
 
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\x00-\x1f\x7f]")
 """delta-rs decodes the first, turns the second into `/`, and refuses the others."""
 
 
-def local_folder(location: str) -> LocalFolder | None:
+def local_folder(location: str) -> Folder | None:
     """The folder that a location names, as it names it; None where that is not on this machine."""
     text = _path(location)
     return None if "://" in text else LocalFolder(Path(text))
 
 
-def lake_folder(location: str) -> LocalFolder:
+def lake_folder(location: str) -> Folder:
     """The folder of a lake, whether it is there or not; raises LocationError for what no lake can be at."""
     text = _path(location)
     if not text.strip():
@@ -43,16 +44,15 @@ def absolute(location: str) -> str:
     return location if "://" in location else str(Path(location).resolve())
 
 
-def check_readable(folder: LocalFolder) -> None:
+def check_readable(folder: Folder) -> None:
     """Raises LocationError for a file, or what cannot be looked into."""
-    path = folder.path
     try:
-        if path.is_dir():
-            next(path.iterdir(), None)
-        elif path.exists():
-            raise LocationError(f"{path} is no lake but a file; give the lake's folder")
+        if folder.exists():
+            folder.names()
+        elif folder.is_file():
+            raise LocationError(f"{folder} is no lake but a file; give the lake's folder")
     except OSError as error:
-        raise LocationError(f"lake location {path} cannot be read: {error.strerror or error}") from error
+        raise LocationError(f"lake location {folder} cannot be read: {error.strerror or error}") from error
 
 
 def _path(location: str) -> str:

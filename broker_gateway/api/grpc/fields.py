@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker_gateway.messaging.outcome import Reason, ServiceError
+from broker_gateway.protocol.resource_names import resource_name
 from broker_gateway.transport.context import CallContext
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.google.protobuf.duration_pb2 import Duration
@@ -24,11 +25,6 @@ def client_id_of(context: CallContext) -> str:
             f"x-mq-client-id has {len(client_id)} characters, at most {CLIENT_ID_MAX_LENGTH} are taken",
         )
     return client_id
-
-
-def resource_name(resource: pb.Resource) -> str:
-    """A resource's full name: `namespace%name` where it has a namespace."""
-    return f"{resource.resource_namespace}%{resource.name}" if resource.resource_namespace else resource.name
 
 
 def topic_name(resource: pb.Resource) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable
 
-from broker_gateway.api.grpc.fields import group_name, resource_name, topic_name
+from broker_gateway.api.grpc.fields import group_name, topic_name
 from broker_gateway.api.grpc.status import OK
 from broker_gateway.messaging.checks import shown
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.messaging.resources import Resources
 from broker_gateway.messaging.routes import BrokerQueues, Endpoint, Route, Routes
+from broker_gateway.protocol.resource_names import resource_name
 from broker_gateway.transport.context import CallContext
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc

@@ -13,13 +13,13 @@ from functools import lru_cache
 
 from zlib_ng import zlib_ng
 
-from broker_gateway.api.grpc.fields import resource_name
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.broker_properties import BrokerProperties, born_property
 from broker_gateway.messaging.checks import check_key, check_tag, check_text, shown
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.metadata.names import CONTROL_CHARACTER, RESERVED_PROPERTIES
+from broker_gateway.protocol.resource_names import resource_name
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from store.log.record import (

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from broker_gateway.api.grpc.fields import resource_name
 from broker_gateway.api.grpc.kernels import send_walk
 from broker_gateway.api.grpc.kernels.send_row import (
     BODY_LIMIT,
@@ -28,6 +27,7 @@ from broker_gateway.api.grpc.kernels.send_row import (
     TOPIC_START,
 )
 from broker_gateway.api.grpc.send_checks import MAX_MESSAGES_A_CALL, Limits, Peer
+from broker_gateway.protocol.resource_names import resource_name
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from store.columns import PendingColumns
 

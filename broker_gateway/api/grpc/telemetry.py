@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import structlog
 
-from broker_gateway.api.grpc.fields import client_id_of, group_name, resource_name, topic_name
+from broker_gateway.api.grpc.fields import client_id_of, group_name, topic_name
 from broker_gateway.api.grpc.settings import KeptSettings
 from broker_gateway.api.grpc.status import OK, status_of
 from broker_gateway.config.gateway import GatewayConfig
@@ -16,7 +16,9 @@ from broker_gateway.messaging.clients import COMMANDS_A_CLIENT, ClientSession
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.factory import Messaging
 from broker_gateway.messaging.outcome import Reason, ServiceError
+from broker_gateway.messaging.poll import MAX_BATCH
 from broker_gateway.metadata.catalog import Group
+from broker_gateway.protocol.resource_names import resource_name
 from broker_gateway.transport.context import CallContext
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
@@ -28,7 +30,6 @@ PRODUCER_MAX_ATTEMPTS = 3
 PRODUCER_BACKOFF_MS = (10, 1000, 2.0)
 """First wait and longest wait in ms, and the factor between."""
 CONSUMER_BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-RECEIVE_BATCH_SIZE = 32
 LITE_SUBSCRIPTION_QUOTA = 2000
 MAX_LITE_TOPIC_SIZE = 64
 MAX_SUBSCRIPTIONS = 1024
@@ -198,7 +199,7 @@ class ClientService:
         policy.customized_backoff.next.extend(Duration(seconds=wait) for wait in CONSUMER_BACKOFF_S)
         subscription = merged.subscription
         subscription.fifo = group.fifo
-        subscription.receive_batch_size = RECEIVE_BATCH_SIZE
+        subscription.receive_batch_size = MAX_BATCH
         subscription.long_polling_timeout.FromMilliseconds(self._polling_ms)
         subscription.lite_subscription_quota = LITE_SUBSCRIPTION_QUOTA
         subscription.max_lite_topic_size = MAX_LITE_TOPIC_SIZE

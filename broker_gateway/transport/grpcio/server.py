@@ -59,18 +59,24 @@ class GrpcioServer:
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.port = self._server.add_insecure_port(target)
         self.local_endpoint = (advertised_host, self.port)
-        self.around: Callable[[Method], Method] | None = None
-        self.max_idle_s = max_idle_s
 
-    def bind(self, service: ServiceDescriptor, implementation: object) -> None:
-        """Serves every RPC of `service` by the method of that name."""
+    def bind(
+        self,
+        service: ServiceDescriptor,
+        implementation: object,
+        around: Callable[[Method], Method] | None = None,
+    ) -> None:
+        """Serves every RPC of `service` by the method of that name, with something `around` each."""
         handlers = {
             method.path.rpartition("/")[2]: self._handler(method)
-            for method in methods(service, implementation, self.around)
+            for method in methods(service, implementation, around)
         }
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(service.full_name, handlers),)
         )
+
+    def close_idle_after(self, seconds: float) -> None:
+        """Nothing: gRPC takes what it was made with."""
 
     async def start(self) -> None:
         await self._server.start()

@@ -70,8 +70,7 @@ class Http2Server:
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self.local_endpoint = (advertised_host, self.port)
-        self.around: Callable[[Method], Method] | None = None
-        self.max_idle_s = MAX_IDLE_S
+        self._max_idle_s = MAX_IDLE_S
         self._tick = tick
         self._tls = tls
         self._slots = slots or ConnectionSlots(lambda: MAX_CONNECTIONS, MAX_CONNECTIONS)
@@ -87,11 +86,18 @@ class Http2Server:
         self._gone = asyncio.Event()
         self._tls_warned = float("-inf")
 
-    def bind(self, service: ServiceDescriptor, implementation: object) -> None:
-        """Serves every RPC of `service` by the method of that name."""
-        self._methods.update(
-            {method.path: method for method in methods(service, implementation, self.around)}
-        )
+    def bind(
+        self,
+        service: ServiceDescriptor,
+        implementation: object,
+        around: Callable[[Method], Method] | None = None,
+    ) -> None:
+        """Serves every RPC of `service` by the method of that name, with something `around` each."""
+        self._methods.update({method.path: method for method in methods(service, implementation, around)})
+
+    def close_idle_after(self, seconds: float) -> None:
+        """A connection without calls is closed after this time."""
+        self._max_idle_s = seconds
 
     async def start(self) -> None:
         """Takes connections."""
@@ -272,7 +278,7 @@ class Http2Server:
                     continue
                 if connection.streams:
                     connection.called_at = now
-                elif now - connection.called_at > self.max_idle_s:
+                elif now - connection.called_at > self._max_idle_s:
                     connection.drain()
                 if connection.pinged_at:
                     if now - connection.pinged_at > KEEPALIVE_TIMEOUT_S:

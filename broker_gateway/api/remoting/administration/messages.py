@@ -22,6 +22,7 @@ from broker_gateway.api.remoting.administration.shown_records import shown_recor
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.filters.message_filter import MessageFilter
 from broker_gateway.delivery.filters.tags import EVERYTHING
+from broker_gateway.messaging.poll import MAX_BATCH
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.protocol.codes import ResponseCode
 from broker_gateway.protocol.errors import RequestError
@@ -99,7 +100,7 @@ class MessageQueries:
             return Pulled(ResponseCode.PULL_NOT_FOUND, b"", high, low, high)
         if not low <= offset < high:
             return Pulled(ResponseCode.PULL_OFFSET_MOVED, b"", low if offset < low else high, low, high)
-        most = min(max(most, 1), 32)
+        most = min(max(most, 1), MAX_BATCH)
         found: list[bytes] = []
         starts, lengths, codes = index.entries(
             topic.name, queue_id, offset, most if wanted.everything else MAX_LOOKED_AT

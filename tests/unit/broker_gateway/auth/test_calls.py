@@ -138,12 +138,12 @@ def test_a_request_without_a_rule_is_not_bound() -> None:
 @pytest.mark.parametrize("service", SERVICES, ids=lambda service: service.name)
 def test_a_policy_is_told_what_a_call_is_about(service: ServiceDescriptor) -> None:
     for method in service.methods:
-        path = RPCS[f"/{service.full_name}/{method.name}"].name
-        if not path:
-            continue
-        request = message_factory.GetMessageClass(method.input_type)()
-        assert set(names_of(request, path)) <= {""}
-        assert names_of(with_name(request, path.split(".")), path) == ["it"]
+        for rule in RPCS[f"/{service.full_name}/{method.name}"].all:
+            if not rule.name:
+                continue
+            request = message_factory.GetMessageClass(method.input_type)()
+            assert set(names_of(request, rule.name)) <= {""}
+            assert names_of(with_name(request, rule.name.split(".")), rule.name) == ["it"]
 
 
 def with_name(message: Message, path: list[str]) -> Message:
@@ -153,6 +153,8 @@ def with_name(message: Message, path: list[str]) -> Message:
     for field in outer:
         value = getattr(inner, field)
         inner = value if isinstance(value, Message) else value.add()
+    if isinstance(getattr(inner, last), Message):
+        inner, last = getattr(inner, last), "name"
     setattr(inner, last, "it")
     return message
 
@@ -162,6 +164,41 @@ def test_names_of_every_message_are_told() -> None:
     for name in ("a", "b"):
         request.messages.add().topic.name = name
     assert names_of(request, RPCS["/apache.rocketmq.v2.MessagingService/SendMessage"].name) == ["a", "b"]
+
+
+def test_a_name_is_told_with_its_namespace() -> None:
+    request = service_pb2.ReceiveMessageRequest()
+    request.group.resource_namespace, request.group.name = "tenant", "g"
+    assert names_of(request, "group") == ["tenant%g"]
+
+
+class OneGroup(Nobody):
+    """Lets consumers of group `g` do what they do to the group, and nothing else."""
+
+    def authorize(self, principal: Principal, rule: Rule, names: Sequence[str] = ()) -> None:
+        if (rule.action, rule.kind, list(names)) != (Action.SUB, Kind.GROUP, ["g"]):
+            raise NotAuthorizedError(Denial.FORBIDDEN, f"{rule.kind.name} {', '.join(names)}")
+
+
+@pytest.mark.parametrize(
+    "name", ["ReceiveMessage", "AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"]
+)
+def test_a_consumer_is_asked_about_its_group_and_its_topic(name: str) -> None:
+    service = SERVICES[0]
+    bound = methods(service, Everything(service), authorized(OneGroup(), RPCS))
+    (method,) = [each for each in bound if each.path.endswith(f"/{name}")]
+    request = method.request_of(b"")
+    request.group.name = "g"
+    asked_of = request.message_queue if name == "ReceiveMessage" else request
+    asked_of.topic.name = "t"
+
+    async def call() -> None:
+        answer = method.call(request, ELSEWHERE)
+        if method.coroutine:
+            await answer
+
+    with pytest.raises(RpcError, match="TOPIC t"):
+        asyncio.run(call())
 
 
 def test_metrics_are_asked_about() -> None:

@@ -64,7 +64,7 @@ def test_every_group_finds_what_was_appended_since_it_looked() -> None:
                 arrivals.nothing_left(key)
                 model.get(group, set()).discard(queue_id)
             case 4:
-                assert arrivals.to(group, "t", 8) == model.setdefault(group, set(range(8)))
+                assert arrivals.queues_to_search(group, "t", 8) == model.setdefault(group, set(range(8)))
             case 5:
                 arrivals.came_back(key)
                 offered = bool(model)
@@ -74,16 +74,16 @@ def test_every_group_finds_what_was_appended_since_it_looked() -> None:
                 model.pop(group, None)
         assert not offered or arrivals.last("t") > max(before, last)
         last = max(last, arrivals.last("t"))
-    assert arrivals.to("d", "t", 8) == set(range(8))
+    assert arrivals.queues_to_search("d", "t", 8) == set(range(8))
 
 
 def test_queues_that_a_topic_gets_are_looked_at() -> None:
     arrivals = Arrivals()
-    arrivals.to("g", "t", 2).clear()
+    arrivals.queues_to_search("g", "t", 2).clear()
     before = arrivals.last("t")
     arrivals.queues_changed("t")
     assert arrivals.last("t") > before, "who is about to wait searches again"
-    assert arrivals.to("g", "t", 4) == {0, 1, 2, 3}
+    assert arrivals.queues_to_search("g", "t", 4) == {0, 1, 2, 3}
 
 
 def test_of_topics_that_nobody_looks_at_nothing_is_kept() -> None:
@@ -92,9 +92,9 @@ def test_of_topics_that_nobody_looks_at_nothing_is_kept() -> None:
         arrivals.appended(f"t{number}", 0)
         arrivals.queues_changed(f"t{number}")
     key = QueueKey("g", "t", 0)
-    arrivals.to("g", "t", 2)
+    arrivals.queues_to_search("g", "t", 2)
     arrivals.came_back(key)
     arrivals.forget("g", "t")
     arrivals.came_back(key)
     assert not arrivals._topics
-    assert arrivals.to("g", "t", 2) == {0, 1}
+    assert arrivals.queues_to_search("g", "t", 2) == {0, 1}

@@ -50,7 +50,7 @@ def test_a_group_goes_on_elsewhere_by_what_was_searched_and_not_by_what_comes_ag
     message = flying(0)
     plan = Plan(3, 3, 10, [message])
     plan.redeliver(message, flying(0, 2))
-    assert not plan.moved
+    assert not plan.advanced
     plan.cursor = 4
-    assert plan.moved
-    assert Plan(3, 7, 10, ()).moved, "what is gone from the log is passed over"
+    assert plan.advanced
+    assert Plan(3, 7, 10, ()).advanced, "what is gone from the log is passed over"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from broker_gateway.delivery.in_flight import InFlight, Status
 from broker_gateway.delivery.policy import CONCURRENT
@@ -12,8 +13,10 @@ from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 class InOrder:
     """New messages while nothing is in flight; what is due, by its offset, only when all in flight is."""
 
-    def again(self, ready: Mapping[int, InFlight], count: int) -> Sequence[InFlight]:
-        return [ready[offset] for offset in sorted(ready)][:count]
+    def again(
+        self, due: Mapping[int, InFlight], in_flight: Mapping[int, InFlight], count: int
+    ) -> Sequence[InFlight]:
+        return [due[offset] for offset in sorted(due)][:count] if len(due) == len(in_flight) else []
 
     def room(self, in_flight: Mapping[int, InFlight], most: int) -> int:
         return 0 if in_flight else most
@@ -41,6 +44,9 @@ def test_a_policy_decides_on_order_and_room() -> None:
     plan = made.plan(2, 10, policy=policy)
     assert ([each.queue_offset for each in plan.again], plan.room) == ([0, 1], 0)
     assert all(each.status == Status.READY for each in plan.again)
+    held = made.in_flight[1]
+    made.replace(held, replace(held, status=Status.INVISIBLE, invisible_until_ms=100))
+    assert made.plan(2, 10, policy=policy).again == [], "one before them is with a client"
     for message in list(made.in_flight.values()):
         made.settle(message)
     assert made.freed(), "who was turned away by the policy is told"

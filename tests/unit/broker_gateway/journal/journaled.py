@@ -85,7 +85,7 @@ class Journaled(Turns):
         for offset in offsets:
             state.restore(InFlight(offset, 1, 1 << 60, 1, str(offset), "me"))
         state.restore_offsets(max(state.cursor, max(offsets) + 1), None)
-        self.changes.moved(state)
+        self.changes.offsets_changed(state)
 
     def put(self, topic: str, count: int) -> None:
         """Stores messages."""

@@ -78,7 +78,7 @@ def test_a_topic_with_many_states_is_deleted_whole_or_not_at_all(tmp_path: Path,
         before.catalog.put_topic(Topic("t", 1, 1))
         keys = [QueueKey(f"g{number}", "t", 0) for number in range(2400)]
         for key in keys:
-            before.changes.moved(before.deliveries.queue(key))
+            before.changes.offsets_changed(before.deliveries.queue(key))
         before.journal.write()
         appends = before.store.calls["append"]
         deleted = topic_deleted(before.catalog, Topic("t", 1, 1), [0])
@@ -100,7 +100,7 @@ def test_queues_that_moved_together_are_appended_together(tmp_path: Path) -> Non
         before.catalog.put_topic(Topic("t", 1, 1))
         states = [before.deliveries.queue(QueueKey(f"g{number}", "t", 0)) for number in range(2400)]
         appends = before.store.calls["append"]
-        before.changes.moved(*states)
+        before.changes.offsets_changed(*states)
         before.journal.write()
         assert before.store.calls["append"] == appends + 2, "the topic, then all of them"
         assert [len(batch.queues) for batch in batches(before.store)] == [0, 1024, 1024, 352]
@@ -110,14 +110,14 @@ def test_queues_that_moved_together_are_appended_together(tmp_path: Path) -> Non
 def test_offsets_are_those_of_the_end_of_the_turn(tmp_path: Path) -> None:
     with opened(tmp_path) as before:
         state = before.deliveries.queue(KEY)
-        before.changes.moved(state)
+        before.changes.offsets_changed(state)
         state.commit_offset(7)
         assert state.journaled_committed == -1
         before.tick()
         assert state.journaled_committed == 7
         state.restore(InFlight(7, 1, FAR_MS, 1, "m", "c"))
         state.restore_offsets(8, None)
-        before.changes.moved(state)
+        before.changes.offsets_changed(state)
         before.tick()
         first, second = (batch.queues[0] for batch in batches(before.store))
         assert (first.cursor, first.has_committed, first.committed) == (7, True, 7)
@@ -132,7 +132,7 @@ def test_acknowledgements_of_several_queues_are_in_one_record(tmp_path: Path) ->
         before.tick()
         written = len(batches(before.store))
         states = [before.deliveries.queue(key) for key in keys]
-        before.changes.moved(*states)
+        before.changes.offsets_changed(*states)
         settled = [(state, list(state.in_flight.values())[:500]) for state in states]
         before.changes.acked(settled, "c")
         for state, messages in settled:

@@ -98,7 +98,7 @@ def test_a_snapshot_in_the_turn_of_a_deletion_brings_no_group_back(tmp_path: Pat
     with opened(tmp_path, SnapshotPace(0)) as before:  # one is due whenever something is written
         before.catalog.put_group(Group("g"))
         for _ in range(1023):
-            before.changes.moved(before.deliveries.queue(KEY))
+            before.changes.offsets_changed(before.deliveries.queue(KEY))
         before.catalog.delete_group(
             "g", lambda group: before.changes.removed([], group_deleted(before.catalog, group))
         )
@@ -137,7 +137,7 @@ def test_versions_go_with_what_changed_and_are_in_every_part_once(
         journaled.catalog.put_group(Group("g"))
         journaled.catalog.put_group(Group("h"))
         journaled.tick()
-        journaled.changes.moved(journaled.deliveries.queue(KEY))
+        journaled.changes.offsets_changed(journaled.deliveries.queue(KEY))
         journaled.tick()
         assert [files(batch) for batch in batches(journaled.store)] == [
             [TOPICS_FILE],

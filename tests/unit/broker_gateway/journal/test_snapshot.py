@@ -74,7 +74,7 @@ def test_a_replay_finds_things_as_they_are(steps: list[tuple[str, QueueKey, int]
         journaled.store.heal()
         while journaled.journal._snapshot is not None or journaled.next:
             journaled.tick()
-        journaled.changes.moved(journaled.deliveries.queue(KEYS[0]))
+        journaled.changes.offsets_changed(journaled.deliveries.queue(KEYS[0]))
         journaled.journal.write(at_once=True)
         assert journaled.replayed() == journaled.told()
 
@@ -106,7 +106,7 @@ def take(journaled: Journaled, what: str, key: QueueKey, number: int) -> None:
         case "nack" if state is not None and flying and number < len(flying):
             release(journaled, key, flying[number])
         case "commit" if state is not None:
-            changes.moved(state)
+            changes.offsets_changed(state)
             state.commit_offset(number)
         case "reset" if state is not None:
             changes.reset({key: number})

@@ -62,7 +62,7 @@ def test_a_disk_that_takes_no_snapshot_is_named(process: InProcessBroker) -> Non
     process.flush()
     gone, said = look(process)
     assert gone == 4
-    assert "retention goes on" in said
+    assert "retention resumed" in said
 
 
 def test_a_lake_that_is_behind_is_named(process: InProcessBroker) -> None:

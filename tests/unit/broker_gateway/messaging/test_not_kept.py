@@ -42,7 +42,7 @@ def prepared(broker: Broker) -> None:
     for offset in (0, 1):
         state.restore(InFlight(offset, 1, 1 << 60, 1, str(offset), "me"))
     state.restore_offsets(2, None)
-    broker.journaled.deliveries.moved(state)
+    broker.journaled.deliveries.offsets_changed(state)
     broker.journal.write()
 
 
@@ -167,10 +167,10 @@ def test_a_full_disk_is_told_once(
         with monkeypatch.context() as patched:
             patched.setattr(broker._store, "append", full)
             for _ in range(5):
-                process.do(lambda: broker.journaled.deliveries.moved(broker.deliveries.queue(KEY)))
+                process.do(lambda: broker.journaled.deliveries.offsets_changed(broker.deliveries.queue(KEY)))
                 process.advance(0.01)
         process.advance(0.6)  # it is not tried before
-        process.do(lambda: broker.journaled.deliveries.moved(broker.deliveries.queue(KEY)))
+        process.do(lambda: broker.journaled.deliveries.offsets_changed(broker.deliveries.queue(KEY)))
         process.advance(0.01)
 
     told = "".join(capsys.readouterr())

@@ -38,7 +38,7 @@ def pending(broker: InProcessBroker, count: int) -> None:
 
     def note() -> None:
         for _ in range(count):
-            journal.moved(state)
+            journal.offsets_changed(state)
 
     broker._loop.call_soon(note)
 

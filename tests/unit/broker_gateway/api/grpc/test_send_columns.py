@@ -9,12 +9,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker_gateway.api.grpc.fields import resource_name
 from broker_gateway.api.grpc.send_checks import Limits, Peer, peer_of, pending_records
 from broker_gateway.api.grpc.send_columns import SendColumns
 from broker_gateway.messaging.broker_properties import BrokerProperties
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.metadata.names import RESERVED_PROPERTIES
+from broker_gateway.protocol.resource_names import resource_name
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
