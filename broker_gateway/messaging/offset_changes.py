@@ -78,7 +78,7 @@ class OffsetChanges:
             if (offset := self._offsets.known(source, name, queue_id)) is not None
         }
         self._commit(offsets)
-        log.info("offsets cloned", group=source, to=target)
+        log.info("offsets cloned", group=source[:255], to=target)
 
     def _topic(self, name: str) -> Topic:
         topic = self._catalog.topic(name)
