@@ -6,6 +6,7 @@ Calls raise SourceError, UnreachableError where the broker may answer later.
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import threading
 import time
@@ -28,6 +29,8 @@ class BrokerLog:
     """A gateway's log service at `host:port`."""
 
     def __init__(self, address: str, token: str | None) -> None:
+        # Spark forks its JVM off while gRPC's threads run; gRPC's own work at a fork can end the child before it is Java
+        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         import grpc
 
         self.address = address
