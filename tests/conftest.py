@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +13,8 @@ from structured_streaming.sql import delta_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "data" / "spark"))
 
 
 @pytest.fixture(scope="session")
