@@ -2,7 +2,7 @@
 the original's pop does, after the retry topics that a real broker left for the group.
 
 Of each queue: plan, read, have the journal note it, commit (`delivery/queue_delivery.py`). A queue that fails has
-changed nothing, and others are served. A search ends after so much work (`_SEARCH`), wherever it is; the next one goes on.
+changed nothing, and others are served. A search ends after so much work (`search.py`), wherever it is; the next one goes on.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from numpy.typing import NDArray
 
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.filters.tags import EVERYTHING
-from broker_gateway.delivery.handles import encode_handle, new_delivery_id
+from broker_gateway.delivery.handles import new_delivery_id
 from broker_gateway.delivery.in_flight import InFlight, Plan, Status
 from broker_gateway.delivery.policy import policy_of
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
-from broker_gateway.delivery.retry_topics import RetryQueues, handle_queue
+from broker_gateway.delivery.retry_topics import RetryQueues
 from broker_gateway.messaging.checks import shown
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.outcome import Reason, ServiceError
-from broker_gateway.messaging.poll import RECEIVE_BYTES, Poll, check_may_receive
+from broker_gateway.messaging.poll import Poll, check_may_receive
 from broker_gateway.messaging.redelivery import Redelivery
 from broker_gateway.messaging.resources import Resources
-from broker_gateway.messaging.stored_message import MessageReader, StoredMessage
+from broker_gateway.messaging.search import Search
+from broker_gateway.messaging.stored_message import MessageReader
 from broker_gateway.runtime.clock import now_ms
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
 from store.errors import (
@@ -42,12 +43,7 @@ log = structlog.get_logger(__name__)
 Array = NDArray[Any]
 
 _SCAN_ENTRIES = 4096
-_SEARCH = 8 * _SCAN_ENTRIES
-"""Queue entries that a search goes through. What else it does counts as so many entries:"""
-_A_QUEUE = 512
-_A_SKIP = 64
-_BYTES_AN_ENTRY = 128
-"""Of a message that is read and then passed over."""
+"""Of a queue that are looked at together."""
 _SKIPS_A_PLAN = 512
 """Their events fit one record of the journal with those of the messages."""
 
@@ -125,7 +121,7 @@ class Taker:
             poll.left = self._queues(poll)
             poll.journal_mark = self._journal.mark()
             poll.delivery_id = new_delivery_id()
-        search = _Search(poll, now)
+        search = Search(poll, now)
         while poll.left and search.work > 0 and not poll.full:
             each = poll.left[-1]
             key = each if isinstance(each, QueueKey) else QueueKey(poll.group.name, poll.topic.name, each)
@@ -183,7 +179,7 @@ class Taker:
             key.group, key.topic, self._retry_queues.count(key.topic)
         )
 
-    def _take_from(self, search: _Search, key: QueueKey) -> bool:
+    def _take_from(self, search: Search, key: QueueKey) -> bool:
         """Takes what the rest of the batch holds from one queue; False when there may be more in it for this search."""
         poll, now, index = search.poll, search.now, self._store.index
         state = self._deliveries.queue(key)
@@ -214,7 +210,7 @@ class Taker:
             self._deliveries.arrivals.nothing_left(key)
         return done
 
-    def _read_again(self, search: _Search, plan: Plan) -> None:
+    def _read_again(self, search: Search, plan: Plan) -> None:
         """Reads what may be delivered again."""
         _, topic, queue_id = search.key
         for message in plan.again:
@@ -224,14 +220,14 @@ class Taker:
             physical, sizes, codes = self._store.index.entries(topic, queue_id, offset, 1)
             stored = self._messages.read(int(physical[0]), int(sizes[0])) if len(physical) else None
             if stored is None:
-                search.work -= _A_SKIP
+                search.skipped()
                 plan.skipped.append(message)
             elif message.status == Status.READY or search.poll.filter.wants(stored.properties):
                 code = int(codes[0])  # the message has none after a restart
                 made = search.deliver(stored, offset, message.attempt + 1, code)
                 plan.redeliver(message, made)
 
-    def _read_new(self, search: _Search, plan: Plan) -> bool:
+    def _read_new(self, search: Search, plan: Plan) -> bool:
         """Reads new messages; False when the search ends before the queue does."""
         _, topic, queue_id = search.key
         wanted = EVERYTHING if search.retry else search.poll.filter
@@ -275,7 +271,7 @@ class Taker:
         return True
 
     def _read_usual(
-        self, search: _Search, plan: Plan, offsets: Array, places: Array, sizes: Array, codes: Array
+        self, search: Search, plan: Plan, offsets: Array, places: Array, sizes: Array, codes: Array
     ) -> int:
         """Reads new messages that the shortcut takes, up to one that it does not; how many were read.
 
@@ -314,15 +310,13 @@ class Taker:
             plan.cursor = int(offsets[len(made) - 1]) + 1
         return len(made)
 
-    def _read_one(
-        self, search: _Search, plan: Plan, offset: int, physical: int, size: int, code: int
-    ) -> None:
+    def _read_one(self, search: Search, plan: Plan, offset: int, physical: int, size: int, code: int) -> None:
         """Reads a new message, which is delivered, skipped, or passed over by the filter."""
         plan.cursor = offset + 1
         poll, attempt = search.poll, 1
         stored = self._messages.read(physical, size)
         if stored is None:
-            search.work -= _A_SKIP
+            search.skipped()
             plan.skipped.append(InFlight(offset, 1, search.now, poll.delivery_id, "", poll.client_id))
             return
         if search.retry:  # that a real broker made
@@ -356,78 +350,3 @@ class Taker:
             )
         elif not plan.skipped:
             changes.offsets_changed(state)
-
-
-class _Search:
-    """A search of a poll: how much more it may do, and what it found in the queue `begin` named."""
-
-    __slots__ = (
-        "body_bytes",
-        "handle_queue",
-        "key",
-        "messages",
-        "most_bytes",
-        "now",
-        "poll",
-        "retry",
-        "work",
-    )
-    key: QueueKey
-    handle_queue: int
-    retry: bool
-
-    def __init__(self, poll: Poll, now: int) -> None:
-        self.poll = poll
-        self.now = now
-        self.work = _SEARCH
-        self.messages: list[bytes] = []
-        self.body_bytes = 0
-        self.most_bytes = RECEIVE_BYTES
-
-    def begin(self, key: QueueKey) -> None:
-        self.work -= _A_QUEUE
-        self.key = key
-        self.handle_queue = handle_queue(key)
-        self.retry = self.handle_queue != key.queue_id
-        self.most_bytes = RECEIVE_BYTES - self.poll.body_bytes
-        self.messages = []
-        self.body_bytes = 0
-
-    def room(self, plan: Plan) -> int:
-        """How many new messages may be taken from the queue."""
-        if self.body_bytes >= self.most_bytes:
-            return 0
-        left = self.poll.batch_size - len(self.poll.messages) - len(self.messages)
-        return min(left, plan.room)
-
-    def passed_over(self, size: int) -> None:
-        """A record of so many bytes was read that the filter does not want."""
-        self.work -= _A_SKIP + size // _BYTES_AN_ENTRY
-
-    def deliver(self, stored: StoredMessage, offset: int, attempt: int, tags_code: int) -> InFlight:
-        """Puts a message into what the reply will have."""
-        poll = self.poll
-        handle = encode_handle(self.handle_queue, offset, poll.delivery_id)
-        written = poll.writer.message(stored, poll.topic.name, handle, attempt, poll.invisible_ms)
-        return self.add(written, stored.body_length, stored.message_id, offset, attempt, tags_code)
-
-    def add(
-        self, written: bytes, body_length: int, message_id: str, offset: int, attempt: int, tags_code: int
-    ) -> InFlight:
-        """The same of one that is written already."""
-        poll = self.poll
-        self.messages.append(written)
-        self.body_bytes += body_length
-        return InFlight(
-            offset,
-            attempt,
-            self.now + poll.invisible_ms,
-            poll.delivery_id,
-            message_id,
-            poll.client_id,
-            poll.auto_renew,
-            False,
-            self.now,
-            tags_code,
-            host=poll.renewed_at,
-        )
