@@ -22,6 +22,7 @@ from broker_gateway.messaging.produce import Producer
 from broker_gateway.messaging.redelivery import Redelivery
 from broker_gateway.messaging.resources import Resources
 from broker_gateway.messaging.routes import Routes
+from broker_gateway.messaging.searched_queues import SearchedQueues
 from broker_gateway.messaging.settlement import Settlement
 from broker_gateway.messaging.stored_message import MessageReader
 from broker_gateway.messaging.take import Taker
@@ -63,7 +64,7 @@ def make_messaging(config: GatewayConfig, core: Core, peers: Peers, peer_routes:
     mover = DeadLetterMover(core, resources)
     redelivery = Redelivery(core, clients, mover)
     messages = MessageReader(core.store)
-    taker = Taker(core, resources, redelivery, messages)
+    taker = Taker(core, SearchedQueues(core, resources), redelivery, messages)
     attempts = Attempts(core, messages)
     offsets = Offsets(core, resources)
     return Messaging(

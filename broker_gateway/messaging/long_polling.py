@@ -146,7 +146,7 @@ class LongPolling:
             if self._take(poll):
                 self._answer_when_kept(poll)
                 self._wakeups.due(poll.topic.name, poll.group.name)  # there may be more for those who wait
-            elif poll.left or self._taker.missed(poll):
+            elif poll.left or self._taker.queues.missed(poll):
                 self._searching.append(host_of(poll.peer), poll)
             else:
                 self._wait(poll)

@@ -2,14 +2,12 @@
 the original's pop does, after the retry topics that a real broker left for the group.
 
 Of each queue: plan, read, have the journal note it, commit (`delivery/queue_delivery.py`). A queue that fails has
-changed nothing, and others are served. A search ends after so much work (`search.py`), wherever it is; the next one goes on.
+changed nothing, and others are served. A search ends after so much work (`_SEARCH`), wherever it is; the next one goes on.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,19 +16,16 @@ from numpy.typing import NDArray
 
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.filters.tags import EVERYTHING
-from broker_gateway.delivery.handles import new_delivery_id
+from broker_gateway.delivery.handles import encode_handle, new_delivery_id
 from broker_gateway.delivery.in_flight import InFlight, Plan, Status
 from broker_gateway.delivery.policy import policy_of
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
-from broker_gateway.delivery.retry_topics import RetryQueues
-from broker_gateway.messaging.checks import shown
+from broker_gateway.delivery.retry_topics import handle_queue
 from broker_gateway.messaging.core import Core
-from broker_gateway.messaging.outcome import Reason, ServiceError
-from broker_gateway.messaging.poll import Poll, check_may_receive
+from broker_gateway.messaging.poll import RECEIVE_BYTES, Poll
 from broker_gateway.messaging.redelivery import Redelivery
-from broker_gateway.messaging.resources import Resources
-from broker_gateway.messaging.search import Search
-from broker_gateway.messaging.stored_message import MessageReader
+from broker_gateway.messaging.searched_queues import SearchedQueues
+from broker_gateway.messaging.stored_message import MessageReader, StoredMessage
 from broker_gateway.runtime.clock import now_ms
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
 from store.errors import (
@@ -43,7 +38,12 @@ log = structlog.get_logger(__name__)
 Array = NDArray[Any]
 
 _SCAN_ENTRIES = 4096
-"""Of a queue that are looked at together."""
+_SEARCH = 8 * _SCAN_ENTRIES
+"""Queue entries that a search goes through. What else it does counts as so many entries:"""
+_A_QUEUE = 512
+_A_SKIP = 64
+_BYTES_AN_ENTRY = 128
+"""Of a message that is read and then passed over."""
 _SKIPS_A_PLAN = 512
 """Their events fit one record of the journal with those of the messages."""
 
@@ -52,7 +52,7 @@ class Taker:
     """Fills polls."""
 
     def __init__(
-        self, core: Core, resources: Resources, redelivery: Redelivery, messages: MessageReader
+        self, core: Core, queues: SearchedQueues, redelivery: Redelivery, messages: MessageReader
     ) -> None:
         self._core = core
         self._journal = core.journal
@@ -60,13 +60,11 @@ class Taker:
         self._deliveries = core.deliveries
         self._changes = core.changes
         self._metrics = core.metrics
-        self._resources = resources
+        self.queues = queues
         self._redelivery = redelivery
         self._messages = messages
         self._max_in_flight = 0
         """Of a group on a queue."""
-        self._tick = itertools.count()
-        self._retry_queues: RetryQueues | None = None
         self._failing: set[QueueKey] = set()
 
     def configure(self, config: GatewayConfig) -> None:
@@ -93,23 +91,6 @@ class Taker:
             raise poll.failed
         return False
 
-    def missed(self, poll: Poll) -> bool:
-        """Whether something was offered since the search began that ended with nothing."""
-        return poll.seen != self._arrivals(poll, self._retries(poll))
-
-    def _arrivals(self, poll: Poll, retries: Sequence[QueueKey]) -> int:
-        arrivals, topic = self._deliveries.arrivals.last, poll.topic.name
-        return (
-            arrivals(topic) + sum(map(arrivals, {key.topic for key in retries}))
-            if retries
-            else arrivals(topic)
-        )
-
-    def _retries(self, poll: Poll) -> Sequence[QueueKey]:
-        if self._retry_queues is None:  # the journal is replayed by now
-            self._retry_queues = RetryQueues(self._store.index.queues())
-        return self._retry_queues.of(poll.group.name, poll.topic.name)
-
     def _search(self, poll: Poll) -> None:
         now = now_ms()
         due = self._deliveries.next_due_ms()
@@ -117,11 +98,10 @@ class Taker:
             self._redelivery.sweep_due()
         if not poll.left:
             poll.failed = None
-            self._refresh(poll)
-            poll.left = self._queues(poll)
+            poll.left = self.queues.begin(poll)
             poll.journal_mark = self._journal.mark()
             poll.delivery_id = new_delivery_id()
-        search = Search(poll, now)
+        search = _Search(poll, now)
         while poll.left and search.work > 0 and not poll.full:
             each = poll.left[-1]
             key = each if isinstance(each, QueueKey) else QueueKey(poll.group.name, poll.topic.name, each)
@@ -139,47 +119,7 @@ class Taker:
             if done:
                 poll.left.pop()
 
-    def _refresh(self, poll: Poll) -> None:
-        """Topic and group may have changed, or gone, while the poll waited. TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND,
-        FORBIDDEN."""
-        catalog = self._resources.catalog
-        topic, group = catalog.topic(poll.topic.name), catalog.group(poll.group.name)
-        if topic is None:
-            raise ServiceError(Reason.TOPIC_NOT_FOUND, f"topic {shown(poll.topic.name)} was deleted")
-        if group is None:
-            raise ServiceError(
-                Reason.CONSUMER_GROUP_NOT_FOUND, f"consumer group {shown(poll.group.name)} was deleted"
-            )
-        if topic is not poll.topic or group is not poll.group:
-            check_may_receive(topic, group)
-            poll.topic, poll.group = topic, group
-
-    def _queues(self, poll: Poll) -> list[int | QueueKey]:
-        """Where there may be something, what comes first last; it begins with another queue each time."""
-        queues = poll.topic.read_queues
-        if poll.group.first_used_by:
-            more = queues - self._deliveries.queues_of(poll.group.name, poll.topic.name)
-            if more > 0:
-                self._resources.check_queues(poll.group, more)
-        offered = self._deliveries.arrivals.queues_to_search(poll.group.name, poll.topic.name, queues)
-        found: list[int | QueueKey] = [queue_id for queue_id in offered if queue_id < queues]
-        if len(found) > 1:
-            first = next(self._tick) % len(found)
-            found = found[first:] + found[:first]
-        retries = self._retries(poll)
-        if retries:
-            found += [key for key in retries if key.queue_id in self._offered(key)]
-        poll.seen = self._arrivals(poll, retries)
-        return found
-
-    def _offered(self, key: QueueKey) -> set[int]:
-        """The ids of the queues of a retry topic where the group may find something."""
-        assert self._retry_queues is not None
-        return self._deliveries.arrivals.queues_to_search(
-            key.group, key.topic, self._retry_queues.count(key.topic)
-        )
-
-    def _take_from(self, search: Search, key: QueueKey) -> bool:
+    def _take_from(self, search: _Search, key: QueueKey) -> bool:
         """Takes what the rest of the batch holds from one queue; False when there may be more in it for this search."""
         poll, now, index = search.poll, search.now, self._store.index
         state = self._deliveries.queue(key)
@@ -210,7 +150,7 @@ class Taker:
             self._deliveries.arrivals.nothing_left(key)
         return done
 
-    def _read_again(self, search: Search, plan: Plan) -> None:
+    def _read_again(self, search: _Search, plan: Plan) -> None:
         """Reads what may be delivered again."""
         _, topic, queue_id = search.key
         for message in plan.again:
@@ -220,14 +160,14 @@ class Taker:
             physical, sizes, codes = self._store.index.entries(topic, queue_id, offset, 1)
             stored = self._messages.read(int(physical[0]), int(sizes[0])) if len(physical) else None
             if stored is None:
-                search.skipped()
+                search.work -= _A_SKIP
                 plan.skipped.append(message)
             elif message.status == Status.READY or search.poll.filter.wants(stored.properties):
                 code = int(codes[0])  # the message has none after a restart
                 made = search.deliver(stored, offset, message.attempt + 1, code)
                 plan.redeliver(message, made)
 
-    def _read_new(self, search: Search, plan: Plan) -> bool:
+    def _read_new(self, search: _Search, plan: Plan) -> bool:
         """Reads new messages; False when the search ends before the queue does."""
         _, topic, queue_id = search.key
         wanted = EVERYTHING if search.retry else search.poll.filter
@@ -271,7 +211,7 @@ class Taker:
         return True
 
     def _read_usual(
-        self, search: Search, plan: Plan, offsets: Array, places: Array, sizes: Array, codes: Array
+        self, search: _Search, plan: Plan, offsets: Array, places: Array, sizes: Array, codes: Array
     ) -> int:
         """Reads new messages that the shortcut takes, up to one that it does not; how many were read.
 
@@ -310,13 +250,15 @@ class Taker:
             plan.cursor = int(offsets[len(made) - 1]) + 1
         return len(made)
 
-    def _read_one(self, search: Search, plan: Plan, offset: int, physical: int, size: int, code: int) -> None:
+    def _read_one(
+        self, search: _Search, plan: Plan, offset: int, physical: int, size: int, code: int
+    ) -> None:
         """Reads a new message, which is delivered, skipped, or passed over by the filter."""
         plan.cursor = offset + 1
         poll, attempt = search.poll, 1
         stored = self._messages.read(physical, size)
         if stored is None:
-            search.skipped()
+            search.work -= _A_SKIP
             plan.skipped.append(InFlight(offset, 1, search.now, poll.delivery_id, "", poll.client_id))
             return
         if search.retry:  # that a real broker made
@@ -350,3 +292,78 @@ class Taker:
             )
         elif not plan.skipped:
             changes.offsets_changed(state)
+
+
+class _Search:
+    """A search of a poll: how much more it may do, and what it found in the queue `begin` named."""
+
+    __slots__ = (
+        "body_bytes",
+        "handle_queue",
+        "key",
+        "messages",
+        "most_bytes",
+        "now",
+        "poll",
+        "retry",
+        "work",
+    )
+    key: QueueKey
+    handle_queue: int
+    retry: bool
+
+    def __init__(self, poll: Poll, now: int) -> None:
+        self.poll = poll
+        self.now = now
+        self.work = _SEARCH
+        self.messages: list[bytes] = []
+        self.body_bytes = 0
+        self.most_bytes = RECEIVE_BYTES
+
+    def begin(self, key: QueueKey) -> None:
+        self.work -= _A_QUEUE
+        self.key = key
+        self.handle_queue = handle_queue(key)
+        self.retry = self.handle_queue != key.queue_id
+        self.most_bytes = RECEIVE_BYTES - self.poll.body_bytes
+        self.messages = []
+        self.body_bytes = 0
+
+    def room(self, plan: Plan) -> int:
+        """How many new messages may be taken from the queue."""
+        if self.body_bytes >= self.most_bytes:
+            return 0
+        left = self.poll.batch_size - len(self.poll.messages) - len(self.messages)
+        return min(left, plan.room)
+
+    def passed_over(self, size: int) -> None:
+        """A record of so many bytes was read that the filter does not want."""
+        self.work -= _A_SKIP + size // _BYTES_AN_ENTRY
+
+    def deliver(self, stored: StoredMessage, offset: int, attempt: int, tags_code: int) -> InFlight:
+        """Puts a message into what the reply will have."""
+        poll = self.poll
+        handle = encode_handle(self.handle_queue, offset, poll.delivery_id)
+        written = poll.writer.message(stored, poll.topic.name, handle, attempt, poll.invisible_ms)
+        return self.add(written, stored.body_length, stored.message_id, offset, attempt, tags_code)
+
+    def add(
+        self, written: bytes, body_length: int, message_id: str, offset: int, attempt: int, tags_code: int
+    ) -> InFlight:
+        """The same of one that is written already."""
+        poll = self.poll
+        self.messages.append(written)
+        self.body_bytes += body_length
+        return InFlight(
+            offset,
+            attempt,
+            self.now + poll.invisible_ms,
+            poll.delivery_id,
+            message_id,
+            poll.client_id,
+            poll.auto_renew,
+            False,
+            self.now,
+            tags_code,
+            host=poll.renewed_at,
+        )

@@ -1,0 +1,87 @@
+"""Where a receive searches: the queues of its topic that may have something for its group, and retry topics that a real
+broker left."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from broker_gateway.delivery.queue_delivery import QueueKey
+from broker_gateway.delivery.retry_topics import RetryQueues
+from broker_gateway.messaging.checks import shown
+from broker_gateway.messaging.core import Core
+from broker_gateway.messaging.outcome import Reason, ServiceError
+from broker_gateway.messaging.poll import Poll, check_may_receive
+from broker_gateway.messaging.resources import Resources
+
+
+class SearchedQueues:
+    """Of every poll, each time that it searches."""
+
+    def __init__(self, core: Core, resources: Resources) -> None:
+        self._store = core.store
+        self._deliveries = core.deliveries
+        self._resources = resources
+        self._first = itertools.count()
+        self._retry_queues: RetryQueues | None = None
+
+    def begin(self, poll: Poll) -> list[int | QueueKey]:
+        """Where there may be something, what comes first last; it begins with another queue each time.
+
+        TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND, FORBIDDEN; TOO_MANY_REQUESTS when the group may not begin on so many.
+        """
+        self._refresh(poll)
+        queues = poll.topic.read_queues
+        if poll.group.first_used_by:
+            more = queues - self._deliveries.queues_of(poll.group.name, poll.topic.name)
+            if more > 0:
+                self._resources.check_queues(poll.group, more)
+        offered = self._deliveries.arrivals.queues_to_search(poll.group.name, poll.topic.name, queues)
+        found: list[int | QueueKey] = [queue_id for queue_id in offered if queue_id < queues]
+        if len(found) > 1:
+            first = next(self._first) % len(found)
+            found = found[first:] + found[:first]
+        retries = self._retries(poll)
+        if retries:
+            found += [key for key in retries if key.queue_id in self._offered(key)]
+        poll.seen = self._arrivals(poll, retries)
+        return found
+
+    def missed(self, poll: Poll) -> bool:
+        """Whether something was offered since the search began that ended with nothing."""
+        return poll.seen != self._arrivals(poll, self._retries(poll))
+
+    def _refresh(self, poll: Poll) -> None:
+        """Topic and group may have changed, or gone, while the poll waited. TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND,
+        FORBIDDEN."""
+        catalog = self._resources.catalog
+        topic, group = catalog.topic(poll.topic.name), catalog.group(poll.group.name)
+        if topic is None:
+            raise ServiceError(Reason.TOPIC_NOT_FOUND, f"topic {shown(poll.topic.name)} was deleted")
+        if group is None:
+            raise ServiceError(
+                Reason.CONSUMER_GROUP_NOT_FOUND, f"consumer group {shown(poll.group.name)} was deleted"
+            )
+        if topic is not poll.topic or group is not poll.group:
+            check_may_receive(topic, group)
+            poll.topic, poll.group = topic, group
+
+    def _arrivals(self, poll: Poll, retries: Sequence[QueueKey]) -> int:
+        arrivals, topic = self._deliveries.arrivals.last, poll.topic.name
+        return (
+            arrivals(topic) + sum(map(arrivals, {key.topic for key in retries}))
+            if retries
+            else arrivals(topic)
+        )
+
+    def _retries(self, poll: Poll) -> Sequence[QueueKey]:
+        if self._retry_queues is None:  # the journal is replayed by now
+            self._retry_queues = RetryQueues(self._store.index.queues())
+        return self._retry_queues.of(poll.group.name, poll.topic.name)
+
+    def _offered(self, key: QueueKey) -> set[int]:
+        """The ids of the queues of a retry topic where the group may find something."""
+        assert self._retry_queues is not None
+        return self._deliveries.arrivals.queues_to_search(
+            key.group, key.topic, self._retry_queues.count(key.topic)
+        )
