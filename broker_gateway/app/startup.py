@@ -82,6 +82,8 @@ from store.log import permissions
 from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
+_LOADER = "load-compiled"
+"""The thread that loads compiled code."""
 _LOADING_SWITCH_S = 0.0005
 
 
@@ -101,6 +103,15 @@ def run(config: GatewayConfig, warnings: Iterable[str] = (), file: Path | None =
     except Exception as error:
         log.exception("the broker ended")
         raise StartError(f"the broker ended: {type(error).__name__}: {error}; its log says more") from error
+
+
+def end_beside_the_compiler() -> None:
+    """Ends the process at once where compiled code is still being loaded. All is stopped and closed by now; at the end of
+    the interpreter a thread that is within the compiler aborts the process."""
+    if any(thread.name == _LOADER for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _log_as(config: GatewayConfig) -> None:
@@ -293,7 +304,7 @@ class _Start:
         threading.Thread(
             target=_load_compiled,
             args=(self.broker, asyncio.get_running_loop()),
-            name="load-compiled",
+            name=_LOADER,
             daemon=True,
         ).start()
 

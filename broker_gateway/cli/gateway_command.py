@@ -70,9 +70,10 @@ def gateway(
             from broker_gateway.app.supervisor import supervise
 
             raise typer.Exit(supervise(config, _arguments(config_file, overrides), processes))
-        from broker_gateway.app.startup import run
+        from broker_gateway.app.startup import end_beside_the_compiler, run
 
         run(config, warnings, config_file)
+        end_beside_the_compiler()
     except StartError as error:
         fail(str(error), error.exit_code)
 

@@ -58,7 +58,7 @@ class Lake:
             except TableNotFoundError:
                 self._progress = None
                 return 0
-            except (DeltaError, OSError, ValueError) as error:
+            except (DeltaError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 self._progress = None
                 raise LakeUnreachableError(f"{path}: {error}") from error
 
@@ -84,19 +84,19 @@ class _Progress:
     def follow(self) -> bool:
         """Reads what was committed since; False when this is not the table that was read, or it went on too far.
 
-        Raises OSError and ValueError; what was read is not to be used then.
+        What is read is believed once it is on disk. Raises OSError, and what a commit that is none leads to.
         """
         if self._stamp is None or self._stamp != self._log.stamp(commit_name(self._version)):
             return False
-        read = []
-        while (stamp := self._log.stamp(name := commit_name(self._version + 1))) is not None:
+        version, newer, last = self._version, dict[str, int](), self._stamp
+        while (stamp := self._log.stamp(name := commit_name(version + 1))) is not None:
             for line in self._log.read(name).splitlines():
                 transaction = json.loads(line).get("txn")
                 if transaction is not None:
-                    self._newer[transaction["appId"]] = transaction["version"]
-            self._version += 1
-            self._stamp = stamp
-            read.append(name)
-        if read:
-            self._log.make_durable(read)
+                    newer[transaction["appId"]] = transaction["version"]
+            version, last = version + 1, stamp
+        if version > self._version:
+            self._log.make_durable([commit_name(each) for each in range(self._version + 1, version + 1)])
+            self._newer |= newer
+            self._version, self._stamp = version, last
         return True

@@ -79,7 +79,7 @@ class LongPolling:
         poll.reply = Reply(partial(self._left, poll), self._bulkhead, poll.peer)
         try:
             if self._attempts.repeat(poll):
-                self._answer_when_kept(poll)
+                self._journal.after(partial(self._finish, poll))
             elif self._searching or self._spent >= _TICK_WORK:
                 poll.put_off_s = monotonic_s()
                 self._search_on(poll)

@@ -28,9 +28,8 @@ class SearchedQueues:
     def begin(self, poll: Poll) -> list[int | QueueKey]:
         """Where there may be something, what comes first last; it begins with another queue each time.
 
-        TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND, FORBIDDEN; TOO_MANY_REQUESTS when the group may not begin on so many.
+        To be called behind `refresh`. TOO_MANY_REQUESTS when the group may not begin on so many.
         """
-        self._refresh(poll)
         queues = poll.topic.read_queues
         if poll.group.first_used_by:
             more = queues - self._deliveries.queues_of(poll.group.name, poll.topic.name)
@@ -51,9 +50,9 @@ class SearchedQueues:
         """Whether something was offered since the search began that ended with nothing."""
         return poll.seen != self._arrivals(poll, self._retries(poll))
 
-    def _refresh(self, poll: Poll) -> None:
-        """Topic and group may have changed, or gone, while the poll waited. TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND,
-        FORBIDDEN."""
+    def refresh(self, poll: Poll) -> None:
+        """Topic and group may have changed, or gone, since the poll searched last; then its search begins anew.
+        TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND, FORBIDDEN."""
         catalog = self._resources.catalog
         topic, group = catalog.topic(poll.topic.name), catalog.group(poll.group.name)
         if topic is None:
@@ -65,6 +64,7 @@ class SearchedQueues:
         if topic is not poll.topic or group is not poll.group:
             check_may_receive(topic, group)
             poll.topic, poll.group = topic, group
+            poll.left.clear()
 
     def _arrivals(self, poll: Poll, retries: Sequence[QueueKey]) -> int:
         arrivals, topic = self._deliveries.arrivals.last, poll.topic.name

@@ -96,6 +96,7 @@ class Taker:
         due = self._deliveries.next_due_ms()
         if due is not None and due <= now:
             self._redelivery.sweep_due()
+        self.queues.refresh(poll)
         if not poll.left:
             poll.failed = None
             poll.left = self.queues.begin(poll)

@@ -69,7 +69,8 @@ class LogService:
         if size <= 0 or limit < 0:
             raise RpcError("INVALID_ARGUMENT", f"max_bytes {size} and limit_bytes {limit} must be positive")
         most = size * MAX_RANGES
-        async with self._splitting:  # one a tick: other calls are served between them
+        async with self._splitting:
+            await asyncio.sleep(0)  # one a tick: other calls are served between them
             with _translated():
                 cuts = self._log.split(
                     request.log_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,29 @@ def test_a_package_that_is_missing_comes_with_a_command_that_works(monkeypatch: 
         "lakeLocation=lake needs the package deltalake; install the extra 'lake' of lakebroker: pip install '.[lake]' "
         "in its source folder"
     )
+
+
+def test_a_commit_is_believed_only_once_it_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later one cannot be read; when that is mended, what came before it is made durable all the same."""
+    create_tables(str(tmp_path))
+    commit(tmp_path, 5)
+    lake, synced, real = Lake(str(tmp_path)), list[str](), LocalFolder.make_durable
+    assert lake.dispatched_to("b", "l") == 5
+    commit(tmp_path, 9)
+    torn = tmp_path / "reput_progress" / "_delta_log" / f"{3:020}.json"
+    torn.write_text("[]\n")
+    for _ in range(2):
+        with pytest.raises(LakeUnreachableError):
+            lake.dispatched_to("b", "l")
+    torn.unlink()
+
+    def make_durable(folder: LocalFolder, names: Iterable[str]) -> None:
+        names = list(names)
+        synced.extend(names)
+        real(folder, names)
+
+    monkeypatch.setattr(LocalFolder, "make_durable", make_durable)
+    assert lake.dispatched_to("b", "l") == 9
+    assert f"{2:020}.json" in synced

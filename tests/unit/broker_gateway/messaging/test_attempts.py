@@ -163,3 +163,15 @@ def test_the_attempts_that_took_something_last_are_known(
     monkeypatch.setattr(attempts, "_ATTEMPTS_KEPT", 2)
     broker.send("orders", b"0", b"1", b"2", b"3", b"4")
     assert received_by(broker, "a1", "b1", "a2", "c1", "a2", "b1") == [b"0", b"1", b"2", b"3", b"2", b"4"]
+
+
+def test_a_repeated_attempt_waits_for_nothing_that_others_lost() -> None:
+    with InProcessBroker() as broker:
+        broker.create_topic("orders")
+        for group in ("billing", "other"):
+            broker.create_group(group)
+        broker.send("orders", b"one")
+        assert broker.receive("orders", "billing", attempt_id="a")[0] == pb.OK
+        broker.store.inject("append", OSError(28, "No space left on device"))
+        assert broker.receive("orders", "other")[0] == pb.INTERNAL_SERVER_ERROR
+        assert broker.receive("orders", "billing", attempt_id="a")[0] == pb.OK

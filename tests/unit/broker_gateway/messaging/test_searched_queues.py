@@ -50,6 +50,9 @@ def test_a_search_sees_the_topic_and_the_group_as_they_are_now(
     poll = poll_of(broker)
     broker.create_topic("t", 5)
     broker.create_group("g", retry_max_times=3)
+    poll.left = [0]
+    queues.refresh(poll)
+    assert poll.left == [], "it begins anew"
     assert len(queues.begin(poll)) == 5
     assert (poll.topic.read_queues, poll.group.retry_max_times) == (5, 3)
 
@@ -69,7 +72,7 @@ def test_what_is_gone_or_forbidden_meanwhile_is_said(
     poll = poll_of(broker)
     broker.do(lambda: change(broker.broker.parts))
     with pytest.raises(ServiceError) as refused:
-        queues.begin(poll)
+        queues.refresh(poll)
     assert refused.value.reason is reason
 
 

@@ -540,3 +540,25 @@ def test_who_waits_is_told_what_became_of_its_group_and_topic(
     broker.send("orders", b"new")
     assert call.response[0].status.code == code
     assert call.messages == []
+
+
+def test_a_search_over_several_ticks_ends_with_its_group() -> None:
+    with InProcessBroker() as broker:
+        broker.create_topic("orders")
+        broker.create_group("billing")
+        for _ in range(1100):
+            broker.send("orders", *[b"x"] * 32, tag="common")
+        broker.send("orders", b"wanted", tag="rare")
+        searching, loop = broker.broker.parts.long_polling._searching, broker._loop
+
+        def delete_meanwhile() -> None:
+            if any(poll.left for poll in searching):
+                broker.broker.parts.groups.delete("billing", clean_offsets=True)
+            else:
+                loop.call_soon(delete_meanwhile)
+
+        with broker.one_tick():
+            call = broker.begin_receive("orders", "billing", wait_ms=60_000, filter="rare")
+            loop.call_soon(delete_meanwhile)
+        assert call.response[0].status.code == pb.CONSUMER_GROUP_NOT_FOUND
+        assert broker.broker.deliveries.known(KEY) is None

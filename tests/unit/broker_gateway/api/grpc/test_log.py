@@ -1,0 +1,43 @@
+"""The log service beside other calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from broker_gateway.api.grpc import log as log_module
+from broker_gateway.api.grpc.log import LogService
+from broker_gateway.transport.context import CallContext
+from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb
+from lakebroker_testing.broker import InProcessBroker
+from store.log_source import StoreLog
+
+
+def test_many_splits_at_once_let_others_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    real = StoreLog.split
+
+    def split(self: StoreLog, *arguments: int) -> Sequence[int]:
+        order.append("split")
+        return real(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(log_module.StoreLog, "split", split)
+    with InProcessBroker() as broker:
+        broker.create_topic("t")
+        broker.send("t", b"x")
+        broker.flush()
+        service, store = LogService(broker.store, ()), broker.store
+        request = pb.SplitLogRequest(log_id=store.log_id, end_offset=store.readable_offset, max_bytes=100)
+        context = CallContext({}, "127.0.0.1:1", None, ("127.0.0.1", 8081))
+
+        async def together() -> None:
+            calls = [asyncio.create_task(service.SplitLog(request, context)) for _ in range(5)]
+            while not all(call.done() for call in calls):
+                order.append("other")
+                await asyncio.sleep(0)
+
+        asyncio.run(together())
+    assert order.count("split") == 5
+    assert "split split" not in " ".join(order), "one a tick"
