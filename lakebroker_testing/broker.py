@@ -311,7 +311,6 @@ class InProcessBroker(InProcessClient):
                 segment_size=config.store.mapped_file_size_commit_log,
                 flush=config.store.flush_disk_type,
                 flush_interval_ms=config.store.flush_interval_commit_log,
-                max_message_size=config.store.max_message_size,
                 index_max_bytes=config.lake.lake_queue_index_max_bytes,
                 index_run_bytes=self._index_run_bytes,
                 time_ns=lambda: self.clock.wall_ns,

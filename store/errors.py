@@ -32,7 +32,7 @@ class SecretError(StoreError):
 
 
 class RecordTooLargeError(StoreError):
-    """A record exceeds maxMessageSize or does not fit a segment."""
+    """A record does not fit a segment."""
 
 
 class OffsetOutOfRangeError(StoreError):

@@ -62,7 +62,6 @@ class StoreOptions:
     flush_interval_ms: int = 500
     flush_least_pages: int = 0
     flush_thorough_ms: int = 10_000
-    max_message_size: int = 4 << 20
     append_crc: bool = True
     prefault_bytes: int = 0
     warm_bytes: int = 0
@@ -192,7 +191,6 @@ def _log(
         end,
         segment_size=identity.segment_size,
         store_host=options.store_host.packed,
-        max_message_size=options.max_message_size,
         append_crc=options.append_crc,
     )
     for segment in segments:

@@ -151,7 +151,10 @@ class Broker:
         arrivals, registration = self.deliveries.arrivals, self.registration
         self.catalog.listen(topic_changed=lambda topic: arrivals.queues_changed(topic.name))
         noted = self.journaled.resources
-        self.catalog.listen(topic_changed=noted.topic, group_changed=noted.group)
+        self.catalog.listen(
+            topic_changed=noted.topic, group_changed=noted.group, rolled_back=noted.rolled_back
+        )
+        self.parts.long_polling.listen(self.catalog)
         self.messaging.listen(self.catalog)
         self.catalog.listen(
             topic_changed=lambda topic: registration.topic_changed(topic.name),

@@ -73,7 +73,6 @@ def _open(config: GatewayConfig, stopped: Callable[[], bool]) -> MessageStore:
             flush_interval_ms=options.flush_interval_commit_log,
             flush_least_pages=options.flush_commit_log_least_pages,
             flush_thorough_ms=options.flush_commit_log_thorough_interval,
-            max_message_size=options.max_message_size,
             prefault_bytes=lake.lake_prefault_bytes,
             warm_bytes=warm_bytes if options.warm_maped_file_enable else 0,
             index_max_bytes=lake.lake_queue_index_max_bytes,

@@ -1,6 +1,13 @@
 """Waiting receives, and who is served when something arrives.
 
-There is a line of waiters for each topic and group. An append calls the topic, a due redelivery the topic and group.
+There is a line of waiters for each topic and group. A call of the topic or group has its lines served:
+
+| what | calls |
+|---|---|
+| an append, a change of the topic | the topic |
+| a due redelivery | the topic and group |
+| a change of the group | the group |
+
 The lines called in one tick of the event loop are served in that tick, each until a waiter finds nothing. Work is
 O(waiters served), so many in a tick. `schedule` gets a function to call later, when there is something to serve.
 """
@@ -30,6 +37,8 @@ class Wakeups(Generic[T]):
         self._schedule = schedule
         self._offer = offer
         self._lines: dict[str, dict[str, OrderedDict[int, T]]] = {}
+        self._topics_of: dict[str, set[str]] = {}
+        """On which topics there is a line of a group."""
         self._named: dict[tuple[str, str], None] = {}
         self._scheduled = False
         self.waiting = 0
@@ -41,7 +50,12 @@ class Wakeups(Generic[T]):
 
     def enter(self, topic: str, group: str, waiter: T) -> None:
         """Puts a waiter at the end of its line."""
-        self._lines.setdefault(topic, {}).setdefault(group, OrderedDict())[id(waiter)] = waiter
+        groups = self._lines.setdefault(topic, {})
+        line = groups.get(group)
+        if line is None:
+            line = groups[group] = OrderedDict()
+            self._topics_of.setdefault(group, set()).add(topic)
+        line[id(waiter)] = waiter
         self.waiting += 1
 
     def leave(self, topic: str, group: str, waiter: T) -> None:
@@ -55,12 +69,25 @@ class Wakeups(Generic[T]):
             del groups[group]
             if not groups:
                 del self._lines[topic]
+            topics = self._topics_of[group]
+            topics.discard(topic)
+            if not topics:
+                del self._topics_of[group]
 
     def arrived(self, topic: str, queue_ids: Iterable[int]) -> None:
         """Messages were appended to these queues of `topic`: every group that waits there is served."""
         for queue_id in queue_ids:
             self._offer(topic, queue_id)
+        self.topic_changed(topic)
+
+    def topic_changed(self, topic: str) -> None:
+        """Every group that waits there is served: there may be something, or nothing any more."""
         for group in self._lines.get(topic, ()):
+            self.due(topic, group)
+
+    def group_changed(self, group: str) -> None:
+        """Those who wait for the group are served: they may not wait any longer."""
+        for topic in self._topics_of.get(group, ()):
             self.due(topic, group)
 
     def due(self, topic: str, group: str) -> None:

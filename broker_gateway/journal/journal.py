@@ -8,9 +8,8 @@ has grown enough since the one before, and one part of it is appended a tick.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
@@ -126,12 +125,9 @@ class Journal:
         else:
             callback(None)
 
-    @contextlib.contextmanager
-    def kept(self, roll_back: Callable[[], None]) -> Iterator[None]:
-        """What is changed within is in the log afterwards. Else `roll_back` is called, and what the append raised is
-        raised."""
+    def keep(self, roll_back: Callable[[], None]) -> None:
+        """Appends what is noted. Else `roll_back` is called, and what the append raised is raised."""
         try:
-            yield
             self.write(at_once=True)
         except (StoreError, OSError):
             roll_back()

@@ -11,7 +11,7 @@ from broker_gateway.journal.contributor import Contributor, Target
 from broker_gateway.journal.journal import Journal
 from broker_gateway.metadata.catalog import GROUPS_FILE, MAX_QUEUES, TOPICS_FILE, Catalog, Group, Topic
 from broker_gateway.metadata.data_version import DataVersion
-from broker_gateway.metadata.names import JOURNAL_TOPIC
+from broker_gateway.metadata.names import JOURNAL_TOPIC, RETRY_PREFIX
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.index.queue_index import QueueIndex
 
@@ -42,6 +42,16 @@ class ResourceJournal(Contributor):
         self._journal.make_room(1)
         self._groups.append(_group_change(group))
         self._journal.noted(1)
+
+    def rolled_back(self, topic: str, _group: Group | None) -> None:
+        """A topic, or the group whose retry topic it is, is as before a change: one that is noted already is noted back."""
+        group = topic.removeprefix(RETRY_PREFIX)
+        if any(each.topic == topic for each in self._topics):
+            self._topics.append(_topic_as_it_is(self._catalog, topic))
+            self._journal.noted(1)
+        if any(each.group == group for each in self._groups):
+            self._groups.append(_group_as_it_is(self._catalog, group))
+            self._journal.noted(1)
 
     # ----- what the journal asks for -----
 
@@ -102,8 +112,7 @@ class ResourceJournal(Contributor):
 
     def _tell_topic(self, part: pb.Batch, name: str, queues: int) -> int:
         """A topic as it is, with where its queues begin and end; a deleted one goes on there if it is made again."""
-        topic = self._catalog.topic(name)
-        change = _topic_change(topic) if topic is not None else pb.TopicChange(topic=name, deleted=True)
+        change = _topic_as_it_is(self._catalog, name)
         index = self._index
         change.next_queue_offset.extend([index.max_offset(name, queue) for queue in range(queues)])
         change.first_queue_offset.extend([index.begin(name, queue) for queue in range(queues)])
@@ -114,10 +123,7 @@ class ResourceJournal(Contributor):
 
     def _tell_group(self, part: pb.Batch, name: str) -> int:
         """A consumer group as it is."""
-        group = self._catalog.group(name)
-        part.groups.append(
-            _group_change(group) if group is not None else pb.GroupChange(group=name, deleted=True)
-        )
+        part.groups.append(_group_as_it_is(self._catalog, name))
         if len(part.groups) == 1:
             _add_versions(part, self._catalog)
         return 1
@@ -165,6 +171,16 @@ def _version_change(file: str, version: DataVersion) -> pb.DataVersion:
         counter=version.counter,
         timestamp_ms=version.timestamp_ms,
     )
+
+
+def _topic_as_it_is(catalog: Catalog, name: str) -> pb.TopicChange:
+    topic = catalog.topic(name)
+    return _topic_change(topic) if topic is not None else pb.TopicChange(topic=name, deleted=True)
+
+
+def _group_as_it_is(catalog: Catalog, name: str) -> pb.GroupChange:
+    group = catalog.group(name)
+    return _group_change(group) if group is not None else pb.GroupChange(group=name, deleted=True)
 
 
 def _topic_change(topic: Topic) -> pb.TopicChange:

@@ -61,8 +61,10 @@ class Groups:
 
     def _put(self, group: Group) -> tuple[Group, bool]:
         roll_back = partial(self._catalog.roll_back_group, self._catalog.group(group.name), group.name)
-        with refused_by_log(), self._journal.kept(roll_back):
-            return self._catalog.put_group(group)
+        with refused_by_log():
+            put = self._catalog.put_group(group)
+            self._journal.keep(roll_back)
+        return put
 
     def delete(self, name: str, *, clean_offsets: bool) -> None:
         """Deletes a group, with `clean_offsets` its state on every queue; one that is not there is deleted already.

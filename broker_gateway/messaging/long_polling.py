@@ -23,6 +23,8 @@ from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.outcome import OK, Outcome, Reason, ServiceError, outcome_of
 from broker_gateway.messaging.poll import Poll
 from broker_gateway.messaging.take import Taker
+from broker_gateway.metadata.catalog import Catalog
+from broker_gateway.metadata.names import RETRY_PREFIX
 from broker_gateway.runtime.clock import monotonic_s, now_ms
 from broker_gateway.runtime.fair_queue import FairQueue
 from broker_gateway.runtime.reply import Reply
@@ -69,6 +71,21 @@ class LongPolling:
         self._taker.configure(config)
         for state in self._deliveries.queues():
             self._core.made_room(state)
+
+    def listen(self, catalog: Catalog) -> None:
+        """Has those who wait search again when their topic or group changes or goes: they may not wait any longer."""
+        wakeups = self._wakeups
+        catalog.listen(
+            topic_changed=lambda topic: wakeups.topic_changed(topic.name),
+            group_changed=lambda group: wakeups.group_changed(group.name),
+            removed=self._removed,
+        )
+
+    def _removed(self, topic: str) -> None:
+        """A topic is gone, or a group with its retry topic."""
+        self._wakeups.topic_changed(topic)
+        if topic.startswith(RETRY_PREFIX):
+            self._wakeups.group_changed(topic.removeprefix(RETRY_PREFIX))
 
     def check(self, peer: str) -> None:
         """Raises ServiceError TOO_MANY_REQUESTS when no receive of `peer` (`host:port`) is taken now."""

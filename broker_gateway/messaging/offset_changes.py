@@ -101,13 +101,15 @@ class OffsetChanges:
             for key in made:
                 self._deliveries.forget(key)
 
-        with refused_by_log(), self._journal.kept(roll_back):
+        with refused_by_log():
+            self._changes.make_room(len(offsets))
             made += [key for key in offsets if self._deliveries.known(key) is None]
             self._changes.offsets_changed(*map(self._deliveries.queue, offsets))
             for key, offset in offsets.items():
                 state = self._deliveries.queue(key)
                 before[key] = (state.cursor, state.client_offset)
                 state.commit_offset(min(offset, self._store.index.max_offset(key.topic, key.queue_id)))
+            self._journal.keep(roll_back)
         self._wake(offsets)
 
     def _set(self, offsets: Mapping[QueueKey, int]) -> None:

@@ -75,8 +75,10 @@ class Topics:
 
     def _put(self, topic: Topic, *, shrink: bool) -> tuple[Topic, bool]:
         roll_back = partial(self._catalog.roll_back_topic, self._catalog.topic(topic.name), topic.name)
-        with refused_by_log(), self._journal.kept(roll_back):
-            return self._catalog.put_topic(topic, shrink=shrink)
+        with refused_by_log():
+            put = self._catalog.put_topic(topic, shrink=shrink)
+            self._journal.keep(roll_back)
+        return put
 
     def delete(self, name: str) -> None:
         """Deletes a topic and every group's state on it; one that is not there is deleted already.

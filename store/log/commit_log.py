@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store.columns import BODY_LENGTH, PendingColumns
+from store.columns import PendingColumns
 from store.errors import OffsetOutOfRangeError, RecordError, RecordTooLargeError
 from store.log.allocator import Allocator
 from store.log.record import (
@@ -50,7 +50,6 @@ class CommitLog:
         *,
         segment_size: int,
         store_host: bytes,
-        max_message_size: int,
         append_crc: bool,
     ) -> None:
         self._allocator = allocator
@@ -61,7 +60,6 @@ class CommitLog:
         self.max_offset = max_offset
         self.segment_size = segment_size
         self._store_host = store_host
-        self._max_message_size = max_message_size
         self._append_crc = append_crc
         self._writing: tuple[Segment, NDArray[np.uint8]] | None = None
         self._reading: Segment | None = None  # the one that was read last
@@ -85,12 +83,8 @@ class CommitLog:
         end = self._end_of(offset)
         chunks: list[bytes | memoryview] = []
         runs = [(offset, chunks)]
-        limit, host, crc = self._max_message_size, self._store_host, self._append_crc
+        host, crc = self._store_host, self._append_crc
         for record, queue_offset in zip(records, queue_offsets, strict=True):
-            if len(record.body) > limit:
-                raise RecordTooLargeError(
-                    f"body of {len(record.body)} bytes, at most {limit} (maxMessageSize) are taken"
-                )
             encoded = encode_record(record, queue_offset, offset, store_timestamp, host, crc)
             size = len(encoded[0]) + len(encoded[1]) + len(encoded[2])
             if offset + size + BLANK_BYTES > end:
@@ -136,7 +130,7 @@ class CommitLog:
         for batch in batches:
             head = FIXED_BYTES + len(batch.born_host) + len(self._store_host) + 4 * len(batch.topic) + 2
             room -= batch.size + batch.count * (head + len(batch.tail) + CRC_BYTES + 1)
-            if room < 0 or (batch.size > self._max_message_size and self._too_large(batch)):
+            if room < 0:
                 return None
         out = self._bytes_of(segment)
         position = first = offset - segment.start
@@ -192,9 +186,6 @@ class CommitLog:
             batch.rows,
             sizes,
         )
-
-    def _too_large(self, batch: PendingColumns) -> bool:
-        return bool((batch.rows[:, BODY_LENGTH] > self._max_message_size).any())
 
     def _bytes_of(self, segment: Segment) -> NDArray[np.uint8]:
         """The segment's bytes, to be written to."""

@@ -7,7 +7,7 @@ its content, and none has its name before the one below it. Checkpoints likewise
 | what | cost |
 |---|---|
 | a commit | its own file and those of other writers since; nothing that grows with the table |
-| opening | the application transactions of the newest checkpoint, and the commits behind it |
+| opening | the application transactions of the newest checkpoint, the commits behind it, and what is not on disk yet |
 | a checkpoint | the table's files; one follows when the commits since the last are a tenth of them, and at least 100 |
 """
 
@@ -70,10 +70,9 @@ class TableLog:
     def follow(self) -> None:
         """Reads, and makes durable, what other writers committed. What fails leaves all as it was known."""
         try:
+            self.version, self.transactions = self._follow(self.version, self.transactions)
             if self._newest_checkpoint()[0] > self.version:
-                self._open()  # the commits between may be gone
-            else:
-                self.version, self.transactions = self._follow(self.version, self.transactions)
+                self._open()  # the commits between are gone
         except _UNREADABLE as error:
             raise self._error(error) from error
 
@@ -115,7 +114,12 @@ class TableLog:
             )
         try:
             base, _ = self._newest_checkpoint()
-            version, transactions = self._follow(base, self._read_checkpoint(base) if base >= 0 else {})
+            known = {}
+            if base >= 0:
+                known = self._read_checkpoint(base)
+                # another writer may have made it, and what it speaks of: rows that were durable in files that are gone
+                self._folder.make_all_durable()
+            version, transactions = self._follow(base, known)
             self._log.make_durable(())
             self._log.remove_scratch(_SCRATCH_S)
             self._folder.parent.remove_scratch(_SCRATCH_S)

@@ -54,6 +54,9 @@ class Folder(Protocol):
     def make_durable(self, names: Iterable[str]) -> None:
         """Files of other writers, and their names; those that are gone are passed over."""
 
+    def make_all_durable(self) -> None:
+        """What anybody put below it so far, however much that is; costs what is not durable yet."""
+
     def remove(self, name: str) -> None:
         """Removes a file; one that is gone is removed already."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from store.log.segment import sync_folder
 
+_LIBC = ctypes.CDLL(None, use_errno=True)
 SCRATCH_PREFIX = ".lakebroker-"
 """Of files and folders in a lake that a crash may leave and nothing needs."""
 
@@ -85,6 +87,9 @@ class LocalFolder:
                 _sync_file(self.path / name)
         sync_folder(self.path)
 
+    def make_all_durable(self) -> None:
+        _sync_file_system(self.path)
+
     def remove(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
 
@@ -152,3 +157,17 @@ def _sync_file(path: Path) -> None:
     """Makes a file's content durable; its name is not, until its folder was synced."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def _sync_file_system(folder: Path) -> None:
+    """syncfs(2), which Python's `os` lacks; where the system lacks it too, all file systems. Raises OSError."""
+    if not hasattr(_LIBC, "syncfs"):
+        os.sync()
+        return
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if _LIBC.syncfs(fd):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(folder))
+    finally:
+        os.close(fd)

@@ -111,10 +111,10 @@ def test_no_room_for_a_segment_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_body_over_the_limit_or_properties_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
-    store = open_store(tmp_path, max_message_size=10)
-    with pytest.raises(RecordTooLargeError, match="11 bytes, at most 10"):
-        store.append([pending(b"x" * 10), pending(b"x" * 11)])
+def test_a_record_over_a_segment_or_properties_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    with pytest.raises(RecordTooLargeError, match=f"does not fit a segment of {SEGMENT}"):
+        store.append([pending(b"x" * 10), pending(b"x" * SEGMENT)])
     long = pending(b"x")
     long.properties = b"a\x01" + b"x" * 32_767 + b"\x02"
     with pytest.raises(RecordError, match="at most 32767"):

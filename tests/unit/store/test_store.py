@@ -159,7 +159,7 @@ def test_append_rolls_and_a_second_start_goes_on(tmp_path: Path) -> None:
 
 
 def test_what_does_not_fit_changes_nothing(tmp_path: Path) -> None:
-    store = open_store(tmp_path, max_message_size=1 << 20)
+    store = open_store(tmp_path)
     with pytest.raises(RecordTooLargeError, match="does not fit a segment"):
         store.append([pending(), pending(body=b"x" * (1 << 16))])
     assert store.max_offset == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from collections.abc import Callable
@@ -22,11 +23,14 @@ def calls_of(work: Callable[[], object]) -> int:
         calls += event in ("call", "c_call")
 
     before = sys.getprofile()
+    gc.collect()
+    gc.disable()  # what it removes may call something
     sys.setprofile(count)
     try:
         work()
     finally:
         sys.setprofile(before)
+        gc.enable()
     return calls
 
 

@@ -171,18 +171,19 @@ def test_a_contributor_that_raises_when_it_tells_again_is_asked_again(
 def test_what_is_not_kept_is_rolled_back(store: FaultyStore) -> None:
     counted = Counted(store)
     rolled_back: list[int] = []
-    with counted.journal.kept(lambda: rolled_back.append(1)):
-        counted.one.count("a", 1)
+    counted.one.count("a", 1)
+    counted.journal.keep(lambda: rolled_back.append(1))
     assert (written(store), rolled_back) == ([["a"]], [])
 
     def roll_back() -> None:
         counted.one.numbers["a"] = 1
 
     store.inject("append", no_room())
-    with pytest.raises(OSError, match="No space"), counted.journal.kept(roll_back):
-        counted.one.count("a", 2)
-    with counted.journal.kept(roll_back):
-        counted.other.count("b", 1)
+    counted.one.count("a", 2)
+    with pytest.raises(OSError, match="No space"):
+        counted.journal.keep(roll_back)
+    counted.other.count("b", 1)
+    counted.journal.keep(roll_back)
     assert Counted(store).numbers() == counted.numbers() == ({"a": 1}, {"b": 1})
 
 

@@ -14,7 +14,7 @@ from broker_gateway.app.broker import Broker
 from broker_gateway.delivery.in_flight import InFlight
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.journal import journal as journal_module
-from broker_gateway.messaging.outcome import ServiceError
+from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.metadata.catalog import Group, Topic
 from broker_gateway.protocol.body.topic_config import TopicConfig
 from broker_gateway.transport.context import CallContext, RpcError
@@ -262,3 +262,45 @@ def test_what_is_made_on_first_use_is_journaled_or_not_made(
         broker.crash()
         catalog = broker.broker.catalog
         assert known() is not None
+
+
+@pytest.mark.parametrize("put", [Topic("t", 7, 7), Group("g", 9), Topic("new", 1, 1), Group("new")])
+def test_a_change_that_another_part_refuses_is_not_journaled(tmp_path: Path, put: Topic | Group) -> None:
+    """It is refused behind the journal, which has noted it."""
+
+    def refuse(_: object) -> None:
+        raise ServiceError(Reason.FORBIDDEN, "by the test")
+
+    def change(broker: Broker) -> None:
+        if isinstance(put, Topic):
+            broker.catalog.put_topic(put)
+        else:
+            broker.catalog.put_group(put)
+
+    with InProcessBroker(tmp_path) as process:
+        broker = process.broker
+        process.do(lambda: prepared(broker))
+        before = known(broker)
+        told: list[str] = []
+        broker.catalog.listen(
+            topic_changed=refuse, group_changed=refuse, rolled_back=lambda topic, _: told.append(topic)
+        )
+        with pytest.raises(ServiceError, match="by the test"):
+            process.do(lambda: change(broker))
+        process.advance(0.01)
+        assert (known(broker), len(told)) == (before, 1)
+        process.crash()
+        assert known(process.broker)[:2] == before[:2]
+
+
+def test_the_limit_of_messages_is_none_of_the_journal() -> None:
+    """Else nothing could be delivered, or deleted, where only small messages are taken."""
+    with InProcessBroker(maxMessageSize="100") as process:
+        process.create_topic("orders")
+        process.create_group("billing")
+        process.send("orders", *[b"x"] * 32)
+        code, messages = process.receive("orders", "billing", batch=32)
+        assert (code, len(messages)) == (pb.OK, 32)
+        process.do(partial(process.broker.administration.groups.delete, "billing", clean_offsets=True))
+        process.crash()
+        assert process.broker.catalog.group("billing") is None

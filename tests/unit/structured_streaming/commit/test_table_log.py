@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,44 @@ def test_a_writer_that_slept_does_not_write_below_the_checkpoint(table: Path) ->
             path.unlink()
     sleeper.follow()
     assert (sleeper.version, sleeper.transaction_version("b/l")) == (other.version, CHECKPOINT_COMMITS + 4)
+
+
+@pytest.mark.parametrize("commits", ["are there", "are gone"])
+def test_what_another_writer_checkpointed_is_made_durable(
+    table: Path, monkeypatch: pytest.MonkeyPatch, commits: str
+) -> None:
+    ours, others = TableLog(LocalFolder(table)), 3
+    for number in range(others):
+        write_deltalake(str(table), rows(number), mode="append")
+    DeltaTable(str(table)).create_checkpoint()
+    if commits == "are gone":
+        for path in (table / "_delta_log").glob("*.json"):
+            path.unlink()
+    synced: set[str] = set()
+    whole: list[Path] = []
+    real, real_whole = LocalFolder.make_durable, LocalFolder.make_all_durable
+
+    def make_durable(folder: LocalFolder, names: Iterable[str]) -> None:
+        names = list(names)
+        synced.update(names)
+        real(folder, names)
+
+    def make_all_durable(folder: LocalFolder) -> None:
+        whole.append(folder.path)
+        real_whole(folder)
+
+    monkeypatch.setattr(LocalFolder, "make_durable", make_durable)
+    monkeypatch.setattr(LocalFolder, "make_all_durable", make_all_durable)
+    ours.follow()
+    assert ours.version == others
+    if commits == "are gone":
+        assert whole == [table]
+    else:
+        assert whole == []
+        files = {path.name for path in table.glob("*.parquet")}
+        assert len(files) == others
+        assert files <= synced
+        assert {f"{version:020}.json" for version in (1, 2, 3)} <= synced
 
 
 def test_a_checkpoint_that_cannot_be_looked_for_is_tried_later(
@@ -222,6 +260,8 @@ def test_a_log_that_cannot_be_read_now_leaves_what_was_known(
     for number in range(2, 5):
         other.append([], {"b/l": number})
         other.checkpoint_if_due()
+    for version in (2, 3):
+        (table / "_delta_log" / f"{version:020}.json").unlink()
 
     def fail(*arguments: Any, **named: Any) -> Any:
         raise OSError("the disk says no")
