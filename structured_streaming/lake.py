@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from structured_streaming.errors import LocationError
+from collections.abc import Mapping
+
+from structured_streaming.errors import LakeError, LocationError
 from structured_streaming.storage.delta_names import LOG
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import check_readable, lake_folder
-from structured_streaming.tables import SCHEMA_VERSION, TABLES, Table
+from structured_streaming.tables import REPUT_PROGRESS, SCHEMA_PROPERTY, SCHEMA_VERSION, TABLES, Table
 
 _SHOWN = 3
 
 
 def open_lake(location: str) -> Folder:
-    """The folder of a lake that is there, with every table. Raises LocationError."""
+    """The folder of a lake that is there, with every table. Raises LocationError, LakeError for one of a later version."""
     folder = lake_folder(location)
     check_readable(folder)
     missing = [name for name in TABLES if not _is_table(folder.child(name))]
@@ -27,7 +29,37 @@ def open_lake(location: str) -> Folder:
         raise LocationError(
             f"the lake {folder} lacks the table {missing[0]}; `lakebroker init --lake` makes what is missing"
         )
+    _check_version(folder)
     return folder
+
+
+def _check_version(lake: Folder) -> None:
+    """An upgrade ends with the progress."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    folder = lake.child(REPUT_PROGRESS.name)
+    try:
+        configuration = DeltaTable(folder.uri).metadata().configuration
+    except DeltaError as error:
+        raise LocationError(f"lake location {lake}: {error}") from error
+    if schema_version(folder, configuration) < SCHEMA_VERSION:
+        raise LocationError(
+            f"the lake {lake} is of an earlier version; `lakebroker init --lake` adds the columns that are new"
+        )
+
+
+def schema_version(place: object, configuration: Mapping[str, str]) -> int:
+    """Of the table at `place`, as its properties say. Raises LakeError for one that this version does not know."""
+    text = configuration.get(SCHEMA_PROPERTY, "1")
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise LakeError(f"{place} has {SCHEMA_PROPERTY}={text!r}, which is no version; restore the property")
+    if int(text) > SCHEMA_VERSION:
+        raise LakeError(
+            f"{place} has schema version {text}, this lakebroker knows versions up to {SCHEMA_VERSION}: a later one "
+            "made or upgraded the lake; use that one"
+        )
+    return int(text)
 
 
 def create_tables(location: str) -> Folder:
@@ -77,7 +109,7 @@ def _create_table(folder: Folder, table: Table) -> None:
             name=table.name,
             description=table.comment,
             configuration={
-                "lakebroker.schema_version": SCHEMA_VERSION,
+                SCHEMA_PROPERTY: str(SCHEMA_VERSION),
                 "delta.checkpointInterval": "100",
                 "delta.logRetentionDuration": "interval 1 days",
                 "delta.dataSkippingNumIndexedCols": "-1",

@@ -30,6 +30,7 @@ from structured_streaming.batch_commits import BatchCommits
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.commit.report import BatchReport
 from structured_streaming.commit.sink import Sink
+from structured_streaming.commit.upgrade import prepare_lake
 from structured_streaming.errors import (
     ForeignWriterError,
     LakeError,
@@ -38,7 +39,6 @@ from structured_streaming.errors import (
 )
 from structured_streaming.interruptible import jvm_of, started
 from structured_streaming.jvm_output import STARTING, jvm_output_to_file
-from structured_streaming.lake import create_tables
 from structured_streaming.reput_options import Goal, ReputOptions
 from structured_streaming.scratch import scratch_folder
 from structured_streaming.source.logs import targets, token_of
@@ -124,7 +124,7 @@ def _start(
 ) -> _Running:
     from structured_streaming.reput_source import ReputDataSource
 
-    create_tables(options.lake)
+    prepare_lake(options.lake)
     goal = Goal(options) if options.once else None
     session.dataSource.register(ReputDataSource)
     destination = sink if sink is not None else DeltaCommitSink(options.lake)

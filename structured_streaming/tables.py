@@ -10,7 +10,15 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = 2
+"""Of all tables of a lake. Older lakes are upgraded (`commit/upgrade.py`), newer ones refused.
+
+| version | new |
+|---|---|
+| 2 | `lite_topic` and `priority` of `messages`; `topics`, `consumer_groups` |
+"""
+SCHEMA_PROPERTY = "lakebroker.schema_version"
+"""Of each table."""
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 ORIGIN = pa.struct(
     [
@@ -19,6 +27,25 @@ ORIGIN = pa.struct(
         ("queue_offset", pa.int64()),
         ("consumer_group", pa.string()),
         ("attempt", pa.int32()),
+    ]
+)
+TOPIC_CONFIGURATION = pa.struct(
+    [
+        ("read_queues", pa.int32()),
+        ("write_queues", pa.int32()),
+        ("permission", pa.int32()),
+        ("message_types", pa.list_(pa.string())),
+        ("is_ordered", pa.bool_()),
+        ("created_timestamp", TIMESTAMP),
+    ]
+)
+GROUP_CONFIGURATION = pa.struct(
+    [
+        ("retry_max_times", pa.int32()),
+        ("is_fifo", pa.bool_()),
+        ("is_consume_enabled", pa.bool_()),
+        ("created_timestamp", TIMESTAMP),
+        ("first_used_by", pa.string()),
     ]
 )
 
@@ -98,6 +125,8 @@ MESSAGES = Table(
         Column("tag", pa.string(), "tag"),
         Column("keys", pa.list_(pa.string()), "keys"),
         Column("message_group", pa.string(), "FIFO group"),
+        Column("lite_topic", pa.string(), "topic of its own within a lite topic"),
+        Column("priority", pa.int32(), "priority; null without one"),
         Column("properties", pa.map_(pa.string(), pa.string()), "all properties"),
         Column("body", pa.binary(), "body, decompressed; as stored where that failed"),
         Column("body_encoding", pa.string(), "identity, or the compression that could not be undone"),
@@ -173,6 +202,49 @@ BROKER_STATS = Table(
     (*_KEY, "ordinal"),
     ("minute",),
 )
+_CHANGE = (
+    Column("deleted", pa.bool_(), "it is gone; the configuration is null"),
+    Column(
+        "restated",
+        pa.bool_(),
+        "no change: the broker wrote down its whole state, so that a log can begin there",
+    ),
+    Column("change_timestamp", TIMESTAMP, "when"),
+)
+TOPICS = Table(
+    "topics",
+    "History of the topics' configuration; the newest row of a topic on a broker is in force.",
+    (
+        *_PLACE,
+        _ORDINAL,
+        Column("topic", pa.string(), "topic"),
+        Column(
+            "configuration",
+            TOPIC_CONFIGURATION,
+            "permission: 4 read, 2 write; no message types: all are taken",
+        ),
+        *_CHANGE,
+    ),
+    (*_KEY, "ordinal"),
+    ("topic", "broker"),
+)
+CONSUMER_GROUPS = Table(
+    "consumer_groups",
+    "History of the consumer groups' configuration; the newest row of a group on a broker is in force.",
+    (
+        *_PLACE,
+        _ORDINAL,
+        Column("consumer_group", pa.string(), "consumer group"),
+        Column(
+            "configuration",
+            GROUP_CONFIGURATION,
+            "first_used_by: the client that made it by using it; null for an administrator's",
+        ),
+        *_CHANGE,
+    ),
+    (*_KEY, "ordinal"),
+    ("consumer_group", "broker"),
+)
 QUARANTINE = Table(
     "quarantine",
     "Bytes of the log that are no record; never dropped.",
@@ -212,6 +284,8 @@ DATA_TABLES = (
     CONSUMER_OFFSETS,
     DELIVERY_EVENTS,
     BROKER_STATS,
+    TOPICS,
+    CONSUMER_GROUPS,
     QUARANTINE,
 )
 TABLES = {table.name: table for table in (*DATA_TABLES, REPUT_PROGRESS)}

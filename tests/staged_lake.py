@@ -22,7 +22,6 @@ from structured_streaming.staging.stage import stage
 from structured_streaming.tables import DATA_TABLES
 from tests.raw_log import JOURNAL
 
-JOURNAL_TABLES = ("consumer_offsets", "delivery_events", "broker_stats")
 YEAR_1_MS, YEAR_9999_MS = -62_135_596_800_000, 253_402_300_799_999
 
 
@@ -147,6 +146,10 @@ def _assert_says(data: bytes, base: int, found: Scan, index: int, row: dict[str,
     assert _ms(row["born_timestamp"]) == (record.born_timestamp if known else None)
     assert row["tag"] == properties.get("TAGS")
     assert row["message_group"] == properties.get("__SHARDINGKEY")
+    assert row["lite_topic"] == properties.get("__LITE_TOPIC")
+    priority = properties.get("_SYS_MSG_PRIORITY_", "")
+    usual = priority.isascii() and priority.isdigit() and len(priority) <= 15 and int(priority) < 1 << 31
+    assert row["priority"] == (int(priority) if usual else None)
     assert row["keys"] == [key for key in properties.get("KEYS", "").split(" ") if key]
     if properties.get("UNIQ_KEY"):
         assert row["message_id"] == properties["UNIQ_KEY"]

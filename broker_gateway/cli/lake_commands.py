@@ -81,8 +81,8 @@ def reput(
     from store.errors import SecretError
     from store.log.permissions import check_secret
     from structured_streaming.commit.report import BatchReport
+    from structured_streaming.commit.upgrade import prepare_lake
     from structured_streaming.errors import LakeError, StoppedError
-    from structured_streaming.lake import create_tables
     from structured_streaming.reput import run_reput
     from structured_streaming.reput_options import ReputOptions
 
@@ -123,7 +123,7 @@ def reput(
     try:
         with raised_signals():
             _check_source(options)
-            create_tables(lake)
+            prepare_lake(lake)
             run_reput(options, on_batch, master, tell=_tell)
     except StoppedError as error:
         fail(str(error), 128 + error.number)
@@ -138,12 +138,12 @@ def reput(
 
 def init(lake: Lake) -> None:
     _need_spark()
+    from structured_streaming.commit.upgrade import prepare_lake
     from structured_streaming.errors import LakeError
-    from structured_streaming.lake import create_tables
     from structured_streaming.tables import TABLES
 
     try:
-        folder = create_tables(lake)
+        folder = prepare_lake(lake)
     except LakeError as error:
         fail(str(error))
     typer.echo(f"{len(TABLES)} tables are in {folder}")

@@ -253,4 +253,4 @@ def _spans(manifest: list[dict[str, Any]]) -> list[LogSpan]:
 
 
 def _table_log(lake: Folder, table: Table) -> TableLog:
-    return TableLog(lake.child(table.name), table.schema.names)
+    return TableLog(lake.child(table.name), table.schema)

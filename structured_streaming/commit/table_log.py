@@ -16,15 +16,18 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from structured_streaming.commit.table_schema import check, plain
 from structured_streaming.errors import LakeError
+from structured_streaming.lake import schema_version
 from structured_streaming.storage.delta_names import (
     LAST_CHECKPOINT,
     LOG,
@@ -48,15 +51,25 @@ class VersionTakenError(LakeError):
     """Another writer committed the version."""
 
 
+class _Known(NamedTuple):
+    """A version, and what an append has to know of it."""
+
+    version: int
+    transactions: dict[str, int]
+    metadata: dict[str, Any]
+
+
 class TableLog:
     """The log of the table in `folder`, as far as it was read. Every call raises LakeError.
 
-    `columns` are those that files for it have; the table must have them too, or readers would not see them.
+    `schema` is that of files for it; the table must fit (`table_schema.py`), or readers would not see what they hold.
     """
 
-    def __init__(self, folder: Folder, columns: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Folder, schema: pa.Schema | None = None) -> None:
         self._folder = folder
-        self._columns = columns
+        self._schema = schema
+        self.metadata: dict[str, Any] = {}
+        """As it was read last."""
         self._log = folder.child(LOG)
         self._tries = 0
         self.version = -1
@@ -70,7 +83,7 @@ class TableLog:
     def follow(self) -> None:
         """Reads, and makes durable, what other writers committed. What fails leaves all as it was known."""
         try:
-            self.version, self.transactions = self._follow(self.version, self.transactions)
+            self._believe(self._follow(_Known(self.version, self.transactions, self.metadata)))
             if self._newest_checkpoint()[0] > self.version:
                 self._open()  # the commits between are gone
         except _UNREADABLE as error:
@@ -81,8 +94,17 @@ class TableLog:
 
         Raises VersionTakenError when that version is another's.
         """
+        self._commit(_appending(files, transactions))
+        self.transactions.update(transactions)
+
+    def alter(self, metadata: Mapping[str, Any]) -> None:
+        """Commits other metadata as the next version; as `append`."""
+        self._commit([_information("UPGRADE SCHEMA"), {"metaData": metadata}])
+        self.metadata = dict(metadata)
+
+    def _commit(self, actions: Iterable[Mapping[str, Any]]) -> None:
         try:
-            content = "".join(json.dumps(action) + "\n" for action in _actions(files, transactions))
+            content = "".join(json.dumps(action) + "\n" for action in actions)
             self._log.put_if_absent(commit_name(self.version + 1), content.encode())
         except FileExistsError as error:
             raise VersionTakenError(
@@ -91,7 +113,6 @@ class TableLog:
         except OSError as error:
             raise self._error(error) from error
         self.version += 1
-        self.transactions.update(transactions)
 
     def checkpoint_if_due(self) -> None:
         """A checkpoint that fails is tried again later, and said: nothing but time depends on it."""
@@ -114,24 +135,33 @@ class TableLog:
             )
         try:
             base, _ = self._newest_checkpoint()
-            known = {}
+            known = _Known(-1, {}, {})
             if base >= 0:
                 known = self._read_checkpoint(base)
                 # another writer may have made it, and what it speaks of: rows that were durable in files that are gone
                 self._folder.make_all_durable()
-            version, transactions = self._follow(base, known)
+            known = self._follow(known)
             self._log.make_durable(())
             self._log.remove_scratch(_SCRATCH_S)
             self._folder.parent.remove_scratch(_SCRATCH_S)
         except _UNREADABLE as error:
             raise self._error(error) from error
-        if version < 0:
+        if known.version < 0:
             raise LakeError(f"{self._log} holds neither a checkpoint nor version 0; restore them")
-        self.version, self.transactions = version, transactions
+        self._believe(known)
 
-    def _follow(self, version: int, known: Mapping[str, int]) -> tuple[int, dict[str, int]]:
-        """The newest version and its application transactions, where `version` has those that are `known`."""
-        transactions, read, added = dict(known), list[str](), list[str]()
+    def _believe(self, known: _Known) -> None:
+        """Files are added to the table as it is now, however it was before."""
+        if known.metadata is not self.metadata:
+            schema_version(self._folder, known.metadata["configuration"])
+            if self._schema is not None:
+                check(self._folder, known.metadata, self._schema)
+        self.version, self.transactions, self.metadata = known
+
+    def _follow(self, known: _Known) -> _Known:
+        """The newest version, from a known one on; durable."""
+        version, metadata = known.version, known.metadata
+        transactions, read, added = dict(known.transactions), list[str](), list[str]()
         while True:
             name = commit_name(version + 1)
             try:
@@ -139,14 +169,17 @@ class TableLog:
             except FileNotFoundError:
                 break
             for line in content.splitlines():
-                added += self._take(json.loads(line), version + 1, transactions)
+                action = json.loads(line)
+                added += self._take(action, version + 1, transactions)
+                if "metaData" in action:
+                    metadata = plain(action["metaData"])
             read.append(name)
             version += 1
         if read:
             # another writer's file may hold rows that were durable in ours; it may be vacuumed since
             self._folder.make_durable(added)
             self._log.make_durable(read)
-        return version, transactions
+        return _Known(version, transactions, metadata)
 
     def _take(self, action: Any, version: int, transactions: dict[str, int]) -> Iterator[str]:
         """What an append has to know of an action of a commit; the names of the files in the folder that it adds."""
@@ -156,8 +189,6 @@ class TableLog:
             transactions[action["txn"]["appId"]] = action["txn"]["version"]
         elif "protocol" in action:
             self._check_protocol(action["protocol"])
-        elif "metaData" in action:
-            self._check_columns(action["metaData"]["schemaString"])
         elif "add" in action and "://" not in action["add"]["path"]:
             yield unquote(action["add"]["path"])
 
@@ -168,15 +199,6 @@ class TableLog:
                 f"{WRITER_VERSION}: a table feature was turned on; turn it off (ALTER TABLE … DROP FEATURE)"
             )
 
-    def _check_columns(self, schema: str) -> None:
-        there = {field["name"] for field in json.loads(schema)["fields"]}
-        missing = [name for name in self._columns if name not in there]
-        if missing:
-            raise LakeError(
-                f"{self._folder} lacks the column {missing[0]}, which this version writes; add it (ALTER TABLE … ADD "
-                "COLUMN), or begin a new lake"
-            )
-
     def _newest_checkpoint(self) -> tuple[int, int]:
         """Version and number of actions of the newest checkpoint; (-1, 0) without one."""
         try:
@@ -185,21 +207,20 @@ class TableLog:
         except (FileNotFoundError, ValueError, KeyError, TypeError):  # a hint only: the names tell as well
             return max(self._checkpoints().values(), default=-1), 0
 
-    def _read_checkpoint(self, version: int) -> dict[str, int]:
-        """Its application transactions."""
+    def _read_checkpoint(self, version: int) -> _Known:
         parts = sorted(name for name, its in self._checkpoints().items() if its == version)
         if not parts:
             raise FileNotFoundError(f"checkpoint {version} of {self._folder} is not there")
-        transactions = {}
+        transactions, metadata = dict[str, int](), dict[str, Any]()
         for part in parts:
             found = pq.read_table(self._log.target(part), columns=["txn", "protocol", "metaData"])
             for txn in found["txn"].drop_null().to_pylist():
                 transactions[txn["appId"]] = txn["version"]
             for protocol in found["protocol"].drop_null().to_pylist():
                 self._check_protocol(protocol)
-            for metadata in found["metaData"].drop_null().to_pylist():
-                self._check_columns(metadata["schemaString"])
-        return transactions
+            for each in found["metaData"].drop_null().to_pylist():
+                metadata = plain(each)
+        return _Known(version, transactions, metadata)
 
     def _checkpoints(self) -> dict[str, int]:
         """The versions of the files that are checkpoints, or parts of one, by name."""
@@ -226,18 +247,17 @@ class TableLog:
         return LakeError(f"table {self._folder}: {error}; its log cannot be used as it is")
 
 
-def _actions(files: Iterable[Mapping[str, Any]], transactions: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+def _information(operation: str, **further: Any) -> dict[str, Any]:
+    now = time.time_ns() // 1_000_000
+    return {"commitInfo": {"timestamp": now, "operation": operation, "engineInfo": "lakebroker", **further}}
+
+
+def _appending(
+    files: Iterable[Mapping[str, Any]], transactions: Mapping[str, int]
+) -> Iterator[dict[str, Any]]:
     """Of a commit that appends."""
     now = time.time_ns() // 1_000_000
-    yield {
-        "commitInfo": {
-            "timestamp": now,
-            "operation": "WRITE",
-            "operationParameters": {"mode": "Append"},
-            "engineInfo": "lakebroker",
-            "isBlindAppend": True,
-        }
-    }
+    yield _information("WRITE", operationParameters={"mode": "Append"}, isBlindAppend=True)
     for application, version in transactions.items():
         yield {"txn": {"appId": application, "version": version, "lastUpdated": now}}
     for file in files:

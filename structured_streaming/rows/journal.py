@@ -1,7 +1,8 @@
-"""Rows of consumer_offsets, delivery_events and broker_stats from the gateway's journal records.
+"""Rows of consumer_offsets, delivery_events and broker_stats from the gateway's journal records; those of topics and
+consumer_groups, `configurations.py` makes.
 
 Work is per journal record and per group of events, which are arrays in it; ordinals count as
-`proto/lakebroker/journal/v1/journal.proto` says. Snapshots hold no rows. A record that is not as the gateway
+`proto/lakebroker/journal/v1/journal.proto` says. Snapshots hold no other rows. A record that is not as the gateway
 writes it has no rows at all, and a reason.
 """
 
@@ -18,6 +19,7 @@ from google.protobuf.message import DecodeError
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from structured_streaming import tables
 from structured_streaming.errors import TooMuchError
+from structured_streaming.rows import configurations
 from structured_streaming.rows.arrays import GREATEST_MS, LEAST_MS, timestamps
 
 LARGEST = 4 << 20
@@ -65,6 +67,7 @@ class JournalRows:
 
     def __init__(self) -> None:
         self._offsets, self._events, self._stats = _Columns(), _Columns(), _Columns()
+        self._topics, self._groups = _Columns(), _Columns()
         self._rows = self._text = 0
         self.bad: list[tuple[int, str]] = []
 
@@ -78,9 +81,8 @@ class JournalRows:
             if batch is None:
                 self.bad.append((row, problem))
                 continue
-            if batch.HasField("snapshot"):
-                continue
-            rows, text = _extent(batch)
+            changes = not batch.HasField("snapshot")
+            rows, text = _extent(batch) if changes else configurations.extent(batch)
             if rows > MOST_ROWS or text > MOST_TEXT:
                 self.bad.append((row, f"journal record with {rows} rows of {text} bytes of text: too many"))
                 continue
@@ -88,15 +90,22 @@ class JournalRows:
             self._text += text
             if count and (self._rows > MOST_ROWS or self._text > MOST_TEXT):
                 raise TooMuchError(f"{self._rows} rows of journal records, {self._text} bytes of text")
-            _offsets(batch, place, self._offsets)
-            _events(batch, place, self._events)
-            _stats(batch, place, self._stats)
+            if changes:
+                _offsets(batch, place, self._offsets)
+                _events(batch, place, self._events)
+                _stats(batch, place, self._stats)
+            for topic in configurations.topic_rows(batch, place):
+                self._topics.add(**topic)
+            for group in configurations.group_rows(batch, place):
+                self._groups.add(**group)
 
     def tables(self) -> Iterator[tuple[tables.Table, pa.Table]]:
-        """consumer_offsets, delivery_events, broker_stats, in the order of the records."""
+        """A table each, its rows in the order of the records."""
         yield tables.CONSUMER_OFFSETS, self._offsets.table(tables.CONSUMER_OFFSETS)
         yield tables.DELIVERY_EVENTS, self._events.table(tables.DELIVERY_EVENTS)
         yield tables.BROKER_STATS, self._stats.table(tables.BROKER_STATS)
+        yield tables.TOPICS, self._topics.table(tables.TOPICS)
+        yield tables.CONSUMER_GROUPS, self._groups.table(tables.CONSUMER_GROUPS)
 
 
 def _decoded(body: bytes) -> tuple[pb.Batch | None, str]:
@@ -131,7 +140,7 @@ def _problem(batch: pb.Batch) -> str:
 
 def _extent(batch: pb.Batch) -> tuple[int, int]:
     """Rows of a batch, and about how many bytes of text are in them."""
-    rows = text = 0
+    rows, text = configurations.extent(batch)
     for queue in batch.queues:
         names = len(queue.consumer_group) + len(queue.topic)
         count = int(queue.has_committed)

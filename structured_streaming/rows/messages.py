@@ -26,6 +26,7 @@ from structured_streaming.rows.arrays import (
 from structured_streaming.rows.pieces import Piece, taken
 from structured_streaming.rows.records import JOURNAL_TOPIC, Records, Rejected, subset
 
+_MOST_INT = (1 << 31) - 1
 _SYSTEM_TOPICS = frozenset(
     [
         "TBW102",
@@ -82,6 +83,8 @@ def _message_columns(records: Records, some: Scan, rows: NDArray[np.intp]) -> di
             pa.array(key_offsets, pa.int32()), text(some.buffer, word_start[words], word_length[words])
         ),
         "message_group": records.value(b"__SHARDINGKEY", rows),
+        "lite_topic": records.value(b"__LITE_TOPIC", rows),
+        "priority": _priorities(records, rows),
         "properties": _properties(records.all_properties.take(rows)),
         "flag": pa.array(some.flag, pa.int32()),
         "sys_flag": pa.array(some.sys_flag, pa.int32()),
@@ -132,6 +135,14 @@ def _message_ids(records: Records, some: Scan, rows: NDArray[np.intp]) -> pa.Arr
     mask = np.zeros(len(ids), dtype=bool)
     mask[missing] = True
     return pc.replace_with_mask(ids, pa.array(mask), pa.array(made, pa.string()))
+
+
+def _priorities(records: Records, rows: NDArray[np.intp]) -> pa.Array:
+    if not (records.properties[b"_SYS_MSG_PRIORITY_"][0][rows] >= 0).any():
+        return pa.nulls(len(rows), pa.int32())
+    found = records.number(b"_SYS_MSG_PRIORITY_", rows)
+    absent = (found == due.UNKNOWN) | (found > _MOST_INT)
+    return pa.array(np.where(absent, 0, found), pa.int32(), mask=absent)
 
 
 def _deliver_timestamps(records: Records, rows: NDArray[np.intp]) -> pa.Array:

@@ -7,7 +7,7 @@ record has no rows but one in quarantine:
 | in the record | then |
 |---|---|
 | born time outside of the years 1 to 9999 | null |
-| due time, origin, delay level that are no numbers or too large | null; the property has the text |
+| due time, origin, delay level, priority that are no numbers or too large | null; the property has the text |
 | text that is no UTF-8 in properties | replaced where it is bad, as RocketMQ's clients read it |
 | a key that is repeated | its last value that is not empty, as RocketMQ's clients read it |
 | store time outside of the years 1 to 9999, topic that is no UTF-8, more than `LARGEST_RECORD` bytes, a journal record that is none | quarantine |
@@ -40,7 +40,17 @@ from structured_streaming.rows.journal import JournalRows
 JOURNAL_TOPIC = "rmq_sys_lakebroker_journal"
 LARGEST_RECORD = 64 << 20
 """Bytes of a record that has rows."""
-_FOUND = (b"UNIQ_KEY", b"KEYS", b"TAGS", b"__SHARDINGKEY", b"TIMER_OUT_MS", b"TIMER_DELIVER_MS", b"LB_ORIGIN")
+_FOUND = (
+    b"UNIQ_KEY",
+    b"KEYS",
+    b"TAGS",
+    b"__SHARDINGKEY",
+    b"__LITE_TOPIC",
+    b"_SYS_MSG_PRIORITY_",
+    b"TIMER_OUT_MS",
+    b"TIMER_DELIVER_MS",
+    b"LB_ORIGIN",
+)
 """Properties that columns of any record are made of."""
 _PROPERTY_BYTES, _KEY_BYTES = 64, 160
 """Of memory for each property and key of a record, about."""

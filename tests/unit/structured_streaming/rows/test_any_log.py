@@ -17,7 +17,8 @@ from tests.staged_lake import StagedLake, assert_accounted
 LONG, INT = (1 << 63) - 1, (1 << 31) - 1
 YEAR_10000_MS = 253_402_300_800_000
 NAMES = [
-    b"TAGS", b"KEYS", b"UNIQ_KEY", b"__SHARDINGKEY", b"TIMER_OUT_MS", b"TIMER_DELIVER_MS", b"DELAY",
+    b"TAGS", b"KEYS", b"UNIQ_KEY", b"__SHARDINGKEY", b"__LITE_TOPIC", b"_SYS_MSG_PRIORITY_", b"TIMER_OUT_MS",
+    b"TIMER_DELIVER_MS", b"DELAY",
     b"LB_ORIGIN", b"RETRY_TOPIC", b"DLQ_ORIGIN_TOPIC", b"ORIGIN_GROUP", b"REAL_TOPIC", b"k",
 ]  # fmt: skip
 V6 = bytes(range(16)) + b"\xff\xff\xff\xff"
@@ -74,6 +75,19 @@ def test_a_due_time_that_is_none_is_null_and_stays_readable(lake: StagedLake, na
     (row,) = others(taken(lake, Raw(properties=properties((name, value)))))
     assert row["deliver_timestamp"] is None
     assert dict(row["properties"]) == {name: value}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("0", 0), ("7", 7), (str(INT), INT), (str(INT + 1), None), ("-1", None), ("high", None), ("9" * 400, None)],
+)
+def test_a_priority_that_is_none_is_null_and_stays_readable(
+    lake: StagedLake, value: str, expected: int | None
+) -> None:
+    named = properties(("_SYS_MSG_PRIORITY_", value), ("__LITE_TOPIC", "lite"))
+    (row,) = others(taken(lake, Raw(properties=named)))
+    assert (row["priority"], row["lite_topic"]) == (expected, "lite")
+    assert dict(row["properties"])["_SYS_MSG_PRIORITY_"] == value
 
 
 @pytest.mark.parametrize(
