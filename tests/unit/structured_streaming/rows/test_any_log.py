@@ -79,7 +79,15 @@ def test_a_due_time_that_is_none_is_null_and_stays_readable(lake: StagedLake, na
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("0", 0), ("7", 7), (str(INT), INT), (str(INT + 1), None), ("-1", None), ("high", None), ("9" * 400, None)],
+    [
+        ("0", 0),
+        ("7", 7),
+        (str(INT), INT),
+        (str(INT + 1), None),
+        ("-1", None),
+        ("high", None),
+        ("9" * 400, None),
+    ],
 )
 def test_a_priority_that_is_none_is_null_and_stays_readable(
     lake: StagedLake, value: str, expected: int | None
