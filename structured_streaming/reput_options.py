@@ -21,7 +21,8 @@ ANSWER_S = 60.0
 class ReputOptions:
     """What to read and where to. `trigger` is Spark's processing time; `once` ends when all is read.
 
-    `message_delay_level` is that of the brokers whose stores are read by path.
+    A batch begins when what it reads is about to become older than `target_freshness_s` seconds (0: at once), or has
+    `target_file_size` bytes. `message_delay_level` is that of the brokers whose stores are read by path.
     """
 
     lake: str
@@ -29,6 +30,8 @@ class ReputOptions:
     brokers: str = ""
     token_file: str = ""
     trigger: str = "0 seconds"
+    target_freshness_s: float = 1.0
+    target_file_size: int = 64 << 20
     once: bool = False
     max_bytes: int = 256 << 20
     partition_bytes: int = 16 << 20
@@ -42,6 +45,8 @@ class ReputOptions:
             "brokers": self.brokers,
             "tokenFile": self.token_file,
             "maxBytesPerTrigger": str(self.max_bytes),
+            "targetFreshness": str(self.target_freshness_s),
+            "targetFileSize": str(self.target_file_size),
             "partitionBytes": str(self.partition_bytes),
             "messageDelayLevel": self.message_delay_level,
         }

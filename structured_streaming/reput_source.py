@@ -16,6 +16,7 @@ from structured_streaming.commit.delta_commit import LakeProgress
 from structured_streaming.errors import SourceError, UnreachableError
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.source.options import SourceOptions
+from structured_streaming.source.pacing import Pacing
 from structured_streaming.source.stream import LogStreamReader
 from structured_streaming.staging.manifest import MANIFEST
 from structured_streaming.staging.stage import stage
@@ -27,9 +28,12 @@ class ReputSourceOptions(SourceOptions):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
-        self.lake = {key.lower(): value for key, value in options.items()}.get("lake", "")
+        named = {key.lower(): value for key, value in options.items()}
+        self.lake = named.get("lake", "")
         if not self.lake:
             raise SourceError("option lake is missing: the folder of the lake")
+        self.target_freshness_s = float(named.get("targetfreshness", "0"))
+        self.target_file_size = int(named.get("targetfilesize", "0"))
 
 
 class ReputDataSource(DataSource):
@@ -52,7 +56,9 @@ class ReputStreamReader(LogStreamReader):
     options: ReputSourceOptions
 
     def __init__(self, options: ReputSourceOptions) -> None:
-        super().__init__(options, LakeProgress(options.lake))
+        at_once = options.ending is not None
+        pacing = Pacing(0 if at_once else options.target_freshness_s, options.target_file_size)
+        super().__init__(options, LakeProgress(options.lake), pacing)
 
     def read(self, partition: LogRange) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The manifest of the files of a range; one that says so when its log falls silent."""

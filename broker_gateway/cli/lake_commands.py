@@ -15,6 +15,7 @@ from broker_gateway.cli.output import fail, warn
 from broker_gateway.cli.signals import raised_signals
 from broker_gateway.cli.sql_session import Form, run_input, run_text
 from broker_gateway.cli.statements import statements
+from broker_gateway.cli.units import seconds, size
 
 if TYPE_CHECKING:
     from structured_streaming.reput_options import ReputOptions
@@ -61,7 +62,16 @@ def reput(
     ] = "",
     store: Annotated[str, typer.Option(help="Folders of stores on this machine, divided by commas")] = "",
     once: Annotated[bool, typer.Option("--once", help="End when everything there is was read")] = False,
-    trigger: Annotated[str, typer.Option(help="Time between batches; 0s: at once")] = "0s",
+    target_freshness: Annotated[
+        str,
+        typer.Option(
+            help="Age at which a record should be in the lake; batches are as few as that allows. 0s: as many as there can be"
+        ),
+    ] = "1s",
+    target_file_size: Annotated[
+        str, typer.Option(help="A batch begins before its time when it has so many bytes of the logs")
+    ] = "64MiB",
+    trigger: Annotated[str, typer.Option(help="Least time between the starts of batches")] = "0s",
     batch_bytes: Annotated[
         int, typer.Option(help="Bytes of the logs that one batch reads at most", min=1 << 20)
     ] = 256 << 20,
@@ -76,7 +86,9 @@ def reput(
 ) -> None:
     if not store and not brokers:
         fail("nothing to read: give --brokers HOST:PORT,… or --store FOLDER", 2)
-    every = _trigger(trigger)
+    every = f"{seconds('--trigger', trigger) * 1000:.0f} milliseconds"
+    freshness_s = seconds("--target-freshness", target_freshness)
+    file_size = size("--target-file-size", target_file_size)
     _need_spark()
     from store.errors import SecretError
     from store.log.permissions import check_secret
@@ -116,6 +128,8 @@ def reput(
         brokers=brokers,
         token_file=str(token_file) if token_file else "",
         trigger=every,
+        target_freshness_s=freshness_s,
+        target_file_size=file_size,
         once=once,
         max_bytes=batch_bytes,
         message_delay_level=message_delay_level,
@@ -242,15 +256,6 @@ def _check_address(broker: str) -> None:
         parse_address(broker)
     except ConnectError as error:
         raise SourceError(f"--brokers: {error}") from error
-
-
-def _trigger(text: str) -> str:
-    """`500ms`, `1s`, `2m` as Spark's words."""
-    for suffix, word in (("ms", "milliseconds"), ("s", "seconds"), ("m", "minutes")):
-        number = text.removesuffix(suffix)
-        if number != text and number.isdigit():
-            return f"{number} {word}"
-    fail(f"--trigger {text}: write it as 500ms, 1s or 2m", 2)
 
 
 def _tell(line: str) -> None:

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from structured_streaming.source.log_watch import PATIENCE_S, START_S, LogWatch,
 from structured_streaming.source.logs import by_broker
 from structured_streaming.source.notes import Notes
 from structured_streaming.source.options import SourceOptions
+from structured_streaming.source.pacing import Pacing
 from structured_streaming.source.reading import Reading
 from structured_streaming.source.shares import fair_shares
 
@@ -75,7 +76,9 @@ class _StreamReading(Reading):
     crash between two of their commits) is caught up with by first batches of one log each, which end exactly at a stop.
     """
 
-    def __init__(self, options: SourceOptions, progress: Progress | None = None) -> None:
+    def __init__(
+        self, options: SourceOptions, progress: Progress | None = None, pacing: Pacing | None = None
+    ) -> None:
         super().__init__(options)
         # a run that ends by itself is in no hurry: it waits for every log's answer
         patience_s = PATIENCE_S if options.ending is None else START_S
@@ -91,6 +94,7 @@ class _StreamReading(Reading):
         self._appeared: dict[tuple[str, str], int] = {}
         """Where logs begin that no batch began with."""
         self._progress = progress
+        self._pacing = pacing or Pacing(0, 0)
 
     def initialOffset(self) -> Offsets:
         """Where the logs that answer begin; raises SourceError when none does."""
@@ -135,17 +139,20 @@ class _StreamReading(Reading):
     def _latest(self, start: Offsets, room: int) -> Offsets:
         """The end of the next batch, of at most `room` bytes; it is planned here."""
         self._last = {broker: dict(value) for broker, value in start.items()}
+        self._pacing.begun()
         self._look_back()
-        states = by_broker(self._watch.states())
-        firsts = self._firsts(states)
-        if states and all(self._end(state) <= firsts[broker] for broker, (_, state) in states.items()):
+        states, firsts = self._look()
+        if states and not self._backlog(states, firsts):
             if not self._watch.missing():
                 self._tell_up_to_date()
+            self._pacing.nothing_there()
             after = {target: state.end for target, state in states.values()}
-            states = by_broker(self._watch.states(_IDLE_WAIT_MS, after))
-            firsts = self._firsts(states)
+            states, firsts = self._look(_IDLE_WAIT_MS, after)
         if not states:
             time.sleep(_NOBODY_WAIT_S)
+        elif self._backlog(states, firsts):
+            self._pacing.gather(lambda: self._backlog(*self._look()))
+            states, firsts = self._look()
         for broker, (_, state) in states.items():
             if self._last.get(broker, {}).get("log_id") != state.log_id:
                 self._appeared[broker, state.log_id] = firsts[broker]
@@ -153,7 +160,22 @@ class _StreamReading(Reading):
         self._plans = self._plan(states, firsts, room)
         for (broker, log_id), plan in self._plans.items():
             self._last[broker] = {"log_id": log_id, "offset": plan.cuts[-1]}
+        if self._plans:
+            took_all = all(plan.cuts[-1] >= self._end(plan.state) for plan in self._plans.values())
+            self._pacing.planned(took_all=took_all)
         return self._last
+
+    def _look(
+        self, wait_ms: int = 0, after: Mapping[str, int] | None = None
+    ) -> tuple[dict[str, tuple[str, LogState]], dict[str, int]]:
+        """States of the logs that are present by broker, and where the next batch begins in each."""
+        self._pacing.looking()
+        states = by_broker(self._watch.states(wait_ms, after))
+        return states, self._firsts(states)
+
+    def _backlog(self, states: Mapping[str, tuple[str, LogState]], firsts: Mapping[str, int]) -> int:
+        """Bytes that are behind where the next batch begins."""
+        return sum(max(self._end(state) - firsts[broker], 0) for broker, (_, state) in states.items())
 
     def _tell_up_to_date(self) -> None:
         """Once, to who watches a reput that goes on."""
@@ -320,8 +342,10 @@ else:
     class LogStreamReader(_StreamReading, DataSourceStreamReader):  # type: ignore[misc,no-redef]
         """The reader for Spark 4.0 and 4.1, which ask for the latest offset without saying where they are."""
 
-        def __init__(self, options: SourceOptions, progress: Progress | None = None) -> None:
-            super().__init__(options, progress)
+        def __init__(
+            self, options: SourceOptions, progress: Progress | None = None, pacing: Pacing | None = None
+        ) -> None:
+            super().__init__(options, progress, pacing)
             if options.max_bytes_given and progress is None:
                 raise SourceError(
                     "option maxBytesPerTrigger needs Spark 4.2 or later; leave it out and batches hold all there is"

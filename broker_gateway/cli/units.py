@@ -1,0 +1,26 @@
+"""Times and sizes as people write them in options: `500ms`, `64MiB`."""
+
+from __future__ import annotations
+
+import re
+
+from broker_gateway.cli.output import fail
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def seconds(option: str, text: str) -> float:
+    """`500ms`, `1.5s`, `2m`, `1h` or `7d`; ends the command for anything else."""
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h|d)", text, re.ASCII)
+    if found is None:
+        fail(f"{option} {text}: write it as 500ms, 1s, 2m, 1h or 7d", 2)
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def size(option: str, text: str) -> int:
+    """`64MiB`, `512KiB`, `1GiB` or a number of bytes, at least 1; ends the command for anything else."""
+    found = re.fullmatch(r"(\d{1,15})(B|KiB|MiB|GiB)?", text, re.ASCII)
+    if found is None or not int(found[1]):
+        fail(f"{option} {text}: write it as 64MiB, 512KiB, 1GiB or a number of bytes", 2)
+    return int(found[1]) * _BYTES[found[2] or ""]
