@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -45,7 +46,7 @@ def test_nothing_gets_older_than_the_target(target_s: float, batch_s: float) -> 
     run = Run(target_s, batch_s=batch_s)
     run.batch()
     begins = [run.batch() for _ in range(20)]
-    ages = [after + batch_s - before for before, after in zip(begins, begins[1:], strict=False)]
+    ages = [after + batch_s - before for before, after in itertools.pairwise(begins)]
     assert max(ages) < target_s or batch_s * 2 > target_s * 0.75, (
         "a record of just behind a look is the oldest"
     )
