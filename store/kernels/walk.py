@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from store.delay_levels import DEFAULT_DELAY_LEVELS_MS
 from store.kernels.compiled import compiled, inlined
-from store.kernels.fields import i32, i64, u32
+from store.kernels.fields import copy, i32, i64, u32
 from store.kernels.row import (
     BAD_HEADER,
     BLANK,
@@ -321,12 +321,7 @@ def copy_slices(data: Array, start: Array, offsets: Array) -> Array:
     """The bytes `start[i]` … of length `offsets[i + 1] - offsets[i]`, one slice behind the other."""
     out = np.empty(offsets[-1], dtype=np.uint8)
     for i in range(len(start)):
-        first, length = offsets[i], offsets[i + 1] - offsets[i]
-        if length > 64:
-            out[first : first + length] = data[start[i] : start[i] + length]
-        else:  # cheaper than setting up a copy
-            for k in range(length):
-                out[first + k] = data[start[i] + k]
+        copy(out, offsets[i], data, start[i], offsets[i + 1] - offsets[i])
     return out
 
 
