@@ -144,7 +144,7 @@ def _start(
     prepare_lake(options.lake)
     goal = Goal(options) if options.once else None
     session.dataSource.register(ReputDataSource)
-    destination = sink if sink is not None else DeltaCommitSink(options.lake)
+    destination = sink if sink is not None else DeltaCommitSink(options.lake, wanted=options.wanted)
     token = token_of({"tokenfile": options.token_file})
     commits = BatchCommits(destination, token, on_batch)
     scratch = Path(tempfile.mkdtemp(prefix="lakebroker-checkpoint-"))

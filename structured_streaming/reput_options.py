@@ -11,6 +11,7 @@ from structured_streaming.errors import (
 )
 from structured_streaming.source.log_watch import LogWatch
 from structured_streaming.source.logs import by_broker, targets, token_of
+from structured_streaming.staging.wanted import Wanted, wanted
 from structured_streaming.storage.location import absolute
 
 ANSWER_S = 60.0
@@ -22,7 +23,7 @@ class ReputOptions:
     """What to read and where to. `trigger` is Spark's processing time; `once` ends when all is read.
 
     A batch begins when what it reads is about to become older than `target_freshness_s` seconds (0: at once), or has
-    `target_file_size` bytes. `message_delay_level` is that of the brokers whose stores are read by path.
+    `target_file_size` bytes. `tables` and `without_bodies` are as in `staging/wanted.py`. `message_delay_level` is that of the brokers whose stores are read by path.
     """
 
     lake: str
@@ -36,6 +37,13 @@ class ReputOptions:
     max_bytes: int = 256 << 20
     partition_bytes: int = 16 << 20
     message_delay_level: str = ""
+    tables: str = ""
+    without_bodies: str = ""
+
+    @property
+    def wanted(self) -> Wanted:
+        """What goes into the lake. Raises SourceError."""
+        return wanted({name.lower(): value for name, value in self.source().items()})
 
     def source(self) -> dict[str, str]:
         """Options of the data source."""
@@ -49,6 +57,8 @@ class ReputOptions:
             "targetFileSize": str(self.target_file_size),
             "partitionBytes": str(self.partition_bytes),
             "messageDelayLevel": self.message_delay_level,
+            "tables": self.tables,
+            "withoutBodies": self.without_bodies,
         }
         return {name: value for name, value in options.items() if value}
 

@@ -21,6 +21,7 @@ from structured_streaming.source.stream import LogStreamReader
 from structured_streaming.staging.manifest import MANIFEST
 from structured_streaming.staging.stage import stage
 from structured_streaming.staging.unread import unread
+from structured_streaming.staging.wanted import wanted
 
 
 class ReputSourceOptions(SourceOptions):
@@ -32,6 +33,7 @@ class ReputSourceOptions(SourceOptions):
         self.lake = named.get("lake", "")
         if not self.lake:
             raise SourceError("option lake is missing: the folder of the lake")
+        self.wanted = wanted(named)
         self.target_freshness_s = float(named.get("targetfreshness", "0"))
         self.target_file_size = int(named.get("targetfilesize", "0"))
 
@@ -64,6 +66,6 @@ class ReputStreamReader(LogStreamReader):
         """The manifest of the files of a range; one that says so when its log falls silent."""
         with self.chunks(partition) as chunks:
             try:
-                yield from stage(self.options.lake, partition, chunks)
+                yield from stage(self.options.lake, partition, chunks, self.options.wanted)
             except UnreachableError as error:
                 yield unread(partition, error)

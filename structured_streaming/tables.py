@@ -128,8 +128,12 @@ MESSAGES = Table(
         Column("lite_topic", pa.string(), "topic of its own within a lite topic"),
         Column("priority", pa.int32(), "priority; null without one"),
         Column("properties", pa.map_(pa.string(), pa.string()), "all properties"),
-        Column("body", pa.binary(), "body, decompressed; as stored where that failed"),
-        Column("body_encoding", pa.string(), "identity, or the compression that could not be undone"),
+        Column(
+            "body", pa.binary(), "body, decompressed; as stored where that failed, null where it was left out"
+        ),
+        Column(
+            "body_encoding", pa.string(), "identity, omitted, or the compression that could not be undone"
+        ),
         Column("flag", pa.int32(), "the client's flag"),
         Column("sys_flag", pa.int32(), "RocketMQ's system flag"),
         Column("born_timestamp", TIMESTAMP, "when the client made it"),

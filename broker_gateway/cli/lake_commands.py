@@ -71,6 +71,13 @@ def reput(
     target_file_size: Annotated[
         str, typer.Option(help="A batch begins before its time when it has so many bytes of the logs")
     ] = "64MiB",
+    tables: Annotated[
+        str, typer.Option(help="Tables to fill, divided by commas; without it all of them")
+    ] = "",
+    without_bodies: Annotated[
+        str,
+        typer.Option(help="Topics whose bodies are left out, divided by commas; * and ? as in file names"),
+    ] = "",
     trigger: Annotated[str, typer.Option(help="Least time between the starts of batches")] = "0s",
     batch_bytes: Annotated[
         int, typer.Option(help="Bytes of the logs that one batch reads at most", min=1 << 20)
@@ -130,6 +137,8 @@ def reput(
         trigger=every,
         target_freshness_s=freshness_s,
         target_file_size=file_size,
+        tables=tables,
+        without_bodies=without_bodies,
         once=once,
         max_bytes=batch_bytes,
         message_delay_level=message_delay_level,
@@ -242,6 +251,7 @@ def _check_source(options: ReputOptions) -> None:
         else:
             _check_address(place)
     by_broker(stores)
+    _ = options.wanted
     if options.once:
         check_present(options)
 

@@ -28,6 +28,7 @@ from structured_streaming.commit.report import BatchReport
 from structured_streaming.commit.table_log import TableLog, VersionTakenError
 from structured_streaming.errors import ForeignWriterError, LakeError
 from structured_streaming.staging.table_file import write_file
+from structured_streaming.staging.wanted import EVERYTHING, Wanted
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS, Table
@@ -83,10 +84,17 @@ class LakeProgress:
 
 
 class DeltaCommitSink:
-    """Commits manifests to the lake in `location`. `after_table` is called after each commit, with its table."""
+    """Commits manifests to the lake in `location`, which have files of the tables that are `wanted`. `after_table` is
+    called after each commit, with its table."""
 
-    def __init__(self, location: str, after_table: Callable[[str], None] = lambda table: None) -> None:
+    def __init__(
+        self,
+        location: str,
+        after_table: Callable[[str], None] = lambda table: None,
+        wanted: Wanted = EVERYTHING,
+    ) -> None:
         self._folder = lake_folder(location)
+        self._wanted_tables = [table for table in DATA_TABLES if table.name in wanted]
         self._after_table = after_table
         self._tables = {
             table.name: _table_log(self._folder, table) for table in (*DATA_TABLES, REPUT_PROGRESS)
@@ -105,7 +113,7 @@ class DeltaCommitSink:
                 files.setdefault(row["table"], []).append(row)
         self._check_progress(spans)
         versions = {}
-        for table in DATA_TABLES:
+        for table in self._wanted_tables:
             if table.name in files and self._wanted(table, spans):
                 self._add(table, files[table.name], spans, {})
                 self._after_table(table.name)

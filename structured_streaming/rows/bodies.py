@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from store.log.record import (
     SYS_COMPRESSED,
@@ -27,13 +28,13 @@ MOST_GROWTH, ALWAYS = 1100, 64 << 10
 """Times that a body may grow, which is more than zlib can reach (zstd: 30 times that), and bytes that it always may."""
 SLICE_BYTES = 32 << 20
 """Of bodies in memory at a time; the one that reaches it is the last of its slice."""
-IDENTITY = "identity"
+IDENTITY, OMITTED = "identity", "omitted"
 _Undo = Callable[[bytes, int], bytes]
 """Undoes a compression, to at most so many bytes. Raises ValueError, OSError or the library's own."""
 
 
 class Slice(NamedTuple):
-    """Bodies of the records [begin, end), and for each `identity` or the compression it still has."""
+    """Bodies of the records [begin, end), and for each `identity`, the compression it still has, or `omitted`."""
 
     begin: int
     end: int
@@ -41,27 +42,31 @@ class Slice(NamedTuple):
     encodings: pa.StringArray
 
 
-def slices(records: Scan) -> Iterator[Slice]:
-    """The bodies of all records, in their order."""
-    lengths = records.body_length
+def slices(records: Scan, wanted: NDArray[np.bool_]) -> Iterator[Slice]:
+    """The bodies of all records, in their order; null for those that are not wanted."""
+    lengths = np.where(wanted, records.body_length, 0)
     reached = np.cumsum(lengths)
     begin = 0
     while begin < len(records):
         before = int(reached[begin - 1]) if begin else 0
         stop = min(int(np.searchsorted(reached, before + SLICE_BYTES)) + 1, len(records))
-        piece = _slice(records, begin, stop)
+        piece = _slice(records, wanted, begin, stop)
         yield piece
         begin = piece.end
 
 
-def _slice(records: Scan, begin: int, stop: int) -> Slice:
+def _slice(records: Scan, wanted: NDArray[np.bool_], begin: int, stop: int) -> Slice:
     """A slice from `begin` on that ends at `stop`, or before it where bodies grow."""
-    start, length = records.body_start[begin:stop], records.body_length[begin:stop]
+    wanted = wanted[begin:stop]
+    start = np.where(wanted, records.body_start[begin:stop], -1)
+    length = records.body_length[begin:stop]
     flags = records.sys_flag[begin:stop]
-    compressed = np.flatnonzero(flags & SYS_COMPRESSED)
+    compressed = np.flatnonzero(((flags & SYS_COMPRESSED) != 0) & wanted)
     plain, left, end = _decompressed(records.buffer, start, length, flags, compressed)
     bodies = binary(records.buffer, start[:end], length[:end])
     encodings = pa.repeat(pa.scalar(IDENTITY, pa.string()), end)
+    if not wanted[:end].all():
+        encodings = pc.if_else(pa.array(wanted[:end]), encodings, OMITTED)
     if not plain:
         return Slice(begin, begin + end, bodies, encodings)
     mask = np.zeros(end, dtype=bool)

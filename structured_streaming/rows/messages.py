@@ -4,7 +4,7 @@ that bodies are copied once."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -59,14 +59,15 @@ def _begun(records: Records) -> Iterator[pa.Table]:
     return itertools.chain(() if first is None else (first,), parts)
 
 
-def messages(records: Records) -> Iterator[pa.Table]:
-    """Every record but the journal's; one table after another, each with a bounded number of bytes of bodies."""
+def messages(records: Records, wanted: Callable[[str], bool] = lambda topic: True) -> Iterator[pa.Table]:
+    """Every record but the journal's; one table after another, each with a bounded number of bytes of bodies, which
+    messages of topics that are not `wanted` have not."""
     scan = records.scan
     rows = np.flatnonzero(~records.rows_of(lambda topic: topic == JOURNAL_TOPIC))
     rows = rows[np.lexsort((scan.store_timestamp[rows], records.ranks(rows)))]
     some = subset(scan, rows)
     columns = records.place(rows) | records.queue(rows) | _message_columns(records, some, rows)
-    for piece in bodies.slices(some):
+    for piece in bodies.slices(some, records.rows_of(wanted)[rows]):
         part = {name: values.slice(piece.begin, len(piece.bodies)) for name, values in columns.items()}
         yield table_of(tables.MESSAGES, part | {"body": piece.bodies, "body_encoding": piece.encodings})
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +25,7 @@ from structured_streaming.rows.records import Records, Rejected
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.manifest import Files, manifest
 from structured_streaming.staging.table_file import TableFile
+from structured_streaming.staging.wanted import EVERYTHING, Wanted
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.local import temporary_folder
 from structured_streaming.storage.location import lake_folder
@@ -41,7 +43,10 @@ GROUP_BYTES = 32 << 20
 
 
 def stage(
-    lake: str, part: LogRange, chunks: Iterable[tuple[int, bytes | memoryview]]
+    lake: str,
+    part: LogRange,
+    chunks: Iterable[tuple[int, bytes | memoryview]],
+    wanted: Wanted = EVERYTHING,
 ) -> Iterator[pa.RecordBatch]:
     """Writes the files of a range and yields its manifest; of a failure, also one of `chunks`, nothing is left."""
     folder = lake_folder(lake)
@@ -51,28 +56,32 @@ def stage(
         for offset, data in _joined(chunks):
             found = scan(data, offset, segment_size=part.segment_size)
             records += len(found)
-            _stage(folder, Piece(part.broker, part.log_id, part.delay_levels, found), files)
+            _stage(folder, Piece(part.broker, part.log_id, part.delay_levels, found), wanted, files)
     yield manifest(part, records, files)
 
 
-def rows_of(records: Records) -> Iterator[tuple[Table, Iterator[pa.Table]]]:
-    """What each file holds: the rows of some records in all tables but quarantine."""
-    yield CONSUME_QUEUE, iter((consume_queue(records),))
-    for kind in message_index(records):
-        yield MESSAGE_INDEX, iter((kind,))
-    yield MESSAGES, messages(records)
+def rows_of(records: Records, wanted: Wanted = EVERYTHING) -> Iterator[tuple[Table, Iterator[pa.Table]]]:
+    """What each file holds: the rows of some records in all tables that are wanted, but quarantine."""
+    if CONSUME_QUEUE.name in wanted:
+        yield CONSUME_QUEUE, iter((consume_queue(records),))
+    if MESSAGE_INDEX.name in wanted:
+        for kind in message_index(records):
+            yield MESSAGE_INDEX, iter((kind,))
+    if MESSAGES.name in wanted:
+        yield MESSAGES, messages(records, wanted.body)
     for table, rows in records.journal.tables():
-        yield table, iter((_ordered(table, rows),))
+        if table.name in wanted:
+            yield table, iter((_ordered(table, rows),))
 
 
-def _stage(lake: Folder, piece: Piece, files: Files) -> None:
+def _stage(lake: Folder, piece: Piece, wanted: Wanted, files: Files) -> None:
     """Adds the files of one scan, each group of them as soon as it is written."""
 
     def write(records: Records) -> tuple[Files, list[Rejected]]:
-        return _written(lake, records), records.rejected
+        return _written(lake, records, wanted), records.rejected
 
     rejected: list[Rejected] = []
-    for result in taken(piece, write, _try):
+    for result in taken(piece, write, partial(_try, wanted)):
         if isinstance(result, Rejected):
             rejected.append(result)
         else:
@@ -82,11 +91,11 @@ def _stage(lake: Folder, piece: Piece, files: Files) -> None:
     files += _written_as(lake, QUARANTINE, iter((bad,)))
 
 
-def _written(lake: Folder, records: Records) -> Files:
+def _written(lake: Folder, records: Records, wanted: Wanted) -> Files:
     """Files of some records; of a failure nothing is left."""
     files: Files = []
     with _removed_on_failure(lake, files):
-        for table, parts in rows_of(records):
+        for table, parts in rows_of(records, wanted):
             files += _written_as(lake, table, parts)
     return files
 
@@ -112,11 +121,11 @@ def _written_as(lake: Folder, table: Table, parts: Iterator[pa.Table]) -> Files:
     return [(table.name, staged)] if staged is not None else []
 
 
-def _try(records: Records) -> None:
+def _try(wanted: Wanted, records: Records) -> None:
     with temporary_folder() as scratch:
         for name in TABLES:
             scratch.child(name).make()
-        _written(scratch, records)
+        _written(scratch, records, wanted)
 
 
 def _joined(

@@ -1,0 +1,49 @@
+"""What of the logs goes into the lake: which tables, and of which topics bodies.
+
+A table that is left out gets no rows, and no version in the progress rows of that time: what it lacks can be seen
+there, and is not made up for later. `quarantine` and `reput_progress` cannot be left out.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from structured_streaming.errors import SourceError
+from structured_streaming.tables import DATA_TABLES, QUARANTINE
+
+_NAMES = tuple(table.name for table in DATA_TABLES if table is not QUARANTINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """`tables` by name. `without_bodies`: topics whose messages have no body, `*` and `?` as in file names."""
+
+    tables: frozenset[str] = frozenset(_NAMES)
+    without_bodies: tuple[str, ...] = ()
+
+    def __contains__(self, table: str) -> bool:
+        return table in self.tables or table == QUARANTINE.name
+
+    def body(self, topic: str) -> bool:
+        """Whether messages of a topic have their body."""
+        return not any(fnmatch.fnmatchcase(topic, pattern) for pattern in self.without_bodies)
+
+
+EVERYTHING = Wanted()
+
+
+def wanted(options: Mapping[str, str]) -> Wanted:
+    """What the options `tables` and `withoutbodies` say, both lists divided by commas. Raises SourceError."""
+    named = _words(options.get("tables", ""))
+    unknown = [name for name in named if name not in _NAMES]
+    if unknown:
+        raise SourceError(
+            f"option tables: there is no table {unknown[0]!r} to fill; give of {', '.join(_NAMES)}"
+        )
+    return Wanted(frozenset(named or _NAMES), tuple(_words(options.get("withoutbodies", ""))))
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
