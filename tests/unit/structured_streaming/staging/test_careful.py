@@ -1,0 +1,79 @@
+"""A record that ends the process which stages it goes to quarantine, all others have their rows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from structured_streaming.commit.delta_commit import DeltaCommitSink
+from structured_streaming.errors import LakeError
+from structured_streaming.lake import create_tables
+from structured_streaming.source.log_range import LogRange
+from structured_streaming.staging.careful import stage_carefully
+from structured_streaming.staging.stage import stage
+from structured_streaming.staging.wanted import EVERYTHING
+from tests.raw_log import Raw, log_of, message
+
+KILLER = """
+import os, signal, sys
+if "structured_streaming.staging.careful" in sys.orig_argv:
+    from structured_streaming.rows import messages
+    made = messages.bodies._slice
+    def killed(records, *others):
+        if b"deadly" in records.buffer.tobytes():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return made(records, *others)
+    messages.bodies._slice = killed
+"""
+"""What is imported as each Python starts: staging dies of bodies that say so."""
+RECORDS = [message(1), Raw(body=b"deadly"), message(2), message(3)]
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    create_tables(str(tmp_path / "lake"))
+    return tmp_path / "lake"
+
+
+def part_of(data: bytes, base: int) -> LogRange:
+    return LogRange("store:-", "b", "l", base, base + len(data), base + len(data))
+
+
+def test_the_record_that_kills_is_found(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(KILLER)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(Path.cwd())]))
+    base = 4096
+    data = log_of(*RECORDS, base=base)
+    start, cut = (base + len(log_of(*RECORDS[:count], base=base)) for count in (1, 3))
+    chunks = iter([(base, data[: cut - base]), (cut, data[cut - base :])])
+    batches = stage_carefully(str(lake), part_of(data, base), chunks, EVERYTHING)
+    manifest = [row for batch in batches for row in batch.to_pylist()]
+    assert DeltaCommitSink(str(lake)).commit(manifest) is not None
+    ids = []
+    for row in manifest:
+        if row["table"] == "messages":
+            ids += pq.read_table(lake / "messages" / row["path"])["message_id"].to_pylist()
+    assert sorted(ids) == [f"GOOD{number:028d}" for number in (1, 2, 3)]
+    (path,) = (row["path"] for row in manifest if row["table"] == "quarantine")
+    (bad,) = pq.read_table(lake / "quarantine" / path).to_pylist()
+    assert (bad["physical_offset"], bad["raw"]) == (start, RECORDS[1].encoded(start))
+    assert bad["reason"] == "the process that staged it ended with signal 9"
+
+
+def test_what_kills_nobody_is_staged_as_ever(lake: Path) -> None:
+    data = log_of(*RECORDS)
+    (careful,) = stage_carefully(str(lake), part_of(data, 0), iter([(0, data)]), EVERYTHING)
+    (usual,) = stage(str(lake), part_of(data, 0), iter([(0, data)]), EVERYTHING)
+    columns = ["table", "rows", "start", "end", "log_end", "target"]
+    assert careful.select(columns).equals(usual.select(columns))
+
+
+def test_an_error_that_is_told_is_no_record_s(tmp_path: Path) -> None:
+    data = log_of(*RECORDS)
+    with pytest.raises(LakeError, match="No such file or directory"):
+        list(stage_carefully(str(tmp_path / "none"), part_of(data, 0), iter([(0, data)]), EVERYTHING))
