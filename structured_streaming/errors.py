@@ -29,6 +29,10 @@ class SameBrokerError(SourceError):
     """Two logs of one broker name, of which a lake can hold only one; no later try helps."""
 
 
+class GapError(SourceError):
+    """A log that begins above what the lake holds of it; no later try helps."""
+
+
 class UnreachableError(SourceError):
     """A log that does not answer now; it may later."""
 

@@ -33,6 +33,7 @@ from structured_streaming.commit.sink import Sink
 from structured_streaming.commit.upgrade import prepare_lake
 from structured_streaming.errors import (
     ForeignWriterError,
+    GapError,
     LakeError,
     SameBrokerError,
     StoppedError,
@@ -338,7 +339,7 @@ def _run(
 
 def _retries(problem: str, *, once: bool) -> int:
     """How often what a query failed with is worth another start: a run that ends by itself only waits out a slow host."""
-    if any(each.__name__ in problem for each in (ForeignWriterError, SameBrokerError)):
+    if any(each.__name__ in problem for each in (ForeignWriterError, GapError, SameBrokerError)):
         return 0
     if once:
         return RETRIES_ONCE if WORKER_LATE in problem else 0

@@ -23,7 +23,8 @@ class ReputOptions:
     """What to read and where to. `trigger` is Spark's processing time; `once` ends when all is read.
 
     A batch begins when what it reads is about to become older than `target_freshness_s` seconds (0: at once), or has
-    `target_file_size` bytes. `tables` and `without_bodies` are as in `staging/wanted.py`. `message_delay_level` is that of the brokers whose stores are read by path.
+    `target_file_size` bytes. `tables` and `without_bodies` are as in `staging/wanted.py`, `on_gap` as in `reput_source.py`.
+    `message_delay_level` is that of the brokers whose stores are read by path.
     """
 
     lake: str
@@ -39,6 +40,7 @@ class ReputOptions:
     message_delay_level: str = ""
     tables: str = ""
     without_bodies: str = ""
+    on_gap: str = ""
 
     @property
     def wanted(self) -> Wanted:
@@ -59,6 +61,7 @@ class ReputOptions:
             "messageDelayLevel": self.message_delay_level,
             "tables": self.tables,
             "withoutBodies": self.without_bodies,
+            "onGap": self.on_gap,
         }
         return {name: value for name, value in options.items() if value}
 

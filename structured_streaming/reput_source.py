@@ -1,6 +1,7 @@
 """The reput's data source: what the logs hold is staged as files of a lake's tables, and what it emits are their manifests.
 
-Its options are those of the data source, and `lake`. The lake's progress says where each batch begins.
+Its options are those of the data source, `lake`, and `onGap`: what to do where a log begins above the lake's progress,
+`stop` (the default) or `continue`. The lake's progress says where each batch begins.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from structured_streaming.source.options import SourceOptions
 from structured_streaming.source.pacing import Pacing
 from structured_streaming.source.stream import LogStreamReader
 from structured_streaming.staging.manifest import MANIFEST
-from structured_streaming.staging.stage import stage
+from structured_streaming.staging.stage import stage, stage_missing
 from structured_streaming.staging.unread import unread
 from structured_streaming.staging.wanted import wanted
+
+STOP, CONTINUE = "stop", "continue"
 
 
 class ReputSourceOptions(SourceOptions):
@@ -36,6 +39,10 @@ class ReputSourceOptions(SourceOptions):
         self.wanted = wanted(named)
         self.target_freshness_s = float(named.get("targetfreshness", "0"))
         self.target_file_size = int(named.get("targetfilesize", "0"))
+        on_gap = named.get("ongap", STOP)
+        if on_gap not in (STOP, CONTINUE):
+            raise SourceError(f"option onGap={on_gap}: give {STOP} or {CONTINUE}")
+        self.over_gaps = on_gap == CONTINUE
 
 
 class ReputDataSource(DataSource):
@@ -60,10 +67,13 @@ class ReputStreamReader(LogStreamReader):
     def __init__(self, options: ReputSourceOptions) -> None:
         at_once = options.ending is not None
         pacing = Pacing(0 if at_once else options.target_freshness_s, options.target_file_size)
-        super().__init__(options, LakeProgress(options.lake), pacing)
+        super().__init__(options, LakeProgress(options.lake), pacing, over_gaps=options.over_gaps)
 
     def read(self, partition: LogRange) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The manifest of the files of a range; one that says so when its log falls silent."""
+        if partition.missing:
+            yield from stage_missing(self.options.lake, partition)
+            return
         with self.chunks(partition) as chunks:
             try:
                 yield from stage(self.options.lake, partition, chunks, self.options.wanted)

@@ -251,11 +251,11 @@ CONSUMER_GROUPS = Table(
 )
 QUARANTINE = Table(
     "quarantine",
-    "Bytes of the log that are no record; never dropped.",
+    "Bytes of the log that are no record, or were gone before they were read; never dropped.",
     (
         *_PLACE,
-        Column("reason", pa.string(), "what does not check out"),
-        Column("raw", pa.binary(), "the bytes, at most 1 MiB of them"),
+        Column("reason", pa.string(), "what does not check out; missing: the log began above the lake"),
+        Column("raw", pa.binary(), "the bytes, at most 1 MiB of them; none of what is missing"),
         Column("length", pa.int64(), "how many bytes there are"),
         Column("found_timestamp", TIMESTAMP, "when the reput met them"),
     ),

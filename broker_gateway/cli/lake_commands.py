@@ -88,9 +88,18 @@ def reput(
     message_delay_level: Annotated[
         str, typer.Option(help="messageDelayLevel of the stores' brokers; gateways say theirs")
     ] = "",
+    on_gap: Annotated[
+        str,
+        typer.Option(
+            help="Where a log begins above what the lake holds of it: stop, or continue and record in quarantine what is "
+            "missing"
+        ),
+    ] = "stop",
     master: Annotated[str, typer.Option(help="Spark master")] = "local[2]",
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each batch")] = False,
 ) -> None:
+    if on_gap not in ("stop", "continue"):
+        fail(f"--on-gap {on_gap}: give stop or continue", 2)
     if not store and not brokers:
         fail("nothing to read: give --brokers HOST:PORT,… or --store FOLDER", 2)
     every = f"{seconds('--trigger', trigger) * 1000:.0f} milliseconds"
@@ -142,6 +151,7 @@ def reput(
         once=once,
         max_bytes=batch_bytes,
         message_delay_level=message_delay_level,
+        on_gap=on_gap,
     )
     try:
         with raised_signals():

@@ -9,7 +9,10 @@ from pyspark.sql.datasource import InputPartition
 
 @dataclass
 class LogRange(InputPartition):
-    """Bytes [start, end) of a log; they begin and end at records or within damage. The last two as in `LogState`."""
+    """Bytes [start, end) of a log; they begin and end at records or within damage. Levels and size as in `LogState`.
+
+    `missing`: they are gone, and there is nothing to read.
+    """
 
     target: str
     broker: str
@@ -19,6 +22,7 @@ class LogRange(InputPartition):
     log_end: int
     delay_levels: tuple[int, ...] | None = None
     segment_size: int | None = None
+    missing: bool = False
 
     def __post_init__(self) -> None:
         super().__init__(None)

@@ -25,11 +25,13 @@ class Reading:
         """What executors need to read a range; what the driver knows of lake and logs stays there."""
         return {"options": self.options}
 
-    def parts(self, target: str, state: LogState, cuts: Sequence[int]) -> list[LogRange]:
-        """Partitions between boundaries."""
-        levels = state.delay_levels or self.options.delay_levels
+    def parts(
+        self, target: str, state: LogState, cuts: Sequence[int], *, missing: bool = False
+    ) -> list[LogRange]:
+        """Partitions between boundaries; `missing` says that their bytes are gone."""
+        levels, size = state.delay_levels or self.options.delay_levels, state.segment_size
         return [
-            LogRange(target, state.broker, state.log_id, begin, end, state.end, levels, state.segment_size)
+            LogRange(target, state.broker, state.log_id, begin, end, state.end, levels, size, missing)
             for begin, end in itertools.pairwise(cuts)
         ]
 

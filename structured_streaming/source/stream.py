@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from store.log_source import LogState
-from structured_streaming.errors import SourceError
+from structured_streaming.errors import GapError, SourceError
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.source.log_watch import PATIENCE_S, START_S, LogWatch, Question
 from structured_streaming.source.logs import by_broker
@@ -62,11 +62,12 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What the next batch reads of a log: the ranges between `cuts`."""
+    """What the next batch reads of a log: the ranges between `cuts`; `missing`: they are gone."""
 
     target: str
     state: LogState
     cuts: list[int]
+    missing: bool = False
 
 
 class _StreamReading(Reading):
@@ -74,12 +75,21 @@ class _StreamReading(Reading):
 
     Where `progress` is given, it says where each batch begins. What is held ahead of it (tables of a lake, behind a
     crash between two of their commits) is caught up with by first batches of one log each, which end exactly at a stop.
+
+    A log that begins above the progress raises GapError; with `over_gaps`, what is gone is a batch of its own, which ends
+    where the log began when it was planned.
     """
 
     def __init__(
-        self, options: SourceOptions, progress: Progress | None = None, pacing: Pacing | None = None
+        self,
+        options: SourceOptions,
+        progress: Progress | None = None,
+        pacing: Pacing | None = None,
+        *,
+        over_gaps: bool = False,
     ) -> None:
         super().__init__(options)
+        self._over_gaps = over_gaps
         # a run that ends by itself is in no hurry: it waits for every log's answer
         patience_s = PATIENCE_S if options.ending is None else START_S
         self._note = Notes(options.notes)
@@ -121,7 +131,7 @@ class _StreamReading(Reading):
             if plan is None or plan.cuts[-1] != to["offset"] or begin not in (None, plan.cuts[0]):
                 plan = self._planned(broker, to["log_id"], begin, to["offset"])
             self._begun[key] = plan
-            found += self.parts(plan.target, plan.state, plan.cuts)
+            found += self.parts(plan.target, plan.state, plan.cuts, missing=plan.missing)
         return found
 
     def commit(self, end: Offsets) -> None:
@@ -202,9 +212,12 @@ class _StreamReading(Reading):
     def _plan(
         self, states: dict[str, tuple[str, LogState]], firsts: dict[str, int], room: int
     ) -> dict[tuple[str, str], _Plan]:
-        """Fair shares of the next batch, cut into ranges by all logs at once; or one log that catches up."""
+        """Fair shares of the next batch, cut into ranges by all logs at once; or one log that catches up, or has a gap."""
         questions: dict[str, Question[list[int]]] = {}
         shares: dict[str, int] = {}
+        for broker, (target, state) in states.items():
+            if self._is_gone(state, firsts[broker]):
+                return {(broker, state.log_id): self._gap(target, state, firsts[broker])}
         fences = {broker: self._fence(state, firsts[broker]) for broker, (_, state) in states.items()}
         behind = next((broker for broker, fence in fences.items() if fence > firsts[broker]), None)
         if behind is not None:
@@ -231,6 +244,17 @@ class _StreamReading(Reading):
             if target in cuts
         }
 
+    def _is_gone(self, state: LogState, first: int) -> bool:
+        """Whether what a batch is to begin with is gone, and the lake goes on without it."""
+        return self._over_gaps and self._progress is not None and first < state.start
+
+    def _gap(self, target: str, state: LogState, first: int) -> _Plan:
+        """What is gone of a log, up to the first table that stands within it; a person is told."""
+        fence = self._fence(state, first)
+        end = min(state.start, fence) if fence > first else state.start
+        self._note(f"{_what_is_gone(state, first, end)}; the lake's table quarantine says so, and it goes on")
+        return _Plan(target, state, [first, end], missing=True)
+
     def _cutting(self, log_id: str, start: int, end: int, limit: int = 0) -> Question[list[int]]:
         """Asks for the ranges from `start` on; with a limit the end, which moves on, is not part of the question."""
         size = self.options.partition_bytes
@@ -243,6 +267,10 @@ class _StreamReading(Reading):
         if state is None or state.log_id != log_id:
             raise SourceError(f"log {log_id} of broker {broker} cannot be reached now; start its gateway")
         first = begin if begin is not None else self._first(state)
+        if self._is_gone(state, first):
+            if end > state.start:
+                raise SourceError(f"{_what_is_gone(state, first, state.start)}; the batch holds more than that")
+            return _Plan(target, state, [first, end], missing=True)
         cuts = self._watch.each({target: self._cutting(log_id, first, end)}, START_S)
         if target not in cuts:
             raise SourceError(self._watch.missing().get(target, f"{target} does not answer"))
@@ -300,10 +328,10 @@ class _StreamReading(Reading):
                     f"the lake holds broker {state.broker} up to offset {known}, its log {state.log_id} ends at "
                     f"{state.end}: data were lost or are another log's; start the gateway with the lake's location"
                 )
-            if known < state.start:
-                raise SourceError(
-                    f"the log of broker {state.broker} begins at {state.start}, the lake holds it up to {known}: "
-                    f"{state.start - known} bytes are gone; restore the segments to go on without a gap"
+            if known < state.start and not self._over_gaps:
+                raise GapError(
+                    f"{_what_is_gone(state, known, state.start)}; restore the segments, or give `--on-gap continue` to "
+                    "record the gap in the lake's table quarantine and go on"
                 )
             return known
         starting = self.options.starting
@@ -312,6 +340,13 @@ class _StreamReading(Reading):
         if isinstance(starting, dict):
             return starting.get(state.broker, state.start)
         return state.end
+
+
+def _what_is_gone(state: LogState, first: int, end: int) -> str:
+    return (
+        f"of broker {state.broker}, log {state.log_id}, {end - first} bytes are gone, from {first}, which the lake has "
+        f"come to, to {end}: the log begins at {state.start}"
+    )
 
 
 def _within(cuts: list[int], share: int) -> list[int]:
@@ -343,9 +378,14 @@ else:
         """The reader for Spark 4.0 and 4.1, which ask for the latest offset without saying where they are."""
 
         def __init__(
-            self, options: SourceOptions, progress: Progress | None = None, pacing: Pacing | None = None
+            self,
+            options: SourceOptions,
+            progress: Progress | None = None,
+            pacing: Pacing | None = None,
+            *,
+            over_gaps: bool = False,
         ) -> None:
-            super().__init__(options, progress, pacing)
+            super().__init__(options, progress, pacing, over_gaps=over_gaps)
             if options.max_bytes_given and progress is None:
                 raise SourceError(
                     "option maxBytesPerTrigger needs Spark 4.2 or later; leave it out and batches hold all there is"

@@ -20,7 +20,7 @@ from store.scan import scan
 from structured_streaming.rows.indexes import consume_queue, message_index
 from structured_streaming.rows.messages import messages
 from structured_streaming.rows.pieces import Piece, taken
-from structured_streaming.rows.quarantine import quarantine
+from structured_streaming.rows.quarantine import missing, quarantine
 from structured_streaming.rows.records import Records, Rejected
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.manifest import Files, manifest
@@ -58,6 +58,12 @@ def stage(
             records += len(found)
             _stage(folder, Piece(part.broker, part.log_id, part.delay_levels, found), wanted, files)
     yield manifest(part, records, files)
+
+
+def stage_missing(lake: str, part: LogRange) -> Iterator[pa.RecordBatch]:
+    """Writes the quarantine row of a range that is gone, and yields its manifest."""
+    gone = missing(part.broker, part.log_id, part.start, part.end)
+    yield manifest(part, 0, _written_as(lake_folder(lake), QUARANTINE, iter((gone,))))
 
 
 def rows_of(records: Records, wanted: Wanted = EVERYTHING) -> Iterator[tuple[Table, Iterator[pa.Table]]]:

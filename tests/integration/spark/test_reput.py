@@ -136,6 +136,25 @@ def test_two_brokers_of_one_name_end_the_job(spark: SparkSession, tmp_path: Path
         _run(spark, options, lambda report: None, None, threading.Event())
 
 
+def test_a_gap_ends_the_job_or_is_recorded(spark: SparkSession, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    with LogWriter(tmp_path / "store", segment_size=1 << 16) as writer:
+        writer.messages(300)
+    reput_once(spark, lake, writer.folder)
+    with LogWriter(tmp_path / "store", segment_size=1 << 16) as writer:
+        writer.messages(1000)
+    for segment in sorted((writer.folder / "commitlog").iterdir())[:-1]:
+        segment.unlink()
+    options = ReputOptions(str(lake), store=str(writer.folder))
+    with pytest.raises(LakeError, match="bytes are gone"):
+        _run(spark, options, lambda report: None, None, threading.Event())
+    reput_once(spark, lake, writer.folder, on_gap="continue")
+    (row,) = rows(lake, "quarantine").to_pylist()
+    log = LogReader(writer.folder)
+    assert (row["reason"], row["physical_offset"] + row["length"]) == ("missing", log.min_offset)
+    assert max(rows(lake, "reput_progress")["end_offset"].to_pylist()) == log.readable_offset
+
+
 def test_wrong_options_are_named(spark: SparkSession, tmp_path: Path) -> None:
     from structured_streaming.storage.location import lake_folder
 
