@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from store.errors import OffsetOutOfRangeError, StoreDamagedError
@@ -20,20 +20,29 @@ _MOST_OPEN = 4
 
 
 class LogReader:
-    """The log in `root`. For a real RocketMQ store give `broker` and `log_id`; its end is found by walking."""
+    """The log in `root`. For a real RocketMQ store give `broker` and `log_id`, and `folders` where its log is elsewhere; its
+    end is found by walking."""
 
-    def __init__(self, root: Path, *, broker: str | None = None, log_id: str | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        broker: str | None = None,
+        log_id: str | None = None,
+        folders: Sequence[Path] = (),
+    ) -> None:
         self._root = root
         self._open: dict[int, Segment] = {}
         identity = load_identity(root)
         if identity is None and (broker is None or log_id is None):
             raise StoreDamagedError(
-                f"{root} holds no lakebroker.json: give broker and log_id to read a RocketMQ store, or another path"
+                f"{root} holds no lakebroker.json. A RocketMQ broker's store is served by `lakebroker sidecar --store {root}`, "
+                "whose address is read as a gateway's; else give another path"
             )
         self.broker = broker or (identity.broker if identity else "")
         self.log_id = log_id or (identity.log_id if identity else "")
         self.cluster = identity.cluster if identity else "DefaultCluster"
-        self._folders = commit_log_folders(root, identity)
+        self._folders = list(folders) or commit_log_folders(root, identity)
         self._published = identity is not None
         self._segment_size = identity.segment_size if identity else 0
         if identity is not None:
@@ -112,6 +121,11 @@ class LogReader:
     def segments(self) -> list[tuple[int, int, Path]]:
         """First offset, bytes and path of every segment, ascending."""
         return [(start, path.stat().st_size, path) for start, path in self._found()]
+
+    def from_segment(self, offset: int) -> tuple[int, memoryview]:
+        """Where the segment of an offset begins, and its bytes. Raises OffsetOutOfRangeError."""
+        segment = self._segment(offset)
+        return segment.start, segment.view
 
     def close(self) -> None:
         for segment in self._open.values():

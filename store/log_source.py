@@ -70,6 +70,19 @@ class LogSource(Protocol):
         """Gives back what it holds."""
 
 
+class ServedLog(LogSource, Protocol):
+    """A log that a log service answers over: what its descriptions have beside a `LogState`."""
+
+    cluster: str
+
+    @property
+    def max_offset(self) -> int:
+        """End of the last record, readable or not."""
+
+    def request_flush(self) -> None:
+        """A reader is at the end: what stands behind it is to become readable. Waits for nothing."""
+
+
 class StoreLog:
     """The log of an open store: for its own process. A description does not wait."""
 
@@ -77,6 +90,14 @@ class StoreLog:
         self._store = store
         self._delay_levels = delay_levels
         self.address = str(store.root)
+        self.cluster = store.cluster
+
+    @property
+    def max_offset(self) -> int:
+        return self._store.max_offset
+
+    def request_flush(self) -> None:
+        self._store.request_flush()
 
     def describe(self, wait_ms: int = 0, after: int = -1) -> LogState:
         store = self._store

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 from google.protobuf.descriptor import ServiceDescriptor
@@ -36,16 +36,30 @@ def bind(
     slots: ConnectionSlots,
 ) -> tuple[Server, HealthService]:
     """The server on its port, with every service bound. Raises StartError when the port cannot be had, OptionError."""
-    address, port = config.proxy.grpc_bind_address, config.proxy.grpc_server_port
-    try:
-        server = _server(config, broker.tick, address, port, slots)
-    except (OSError, RuntimeError) as error:
-        raise grpc_port(config).refused(error) from error
+    server = opened(config, broker.tick, slots)
     services: dict[ServiceDescriptor, object] = {
         service_pb2.DESCRIPTOR.services_by_name["MessagingService"]: broker.messaging,
         admin_pb2.DESCRIPTOR.services_by_name["AdminService"]: broker.admin,
-        log_pb2.DESCRIPTOR.services_by_name["LogService"]: log_service,
     }
+    return server, bind_services(server, services, log_service, around)
+
+
+def opened(config: GatewayConfig, tick: Tick, slots: ConnectionSlots) -> Server:
+    """The server on its port. Raises StartError when the port cannot be had, OptionError."""
+    try:
+        return _server(config, tick, config.proxy.grpc_bind_address, config.proxy.grpc_server_port, slots)
+    except (OSError, RuntimeError) as error:
+        raise grpc_port(config).refused(error) from error
+
+
+def bind_services(
+    server: Server,
+    services: Mapping[ServiceDescriptor, object],
+    log_service: LogService,
+    around: Callable[[Method], Method],
+) -> HealthService:
+    """Binds services, the log's, and those that tell of them."""
+    services = {**services, log_pb2.DESCRIPTOR.services_by_name["LogService"]: log_service}
     names = [descriptor.full_name for descriptor in services]
     health = HealthService(names)
     services[health_pb2.DESCRIPTOR.services_by_name["Health"]] = health
@@ -53,7 +67,7 @@ def bind(
     services[described] = ReflectionService([*names, "grpc.health.v1.Health", described.full_name])
     for descriptor, implementation in services.items():
         server.bind(descriptor, implementation, around)
-    return server, health
+    return health
 
 
 def grpc_port(config: GatewayConfig) -> Wanted:

@@ -79,6 +79,7 @@ from broker_gateway.transport.methods import Server
 from store.delay_levels import parse_delay_levels
 from store.errors import RecoveryStoppedError, StoreError
 from store.log import permissions
+from store.log_source import StoreLog
 from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
@@ -254,7 +255,7 @@ class _Start:
     async def _open_server(self) -> None:
         extended, asked = around(self._extensions), authorized(self._policy, RPCS)
         levels = parse_delay_levels(self.config.store.message_delay_level)
-        log_service = LogService(self.store, levels)
+        log_service = LogService(StoreLog(self.store, levels))
         most_of_one = self.config.lake.lake_max_connections_per_address
         self._slots = ConnectionSlots(lambda: most_connections(self.store), most_of_one)
         self.server, self.health = bind(

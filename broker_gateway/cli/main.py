@@ -7,7 +7,14 @@ from typing import Annotated
 
 import typer
 
-from broker_gateway.cli import admin_commands, gateway_command, lake_commands, namesrv_command, store_commands
+from broker_gateway.cli import (
+    admin_commands,
+    gateway_command,
+    lake_commands,
+    namesrv_command,
+    sidecar_command,
+    store_commands,
+)
 
 app = typer.Typer(
     name="lakebroker",
@@ -36,6 +43,7 @@ def lakebroker(
 
 gateway_command.register(app)
 namesrv_command.register(app)
+sidecar_command.register(app)
 admin_commands.register(app)
 lake_commands.register(app)
 store_commands.register(app)

@@ -269,7 +269,9 @@ class _StreamReading(Reading):
         first = begin if begin is not None else self._first(state)
         if self._is_gone(state, first):
             if end > state.start:
-                raise SourceError(f"{_what_is_gone(state, first, state.start)}; the batch holds more than that")
+                raise SourceError(
+                    f"{_what_is_gone(state, first, state.start)}; the batch holds more than that"
+                )
             return _Plan(target, state, [first, end], missing=True)
         cuts = self._watch.each({target: self._cutting(log_id, first, end)}, START_S)
         if target not in cuts:

@@ -28,6 +28,7 @@ from broker_gateway.protocol.codes import RequestCode, ResponseCode
 from broker_gateway.protocol.command import Command
 from broker_gateway.runtime.connection_slots import ConnectionSlots
 from broker_gateway.transport.remoting.client import RemotingClient
+from store.log_source import StoreLog
 
 from .running import running
 
@@ -47,7 +48,7 @@ async def refused_rpcs(config: GatewayConfig, broker: Broker) -> set[str]:
     """The RPCs that a client is refused over the gRPC port; it sends nothing in them."""
     places = ConnectionSlots(lambda: 100, 100)
     around = authorized(Nobody(), RPCS)
-    server, _ = bind(config, broker, LogService(broker.core.store, ()), around, places)
+    server, _ = bind(config, broker, LogService(StoreLog(broker.core.store)), around, places)
     await server.start()
     found = set()
     try:

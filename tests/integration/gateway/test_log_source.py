@@ -56,7 +56,9 @@ def served(store: MessageStore) -> Iterator[str]:
     async def serve() -> None:
         nonlocal address
         server = Http2Server("127.0.0.1", 0, "127.0.0.1", Tick())
-        server.bind(log_pb2.DESCRIPTOR.services_by_name["LogService"], LogService(store, (1000, 5000)))
+        server.bind(
+            log_pb2.DESCRIPTOR.services_by_name["LogService"], LogService(StoreLog(store, (1000, 5000)))
+        )
         await server.start()
         address = f"127.0.0.1:{server.port}"
         ready.set()

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker_gateway.api.grpc import log as log_module
 from broker_gateway.api.grpc.log import LogService
 from broker_gateway.transport.context import CallContext
 from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb
@@ -23,12 +22,12 @@ def test_many_splits_at_once_let_others_be_served(monkeypatch: pytest.MonkeyPatc
         order.append("split")
         return real(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(log_module.StoreLog, "split", split)
+    monkeypatch.setattr(StoreLog, "split", split)
     with InProcessBroker() as broker:
         broker.create_topic("t")
         broker.send("t", b"x")
         broker.flush()
-        service, store = LogService(broker.store, ()), broker.store
+        service, store = LogService(StoreLog(broker.store)), broker.store
         request = pb.SplitLogRequest(log_id=store.log_id, end_offset=store.readable_offset, max_bytes=100)
         context = CallContext({}, "127.0.0.1:1", None, ("127.0.0.1", 8081))
 

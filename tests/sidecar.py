@@ -1,0 +1,60 @@
+"""A sidecar's process on a free port of the loopback interface, ended by its id."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from pathlib import Path
+
+from lakebroker_testing.gateway import ROOT, START_S, ProcessError, command
+
+_BOOT = re.compile(r"serves log (\w+), from (\d+) on, at [\d.]+:(\d+)")
+
+
+class Sidecar:
+    """`lakebroker sidecar` over the store in `root`; what it says goes to files in `folder`."""
+
+    def __init__(self, folder: Path, root: Path, *arguments: str, broker: str = "broker-a") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.log, self._out = folder / "sidecar.log", folder / "sidecar.out"
+        self.state = folder / "state"
+        named = [f"--broker={broker}"] if broker else []
+        given = [f"--store={root}", f"--state={self.state}", "--port=0", *named, *arguments]
+        self._command = command("sidecar", "--set", "grpcBindAddress=127.0.0.1", *given)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log_id, self.port = "", 0
+
+    def __enter__(self) -> Sidecar:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.kill()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Returns when it serves. Raises ProcessError with what it said."""
+        with self.log.open("ab") as log, self._out.open("wb") as out:
+            self.process = subprocess.Popen(self._command, cwd=ROOT, stdout=out, stderr=log)
+        until = time.monotonic() + START_S
+        while (found := _BOOT.search(self._out.read_text())) is None:
+            if self.process.poll() is not None or time.monotonic() > until:
+                self.kill()
+                raise ProcessError(self.log.read_text())
+            time.sleep(0.05)
+        self.log_id, self.port = found[1], int(found[3])
+
+    def terminate(self, timeout_s: float = 30.0) -> int:
+        """SIGTERM; the exit status."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(timeout_s)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
