@@ -4,47 +4,21 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 
 from lakebroker_testing.gateway import ProcessError
 from store.log_reader import LogReader
-from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.errors import SourceError
-from structured_streaming.lake import create_tables
-from structured_streaming.reput_source import ReputDataSource
 from structured_streaming.source.remote import BrokerLog
 from tests.lake_checks import assert_exact, rows
 from tests.real_store import RealStore
 from tests.sidecar import Sidecar
+from tests.sidecar_lake import SidecarLake
 
 NOW_MS = 1 << 41
 """Behind the start of any host."""
-
-
-class LakeOf:
-    """A lake that is filled as Spark would have it, without Spark."""
-
-    def __init__(self, folder: Path, address: str) -> None:
-        create_tables(str(folder))
-        self._folder = folder
-        options = {"brokers": address, "lake": str(folder), "partitionBytes": "50000", "onGap": "continue"}
-        source = ReputDataSource(options)
-        self._stream: Any = source.streamReader(source.schema())
-        self._sink = DeltaCommitSink(str(folder))
-        self._offset = self._stream.initialOffset()
-
-    def reach(self, end: int) -> None:
-        """Batches until the lake has everything below `end`."""
-        while max(LakeProgress(str(self._folder)).offsets.values(), default=0) < end:
-            latest = self._stream.latestOffset(self._offset, self._stream.getDefaultReadLimit())
-            parts = list(self._stream.partitions(self._offset, latest))
-            self._sink.commit(
-                [row for part in parts for batch in self._stream.read(part) for row in batch.to_pylist()]
-            )
-            self._offset = latest
 
 
 def test_a_lake_of_a_log_that_goes_on_has_every_row_once(tmp_path: Path) -> None:
@@ -52,7 +26,7 @@ def test_a_lake_of_a_log_that_goes_on_has_every_row_once(tmp_path: Path) -> None
     store.messages(200, NOW_MS)
     before = {path: path.stat().st_mtime_ns for path in [store.root, store.root / "commitlog"]}
     with Sidecar(tmp_path / "sidecar", store.root) as sidecar:
-        filled = LakeOf(lake, sidecar.address)
+        filled = SidecarLake(lake, sidecar.address)
         writer = threading.Thread(target=lambda: store.messages(5000, NOW_MS))
         writer.start()
         for _ in range(10):
@@ -69,7 +43,7 @@ def test_a_lake_of_a_log_that_goes_on_has_every_row_once(tmp_path: Path) -> None
         store.messages(100, NOW_MS)
         sidecar.start()
         assert sidecar.log_id == first
-        again = LakeOf(lake, sidecar.address)
+        again = SidecarLake(lake, sidecar.address)
         again.reach(store.end)
         assert assert_exact(lake, reader)["messages"] == 5300
         gone = store.delete_oldest(2)
@@ -85,11 +59,11 @@ def test_a_gap_of_a_sidecars_log_is_recorded(tmp_path: Path) -> None:
     store, lake = RealStore(tmp_path / "store"), tmp_path / "lake"
     store.messages(300, NOW_MS)
     with Sidecar(tmp_path / "sidecar", store.root) as sidecar:
-        LakeOf(lake, sidecar.address).reach(store.end)
+        SidecarLake(lake, sidecar.address).reach(store.end)
         reached = store.end
         store.messages(2000, NOW_MS)
         begin = store.delete_oldest(3)
-        LakeOf(lake, sidecar.address).reach(store.end)
+        SidecarLake(lake, sidecar.address).reach(store.end)
         (row,) = rows(lake, "quarantine").to_pylist()
         assert (row["reason"], row["physical_offset"], row["length"]) == ("missing", reached, begin - reached)
 
@@ -126,7 +100,7 @@ def test_who_may_read_and_who_may_serve(tmp_path: Path) -> None:
             stranger.describe()
         stranger.close()
         with grpc.insecure_channel(sidecar.address) as channel:
-            send = channel.unary_unary("/apache.rocketmq.v2.MessagingService/SendMessage")
+            send = channel.unary_unary("/apache.rocketmq.v2.MessagingService/SendMessage", bytes, bytes)
             with pytest.raises(grpc.RpcError) as refused:
                 send(b"", timeout=10)
             assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED

@@ -11,6 +11,7 @@ import pytest
 from store.errors import StoreDamagedError
 from store.log.record import SYS_COMMIT, SYS_TRANSACTION_MASK, decode_record, java_hash
 from store.log_reader import LogReader
+from store.running.log import RunningLog
 from store.scan import Scan, scan, topic_codes
 
 ARCHIVE = Path(__file__).parents[2] / "data" / "rocketmq-5.5.0-store.tar.gz"
@@ -98,8 +99,17 @@ def test_index_entries_are_what_the_broker_wrote(store: Path, scanned: Scan) -> 
     assert len(ours) > 250
 
 
+def test_the_store_is_served_beside_its_broker(store: Path, scanned: Scan, tmp_path: Path) -> None:
+    log = RunningLog(store, tmp_path / "state", "broker-a", "DefaultCluster")
+    end = log.describe(30_000, scanned.next_offset - 1).end
+    assert end == scanned.next_offset
+    parts = [scan(data, start) for start, data in log.read(log.log_id, 0, end, 4096)]
+    assert sum(map(len, parts)) == len(scanned)
+    log.close()
+
+
 def test_the_store_is_read_by_path(store: Path, scanned: Scan) -> None:
-    with pytest.raises(StoreDamagedError, match="give broker and log_id"):
+    with pytest.raises(StoreDamagedError, match="lakebroker sidecar --store"):
         LogReader(store)
     reader = LogReader(store, broker="broker-a", log_id="golden")
     end = reader.readable_offset

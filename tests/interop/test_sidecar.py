@@ -1,0 +1,161 @@
+"""A sidecar beside the real RocketMQ 5.5.0: under load, killed, rolling and deleting; the lake is that of the log."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakebroker_testing.gateway import ROOT, command
+from lakebroker_testing.real_rocketmq import RocketMQ
+from store.log_reader import LogReader
+from structured_streaming.lake import create_tables
+from structured_streaming.reput import start_reput
+from structured_streaming.reput_options import ReputOptions
+from structured_streaming.source.remote import BrokerLog
+from structured_streaming.tables import DATA_TABLES
+from tests.lake_checks import assert_exact, rows
+from tests.reput_runs import to_the_end
+from tests.sidecar import Sidecar
+from tests.sidecar_lake import SidecarLake
+
+COUNT, DEAD = 8_000, 40
+SEGMENT = 1 << 20
+LOAD = Path(__file__).with_name("Load.java")
+PASSING = ("found_timestamp",)
+"""Columns that tell when the reput met something."""
+
+
+class Load:
+    """The load program on a thread."""
+
+    def __init__(self, broker: RocketMQ, count: int, dead: int) -> None:
+        self._failed: list[BaseException] = []
+        arguments = (broker.name_server, "load", "readers", str(count), str(dead))
+
+        def run() -> None:
+            try:
+                assert broker.java(LOAD, *arguments, timeout_s=300).strip().endswith("done")
+            except BaseException as error:
+                self._failed.append(error)
+
+        self._thread = threading.Thread(target=run)
+        self._thread.start()
+
+    @property
+    def runs(self) -> bool:
+        return self._thread.is_alive()
+
+    def join(self) -> None:
+        self._thread.join()
+        if self._failed:
+            raise self._failed[0]
+
+
+@pytest.mark.timeout(900)
+def test_the_lake_of_a_real_broker_that_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    broker = RocketMQ(
+        tmp_path / "peer",
+        {"load": (8, "NORMAL")},
+        ["readers"],
+        proxy=False,
+        heap="640m",
+        mappedFileSizeCommitLog=str(SEGMENT),
+        autoCreateSubscriptionGroup="true",
+    )
+    lake = tmp_path / "lake"
+    with (
+        broker,
+        Sidecar(tmp_path, broker.store, f"--config={tmp_path / 'peer/broker.conf'}", broker="") as sidecar,
+    ):
+        filled = SidecarLake(lake, sidecar.address)
+        load = Load(broker, COUNT, DEAD)
+        log = BrokerLog(sidecar.address, None)
+        ends = [log.describe().end]
+        killed = False
+        while load.runs:
+            ends.append(log.describe(1000, ends[-1]).end)
+            filled.reach(ends[-1])
+            if not killed and ends[-1] > 3 * SEGMENT:
+                broker.kill()
+                killed = True
+                broker.start()
+        load.join()
+        assert killed
+        assert ends == sorted(ends)
+        broker.terminate()
+
+        reader = LogReader(broker.store, broker="broker-a", log_id=sidecar.log_id)
+        end = reader.readable_offset
+        assert len(reader.segments()) > 5, "it rolled"
+        filled.reach(end)
+        counts = assert_exact(lake, reader)
+        assert counts["messages"] == inspected(broker.store)
+        messages = rows(lake, "messages").to_pylist()
+        sent = [key for row in messages if row["topic"] == "load" for key in row["keys"]]
+        assert set(sent) == {f"k{number}" for number in range(COUNT)}
+        assert_dead_letters(messages)
+
+        rebuilt = tmp_path / "rebuilt"
+        create_tables(str(rebuilt))
+        options = ReputOptions(str(rebuilt), brokers=sidecar.address, once=True)
+        to_the_end(lambda: start_reput(spark, options))
+        for table in DATA_TABLES:
+            assert in_order(rebuilt, table) == in_order(lake, table), table.name
+
+        broker.start()
+        begin = delete_oldest(broker)
+        Load(broker, 500, 0).join()
+        after = log.describe()
+        assert after.start == begin
+        filled.reach(after.end)
+        assert rows(lake, "quarantine").num_rows == 0, "the lake had what was deleted"
+        log.close()
+        assert sidecar.terminate() == 0
+
+
+def inspected(store: Path) -> int:
+    """Records that `lakebroker store inspect` counts."""
+    done = subprocess.run(
+        command("store", "inspect", str(store), "--json"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(json.loads(done.stdout)["records"])
+
+
+def assert_dead_letters(messages: list[dict[str, Any]]) -> None:
+    """Each came from its topic and group; a message that was given back twice is there twice."""
+    dead = [row for row in messages if row["topic"] == "%DLQ%readers"]
+    assert {key for row in dead for key in row["keys"]} == {f"k{number}" for number in range(DEAD)}
+    assert {(row["origin"]["topic"], row["origin"]["consumer_group"]) for row in dead} == {
+        ("load", "readers")
+    }
+
+
+def in_order(lake: Path, table: Any) -> list[dict[str, Any]]:
+    found = rows(lake, table.name).drop_columns([name for name in PASSING if name in table.schema.names])
+    return sorted(found.to_pylist(), key=lambda row: [str(row[name]) for name in table.key])
+
+
+def delete_oldest(broker: RocketMQ) -> int:
+    """Has the broker's retention delete segments; returns where the log begins then."""
+    folder = broker.store / "commitlog"
+    for path in sorted(folder.iterdir())[:3]:
+        os.utime(path, (0, 0))
+    broker.mqadmin("deleteExpiredCommitLog", "-b", f"127.0.0.1:{broker.broker_port}")
+    until = time.monotonic() + 120
+    while (begin := int(min(path.name for path in folder.iterdir()))) == 0:
+        assert time.monotonic() < until, "nothing was deleted"
+        time.sleep(0.2)
+    time.sleep(2)  # the others follow
+    return int(min(path.name for path in folder.iterdir())) or begin
