@@ -78,7 +78,7 @@ def sidecar_options(
     )
     options = SidecarOptions(
         root,
-        state or root.absolute().with_name(root.absolute().name + _STATE_SUFFIX),
+        state or Path(f"{root.resolve()}{_STATE_SUFFIX}"),
         name,
         cluster or found.get("brokerClusterName", CLUSTER),
         _folders(found),

@@ -139,6 +139,11 @@ class LogEnd:
             return holding[-_WALKED_AT_FIRST:][0].start
         return files[0].start if files else 0
 
+    @property
+    def settles(self) -> bool:
+        """Whether a whole record stands behind the end that does not count yet."""
+        return self._settling[0] >= self.served.end
+
     def advance(self) -> bool:
         """Goes on by what was written since, at most STEP_BYTES; whether it did."""
         files = self._files()

@@ -17,14 +17,15 @@ from store.log.recovery import COMMIT_LOG_FOLDER, IDENTITY_FILE
 from store.log.segment import list_segments
 from store.log_reader import LogReader
 from store.log_source import CHUNK_BYTES, LogState
-from store.running.end import File, LogEnd, check_segments
+from store.running.end import SETTLE_S, File, LogEnd, check_segments
 from store.running.identity import SidecarState
 from store.scan import as_bytes, scan, warm
 
-_LOOK_S = 0.5
-"""A description that finds a long way to go answers with what it has come to by then."""
+_STEPS = 16
+"""Of `LogEnd.advance`: a description that finds a longer way to go answers with what it has come to by then."""
 _POLL_S = 0.05
 _SAVE_S = 5.0
+_LISTINGS = 5
 
 
 class RunningLog:
@@ -54,7 +55,7 @@ class RunningLog:
         self._saved = time.monotonic()
         try:
             self._end = LogEnd(self._files, self._state.served, since_ms)
-            self._end.advance()
+            self._look()
         except BaseException:
             self._state.close()
             raise
@@ -107,13 +108,15 @@ class RunningLog:
                 self._state.close()
 
     def _look(self) -> LogState:
-        """The log as it is now."""
-        until = time.monotonic() + _LOOK_S
+        """The log as it is now, with a last record that stands there already."""
         with self._lock:
-            # a file that the broker deletes meanwhile: the next look sees what is left
-            with contextlib.suppress(FileNotFoundError):
-                while self._end.advance() and time.monotonic() < until:
-                    pass
+            self._advance()
+            settles = self._end.settles
+        if settles:
+            time.sleep(SETTLE_S)
+        with self._lock:
+            if settles:
+                self._advance()
             if time.monotonic() - self._saved >= _SAVE_S:
                 self._state.save(self._end.served)
                 self._saved = time.monotonic()
@@ -122,13 +125,25 @@ class RunningLog:
         size = files[0].size if files else None
         return LogState(self._broker, self.log_id, start, end, self._delay_levels, size)
 
+    def _advance(self) -> None:
+        # a file that the broker deletes meanwhile: the next look sees what is left
+        with contextlib.suppress(FileNotFoundError):
+            for _ in range(_STEPS):
+                if not self._end.advance():
+                    return
+
     def _files(self) -> list[File]:
-        """The segments there are; one that the broker is about to make has no bytes yet."""
-        found = []
-        for start, path in sorted(each for folder in self._folders for each in list_segments(folder)):
-            with contextlib.suppress(FileNotFoundError):
-                if size := path.stat().st_size:
-                    found.append(File(start, size, path))
+        """The segments there are; one that the broker is about to make has no bytes yet. Raises FileNotFoundError when the
+        broker deletes faster than they are listed."""
+        for left in reversed(range(_LISTINGS)):
+            named = sorted(each for folder in self._folders for each in list_segments(folder))
+            try:
+                found = [File(start, path.stat().st_size, path) for start, path in named]
+                break
+            except FileNotFoundError:  # listed, and deleted since
+                if not left:
+                    raise
+        found = [file for file in found if file.size]
         check_segments(found, self._root)
         return found
 

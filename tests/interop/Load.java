@@ -1,7 +1,3 @@
-import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.CountDownLatch;
-import java.util.concurrent.TimeUnit;
-import java.util.Set;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -10,6 +6,7 @@ import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** Sends COUNT messages with keys k0, k1, … as a 4.x producer, each again until it is stored, while the broker may be away.
  * With a GROUP a 4.x push consumer has the first DEAD of them become dead letters. Prints a line at the end. */
@@ -56,8 +53,6 @@ public class Load {
     }
 
     private static void refuse(String nameServer, String topic, String group, int dead) throws Exception {
-        Set<String> refused = ConcurrentHashMap.newKeySet();
-        CountDownLatch left = new CountDownLatch(dead);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(nameServer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -69,18 +64,30 @@ public class Load {
                     continue;
                 }
                 context.setDelayLevelWhenNextConsume(-1); // at once to the dead letters
-                if (refused.add(message.getKeys())) {
-                    left.countDown();
-                }
                 return ConsumeConcurrentlyStatus.RECONSUME_LATER;
             }
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
-        if (!left.await(120, TimeUnit.SECONDS)) {
-            throw new IllegalStateException(refused.size() + " of " + dead + " messages came");
+        DefaultMQAdminExt admin = new DefaultMQAdminExt();
+        admin.setNamesrvAddr(nameServer);
+        admin.start();
+        long until = System.currentTimeMillis() + TRY_MS;
+        while (deadLetters(admin, group) < dead) {
+            if (System.currentTimeMillis() > until) {
+                throw new IllegalStateException(deadLetters(admin, group) + " dead letters of " + dead);
+            }
+            Thread.sleep(500);
         }
-        Thread.sleep(2000); // what was given back is on its way
         consumer.shutdown();
+    }
+
+    private static long deadLetters(DefaultMQAdminExt admin, String group) {
+        try {
+            return admin.examineTopicStats("%DLQ%" + group).getOffsetTable().values().stream()
+                .mapToLong(queue -> queue.getMaxOffset() - queue.getMinOffset()).sum();
+        } catch (Exception error) { // there is none yet
+            return 0;
+        }
     }
 }

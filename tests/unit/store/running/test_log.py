@@ -63,6 +63,13 @@ def test_a_log_keeps_its_id_and_goes_on_where_it_was(store: RealStore, tmp_path:
     other.close()
 
 
+def test_a_description_has_the_last_record(store: RealStore, log: RunningLog) -> None:
+    settled(log, store.end)
+    for _ in range(3):
+        store.messages(2, 1_000_000)
+        assert log.describe().end == store.end
+
+
 def test_ranges_hold_every_record_once(store: RealStore, log: RunningLog) -> None:
     end = settled(log, store.end)
     cuts = log.split(log.log_id, 0, end, 10_000)
