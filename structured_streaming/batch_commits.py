@@ -11,6 +11,7 @@ from store.log_source import LogSource
 from structured_streaming.commit.report import BatchReport
 from structured_streaming.commit.sink import Sink
 from structured_streaming.errors import LakeError
+from structured_streaming.source.access import Access
 from structured_streaming.source.logs import open_log
 from structured_streaming.staging.unread import without_unread
 
@@ -24,9 +25,9 @@ CLOSE_S = 60.0
 class BatchCommits:
     """The function that `foreachBatch` calls; a batch that comes after `close` is left for the next start."""
 
-    def __init__(self, sink: Sink, token: str | None, on_batch: Callable[[BatchReport], None]) -> None:
+    def __init__(self, sink: Sink, access: Access, on_batch: Callable[[BatchReport], None]) -> None:
         self._sink = sink
-        self._token = token
+        self._access = access
         self._on_batch = on_batch
         self._logs: dict[str, LogSource] = {}
         self._silent: set[str] = set()
@@ -66,7 +67,7 @@ class BatchCommits:
         """A hint only: the gateway looks into the lake itself."""
         try:
             if target not in self._logs:
-                self._logs[target] = open_log(target, self._token)
+                self._logs[target] = open_log(target, self._access)
             self._logs[target].report(log_id, offset)
         except LakeError as error:
             sys.stderr.write(f"lakebroker: progress not reported: {error}\n")

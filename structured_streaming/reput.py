@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
+import re
 import shutil
 import signal
 import subprocess
@@ -39,10 +39,14 @@ from structured_streaming.errors import (
     StoppedError,
 )
 from structured_streaming.interruptible import jvm_of, started
-from structured_streaming.jvm_output import STARTING, jvm_output_to_file
-from structured_streaming.reput_options import Goal, ReputOptions
-from structured_streaming.scratch import scratch_folder
-from structured_streaming.source.logs import targets, token_of
+from structured_streaming.jvm_output import STARTING
+from structured_streaming.reput_options import Goal, ReputOptions, checked
+from structured_streaming.reput_session import (
+    expect_end_of_jvm,
+    provided_session,
+    reput_session,
+    sends_in_plaintext,
+)
 from structured_streaming.source.notes import NotesFile
 
 if TYPE_CHECKING:
@@ -57,62 +61,17 @@ RETRIES_ONCE = 3
 LONGEST_WAIT_S = 30.0
 WORKER_LATE = "Python worker failed to connect back"
 """What Spark says when a Python process that it starts took longer than its 10 s, which are not an option."""
+_PLAINTEXT = (
+    "the gateways' token goes to executors over Spark's connections, which are not encrypted; set "
+    "spark.authenticate=true and spark.network.crypto.enabled=true in the cluster"
+)
+_NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
 _OURS = "structured_streaming.errors."
 _LOOK_S = 0.1
 _ONE_SIGNAL_S = 0.5
 """Signals within that time are one: `timeout` and its like tell both a process and its group."""
 SIGNAL_S = 3.0
 """Spark that failed without a signal may have got ours: it is on its way."""
-_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""The JVM only coordinates: optimising its code took two of every three seconds that the batches had."""
-
-
-def reput_session(master: str = "local[2]", scratch: str = "") -> SparkSession:
-    """A Spark session for the job: no UI, one Python for driver and workers. Delta's jars are not needed.
-
-    What Spark leaves on disk is in `scratch`, which the caller removes; without it, in a folder that goes with the process.
-    """
-    from pyspark.sql import SparkSession
-
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    scratch = scratch or scratch_folder()
-    builder = (
-        SparkSession.builder.appName("lakebroker-reput")
-        .master(master)
-        .config("spark.driver.extraJavaOptions", f'{_JVM_OPTIONS} "-Djava.io.tmpdir={scratch}"')
-        .config("spark.local.dir", scratch)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.adaptive.enabled", "false")
-        .config("spark.sql.codegen.wholeStage", "false")
-        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-        .config("spark.hadoop.fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
-        .config("spark.sql.streaming.stopTimeout", "30s")
-        .config("spark.sql.warehouse.dir", f"{scratch}/warehouse")
-    )
-    with jvm_output_to_file():
-        session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    _write_checkpoints_cheaply(session)
-    return session
-
-
-def _write_checkpoints_cheaply(session: SparkSession) -> None:
-    """The checkpoint is scratch, and was a third of a small batch's time: each of its files was made with a checksum file
-    beside, and a process that sets its permissions."""
-    from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]
-
-    streaming = session._jvm.org.apache.spark.sql.execution.streaming  # type: ignore[union-attr]
-    for package in (streaming.checkpointing, streaming):  # of Spark 4.1 and later, and 4.0
-        manager = package.FileSystemBasedCheckpointFileManager
-        if isinstance(manager, JavaClass):
-            session.conf.set("spark.sql.streaming.checkpointFileManagerClass", manager._fqn)
-            return
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +105,7 @@ def _start(
     goal = Goal(options) if options.once else None
     session.dataSource.register(ReputDataSource)
     destination = sink if sink is not None else DeltaCommitSink(options.lake, wanted=options.wanted)
-    token = token_of({"tokenfile": options.token_file})
-    commits = BatchCommits(destination, token, on_batch)
+    commits = BatchCommits(destination, options.access, on_batch)
     scratch = Path(tempfile.mkdtemp(prefix="lakebroker-checkpoint-"))
     notes = scratch / "notes"
     read = (
@@ -158,7 +116,7 @@ def _start(
     query = (
         read.load()
         .writeStream.foreachBatch(commits)
-        .option("checkpointLocation", str(scratch / "checkpoint"))
+        .option("checkpointLocation", f"file://{scratch}/checkpoint")
         .queryName("reput")
         .trigger(processingTime=options.trigger if goal is None else "0 seconds")
         .start()
@@ -184,23 +142,31 @@ def run_reput(
     master: str = "local[2]",
     sink: Sink | None = None,
     tell: Callable[[str], None] = lambda text: None,
+    driver_host: str = "",
 ) -> None:
     """Runs the job until it is done (`once`) or a signal stops it; a failed query starts again.
 
-    Raises LakeError, StoppedError where a signal came before it was done.
+    Where the platform provides a session, that one is used as it is, and left as it was; `master` and `driver_host` are
+    of no effect then. Raises LakeError, StoppedError where a signal came before it was done.
 
     `tell` gets a line before Spark starts, one when it begins to read, and one when it has ended as it should.
     """
+    options = checked(options)
+    prepare_lake(options.lake)
+    provided = provided_session()
     stopping, complete = _Stopping(), False
     with tempfile.TemporaryDirectory(prefix="lakebroker-spark-", ignore_cleanup_errors=True) as scratch:
-        session = None
+        session, undo = provided, _nothing
         try:
-            tell(STARTING)
-            session = started(lambda: reput_session(master, scratch))
-            stopping.ends(jvm_of(session))
-            _expect_end_of_jvm(session, stopping)
+            if session is None:
+                tell(STARTING)
+                session = started(lambda: reput_session(master, scratch, driver_host))
+                stopping.ends(jvm_of(session))
+            undo = expect_end_of_jvm(session, lambda: stopping.wait(SIGNAL_S))
             if not stopping.is_set():
                 tell(_reading(options))
+                if options.token_file and sends_in_plaintext(session):
+                    tell(_PLAINTEXT)
             complete = _run(session, options, on_batch, sink, stopping)
         except KeyboardInterrupt:
             if not stopping.is_set():
@@ -212,13 +178,20 @@ def run_reput(
             if stopping.is_set():
                 # the JVM may be gone: it got the signal too
                 logging.getLogger("py4j").setLevel(logging.CRITICAL)
-            if session is not None:
+            if provided is not None:
+                undo()
+                stopping.restore()
+            elif session is not None:
                 with contextlib.suppress(Exception):
                     session.stop()
             stopping.reap()
     if options.once and not complete:
         raise StoppedError(stopping.number, _reached(options.lake))
     tell(f"{'done' if options.once else 'stopped'}; {_reached(options.lake)}")
+
+
+def _nothing() -> None:
+    """What is to be undone at first."""
 
 
 class _Stopping:
@@ -232,8 +205,15 @@ class _Stopping:
         self._jvm: subprocess.Popen[Any] | None = None
         self._killed = False
         self._since = 0.0
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
+        self._before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._stop)
+
+    def restore(self) -> None:
+        """Signals have the handlers again that they had."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def is_set(self) -> bool:
         return self.number != 0
@@ -264,7 +244,10 @@ class _Stopping:
 
 
 def _reading(options: ReputOptions) -> str:
-    named = targets({name.lower(): value for name, value in options.source().items()})
+    named, asked = options.targets, options.name_servers
+    if asked:
+        also = f" and {', '.join(each.partition(':')[2] for each in named)}" if named else ""
+        return f"reading the brokers that {', '.join(asked)} know{'s' if len(asked) == 1 else ''}{also}"
     logs = "1 log" if len(named) == 1 else f"{len(named)} logs"
     return f"reading {logs} from {', '.join(each.partition(':')[2] for each in named)}"
 
@@ -279,26 +262,6 @@ def _reached(lake: str) -> str:
         f"{offset:,} of {broker} (log {log_id})" for (broker, log_id), offset in sorted(offsets.items())
     ]
     return f"the lake {lake} is at {', '.join(places) or 'the beginning'}"
-
-
-def _expect_end_of_jvm(session: SparkSession, stopping: _Stopping) -> None:
-    """A signal to the process group ends the JVM too: its connections break then, which is no error."""
-
-    def is_told(record: logging.LogRecord) -> bool:
-        return "py4j" not in record.pathname or not stopping.wait(SIGNAL_S)
-
-    for name in ("", "py4j", "py4j.java_gateway", "py4j.clientserver"):  # it logs to the root logger too
-        logging.getLogger(name).addFilter(is_told)
-    server = getattr(session.sparkContext, "_accumulatorServer", None)
-    if server is None:
-        return
-    tell = server.handle_error
-
-    def handle_error(request: object, address: object) -> None:
-        if not stopping.wait(SIGNAL_S):
-            tell(request, address)
-
-    server.handle_error = handle_error
 
 
 def _run(
@@ -385,6 +348,11 @@ def _cause(text: str) -> str:
     for line in reversed(text.splitlines()):
         if _OURS in line:
             return line.split("Error: ", 1)[-1].strip()
+    if lacking := _NO_MODULE.search(text):
+        return (
+            f"Spark's workers have no Python module {lacking[1]}: install lakebroker there, and name the Python that has "
+            "it in PYSPARK_PYTHON"
+        )
     if WORKER_LATE in text:
         return (
             "a Python worker of Spark did not start within 10 s: this host is overloaded, or that Python cannot run "

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 
 from structured_streaming.commit.delta_commit import LakeProgress
 from structured_streaming.errors import (
     SourceError,
 )
+from structured_streaming.source.access import Access, access_of
 from structured_streaming.source.log_watch import LogWatch
-from structured_streaming.source.logs import by_broker, targets, token_of
+from structured_streaming.source.logs import by_broker, open_log, targets
+from structured_streaming.source.membership import Membership
+from structured_streaming.source.name_servers import name_servers
 from structured_streaming.staging.wanted import Wanted, wanted
 from structured_streaming.storage.location import absolute
 
 ANSWER_S = 60.0
 """What the logs' answers may take at the start of a run that ends by itself."""
+FIRST_ANSWER_S = 3.0
+"""What the others may take at the start once one answered."""
+_LOOK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +31,16 @@ class ReputOptions:
 
     A batch begins when what it reads is about to become older than `target_freshness_s` seconds (0: at once), or has
     `target_file_size` bytes. `tables` and `without_bodies` are as in `staging/wanted.py`, `on_gap` as in `reput_source.py`.
-    `message_delay_level` is that of the brokers whose stores are read by path.
+    `namesrv` is in the place of `brokers`. `token_file` and `tls_ca` are files on the driver. `message_delay_level` is that of the
+    brokers whose stores are read by path.
     """
 
     lake: str
     store: str = ""
     brokers: str = ""
+    namesrv: str = ""
     token_file: str = ""
+    tls_ca: str = ""
     trigger: str = "0 seconds"
     target_freshness_s: float = 1.0
     target_file_size: int = 64 << 20
@@ -53,7 +63,9 @@ class ReputOptions:
             "lake": absolute(self.lake),
             "store": self.store,
             "brokers": self.brokers,
+            "namesrv": self.namesrv,
             "tokenFile": self.token_file,
+            "tlsCa": self.tls_ca,
             "maxBytesPerTrigger": str(self.max_bytes),
             "targetFreshness": str(self.target_freshness_s),
             "targetFileSize": str(self.target_file_size),
@@ -65,6 +77,71 @@ class ReputOptions:
         }
         return {name: value for name, value in options.items() if value}
 
+    @property
+    def access(self) -> Access:
+        """How gateways are spoken to, by the files as they are now. Raises SourceError."""
+        return access_of(self._named)
+
+    @property
+    def targets(self) -> list[str]:
+        """What is named, without what name servers know. Raises SourceError."""
+        return targets(self._named)
+
+    @property
+    def name_servers(self) -> list[str]:
+        """Raises SourceError."""
+        return name_servers(self._named)
+
+    @property
+    def _named(self) -> dict[str, str]:
+        return {name.lower(): value for name, value in self.source().items()}
+
+
+def checked(options: ReputOptions) -> ReputOptions:
+    """The options, once the logs were asked; of a run that ends by itself, with the brokers that name servers know now.
+
+    Raises SourceError for what no later try mends (a folder that is no store, an address without a port, a wrong token, a
+    certificate that is not trusted, two logs of one broker, a table that there is not), and when nobody answers.
+    """
+    _ = options.wanted
+    for target in options.targets:
+        if target.startswith("store:"):
+            log = open_log(target, Access())
+            log.describe()
+            log.close()
+    watch = _watched(options, FIRST_ANSWER_S)
+    try:
+        _check(watch)
+        brokers = [each.partition(":")[2] for each in watch.targets if each.startswith("broker:")]
+    finally:
+        watch.close()
+    return replace(options, brokers=",".join(brokers), namesrv="") if options.once else options
+
+
+def _watched(options: ReputOptions, patience_s: float) -> LogWatch:
+    """All logs that there are now; the caller closes it. Raises SourceError."""
+    watch = LogWatch(options.targets, options.access, _ignored, patience_s)
+    Membership(options.name_servers, watch, _ignored, fixed=True).update()
+    return watch
+
+
+def _ignored(_note: str) -> None:
+    """The query's own source tells."""
+
+
+def _check(watch: LogWatch) -> None:
+    """Raises SourceError."""
+    until = time.monotonic() + ANSWER_S
+    states = watch.states()
+    while not states and watch.unanswered and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+        states = watch.states()
+    if refused := watch.refused:
+        raise SourceError("; ".join(refused))
+    if not states:
+        raise SourceError("; ".join(watch.missing().values()))
+    by_broker(states)
+
 
 class Goal:
     """What a run that ends by itself has to read: the logs' ends at its start. Raises SourceError.
@@ -73,11 +150,11 @@ class Goal:
     """
 
     def __init__(self, options: ReputOptions) -> None:
-        named = {name.lower(): value for name, value in options.source().items()}
-        watch = LogWatch(targets(named), token_of(named), lambda text: None, ANSWER_S)
+        watch = _watched(options, ANSWER_S)
         self._lake = options.lake
         self._states = watch.states()
         self._missing = watch.missing()
+        watch.close()
         if not self._states:
             raise SourceError("; ".join(self._missing.values()))
         by_broker(self._states)
@@ -98,8 +175,3 @@ class Goal:
                     f"of {target} the lake holds what is below {begin}, it ended at {state.end} at the start"
                 )
         return lacking
-
-
-def check_present(options: ReputOptions) -> None:
-    """Raises SourceError unless one of the logs answers, and no two are of one broker."""
-    Goal(options)

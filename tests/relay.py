@@ -23,6 +23,8 @@ class Relay:
         self._slow_s = slow_s
         self._held: deque[tuple[float, socket.socket, bytes]] = deque()
         self._ended = False
+        self.seen = bytearray()
+        """All bytes that came, of both directions."""
         self._peers: dict[socket.socket, socket.socket | None] = {}
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -74,6 +76,7 @@ class Relay:
         target = self._peers[source]
         try:
             data = source.recv(1 << 16)
+            self.seen += data
             if target is not None and data:
                 self._held.append((time.monotonic() + self._slow_s, target, data))
                 return

@@ -5,17 +5,28 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from broker_gateway.cli.output import fail, show, warn
+
+if TYPE_CHECKING:
+    from structured_streaming.source.access import Access
 
 Gateway = Annotated[
     str, typer.Option(envvar="LAKEBROKER_GATEWAY", help="The gateway's gRPC address, host:port")
 ]
 TokenFile = Annotated[
     Path | None, typer.Option(envvar="LAKEBROKER_TOKEN_FILE", help="File with the gateway's token")
+]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="LAKEBROKER_TLS_CA",
+        help="File with certificates of the authorities that count, PEM; else the system's. Gateways beyond this machine "
+        "are spoken to over TLS only",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
 _DEFAULT = "127.0.0.1:8081"
@@ -51,10 +62,12 @@ def register(app: typer.Typer) -> None:
     app.command("tasks", help="Shows the scheduled tasks of a broker and how each last went.")(list_tasks)
 
 
-def list_tasks(gateway: Gateway = _DEFAULT, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+def list_tasks(
+    gateway: Gateway = _DEFAULT, token_file: TokenFile = None, tls_ca: TlsCa = None, as_json: AsJson = False
+) -> None:
     from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 
-    answer = _call(gateway, token_file, "ListTasks", pb.ListTasksRequest(), pb.ListTasksResponse)
+    answer = _call(gateway, token_file, tls_ca, "ListTasks", pb.ListTasksRequest(), pb.ListTasksResponse)
     columns = ["name", "period_ms", "runs", "failures", "last_run_ms", "took_us", "last_error"]
     rows = [{column: getattr(task, column) for column in columns} for task in answer.tasks]
     if not as_json:
@@ -85,12 +98,15 @@ def create_topic(
     ] = None,
     gateway: Gateway = _DEFAULT,
     token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
     as_json: AsJson = False,
 ) -> None:
     from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 
     asked = pb.Topic(name=name, queues=queues, accept_message_types=types or [])
-    answer = _call(gateway, token_file, "PutTopic", pb.PutTopicRequest(topic=asked), pb.PutTopicResponse)
+    answer = _call(
+        gateway, token_file, tls_ca, "PutTopic", pb.PutTopicRequest(topic=asked), pb.PutTopicResponse
+    )
     warn(answer.warnings)
     show(
         [_topic_row(answer.topic) | {"created": answer.created, "changed": answer.changed}],
@@ -103,12 +119,13 @@ def list_topics(
     system: Annotated[bool, typer.Option("--system", help="Retry and dead-letter topics too")] = False,
     gateway: Gateway = _DEFAULT,
     token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
     as_json: AsJson = False,
 ) -> None:
     from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 
     request = pb.ListTopicsRequest(include_system=system)
-    answer = _call(gateway, token_file, "ListTopics", request, pb.ListTopicsResponse)
+    answer = _call(gateway, token_file, tls_ca, "ListTopics", request, pb.ListTopicsResponse)
     show([_topic_row(topic) for topic in answer.topics], ["name", "queues", "types"], as_json)
 
 
@@ -120,6 +137,7 @@ def create_group(
     fifo: Annotated[bool | None, typer.Option("--fifo/--no-fifo", help="Deliver in order")] = None,
     gateway: Gateway = _DEFAULT,
     token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
     as_json: AsJson = False,
 ) -> None:
     from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
@@ -129,7 +147,9 @@ def create_group(
         asked.fifo = fifo
     if retry_max is not None:
         asked.retry_max_times = retry_max
-    answer = _call(gateway, token_file, "PutGroup", pb.PutGroupRequest(group=asked), pb.PutGroupResponse)
+    answer = _call(
+        gateway, token_file, tls_ca, "PutGroup", pb.PutGroupRequest(group=asked), pb.PutGroupResponse
+    )
     show(
         [_group_row(answer.group) | {"created": answer.created, "changed": answer.changed}],
         ["name", "retry_max_times", "fifo", "created", "changed"],
@@ -137,10 +157,12 @@ def create_group(
     )
 
 
-def list_groups(gateway: Gateway = _DEFAULT, token_file: TokenFile = None, as_json: AsJson = False) -> None:
+def list_groups(
+    gateway: Gateway = _DEFAULT, token_file: TokenFile = None, tls_ca: TlsCa = None, as_json: AsJson = False
+) -> None:
     from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 
-    answer = _call(gateway, token_file, "ListGroups", pb.ListGroupsRequest(), pb.ListGroupsResponse)
+    answer = _call(gateway, token_file, tls_ca, "ListGroups", pb.ListGroupsRequest(), pb.ListGroupsResponse)
     show([_group_row(group) for group in answer.groups], ["name", "retry_max_times", "fifo"], as_json)
 
 
@@ -156,38 +178,60 @@ def _group_row(group: Any) -> dict[str, Any]:
     return {"name": group.name, "retry_max_times": group.retry_max_times, "fifo": group.fifo}
 
 
-def _call(gateway: str, token_file: Path | None, method: str, request: Any, response_type: Any) -> Any:
+def _call(
+    gateway: str, token_file: Path | None, tls_ca: Path | None, method: str, request: Any, response_type: Any
+) -> Any:
     import grpc
 
     from broker_gateway.protocol.errors import ConnectError
-    from broker_gateway.runtime.errors import reason
     from broker_gateway.transport.remoting.address import parse_address
-    from store.errors import SecretError
-    from store.log.permissions import check_secret
+    from structured_streaming.errors import SourceError, UnreachableError
+    from structured_streaming.source.access import unconnected
 
     try:
         parse_address(gateway)
     except ConnectError as error:
         fail(f"--gateway: {error}", 2)
-    metadata: tuple[tuple[str, str], ...] = ()
-    if token_file is not None:
-        try:
-            check_secret(token_file, "--token-file")
-            metadata = (("authorization", f"Bearer {token_file.read_text().strip()}"),)
-        except SecretError as error:
-            fail(str(error))
-        except OSError as error:
-            fail(f"--token-file {token_file} cannot be read: {reason(error)}")
-    with grpc.insecure_channel(gateway) as channel:
+    try:
+        access = _access(token_file, tls_ca)
+        channel = access.channel(gateway)
+    except SourceError as error:
+        fail(str(error))
+    with channel:
         call = channel.unary_unary(
             f"/lakebroker.admin.v1.AdminService/{method}",
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=response_type.FromString,
         )
         try:
-            return call(request, timeout=_TIMEOUT_S, metadata=metadata)
+            return call(request, timeout=_TIMEOUT_S, metadata=access.metadata)
         except grpc.RpcError as error:
-            fail(_failed(gateway, error.code().name, error.details() or ""))
+            code, details = error.code().name, error.details() or ""
+            told = unconnected(gateway, details, own_ca=access.ca is not None)
+            if code == "UNAVAILABLE" and told is not None and not isinstance(told, UnreachableError):
+                fail(str(told))
+            fail(_failed(gateway, code, details))
+
+
+def _access(token_file: Path | None, tls_ca: Path | None) -> Access:
+    """Ends the command, or raises SourceError, for files that cannot be used."""
+    from broker_gateway.runtime.errors import reason
+    from store.errors import SecretError
+    from store.log.permissions import check_secret
+    from structured_streaming.source.access import access_of
+
+    files = {}
+    if token_file is not None:
+        try:
+            check_secret(token_file, "--token-file")
+        except SecretError as error:
+            fail(str(error))
+        except OSError as error:
+            fail(f"--token-file {token_file} cannot be read: {reason(error)}")
+        files["tokenfile"] = str(token_file)
+    if tls_ca is not None:
+        files["tlsca"] = str(tls_ca)
+    return access_of(files)
 
 
 def _failed(gateway: str, code: str, details: str) -> str:

@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,9 +16,6 @@ from broker_gateway.cli.signals import raised_signals
 from broker_gateway.cli.sql_session import Form, run_input, run_text
 from broker_gateway.cli.statements import statements
 from broker_gateway.cli.units import seconds, size
-
-if TYPE_CHECKING:
-    from structured_streaming.reput_options import ReputOptions
 
 Lake = Annotated[str, typer.Option(help="Where the tables are: a folder")]
 
@@ -29,6 +26,8 @@ ctrl-C or SIGTERM stops it when a commit under way has ended; a second one stops
 Examples:
 
   lakebroker reput --brokers 127.0.0.1:8081 --lake ./lake
+
+  lakebroker reput --namesrv ns-a:9876;ns-b:9876 --tls-ca ca.pem --token-file token --lake ./lake
 
   lakebroker reput --store /var/lib/lakebroker --lake ./lake --once
 """
@@ -60,6 +59,12 @@ def reput(
     brokers: Annotated[
         str, typer.Option(help="Gateways, host:port,…; each with a brokerName of its own")
     ] = "",
+    namesrv: Annotated[
+        str,
+        typer.Option(
+            help="Name servers, host:port;…: all lakebrokers registered there, also those that join later"
+        ),
+    ] = "",
     store: Annotated[str, typer.Option(help="Folders of stores on this machine, divided by commas")] = "",
     once: Annotated[bool, typer.Option("--once", help="End when everything there is was read")] = False,
     target_freshness: Annotated[
@@ -85,6 +90,14 @@ def reput(
     token_file: Annotated[
         Path | None, typer.Option(envvar="LAKEBROKER_TOKEN_FILE", help="File with the gateways' token")
     ] = None,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="LAKEBROKER_TLS_CA",
+            help="File with certificates of the authorities that count, PEM; else the system's. Gateways beyond this "
+            "machine are read over TLS only",
+        ),
+    ] = None,
     message_delay_level: Annotated[
         str, typer.Option(help="messageDelayLevel of the stores' brokers; gateways say theirs")
     ] = "",
@@ -95,13 +108,18 @@ def reput(
             "missing"
         ),
     ] = "stop",
-    master: Annotated[str, typer.Option(help="Spark master")] = "local[2]",
+    master: Annotated[
+        str, typer.Option(help="Spark master; of no effect where the platform provides a session")
+    ] = "local[2]",
+    driver_host: Annotated[
+        str, typer.Option(help="Where workers of a cluster reach this machine; else Spark's own choice")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each batch")] = False,
 ) -> None:
     if on_gap not in ("stop", "continue"):
         fail(f"--on-gap {on_gap}: give stop or continue", 2)
-    if not store and not brokers:
-        fail("nothing to read: give --brokers HOST:PORT,… or --store FOLDER", 2)
+    if not store and not brokers and not namesrv:
+        fail("nothing to read: give --brokers HOST:PORT,…, --namesrv HOST:PORT;… or --store FOLDER", 2)
     every = f"{seconds('--trigger', trigger) * 1000:.0f} milliseconds"
     freshness_s = seconds("--target-freshness", target_freshness)
     file_size = size("--target-file-size", target_file_size)
@@ -109,7 +127,6 @@ def reput(
     from store.errors import SecretError
     from store.log.permissions import check_secret
     from structured_streaming.commit.report import BatchReport
-    from structured_streaming.commit.upgrade import prepare_lake
     from structured_streaming.errors import LakeError, StoppedError
     from structured_streaming.reput import run_reput
     from structured_streaming.reput_options import ReputOptions
@@ -142,6 +159,8 @@ def reput(
         lake=lake,
         store=store,
         brokers=brokers,
+        namesrv=namesrv,
+        tls_ca=str(tls_ca) if tls_ca else "",
         token_file=str(token_file) if token_file else "",
         trigger=every,
         target_freshness_s=freshness_s,
@@ -155,9 +174,7 @@ def reput(
     )
     try:
         with raised_signals():
-            _check_source(options)
-            prepare_lake(lake)
-            run_reput(options, on_batch, master, tell=_tell)
+            run_reput(options, on_batch, master, tell=_tell, driver_host=driver_host)
     except StoppedError as error:
         fail(str(error), 128 + error.number)
     except LakeError as error:
@@ -238,44 +255,6 @@ def _status(stopped: KeyboardInterrupt) -> int:
     """What a command answers that a signal ended; Signalled and Abandoned know which."""
     status: int = getattr(stopped, "status", 128 + signal.SIGINT)
     return status
-
-
-def _check_source(options: ReputOptions) -> None:
-    """What would fail whenever it is tried fails now, before the lake is made: a folder that is no store, an address
-    without a port, a token that cannot be read; with `--once`, that nobody answers."""
-    from structured_streaming.errors import SourceError
-    from structured_streaming.reput_options import check_present
-    from structured_streaming.source.logs import by_broker, open_log, targets, token_of
-
-    stores = {}
-    named = options.source()
-    token = token_of({"tokenfile": named.get("tokenFile", "")})
-    for target in targets(named):
-        kind, _, place = target.partition(":")
-        if kind == "store":
-            if not Path(place).exists():
-                raise SourceError(f"{place} does not exist; give the folder of a store")
-            log = open_log(target, token)
-            stores[target] = log.describe()
-            log.close()
-        else:
-            _check_address(place)
-    by_broker(stores)
-    _ = options.wanted
-    if options.once:
-        check_present(options)
-
-
-def _check_address(broker: str) -> None:
-    """Raises SourceError for one without a port, for which gRPC would take 443."""
-    from broker_gateway.protocol.errors import ConnectError
-    from broker_gateway.transport.remoting.address import parse_address
-    from structured_streaming.errors import SourceError
-
-    try:
-        parse_address(broker)
-    except ConnectError as error:
-        raise SourceError(f"--brokers: {error}") from error
 
 
 def _tell(line: str) -> None:

@@ -94,7 +94,14 @@ def _signed(names: list[str], now: datetime.datetime, end: datetime.datetime) ->
     from cryptography.hazmat.primitives.asymmetric import ec
 
     private = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "lakebroker trial")])
+    serial = x509.random_serial_number()
+    subject = x509.Name(
+        [
+            x509.NameAttribute(x509.NameOID.COMMON_NAME, "lakebroker trial"),
+            # a client that trusts several of them tells them apart by their names alone
+            x509.NameAttribute(x509.NameOID.SERIAL_NUMBER, f"{serial:x}"),
+        ]
+    )
     alternatives: list[x509.GeneralName] = []
     for name in names:
         try:
@@ -106,7 +113,7 @@ def _signed(names: list[str], now: datetime.datetime, end: datetime.datetime) ->
         .subject_name(subject)
         .issuer_name(subject)
         .public_key(private.public_key())
-        .serial_number(x509.random_serial_number())
+        .serial_number(serial)
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(end)
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)

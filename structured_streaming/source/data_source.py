@@ -9,7 +9,9 @@
 |---|---|
 | `store` | folders of stores on this machine, divided by commas |
 | `brokers` | `host:port` of gateways, divided by commas; executors connect themselves |
-| `tokenFile` | file with the gateways' token |
+| `namesrv` | `host:port` of name servers, divided by semicolons, in the place of `brokers`: all lakebrokers registered there, also those that join later |
+| `tokenFile` | file with the gateways' token, on the driver |
+| `tlsCa` | file with certificates of the authorities that count, PEM, on the driver; without it the system's count. Loopback is spoken to in plaintext without it, others over TLS always |
 | `startingOffsets` | of a stream: `earliest` (default), `latest`, or JSON `{"broker": offset}` |
 | `endingOffsets` | nothing is read beyond: `latest` (default) or JSON `{"broker": offset}` |
 | `maxBytesPerTrigger` | bytes of log in a micro-batch, of all brokers, in fair shares; default 256 MiB. Needs Spark 4.2; before it, a batch is all there is |
@@ -35,6 +37,7 @@ from structured_streaming.errors import SourceError
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.source.log_watch import START_S, LogWatch
 from structured_streaming.source.logs import by_broker, open_log
+from structured_streaming.source.membership import Membership
 from structured_streaming.source.notes import Notes
 from structured_streaming.source.options import SourceOptions
 from structured_streaming.source.reading import Reading
@@ -73,7 +76,9 @@ class LogBatchReader(Reading, DataSourceReader):  # type: ignore[misc]
     """Everything in the logs at the time of the query."""
 
     def partitions(self) -> Sequence[LogRange]:
-        watch = LogWatch(self.options.targets, self.options.token, Notes(self.options.notes), START_S)
+        note, access = Notes(self.options.notes), self.options.access
+        watch = LogWatch(self.options.targets, access, note, START_S)
+        Membership(self.options.name_servers, watch, note, fixed=True).update()
         states = watch.states()
         if missing := watch.missing():
             raise SourceError("; ".join(missing.values()))
@@ -81,7 +86,7 @@ class LogBatchReader(Reading, DataSourceReader):  # type: ignore[misc]
         for target, state in by_broker(states).values():
             end = min(state.end, (self.options.ending or {}).get(state.broker, state.end))
             if state.start < end:
-                log = open_log(target, self.options.token)
+                log = open_log(target, access)
                 cuts = log.split(state.log_id, state.start, end, self.options.partition_bytes)
                 log.close()
                 found += self.parts(target, state, cuts)

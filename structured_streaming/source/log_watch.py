@@ -22,7 +22,8 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from store.log_source import LogSource, LogState
-from structured_streaming.errors import LakeError, SourceError
+from structured_streaming.errors import LakeError, SourceError, UnreachableError
+from structured_streaming.source.access import Access
 from structured_streaming.source.logs import open_log
 
 PATIENCE_S = 1.0
@@ -69,12 +70,16 @@ class _Call(Generic[T]):
 class _Peer:
     """A log and how it answers; only the thread that owns the watch changes it."""
 
-    def __init__(self, target: str, token: str | None) -> None:
+    def __init__(self, target: str, access: Access) -> None:
         self.target = target
         self.state: LogState | None = None
         self.away = False
         self.reason = ""
         """Why its last call failed; noted."""
+        self.refused = False
+        """Whether no later call is expected to fare better."""
+        self.left = ""
+        """Why it is no longer asked once it does not answer; empty as long as it belongs here."""
         self.asking: _Call[LogState] | None = None
         self.overdue_at = 0.0
         self.allowed_s = 0.0
@@ -87,7 +92,7 @@ class _Peer:
         """How often it failed since some of it was read."""
         self.late: _Call[Any] | None = None
         """A call that a batch did not wait for any longer."""
-        self._token = token
+        self._access = access
         self._log: LogSource | None = None
         self._opening = threading.Lock()
 
@@ -103,8 +108,14 @@ class _Peer:
     def _opened(self) -> LogSource:
         with self._opening:
             if self._log is None:
-                self._log = open_log(self.target, self._token)
+                self._log = open_log(self.target, self._access)
             return self._log
+
+    def close(self) -> None:
+        """Closes the log where no call is under way."""
+        if self._log is not None and self.asking is None and self.late is None:
+            self._log.close()
+            self._log = None
 
 
 class LogWatch:
@@ -113,13 +124,40 @@ class LogWatch:
     def __init__(
         self,
         targets: Iterable[str],
-        token: str | None,
+        access: Access,
         note: Callable[[str], None],
         patience_s: float = PATIENCE_S,
     ) -> None:
-        self._peers = {target: _Peer(target, token) for target in targets}
+        self._peers = {target: _Peer(target, access) for target in targets}
+        self._access = access
         self._note = note
         self.patience_s = patience_s
+
+    @property
+    def targets(self) -> list[str]:
+        """Logs that are asked."""
+        return list(self._peers)
+
+    def add(self, target: str) -> None:
+        """From now on it is asked too; nothing changes where it is already."""
+        self._peers.setdefault(target, _Peer(target, self._access)).left = ""
+
+    def leave(self, target: str, reason: str) -> None:
+        """It is asked as long as it answers, then no longer."""
+        if (peer := self._peers.get(target)) is not None:
+            peer.left = reason
+            if peer.away:
+                self._gone(peer, peer.reason or f"{_named(target)} does not answer")
+
+    def drop(self, target: str) -> None:
+        """It is asked no longer."""
+        if (peer := self._peers.pop(target, None)) is not None:
+            peer.close()
+
+    def close(self) -> None:
+        """Closes what is open; nothing is asked afterwards."""
+        for peer in self._peers.values():
+            peer.close()
 
     def states(self, wait_ms: int = 0, after: Mapping[str, int] | None = None) -> dict[str, LogState]:
         """States of the logs that are present, by target.
@@ -134,7 +172,7 @@ class LogWatch:
                 peer.allowed_s = self.patience_s + wait_ms / 1000
                 peer.overdue_at = now + (_GRACE_S if peer.slow_to_describe else peer.allowed_s)
         self._wait(known if wait_ms else None)
-        for peer in self._peers.values():
+        for peer in list(self._peers.values()):
             self._take(peer)
         return {peer.target: peer.state for peer in self._peers.values() if peer.state and not peer.away}
 
@@ -145,6 +183,11 @@ class LogWatch:
             for peer in self._peers.values()
             if peer.away or peer.state is None
         }
+
+    @property
+    def refused(self) -> list[str]:
+        """Why logs cannot be read now nor later, as far as their last calls tell: a token, a certificate."""
+        return [peer.reason for peer in self._peers.values() if peer.refused]
 
     @property
     def asking(self) -> bool:
@@ -204,7 +247,9 @@ class LogWatch:
 
     def rest(self, target: str, reason: str, told: bool = False) -> None:
         """Leaves a log that failed alone, longer each time; `told` when somebody else says so."""
-        peer = self._peers[target]
+        peer = self._peers.get(target)
+        if peer is None:  # dropped meanwhile
+            return
         rest_s = min(SHORTEST_REST_S * 2.0 ** min(peer.rests, 10), LONGEST_REST_S)
         peer.rests += 1
         if told:
@@ -213,7 +258,8 @@ class LogWatch:
 
     def read(self, target: str) -> None:
         """Some of it was read: a later rest begins short again."""
-        self._peers[target].rests = 0
+        if target in self._peers:
+            self._peers[target].rests = 0
 
     def _wait(self, known: Mapping[str, int] | None) -> None:
         """Until nobody present is waited for any more or, with `known`, one has something beyond it."""
@@ -251,11 +297,12 @@ class LogWatch:
             peer.slow_to_describe = (asking.took_s or 0.0) > peer.allowed_s
             if peer.reason:
                 self._note(f"{_named(peer.target)} answers again")
-            peer.away, peer.reason = False, ""
+            peer.away, peer.reason, peer.refused = False, "", False
             return
         if not isinstance(error, LakeError):
             raise error
         peer.not_before = max(peer.not_before, now + AGAIN_S)
+        peer.refused = not isinstance(error, UnreachableError)
         self._gone(peer, str(error))
 
     def _leave(self, peer: _Peer, reason: str, rest_s: float) -> None:
@@ -263,6 +310,10 @@ class LogWatch:
         self._gone(peer, f"{reason} (left alone for {rest_s:g} s)")
 
     def _gone(self, peer: _Peer, reason: str) -> None:
+        if peer.left:
+            self._note(f"{peer.left} and is no longer asked: {reason}")
+            self.drop(peer.target)
+            return
         if not peer.reason:
             others = any(each.state and not each.away for each in self._peers.values() if each is not peer)
             on = "the other logs are read on, this one" if others else "it"

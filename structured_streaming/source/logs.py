@@ -9,6 +9,9 @@ from pathlib import Path
 from store.errors import StoreError
 from store.log_source import CHUNK_BYTES, FolderLog, LogSource, LogState
 from structured_streaming.errors import SameBrokerError, SourceError
+from structured_streaming.source.access import Access
+from structured_streaming.source.addresses import addresses
+from structured_streaming.source.name_servers import name_servers
 from structured_streaming.source.remote import BrokerLog
 
 
@@ -17,6 +20,8 @@ class StoreFolder:
 
     def __init__(self, folder: str) -> None:
         self.address = folder
+        if not Path(folder).exists():
+            raise SourceError(f"store {folder} does not exist; give the folder of a store")
         with self._translated():
             self._log = FolderLog(folder)
 
@@ -48,18 +53,18 @@ class StoreFolder:
             raise SourceError(f"store {self.address}: {error}") from error
 
 
-def open_log(target: str, token: str | None) -> LogSource:
+def open_log(target: str, access: Access) -> LogSource:
     """The log at a target as options name it: `store:FOLDER` or `broker:HOST:PORT`; the caller closes it."""
     kind, _, address = target.partition(":")
-    return StoreFolder(address) if kind == "store" else BrokerLog(address, token)
+    return StoreFolder(address) if kind == "store" else BrokerLog(address, access)
 
 
-def targets(options: dict[str, str]) -> list[str]:
+def targets(options: Mapping[str, str]) -> list[str]:
     """Targets named by the options `store` and `brokers`, both lists divided by commas. Raises SourceError."""
     named = [f"store:{part.strip()}" for part in options.get("store", "").split(",") if part.strip()]
-    named += [f"broker:{part.strip()}" for part in options.get("brokers", "").split(",") if part.strip()]
-    if not named:
-        raise SourceError("no log to read: set the option store (folders) or brokers (host:port,…)")
+    named += [f"broker:{each}" for each in addresses(options.get("brokers", "").split(","), "brokers")]
+    if not named and not name_servers(options):
+        raise SourceError("no log to read: set the option store (folders), brokers (host:port,…) or namesrv")
     return named
 
 
@@ -78,14 +83,3 @@ def by_broker(states: Mapping[str, LogState]) -> dict[str, tuple[str, LogState]]
             "before their first start, for a store keeps its name; read one of them into another lake"
         )
     return found
-
-
-def token_of(options: dict[str, str]) -> str | None:
-    """The token from the option `tokenfile`. Raises SourceError."""
-    path = options.get("tokenfile")
-    if not path:
-        return None
-    try:
-        return Path(path).read_text().strip()
-    except OSError as error:
-        raise SourceError(f"tokenFile {path} cannot be read: {error}") from error

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 from store.delay_levels import parse_delay_levels
 from structured_streaming.errors import SourceError
-from structured_streaming.source.logs import targets, token_of
+from structured_streaming.source.access import access_of
+from structured_streaming.source.logs import targets
+from structured_streaming.source.name_servers import name_servers
 
 MAX_BYTES_PER_TRIGGER = 256 << 20
 PARTITION_BYTES = 16 << 20
@@ -20,7 +22,8 @@ class SourceOptions:
     def __init__(self, options: Mapping[str, str]) -> None:
         raw = {key.lower(): value for key, value in options.items()}
         self.targets = targets(raw)
-        self.token = token_of(raw)
+        self.name_servers = name_servers(raw)
+        self.access = access_of(raw)
         self.max_bytes_given = "maxbytespertrigger" in raw
         self.max_bytes = _bytes(raw, "maxBytesPerTrigger", MAX_BYTES_PER_TRIGGER)
         self.partition_bytes = _bytes(raw, "partitionBytes", PARTITION_BYTES)

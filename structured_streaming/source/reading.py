@@ -38,7 +38,7 @@ class Reading:
     @contextlib.contextmanager
     def chunks(self, partition: LogRange) -> Iterator[Iterator[tuple[int, bytes | memoryview]]]:
         """The bytes of a partition: whole records, each part with its physical offset."""
-        log = open_log(partition.target, self.options.token)
+        log = open_log(partition.target, self.options.access)
         try:
             yield log.read(partition.log_id, partition.start, partition.end)
         finally:

@@ -6,7 +6,6 @@ Calls raise SourceError, UnreachableError where the broker may answer later.
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from typing import Any
 
 from store.log_source import LogState
 from structured_streaming.errors import SourceError, UnreachableError
+from structured_streaming.source.access import Access, unconnected
 
 CHUNK_BYTES = 2 << 20
 CALL_S = 10.0
@@ -28,22 +28,14 @@ _REPORT_S = 2.0
 class BrokerLog:
     """A gateway's log service at `host:port`."""
 
-    def __init__(self, address: str, token: str | None) -> None:
-        # Spark forks its JVM off while gRPC's threads run; gRPC's own work at a fork can end the child before it is Java
-        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    def __init__(self, address: str, access: Access) -> None:
+        self._channel = access.channel(address)
         import grpc
 
         self.address = address
         self._errors = grpc.RpcError
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        self._channel = grpc.insecure_channel(
-            address,
-            options=[
-                ("grpc.max_receive_message_length", 64 << 20),
-                ("grpc.max_reconnect_backoff_ms", 2000),
-                ("grpc.use_local_subchannel_pool", 1),  # a log opened anew connects anew
-            ],
-        )
+        self._metadata = access.metadata
+        self._own_ca = access.ca is not None
         self._reports: list[Any] = []
         self._complained = False
 
@@ -154,10 +146,13 @@ class BrokerLog:
         code = error.code().name
         if code == "CANCELLED":  # by `_while_it_sends`
             return UnreachableError(f"broker {self.address} sent nothing for {SILENCE_S:g} s")
-        if code == "UNAVAILABLE" and "connection refused" in (error.details() or "").lower():
-            return UnreachableError(f"no broker at {self.address}: connection refused")
+        if code == "UNAVAILABLE":
+            told = unconnected(self.address, error.details() or "", own_ca=self._own_ca)
+            if told is not None:
+                return told
         kind = UnreachableError if code in _LATER else SourceError
-        return kind(f"broker {self.address} answered {method} with {code}: {error.details()}")
+        remedy = "; give the gRPC port of a lakebroker gateway" if code == "UNIMPLEMENTED" else ""
+        return kind(f"broker {self.address} answered {method} with {code}: {error.details()}{remedy}")
 
 
 _LATER = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "UNKNOWN", "INTERNAL")

@@ -22,6 +22,7 @@ from structured_streaming.errors import GapError, SourceError
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.source.log_watch import PATIENCE_S, START_S, LogWatch, Question
 from structured_streaming.source.logs import by_broker
+from structured_streaming.source.membership import Membership
 from structured_streaming.source.notes import Notes
 from structured_streaming.source.options import SourceOptions
 from structured_streaming.source.pacing import Pacing
@@ -94,7 +95,10 @@ class _StreamReading(Reading):
         patience_s = PATIENCE_S if options.ending is None else START_S
         self._note = Notes(options.notes)
         self._told_up_to_date = False
-        self._watch = LogWatch(options.targets, options.token, self._note, patience_s)
+        self._watch = LogWatch(options.targets, options.access, self._note, patience_s)
+        self._membership = Membership(
+            options.name_servers, self._watch, self._note, fixed=options.ending is not None
+        )
         self._until = options.ending
         self._stops: dict[tuple[str, str], list[int]] = {}
         self._last: Offsets = {}
@@ -137,9 +141,14 @@ class _StreamReading(Reading):
     def commit(self, end: Offsets) -> None:
         """Its own progress counts, or Spark's, not this."""
 
+    def stop(self) -> None:
+        """Of a query that ends."""
+        self._membership.stop()
+
     def _first_states(self, everyone: bool = False) -> dict[str, tuple[str, LogState]]:
         """States of the logs that answer, once one does (or all did or failed); empty when none can be reached."""
         until = time.monotonic() + START_S
+        self._membership.update()
         states = self._watch.states()
         while self._watch.unanswered and (everyone or not states) and time.monotonic() < until:
             time.sleep(_NOBODY_WAIT_S)
@@ -151,6 +160,7 @@ class _StreamReading(Reading):
         self._last = {broker: dict(value) for broker, value in start.items()}
         self._pacing.begun()
         self._look_back()
+        self._membership.update()
         states, firsts = self._look()
         if states and not self._backlog(states, firsts):
             if not self._watch.missing():
@@ -281,6 +291,7 @@ class _StreamReading(Reading):
     def _awaited(self, broker: str) -> tuple[str, LogState | None]:
         """A broker's log, also when it is slow to answer."""
         until = time.monotonic() + START_S
+        self._membership.update()
         states = by_broker(self._watch.states())
         while broker not in states and self._watch.asking and time.monotonic() < until:
             time.sleep(_NOBODY_WAIT_S)

@@ -21,6 +21,7 @@ from structured_streaming.errors import UnreachableError
 from structured_streaming.lake import create_tables
 from structured_streaming.reput_source import ReputDataSource
 from structured_streaming.source import log_watch, remote
+from structured_streaming.source.access import Access
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.source.log_range import LogRange
 from tests.relay import Relay
@@ -157,7 +158,7 @@ def test_a_broker_cut_off_in_mid_batch_delays_only_itself(
     monkeypatch.setattr(log_watch, "SHORTEST_REST_S", 0.1)
     lake, reports = tmp_path / "lake", list[BatchReport]()
     create_tables(str(lake))
-    commits = BatchCommits(DeltaCommitSink(str(lake)), None, reports.append)
+    commits = BatchCommits(DeltaCommitSink(str(lake)), Access(), reports.append)
     with gateways(tmp_path, (800, 10_000), (800, 10_000)) as (near, far), Relay(far.address) as line:
         options = {"lake": str(lake), "maxBytesPerTrigger": str(2 << 20), "partitionBytes": str(512 << 10)}
         addresses = (near.address, line.address)

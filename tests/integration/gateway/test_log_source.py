@@ -24,6 +24,7 @@ from store.log_source import FolderLog, LogSource, StoreLog
 from store.message_store import MessageStore
 from store.scan import scan
 from structured_streaming.errors import SourceError
+from structured_streaming.source.access import Access
 from structured_streaming.source.logs import open_log
 
 SEGMENT = 1 << 16
@@ -88,13 +89,13 @@ def folder(store: MessageStore, _: Path) -> Iterator[LogSource]:
 
 @contextmanager
 def target(store: MessageStore, _: Path) -> Iterator[LogSource]:
-    yield open_log(f"store:{store.root}", None)
+    yield open_log(f"store:{store.root}", Access())
 
 
 @contextmanager
 def remote(store: MessageStore, _: Path) -> Iterator[LogSource]:
     with served(store) as address:
-        yield open_log(f"broker:{address}", None)
+        yield open_log(f"broker:{address}", Access())
 
 
 @contextmanager

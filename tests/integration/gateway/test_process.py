@@ -21,6 +21,7 @@ from lakebroker_pb.lakebroker.log.v1 import log_pb2
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import ROOT, Gateway, ProcessError, command
 from structured_streaming.errors import SourceError
+from structured_streaming.source.access import Access
 from structured_streaming.source.remote import BrokerLog
 
 
@@ -105,7 +106,7 @@ def test_token_is_needed_once_configured(tmp_path: Path) -> None:
         assert json.loads(allowed.stdout) == []
         assert "0123456789abcdef" not in gateway.log.read_text()
         with pytest.raises(SourceError, match="UNAUTHENTICATED"):
-            BrokerLog(gateway.address, "wrong").describe()
+            BrokerLog(gateway.address, Access("wrong")).describe()
 
 
 def test_topics_and_groups_by_hand(gateway: Gateway, name: str) -> None:

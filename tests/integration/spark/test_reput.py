@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import subprocess
 import threading
 import time
@@ -20,12 +21,13 @@ from lakebroker_testing.logs import LogWriter
 from store.log_reader import LogReader
 from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.errors import ForeignWriterError, LakeError
-from structured_streaming.reput import _run, start_reput
+from structured_streaming.reput import _run, run_reput, start_reput
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.sql import register
 from tests.lake_checks import assert_exact, rows
 from tests.reput_runs import reput_once, to_the_end
+from tests.written_log import written
 
 
 def test_every_table_is_exact_and_a_second_run_adds_nothing(spark: SparkSession, tmp_path: Path) -> None:
@@ -153,6 +155,25 @@ def test_a_gap_ends_the_job_or_is_recorded(spark: SparkSession, tmp_path: Path) 
     log = LogReader(writer.folder)
     assert (row["reason"], row["physical_offset"] + row["length"]) == ("missing", log.min_offset)
     assert max(rows(lake, "reput_progress")["end_offset"].to_pylist()) == log.readable_offset
+
+
+def test_a_session_that_is_there_is_used_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    store = written(tmp_path / "store", "broker-a", 200)
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    before, told = settings(spark), list[str]()
+    options = ReputOptions(str(tmp_path / "lake"), store=str(store), once=True)
+    run_reput(options, master="spark://nowhere:1", tell=told.append)
+    assert told[0] == f"reading 1 log from {store}"
+    assert settings(spark) == before
+    assert spark.range(3).count() == 3
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+    assert assert_exact(tmp_path / "lake", store)["messages"] == 200
+
+
+def settings(spark: SparkSession) -> dict[str, str]:
+    """Of the context and of the session."""
+    own = {row["key"]: row["value"] for row in spark.sql("SET").collect()}
+    return dict(spark.sparkContext.getConf().getAll()) | own
 
 
 def test_wrong_options_are_named(spark: SparkSession, tmp_path: Path) -> None:

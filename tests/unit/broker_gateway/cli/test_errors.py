@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from broker_gateway.cli import lake_commands
 from broker_gateway.cli.admin_commands import _failed, _when
 from broker_gateway.cli.main import app
 from store.log.record import Host, PendingRecord
 from store.message_store import MessageStore
 from store.opening import StoreOptions
+from structured_streaming import reput as reput_job
 from structured_streaming.errors import UnreachableError
+from structured_streaming.source.access import Access
 from structured_streaming.source.remote import BrokerLog
 
 HOST = Host("127.0.0.1", 10911)
@@ -139,7 +140,7 @@ def test_the_types_of_a_topic_are_listed() -> None:
 
 
 def test_nobody_at_a_brokers_address_is_said_in_a_sentence(closed_port: str) -> None:
-    log = BrokerLog(closed_port, None)
+    log = BrokerLog(closed_port, Access())
     with pytest.raises(UnreachableError, match=f"^no broker at {closed_port}: connection refused$"):
         log.describe()
     log.close()
@@ -193,7 +194,7 @@ def test_what_is_allowed_is_said_once() -> None:
 def test_a_reput_that_is_stopped_before_it_reads_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    monkeypatch.setattr(lake_commands, "_check_source", lambda options: os.kill(os.getpid(), number))
+    monkeypatch.setattr(reput_job, "checked", lambda options: os.kill(os.getpid(), number))
     reput = ["reput", "--brokers", "127.0.0.1:1", "--lake", str(tmp_path / "lake")]
     line = f"lakebroker: stopped by {number.name} before it began to read"
     done = CliRunner().invoke(app, [*reput, "--once"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ssl
 from pathlib import Path
@@ -28,6 +29,19 @@ def test_one_for_another_host_is_made_anew(tmp_path: Path) -> None:
     trial_certificate(tmp_path, "broker-b.example")
     assert certificate.read_bytes() != before
     assert b"broker-b.example" in certificate.read_bytes().splitlines()[0]
+
+
+def test_a_client_can_trust_those_of_several_brokers(tmp_path: Path) -> None:
+    pairs = [trial_certificate(tmp_path / name, "127.0.0.1") for name in ("a", "b", "c")]
+    trusting = ssl.create_default_context(cadata="".join(file.read_text() for file, _ in pairs))
+    for file, key in pairs:
+        to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = trusting.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
+        server = certificates.server_context(file, key).wrap_bio(to_server, to_client, server_side=True)
+        for side in (client, server, client, server):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+        assert client.getpeercert()["issuer"] == client.getpeercert()["subject"]
 
 
 def test_one_that_is_about_to_expire_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

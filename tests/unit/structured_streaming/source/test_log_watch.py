@@ -12,6 +12,7 @@ import pytest
 
 from structured_streaming.errors import UnreachableError
 from structured_streaming.source import log_watch
+from structured_streaming.source.access import Access
 from structured_streaming.source.log_watch import LogWatch, Question
 from tests.written_log import written
 
@@ -26,7 +27,7 @@ def watch(tmp_path: Path, notes: list[str], monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(log_watch, "SHORTEST_REST_S", 0.001)
     monkeypatch.setattr(log_watch, "AGAIN_S", 0.001)
     store = written(tmp_path / "store", "broker-a", 1)
-    return LogWatch([f"store:{store}"], None, notes.append, 0.05)
+    return LogWatch([f"store:{store}"], Access(), notes.append, 0.05)
 
 
 def present(watch: LogWatch) -> list[str]:
@@ -117,7 +118,9 @@ def test_others_are_named_where_there_are_some(
     tmp_path: Path, notes: list[str], alone: bool, said: str
 ) -> None:
     stores = [written(tmp_path / name, name, 1) for name in ("broker-a", "broker-b")]
-    watch = LogWatch([f"store:{store}" for store in stores[: 1 if alone else 2]], None, notes.append, 60.0)
+    watch = LogWatch(
+        [f"store:{store}" for store in stores[: 1 if alone else 2]], Access(), notes.append, 60.0
+    )
     target, *_ = watch.states()
     watch.rest(target, "gone")
     assert [note.partition("; ")[2] for note in notes] == [said]

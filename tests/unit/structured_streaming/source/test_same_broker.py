@@ -12,7 +12,7 @@ from broker_gateway.cli.main import app
 from store.log_source import LogState
 from structured_streaming.errors import SameBrokerError
 from structured_streaming.reput import _retries
-from structured_streaming.reput_options import ReputOptions, check_present
+from structured_streaming.reput_options import ReputOptions, checked
 from structured_streaming.source.logs import by_broker
 from tests.written_log import written
 
@@ -35,7 +35,7 @@ def test_two_brokers_of_one_name(tmp_path: Path) -> None:
     assert "another lake" in line
     named = ",".join(map(str, stores))
     with pytest.raises(SameBrokerError):
-        check_present(ReputOptions(str(tmp_path / "lake"), store=named, once=True))
+        checked(ReputOptions(str(tmp_path / "lake"), store=named, once=True))
 
 
 def test_one_log_given_twice(tmp_path: Path) -> None:

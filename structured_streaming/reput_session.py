@@ -1,0 +1,140 @@
+"""The Spark session of the reput: the one that a platform provides, or one of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from structured_streaming.errors import LakeError
+from structured_streaming.jvm_output import jvm_output_to_file
+from structured_streaming.scratch import scratch_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""The JVM only coordinates: optimising its code took two of every three seconds that the batches had."""
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Set where spark-submit or a platform started this Python beside a JVM of its own."""
+_ENCRYPTED = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
+
+
+def provided_session() -> SparkSession | None:
+    """The session that is there already, as in a notebook, a platform's job or under spark-submit; nothing of it is set.
+
+    Raises LakeError for Spark Connect.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
+
+    if is_remote():
+        raise LakeError("the reput does not run over Spark Connect; run it where the driver is")
+    if SparkContext._active_spark_context is None and _SUBMITTED not in os.environ:
+        return None
+    return SparkSession.builder.getOrCreate()
+
+
+def reput_session(master: str = "local[2]", scratch: str = "", driver_host: str = "") -> SparkSession:
+    """A Spark session for the job: no UI, one Python for driver and workers. Delta's jars are not needed.
+
+    A local master stays on loopback. With another one, executors connect to `driver_host`; without it Spark decides
+    (`spark.driver.host` of spark-defaults.conf, SPARK_LOCAL_IP, the host name). What Spark leaves on disk is in
+    `scratch`, which the caller removes; without it, in a folder that goes with the process.
+    """
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    scratch = scratch or scratch_folder()
+    settings = {
+        "spark.driver.extraJavaOptions": f'{_JVM_OPTIONS} "-Djava.io.tmpdir={scratch}"',
+        "spark.local.dir": scratch,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        "spark.sql.streaming.stopTimeout": "30s",
+        "spark.sql.warehouse.dir": f"{scratch}/warehouse",
+        **_addresses(master, driver_host),
+    }
+    builder = SparkSession.builder.appName("lakebroker-reput").master(master)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    with jvm_output_to_file():
+        session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    _write_checkpoints_cheaply(session)
+    return session
+
+
+def _write_checkpoints_cheaply(session: SparkSession) -> None:
+    """The checkpoint is scratch, and was a third of a small batch's time: each of its files was made with a checksum file
+    beside, and a process that sets its permissions."""
+    from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]
+
+    streaming = session._jvm.org.apache.spark.sql.execution.streaming  # type: ignore[union-attr]
+    for package in (streaming.checkpointing, streaming):  # of Spark 4.1 and later, and 4.0
+        manager = package.FileSystemBasedCheckpointFileManager
+        if isinstance(manager, JavaClass):
+            session.conf.set("spark.sql.streaming.checkpointFileManagerClass", manager._fqn)
+            return
+
+
+def _addresses(master: str, driver_host: str) -> dict[str, str]:
+    if is_local(master):
+        return {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    return {"spark.driver.host": driver_host} if driver_host else {}
+
+
+def is_local(master: str) -> bool:
+    """Whether driver and executors are one process: `local[2]`. `local-cluster` counts too: it is on one machine."""
+    return master.startswith("local")
+
+
+def sends_in_plaintext(session: SparkSession) -> bool:
+    """Whether what executors need is sent to them over connections that are not encrypted."""
+    conf = session.sparkContext.getConf()
+    return not is_local(conf.get("spark.master", "") or "") and not any(
+        conf.get(each, "false") == "true" for each in _ENCRYPTED
+    )
+
+
+def expect_end_of_jvm(session: SparkSession, signalled: Callable[[], bool]) -> Callable[[], None]:
+    """A signal to the process group ends the JVM too: its connections break then, which is no error.
+
+    `signalled` waits for a signal for a while; whether one came. Returns what undoes it.
+    """
+
+    def is_told(record: logging.LogRecord) -> bool:
+        return "py4j" not in record.pathname or not signalled()
+
+    loggers = [
+        logging.getLogger(name) for name in ("", "py4j", "py4j.java_gateway", "py4j.clientserver")
+    ]  # it logs to the root logger too
+    for each in loggers:
+        each.addFilter(is_told)
+    server = getattr(session.sparkContext, "_accumulatorServer", None)
+    tell = getattr(server, "handle_error", None)
+
+    def handle_error(request: object, address: object) -> None:
+        if tell is not None and not signalled():
+            tell(request, address)
+
+    if server is not None:
+        server.handle_error = handle_error
+
+    def undo() -> None:
+        for each in loggers:
+            each.removeFilter(is_told)
+        if server is not None:
+            server.handle_error = tell
+
+    return undo

@@ -1,0 +1,148 @@
+"""Brokers that the data source finds at a name server: they join, leave and move while it reads. Without Spark."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
+from structured_streaming.source import name_servers
+from structured_streaming.source.data_source import LakebrokerDataSource
+from tests.answering import answering, frame
+from tests.lake_checks import assert_exact
+from tests.written_log import written
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Rows:
+    """Reads batches as Spark asks for them, and counts the rows of each broker."""
+
+    def __init__(self, notes: Path, **options: str) -> None:
+        self._notes = notes
+        source = LakebrokerDataSource({"notes": str(notes), **options})
+        self.stream: Any = source.streamReader(source.schema())
+        self.offset = self.stream.initialOffset()
+        self.counts: Counter[str] = Counter()
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        """Reads on until that is so."""
+        limit = time.monotonic() + 100
+        while not reached():
+            assert time.monotonic() < limit, f"{self.counts}; {self.said()}"
+            latest = self.stream.latestOffset(self.offset, self.stream.getDefaultReadLimit())
+            for part in self.stream.partitions(self.offset, latest) if latest != self.offset else ():
+                for batch in self.stream.read(part):
+                    self.counts.update(batch["broker"].to_pylist())
+            self.offset = latest
+
+    def said(self) -> str:
+        return self._notes.read_text() if self._notes.exists() else ""
+
+
+def gateway(folder: Path, name: str, count: int, name_server: NameServer) -> Gateway:
+    if not (folder / name).exists():
+        written(folder / name / "store", name, count)
+    return Gateway(folder / name, brokerName=name, namesrvAddr=name_server.address)
+
+
+def test_brokers_join_move_and_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(name_servers, "POLL_S", 0.2)
+    with NameServer(tmp_path / "ns") as server, gateway(tmp_path, "broker-a", 100, server) as first:
+        rows = Rows(tmp_path / "notes", namesrv=server.address)
+        rows.until(lambda: rows.counts == {"broker-a": 100})
+        with gateway(tmp_path, "broker-b", 200, server) as second:
+            rows.until(lambda: rows.counts == {"broker-a": 100, "broker-b": 200})
+            assert f"broker broker-b joined: {second.address}\n" in rows.said()
+            second.terminate()
+            left = "broker broker-b left the name servers and is no longer asked"
+            rows.until(lambda: left in rows.said())
+        with gateway(tmp_path, "broker-b", 200, server) as second:  # on other ports
+            joined = f"broker broker-b joined: {second.address}\n"
+            rows.until(lambda: joined in rows.said())
+            server.terminate()
+            rows.until(lambda: "no name server answers" in rows.said())
+            before = len(rows.said().splitlines())
+            second.kill()
+            rows.until(lambda: f"no broker at {second.address}" in rows.said())
+        first.terminate()
+        rows.until(lambda: f"no broker at {first.address}" in rows.said())
+    assert len(rows.said().splitlines()) == before + 2, rows.said()
+    assert rows.counts == {"broker-a": 100, "broker-b": 200}
+    rows.stream.stop()
+
+
+def test_a_broker_that_a_name_server_forgot_is_read_while_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(name_servers, "POLL_S", 0.2)
+    brokers: dict[str, str] = {}
+    looks = 0
+
+    def answer() -> bytes:
+        nonlocal looks
+        looks += 1
+        table = {name: {"brokerAddrs": {"0": address}} for name, address in brokers.items()}
+        return frame({"code": 0, "opaque": 1}, json.dumps({"brokerAddrTable": table}).encode())
+
+    def looked_again() -> Callable[[], bool]:
+        until = looks + 2
+        return lambda: looks >= until
+
+    with (
+        NameServer(tmp_path / "ns") as server,
+        gateway(tmp_path, "broker-a", 100, server) as one,
+        gateway(tmp_path, "broker-b", 100, server) as other,
+        answering(answer=answer) as address,
+    ):
+        brokers |= {each.folder.name: f"127.0.0.1:{each.remoting_port}" for each in (one, other)}
+        rows = Rows(tmp_path / "notes", namesrv=address)
+        rows.until(lambda: rows.counts == {"broker-a": 100, "broker-b": 100})
+        del brokers["broker-b"]
+        rows.until(looked_again())
+        topic = ("topic", "create", "orders", "--gateway", other.address)
+        subprocess.run(command(*topic), cwd=ROOT, check=True, capture_output=True, timeout=60)
+        end = rows.offset["broker-b"]["offset"]
+        rows.until(lambda: rows.offset["broker-b"]["offset"] > end)
+        assert rows.said() == ""
+        other.kill()
+        rows.until(lambda: "broker broker-b left the name servers and is no longer asked" in rows.said())
+        rows.until(looked_again())
+        assert len(rows.said().splitlines()) == 1
+    rows.stream.stop()
+
+
+def test_a_run_that_ends_by_itself_takes_those_that_are_there(tmp_path: Path) -> None:
+    def reput(address: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command("reput", "--namesrv", address, "--lake", str(tmp_path / "lake"), "--once"),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+
+    with NameServer(tmp_path / "ns") as server:
+        nobody = reput(server.address)
+        assert nobody.returncode == 1
+        assert nobody.stderr == f"lakebroker: name servers {server.address} know no lakebroker\n"
+        with (
+            gateway(tmp_path, "broker-a", 300, server) as one,
+            gateway(tmp_path, "broker-b", 300, server) as two,
+        ):
+            done = reput(server.address)
+            assert done.returncode == 0, done.stderr
+            assert one.address in done.stderr
+            stores = [one.store, two.store]
+    refused = reput(server.address)
+    assert refused.returncode == 1
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith(f"lakebroker: no name server answers: {server.address}: ")
+    assert assert_exact(tmp_path / "lake", *stores)["messages"] == 600

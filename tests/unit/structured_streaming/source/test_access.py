@@ -1,0 +1,62 @@
+"""Which gateways are spoken to over TLS, and what is read of the files that say how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker_gateway.transport.certificates import trial_certificate
+from structured_streaming.errors import SourceError
+from structured_streaming.source.access import Access, access_of
+from structured_streaming.source.options import SourceOptions
+
+
+@pytest.fixture
+def ca(tmp_path: Path) -> Path:
+    certificate, _ = trial_certificate(tmp_path, "127.0.0.1")
+    return certificate
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8081", "127.9.9.9:1", "[::1]:8081", "localhost:8081"])
+def test_loopback_is_plaintext_unless_an_authority_is_given(address: str, ca: Path) -> None:
+    assert not Access().tls(address)
+    assert Access(ca=ca.read_bytes()).tls(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["10.0.0.1:8081", "broker:8081", "[2001:db8::1]:8081", "127.0.0.1.example:1", "0.0.0.0:1"]
+)
+def test_all_others_are_tls(address: str) -> None:
+    assert Access().tls(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["broker", "broker:", ":8081", "broker:0", "broker:65536", "::1:8081", "http://broker:8081"]
+)
+def test_an_address_is_host_and_port(address: str) -> None:
+    with pytest.raises(SourceError, match=r"brokers: address .*write it as host:port"):
+        SourceOptions({"brokers": address})
+
+
+def test_the_files_are_read_once_and_shown_nowhere(tmp_path: Path, ca: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef\n")
+    access = access_of({"tokenfile": str(token), "tlsca": str(ca)})
+    token.unlink()
+    assert access.metadata == (("authorization", "Bearer 0123456789abcdef"),)
+    assert access.ca is not None
+    assert b"BEGIN CERTIFICATE" in access.ca
+    assert "0123456789abcdef" not in repr(access)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "cannot be read"), (b"", "is empty"), (b"\xff\xfe", "is no text"), (b"junk", "in PEM")],
+)
+def test_a_file_without_certificates_is_named(tmp_path: Path, content: bytes | None, said: str) -> None:
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(SourceError, match=f"^tlsCa {file} .*{said}"):
+        access_of({"tlsca": str(file)})

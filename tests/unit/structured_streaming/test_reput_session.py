@@ -1,0 +1,41 @@
+"""What a session of the reput is told of addresses, and what Spark says of workers without lakebroker."""
+
+from __future__ import annotations
+
+import pytest
+
+from structured_streaming.errors import LakeError
+from structured_streaming.reput import _cause
+from structured_streaming.reput_session import _addresses, provided_session
+
+LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("master", "driver_host", "settings"),
+    [
+        ("local[2]", "", LOOPBACK),
+        ("local", "10.0.0.1", LOOPBACK),
+        ("spark://h:7077", "", {}),
+        ("spark://h:7077", "10.0.0.1", {"spark.driver.host": "10.0.0.1"}),
+        ("yarn", "driver.example", {"spark.driver.host": "driver.example"}),
+    ],
+)
+def test_only_a_local_master_stays_on_loopback(
+    master: str, driver_host: str, settings: dict[str, str]
+) -> None:
+    assert _addresses(master, driver_host) == settings
+
+
+def test_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    with pytest.raises(LakeError, match="does not run over Spark Connect"):
+        provided_session()
+
+
+def test_workers_without_lakebroker_are_told_of() -> None:
+    report = "Traceback\nModuleNotFoundError: No module named 'structured_streaming'\n\nJVM stacktrace:\n"
+    assert _cause(report) == (
+        "Spark's workers have no Python module structured_streaming: install lakebroker there, and name the Python that "
+        "has it in PYSPARK_PYTHON"
+    )
