@@ -238,7 +238,7 @@ def _failed(gateway: str, code: str, details: str) -> str:
     """What became of a call; gRPC gives UNAVAILABLE, too, when nobody answered."""
     unconnected = details.startswith(_UNCONNECTED)
     if code == "UNAVAILABLE" and unconnected and "connection refused" in details.lower():
-        return f"no gateway at {gateway}: connection refused"
+        return f"no gateway at {gateway}: connection refused; {_GRPC_PORT}"
     if code == "UNAVAILABLE" and unconnected:
         return f"nobody answers gRPC at {gateway} ({details}); {_GRPC_PORT}"
     if code == "DEADLINE_EXCEEDED" and details == _TIMED_OUT:

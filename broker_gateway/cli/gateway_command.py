@@ -43,7 +43,11 @@ def gateway(
         int, typer.Option(min=1, max=64, help="Brokers on this host, each with its own store and port")
     ] = 1,
     with_namesrv: Annotated[
-        bool, typer.Option("--with-namesrv", help="Run a name server too (lakeWithNamesrv), on port 9876")
+        bool,
+        typer.Option(
+            "--with-namesrv",
+            help="Run a name server too (lakeWithNamesrv), on port 9876 (lakeNamesrvListenPort)",
+        ),
     ] = False,
     transport: Annotated[str | None, typer.Option(help="http2 or grpcio (lakeTransport)")] = None,
 ) -> None:

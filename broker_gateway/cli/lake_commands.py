@@ -205,6 +205,7 @@ def sql(
         str | None, typer.Argument(help="Statements; without it those of standard input")
     ] = None,
     form: Annotated[str, typer.Option("--format", help="table, csv or json")] = "table",
+    as_json: Annotated[bool, typer.Option("--json", help="As --format json")] = False,
     master: Annotated[str, typer.Option(help="Spark master")] = "local[2]",
     write: Annotated[
         bool,
@@ -217,6 +218,7 @@ def sql(
         ),
     ] = True,
 ) -> None:
+    form = "json" if as_json else form
     if form not in ("table", "csv", "json"):
         fail(f"--format {form}: give table, csv or json", 2)
     if statement is not None and not statements(statement):

@@ -75,7 +75,7 @@ def lock_store(root: Path) -> int:
     """Locks byte 0 of `lock`, as a real broker does; returns the descriptor, which must stay open. Raises StoreLockedError."""
     return lock_file(
         root / LOCK_FILE,
-        f"Lock failed, MQ already started: another process has the store {root}; stop it or use another store",
+        f"Lock failed, MQ already started: another process has the store {root.resolve()}; stop it or use another store",
     )
 
 

@@ -1,0 +1,47 @@
+"""A signal while the command's modules are loaded ends it as a signal does, and nothing is printed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SENDING = """
+import os, signal, sys
+from importlib.abc import MetaPathFinder
+class Finder(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["lakebroker", "gateway", "--store", "store"]
+from broker_gateway.cli.entry import run
+run()
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "broker_gateway.app.startup"])
+def test_ctrl_c_while_modules_are_loaded(tmp_path: Path, module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SENDING.format(module=module)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + SENDING.format(module="typer")
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace('"gateway", "--store", "store"', '"--version"')],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
