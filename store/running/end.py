@@ -9,10 +9,11 @@ takes back what a lake has: recovery cuts the log at the first record that is no
 |---|---|
 | zeros, or a record that is not whole | waited for |
 | a whole record with no other behind it, and no CRC of its own over all of it | it counts when it is the same for `SETTLE_S`: a writer copies in order, but its body's CRC covers only the body |
-| a blank, the end of the segment | the next segment follows |
+| a blank, and the next segment begins with a record | the next segment follows. Before that, the blank may be left over as well |
 | a record stored before this host started, behind one stored since | the end: left over from before a power cut, behind where the broker cut the log. It will be written over |
 | nothing whole for `PATIENCE_S`, and records behind it that were stored since this host started | damage: passed over, as the running broker does. Who reads the range puts it into quarantine |
 | the oldest segments deleted | the beginning follows |
+| a segment that cannot be synced | StoreDamagedError from then on: the system tells of a lost page once |
 | the last record that counted has changed, or the log ends before it | StoreDamagedError: records were lost, or it is another log |
 
 Whether something was stored before or since the host started is told by the store timestamps, and only a power cut or a
@@ -22,6 +23,7 @@ after the crash of another host is recovered by its broker before the sidecar is
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import time
@@ -45,6 +47,7 @@ STEP_BYTES = 16 << 20
 """Of the log that are walked at a time, or one record."""
 _WALKED_AT_FIRST = 3
 """Segments: as many as a real broker's recovery reads after a clean stop. Those before are taken as they are."""
+_MAGICS = (MAGIC_V1, MAGIC_V2)
 _HEAD_BYTES = 16 << 20
 """Hold the first record of a segment."""
 
@@ -80,6 +83,21 @@ def boot_ms() -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) * 1000 for line in lines if line.startswith("btime ")), 0)
+
+
+def first_walked(files: Sequence[File]) -> int:
+    """Where the end of a log is looked for that nobody served yet. Raises StoreDamagedError for what is no log of
+    RocketMQ, OSError."""
+    holding = [file for file in files if _head(file.path) != (0, 0)]
+    if not holding:
+        return files[0].start if files else 0
+    size, magic = _head(holding[0].path)
+    if magic not in (*_MAGICS, BLANK_MAGIC):
+        raise StoreDamagedError(
+            f"{holding[0].path} does not begin with a record of RocketMQ (size {size}, magic {magic:#x}); give the store of a "
+            "broker that keeps its log in commitlog, not DLedger's"
+        )
+    return holding[-_WALKED_AT_FIRST:][0].start
 
 
 def check_segments(files: Sequence[File], root: Path) -> None:
@@ -121,23 +139,16 @@ class LogEnd:
         """Where nothing whole stands, and since when."""
         self._synced = -1
         """The segment whose name is on disk."""
-        first = self._first()
+        self._failed = ""
+        listed = files()
+        first = first_walked(listed)
         self.served = served if served is not None else Served(first)
         if self.served.end < first:
             self.served = replace(self.served, end=first)
-
-    def _first(self) -> int:
-        files = self._files()
-        holding = [file for file in files if _head(file.path) != (0, 0)]
-        if holding:
-            size, magic = _head(holding[0].path)
-            if magic not in (MAGIC_V1, MAGIC_V2, BLANK_MAGIC):
-                raise StoreDamagedError(
-                    f"{holding[0].path} does not begin with a record of RocketMQ (size {size}, magic {magic:#x}); give the "
-                    "store of a broker that keeps its log in commitlog, not DLedger's"
-                )
-            return holding[-_WALKED_AT_FIRST:][0].start
-        return files[0].start if files else 0
+        for file in listed:
+            if file.start < self.served.end:
+                with contextlib.suppress(FileNotFoundError):  # deleted since
+                    self._sync(file)
 
     @property
     def settles(self) -> bool:
@@ -146,6 +157,8 @@ class LogEnd:
 
     def advance(self) -> bool:
         """Goes on by what was written since, at most STEP_BYTES; whether it did."""
+        if self._failed:
+            raise StoreDamagedError(self._failed)
         files = self._files()
         self._check(files)
         if not files:
@@ -188,14 +201,16 @@ class LogEnd:
         if not len(found) and found.ended == "torn" and begin + STEP_BYTES < file.size:
             found = scan(view[begin:], at, mode="tail", segment_size=file.size)
         count = self._not_left_over(found)
-        if count == len(found) and count and not self._is_done(found, file):
-            count -= 1
-            if not count:
-                return False  # it settles
-        if (not count and found.next_offset == at) or (not count and len(found)):
+        if not count and (len(found) or found.next_offset == at):
             return self._damage(files, file, view, at, zeros=found.ended == "zero" and not len(found))
-        whole = count == len(found)
-        end = found.next_offset if whole else int(found.physical_offset[count])
+        end = (
+            int(found.physical_offset[count]) if count < len(found) else self._end_of(found, files, file, at)
+        )
+        if count == len(found) and count and not self._is_done(found, file, end):
+            count -= 1
+            end = int(found.physical_offset[count])
+        if end == at:
+            return False  # the last record settles, or a blank may be left over
         self._sync(file)
         self.served = self._after(found, count, end)
         return True
@@ -207,11 +222,18 @@ class LogEnd:
         left_over = np.flatnonzero((times < self._since_ms) & (newest >= self._since_ms))
         return int(left_over[0]) if len(left_over) else len(found)
 
-    def _is_done(self, found: Scan, file: File) -> bool:
-        """Whether the last record of a walk is written to its end."""
+    def _end_of(self, found: Scan, files: Sequence[File], file: File, at: int) -> int:
+        """Where a walk from `at` ended; before a blank, unless the log goes on in the next segment."""
+        last = len(found) - 1
+        end = int(found.physical_offset[last] + found.size[last]) if len(found) else at
+        goes_on = any(each.start == file.end and _head(each.path)[1] in _MAGICS for each in files)
+        return found.next_offset if goes_on else end
+
+    def _is_done(self, found: Scan, file: File, end: int) -> bool:
+        """Whether the last record of a walk, which ended at `end`, is written to its end."""
         last = len(found) - 1
         place, size = int(found.physical_offset[last]), int(found.size[last])
-        if found.next_offset > place + size or place + size == file.end:  # a blank follows, or nothing can
+        if end > place + size or end == file.end:  # a blank follows, or nothing can
             return True
         if found.rows[last, row.CRC_EXPECTED] >= 0:
             return True
@@ -237,6 +259,12 @@ class LogEnd:
         fd = os.open(file.path, os.O_RDONLY)
         try:
             os.fdatasync(fd)
+        except OSError as error:
+            self._failed = (
+                f"segment {file.path} could not be synced ({error}): what was written may be lost; look after the disk, let the "
+                "broker recover its log, and start the sidecar again"
+            )
+            raise StoreDamagedError(self._failed) from error
         finally:
             os.close(fd)
         if self._synced != file.start:
@@ -278,7 +306,7 @@ class LogEnd:
 
     def _begins_with_new(self, file: File) -> bool:
         """Whether a segment begins with a record stored since the host started."""
-        if _head(file.path)[1] not in (MAGIC_V1, MAGIC_V2):
+        if _head(file.path)[1] not in _MAGICS:
             return False
         with file.path.open("rb") as opened:
             head = opened.read(_HEAD_BYTES)

@@ -17,7 +17,7 @@ from store.log.recovery import COMMIT_LOG_FOLDER, IDENTITY_FILE
 from store.log.segment import list_segments
 from store.log_reader import LogReader
 from store.log_source import CHUNK_BYTES, LogState
-from store.running.end import SETTLE_S, File, LogEnd, check_segments
+from store.running.end import SETTLE_S, File, LogEnd, check_segments, first_walked
 from store.running.identity import SidecarState
 from store.scan import as_bytes, scan, warm
 
@@ -49,7 +49,7 @@ class RunningLog:
         self._root, self._broker, self._delay_levels = root, broker, delay_levels
         self._folders = list(folders) or [root / COMMIT_LOG_FOLDER]
         _check_store(root, self._folders, state)
-        LogEnd(self._files, None, since_ms)  # what is no log of a real broker gets no state
+        first_walked(self._files())  # what is no log of a real broker gets no state
         self._state = SidecarState(state, broker)
         self._lock = threading.Lock()
         self._saved = time.monotonic()

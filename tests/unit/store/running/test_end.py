@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
+from lakebroker_testing.logs import blank
 from store.errors import StoreDamagedError
 from store.log.segment import list_segments
 from store.running.end import File, LogEnd, Served
@@ -127,6 +130,45 @@ def test_what_a_power_cut_left_behind_the_end_is_no_part_of_the_log(store: RealS
         assert went_to(end) == store.end, "the next one is left over"
     store.append(stored_ms=SINCE_MS)
     assert went_to(end) == store.end
+
+
+def test_a_blank_counts_once_the_log_goes_on_in_the_next_segment(store: RealStore) -> None:
+    """Before that it may be left over from before a power cut, and be written over by a record that fits."""
+    store.messages(10, SINCE_MS)
+    end, at = end_of(store), store.end
+    store.write(at, blank(SEGMENT - at)[:8])
+    assert went_to(end) == at
+    store.messages(10, SINCE_MS)
+    assert went_to(end) == store.end < SEGMENT
+    last = store.end
+    store.write(last, blank(SEGMENT - last)[:8])
+    assert went_to(end) == last
+    store.end = SEGMENT
+    store.write(SEGMENT, b"")  # made ahead
+    assert went_to(end) == last
+    store.append(stored_ms=SINCE_MS)
+    assert went_to(end) == store.end > SEGMENT
+
+
+def test_a_disk_that_lost_something_is_not_believed_later(
+    store: RealStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = end_of(store)
+    store.messages(10, SINCE_MS)
+    went_to(end)
+    store.messages(10, SINCE_MS)
+    before = end.served
+
+    def fails(fd: int) -> None:
+        raise OSError(errno.EIO, "I/O error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", fails)
+        with pytest.raises(StoreDamagedError, match="could not be synced"):
+            went_to(end)
+    with pytest.raises(StoreDamagedError, match="could not be synced"):
+        went_to(end)
+    assert end.served == before
 
 
 def test_a_clock_that_was_set_back_hides_nothing(store: RealStore) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from lakebroker_testing.logs import written
+from lakebroker_testing.logs import blank, written
 from store.errors import OffsetOutOfRangeError, OtherLogError, StoreDamagedError
 from store.running.identity import STATE_FILE
 from store.running.log import RunningLog
+from store.scan import scan
 from tests.real_store import RealStore
 
 
@@ -81,6 +82,20 @@ def test_ranges_hold_every_record_once(store: RealStore, log: RunningLog) -> Non
             data += chunk
     raw = b"".join(path.read_bytes() for path in sorted((store.root / "commitlog").iterdir()))
     assert bytes(data) == raw[:end]
+
+
+def test_ranges_may_begin_and_end_at_a_blank(store: RealStore, log: RunningLog) -> None:
+    end = settled(log, store.end)
+    room = store.segment - end % store.segment
+    store.write(end, blank(room)[:8])
+    assert log.describe().end == end
+    store.end += room
+    store.messages(5)
+    after = settled(log, store.end)
+    assert log.split(log.log_id, end, after, 1 << 20) == [end, end + room, after]
+    parts = [scan(data, at, segment_size=store.segment) for at, data in log.read(log.log_id, end, after)]
+    assert sum(len(found) for found in parts) == 5
+    assert not any(len(found.bad_offset) for found in parts)
 
 
 def test_ranges_that_are_none_are_refused(store: RealStore, log: RunningLog) -> None:
