@@ -26,8 +26,8 @@ from tests.reput_runs import to_the_end
 from tests.sidecar import Sidecar
 from tests.sidecar_lake import SidecarLake
 
-COUNT, DEAD = 8_000, 40
-SEGMENT = 1 << 20
+COUNT, DEAD = 5_000, 40
+SEGMENT = 1 << 19
 LOAD = Path(__file__).with_name("Load.java")
 PASSING = ("found_timestamp",)
 """Columns that tell when the reput met something."""

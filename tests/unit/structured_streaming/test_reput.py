@@ -48,3 +48,21 @@ def test_a_signal_hides_what_it_may_have_caused_and_nothing_else(
     finally:
         coming.join()
         assert stopping.wait(10)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_gap_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = None
+    runs: list[str] = []
+
+    def run_query(*_: Any) -> str:
+        runs.append("run")
+        return "structured_streaming.errors.GapError: 10 bytes are gone\n"
+
+    monkeypatch.setattr(reput, "_run_query", run_query)
+    stopping = reput._Stopping()
+    with pytest.raises(LakeError, match="10 bytes are gone"):
+        reput._run(
+            session, reput.ReputOptions("/nowhere", store="/nowhere"), lambda report: None, None, stopping
+        )
+    assert runs == ["run"]
