@@ -22,6 +22,7 @@ from store.errors import OffsetOutOfRangeError, OtherLogError, StoreError
 from store.log.record import PendingRecord
 from store.log_source import FolderLog, LogSource, StoreLog
 from store.message_store import MessageStore
+from store.running.log import RunningLog
 from store.scan import scan
 from structured_streaming.errors import SourceError
 from structured_streaming.source.access import Access
@@ -105,7 +106,16 @@ def real_broker(store: MessageStore, folder: Path) -> Iterator[LogSource]:
     yield FolderLog(folder, broker=store.broker, log_id=store.log_id)
 
 
-@pytest.fixture(params=[own, folder, target, remote, real_broker], ids=lambda way: way.__name__)
+@contextmanager
+def beside_a_broker(store: MessageStore, folder: Path) -> Iterator[LogSource]:
+    """The same, as a sidecar reads it; the log has an id of the sidecar's."""
+    shutil.copytree(store.root / "commitlog", folder / "store" / "commitlog")
+    yield RunningLog(folder / "store", folder / "state", store.broker, store.cluster)
+
+
+@pytest.fixture(
+    params=[own, folder, target, remote, real_broker, beside_a_broker], ids=lambda way: way.__name__
+)
 def log(request: pytest.FixtureRequest, store: MessageStore, tmp_path: Path) -> Iterator[LogSource]:
     with request.param(store, tmp_path) as found:
         yield found
@@ -123,7 +133,8 @@ def pieces(log: LogSource, cuts: list[int], **asked: Any) -> list[tuple[int, byt
 
 def test_it_is_described(log: LogSource, store: MessageStore) -> None:
     state = log.describe()
-    assert (state.broker, state.log_id) == (store.broker, store.log_id)
+    own_id = log.log_id if isinstance(log, RunningLog) else store.log_id
+    assert (state.broker, state.log_id) == (store.broker, own_id)
     assert (state.start, state.end, state.segment_size) == (0, store.max_offset, SEGMENT)
 
 
