@@ -4,6 +4,7 @@
 |---|---|
 | is found | is read from where the lake or Spark's offset has it, or from its beginning |
 | serves elsewhere now | is read there |
+| joins with a log of a name that is read already | is left out |
 | left the name servers | is read on while the broker answers, then no longer asked |
 | is known, but does not say where it serves | stays where it was |
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from store.log_source import LogState
 from structured_streaming.errors import SourceError
 from structured_streaming.source.log_watch import LogWatch
 from structured_streaming.source.name_servers import Following, Found, NameServers
@@ -35,6 +37,8 @@ class Membership:
         self._fixed = fixed
         self._known: dict[str, str] | None = None
         """Targets by broker name."""
+        self._joined: set[str] = set()
+        """Targets that were not there at the first look."""
         self._told: set[str] = set()
         self._answer = True
         self._following: Following | None = None
@@ -71,23 +75,46 @@ class Membership:
         if self._following is not None:
             self._following.stop()
 
+    def accepted(self, states: dict[str, LogState]) -> dict[str, LogState]:
+        """The states without those of brokers that joined under the name of one that is read already.
+
+        They are no longer asked: what one broker does ends no job of the others.
+        """
+        first = {state.broker: target for target, state in states.items() if target not in self._joined}
+        taken = {}
+        for target, state in states.items():
+            holder = first.setdefault(state.broker, target)
+            if holder == target or target not in self._joined:
+                taken[target] = state
+                continue
+            self._watch.drop(target)
+            self._note(
+                f"broker {target.partition(':')[2]} is left out: its log is of broker {state.broker[:80]!r}, which is "
+                f"read from {holder.partition(':')[2]}; give each broker a brokerName of its own before its first start"
+            )
+        return taken
+
     def _changed(self, known: dict[str, str], found: Found) -> dict[str, str]:
         """Brings the watch up to date; returns what is known then."""
-        for name, target in found.targets.items():
-            before = known.get(name)
-            if before == target:
-                continue
-            if before is not None:
-                self._watch.drop(before)
-            self._watch.add(target)
-            now = "joined" if before is None else "serves elsewhere now"
-            self._note(f"broker {name[:80]} {now}: {target.partition(':')[2]}")
         stay = {name: target for name, target in known.items() if name in found.left_out}
-        for name, target in known.items():
-            if name not in found.targets and name not in stay:
-                self._watch.leave(target, f"broker {name[:80]} left the name servers")
+        now = {**stay, **found.targets}
+        used = set(now.values())
+        for name, before in known.items():
+            if before in used:
+                continue
+            if name in now:
+                self._watch.drop(before)
+            else:
+                self._watch.leave(before, f"broker {name[:80]} left the name servers")
+        for name, target in found.targets.items():
+            if known.get(name) != target:
+                self._watch.add(target)
+                self._joined.add(target)
+                did = "serves elsewhere now" if name in known else "joined"
+                self._note(f"broker {name[:80]} {did}: {target.partition(':')[2]}")
+        self._joined &= used
         self._tell({name: why for name, why in found.left_out.items() if name not in known})
-        return {**stay, **found.targets}
+        return now
 
     def _tell(self, left_out: dict[str, str]) -> None:
         """Each reason once, until it is another."""

@@ -145,15 +145,21 @@ class _StreamReading(Reading):
         """Of a query that ends."""
         self._membership.stop()
 
+    def _present(
+        self, wait_ms: int = 0, after: Mapping[str, int] | None = None
+    ) -> dict[str, tuple[str, LogState]]:
+        """Targets and states of the logs that answer, by broker. Raises SameBrokerError."""
+        return by_broker(self._membership.accepted(self._watch.states(wait_ms, after)))
+
     def _first_states(self, everyone: bool = False) -> dict[str, tuple[str, LogState]]:
         """States of the logs that answer, once one does (or all did or failed); empty when none can be reached."""
         until = time.monotonic() + START_S
         self._membership.update()
-        states = self._watch.states()
+        states = self._present()
         while self._watch.unanswered and (everyone or not states) and time.monotonic() < until:
             time.sleep(_NOBODY_WAIT_S)
-            states = self._watch.states()
-        return by_broker(states)
+            states = self._present()
+        return states
 
     def _latest(self, start: Offsets, room: int) -> Offsets:
         """The end of the next batch, of at most `room` bytes; it is planned here."""
@@ -190,7 +196,7 @@ class _StreamReading(Reading):
     ) -> tuple[dict[str, tuple[str, LogState]], dict[str, int]]:
         """States of the logs that are present by broker, and where the next batch begins in each."""
         self._pacing.looking()
-        states = by_broker(self._watch.states(wait_ms, after))
+        states = self._present(wait_ms, after)
         return states, self._firsts(states)
 
     def _backlog(self, states: Mapping[str, tuple[str, LogState]], firsts: Mapping[str, int]) -> int:
@@ -292,10 +298,10 @@ class _StreamReading(Reading):
         """A broker's log, also when it is slow to answer."""
         until = time.monotonic() + START_S
         self._membership.update()
-        states = by_broker(self._watch.states())
+        states = self._present()
         while broker not in states and self._watch.asking and time.monotonic() < until:
             time.sleep(_NOBODY_WAIT_S)
-            states = by_broker(self._watch.states())
+            states = self._present()
         return states.get(broker, ("", None))
 
     def _end(self, state: LogState) -> int:
@@ -412,7 +418,7 @@ else:
                 self._last.get(broker) == self._offset(state) for broker, (_, state) in states.items()
             ):
                 after = {target: state.end for target, state in states.values()}
-                states = by_broker(self._watch.states(_IDLE_WAIT_MS, after))
+                states = self._present(_IDLE_WAIT_MS, after)
             if never := self._watch.never_seen():
                 # with its place missing in the offset, it would be read from its beginning again
                 raise SourceError("; ".join(never))

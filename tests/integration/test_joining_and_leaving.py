@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
+from structured_streaming.reput_options import Goal, ReputOptions, checked
 from structured_streaming.source import name_servers
 from structured_streaming.source.data_source import LakebrokerDataSource
 from tests.answering import answering, frame
-from tests.lake_checks import assert_exact
 from tests.written_log import written
 
 pytestmark = pytest.mark.timeout(300)
@@ -120,29 +120,25 @@ def test_a_broker_that_a_name_server_forgot_is_read_while_it_answers(
 
 
 def test_a_run_that_ends_by_itself_takes_those_that_are_there(tmp_path: Path) -> None:
-    def reput(address: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command("reput", "--namesrv", address, "--lake", str(tmp_path / "lake"), "--once"),
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=200,
+    lake = str(tmp_path / "lake")
+
+    def refused(address: str) -> str:
+        """The one line that ends a reput before Spark starts."""
+        done = subprocess.run(
+            command("reput", "--namesrv", address, "--lake", lake), cwd=ROOT, capture_output=True, text=True
         )
+        assert done.returncode == 1
+        (line,) = done.stderr.splitlines()
+        return line
 
     with NameServer(tmp_path / "ns") as server:
-        nobody = reput(server.address)
-        assert nobody.returncode == 1
-        assert nobody.stderr == f"lakebroker: name servers {server.address} know no lakebroker\n"
-        with (
-            gateway(tmp_path, "broker-a", 300, server) as one,
-            gateway(tmp_path, "broker-b", 300, server) as two,
-        ):
-            done = reput(server.address)
-            assert done.returncode == 0, done.stderr
-            assert one.address in done.stderr
-            stores = [one.store, two.store]
-    refused = reput(server.address)
-    assert refused.returncode == 1
-    (line,) = refused.stderr.splitlines()
-    assert line.startswith(f"lakebroker: no name server answers: {server.address}: ")
-    assert assert_exact(tmp_path / "lake", *stores)["messages"] == 600
+        assert refused(server.address) == f"lakebroker: name servers {server.address} know no lakebroker"
+        with gateway(tmp_path, "broker-a", 1, server) as one, gateway(tmp_path, "broker-b", 1, server) as two:
+            named = checked(ReputOptions(lake, namesrv=server.address, once=True))
+            assert set(named.brokers.split(",")) == {one.address, two.address}
+            assert named.namesrv == ""
+            assert set(json.loads(Goal(named).ends)) == {"broker-a", "broker-b"}
+            going_on = ReputOptions(lake, namesrv=server.address)
+            assert checked(going_on) == going_on
+    assert refused(server.address).startswith(f"lakebroker: no name server answers: {server.address}: ")
+    assert not (tmp_path / "lake").exists()
