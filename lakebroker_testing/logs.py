@@ -133,7 +133,7 @@ class LogWriter:
             self.journal_record(n)
 
     def journal_record(self, n: int) -> Appended:
-        """One of the journal: deliveries of two messages, a committed offset, a minute's count."""
+        """One of the journal: deliveries of two messages, a committed offset, a minute's count, a topic and a group."""
         batch = pb.Batch(version=1, timestamp_ms=BORN_MS + n)
         queue = batch.queues.add(
             consumer_group="g", topic="topic-1", queue_id=1, has_committed=True, committed=n, cursor=n + 2
@@ -146,6 +146,8 @@ class LogWriter:
             attempt=[1, 2],
             message_id=[f"M{n}", f"M{n + 1}"],
         )
+        batch.topics.add(topic="topic-1", read_queues=n + 1, write_queues=n + 1, permission=6)
+        batch.groups.add(group="g", retry_max_times=n, deleted=n % 7 == 6)
         batch.stats.add(topic="topic-1", minute_ms=1_700_000_040_000, messages=n, bytes=9)
         return self.record(JOURNAL_TOPIC, batch.SerializeToString(), TAGS="events")
 

@@ -34,6 +34,7 @@ class LogState:
     """What can be read of a log; offsets in bytes. `end` is the readable end.
 
     `delay_levels` are the broker's durations, ms, level 1 first; None where they are not known, as `segment_size`.
+    `written` is the end of the last record, which may not be readable yet; None where only the broker knows.
     """
 
     broker: str
@@ -42,6 +43,7 @@ class LogState:
     end: int
     delay_levels: tuple[int, ...] | None = None
     segment_size: int | None = None
+    written: int | None = None
 
 
 class LogSource(Protocol):
@@ -102,7 +104,8 @@ class StoreLog:
     def describe(self, wait_ms: int = 0, after: int = -1) -> LogState:
         store = self._store
         start, end = store.min_offset, store.readable_offset
-        return LogState(store.broker, store.log_id, start, end, self._delay_levels, store.segment_size)
+        levels, size, written = self._delay_levels, store.segment_size, store.max_offset
+        return LogState(store.broker, store.log_id, start, end, levels, size, written)
 
     def split(self, log_id: str, start: int, end: int, max_bytes: int, limit_bytes: int = 0) -> list[int]:
         self._check(log_id, start, end)

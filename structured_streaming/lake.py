@@ -67,12 +67,8 @@ def create_tables(location: str) -> Folder:
 
     Raises LocationError, also for a folder with other things in it and no table.
     """
-    folder = lake_folder(location)
-    check_readable(folder)
-    missing = [table for table in TABLES.values() if not _is_table(folder.child(table.name))]
+    folder, missing = checked_place(location)
     try:
-        if len(missing) == len(TABLES) and folder.exists():
-            _refuse_others(folder)
         folder.make()
         for table in missing:
             _create_table(folder, table)
@@ -83,14 +79,31 @@ def create_tables(location: str) -> Folder:
     return folder
 
 
+def checked_place(location: str) -> tuple[Folder, list[Table]]:
+    """The folder of a lake that is there or may be made there, and the tables that are missing. Raises LocationError."""
+    folder = above = lake_folder(location)
+    check_readable(folder)
+    while not above.exists():
+        if above.is_file():
+            raise LocationError(f"lake location {folder}: {above} is a file; give a folder to write to")
+        above = above.parent
+    missing = [table for table in TABLES.values() if not _is_table(folder.child(table.name))]
+    if len(missing) == len(TABLES) and folder.exists():
+        _refuse_others(folder)
+    return folder, missing
+
+
 def _is_table(folder: Folder) -> bool:
     """Whether a Delta table is there."""
     return folder.child(LOG).exists()
 
 
 def _refuse_others(folder: Folder) -> None:
-    """Raises LocationError when a folder without a table holds anything that is not hidden; OSError."""
-    others = sorted(name for name in folder.names() if not name.startswith("."))
+    """Raises LocationError when a folder without a table holds anything that is not hidden."""
+    try:
+        others = sorted(name for name in folder.names() if not name.startswith("."))
+    except OSError as error:
+        raise LocationError(f"lake location {folder} cannot be read: {error.strerror or error}") from error
     if others and others != ["lost+found"]:
         shown = ", ".join(map(repr, others[:_SHOWN])) + (", ..." if len(others) > _SHOWN else "")
         raise LocationError(

@@ -36,45 +36,47 @@ def check_read_only(session: SparkSession, statement: str) -> None:
     """Raises ReadOnlyError when the statement may change something, pyspark's ParseException for bad SQL."""
     parser = session._jsparkSession.sessionState().sqlParser()
     plan = parser.parsePlan(statement)
-    if _kind(plan) == "ExplainCommand":
+    if kind_of(plan) == "ExplainCommand":
         plan = plan.logicalPlan()
-    if _INFORMATION.fullmatch(_kind(plan)):
+    if _INFORMATION.fullmatch(kind_of(plan)):
         return
-    if _kind(plan) == "CreateViewCommand" and plan.viewType().toString() == "LocalTempView":
+    if kind_of(plan) == "CreateViewCommand" and plan.viewType().toString() == "LocalTempView":
         plan = plan.plan()
-    for node in _tree(plan):
-        if not _QUERY.fullmatch(_kind(node)):
-            raise ReadOnlyError(_words(_kind(node)))
+    for node in tree_of(plan):
+        if not _QUERY.fullmatch(kind_of(node)):
+            raise ReadOnlyError(_words(kind_of(node)))
         for call in _functions(node):
             if call in _CALLS:
                 raise ReadOnlyError(f"{call}(), which calls any Java method,")
 
 
-def _tree(plan: Any) -> Iterator[Any]:
+def tree_of(plan: Any) -> Iterator[Any]:
     """The plan and all plans in it: children, common table expressions, subqueries."""
     yield plan
     for below in (plan.children(), plan.innerChildren(), plan.subqueries()):
-        for each in _each(below):
-            yield from _tree(each)
+        for each in each_of(below):
+            yield from tree_of(each)
 
 
 def _functions(plan: Any) -> Iterator[str]:
     """Names of the functions that a node calls, without their namespaces."""
-    waiting = list(_each(plan.expressions()))
+    waiting = list(each_of(plan.expressions()))
     while waiting:
         expression = waiting.pop()
-        if _kind(expression) == "UnresolvedFunction":
+        if kind_of(expression) == "UnresolvedFunction":
             yield str(expression.nameParts().last()).lower()
-        waiting.extend(_each(expression.children()))
+        waiting.extend(each_of(expression.children()))
 
 
-def _each(sequence: Any) -> Iterator[Any]:
+def each_of(sequence: Any) -> Iterator[Any]:
+    """The elements of one of Scala's collections."""
     found = sequence.iterator()
     while found.hasNext():
         yield found.next()
 
 
-def _kind(node: Any) -> str:
+def kind_of(node: Any) -> str:
+    """The name of a node's class."""
     return str(node.getClass().getSimpleName()).rstrip("$")
 
 

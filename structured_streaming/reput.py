@@ -40,6 +40,7 @@ from structured_streaming.errors import (
 )
 from structured_streaming.interruptible import jvm_of, started
 from structured_streaming.jvm_output import STARTING
+from structured_streaming.lake import checked_place
 from structured_streaming.reput_options import Goal, ReputOptions, checked
 from structured_streaming.reput_session import (
     expect_end_of_jvm,
@@ -151,6 +152,7 @@ def run_reput(
 
     `tell` gets a line before Spark starts, one when it begins to read, and one when it has ended as it should.
     """
+    checked_place(options.lake)
     options = checked(options)
     prepare_lake(options.lake)
     provided = provided_session()

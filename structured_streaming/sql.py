@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from structured_streaming.errors import LakeError
@@ -14,8 +14,10 @@ from structured_streaming.jvm_output import STARTING, jvm_output_to_file
 from structured_streaming.lake import open_lake
 from structured_streaming.read_only import check_read_only
 from structured_streaming.scratch import scratch_folder
+from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import TABLES
+from structured_streaming.union.tables import UnionTables, register_as_of
 from structured_streaming.views import VIEWS
 
 if TYPE_CHECKING:
@@ -26,17 +28,52 @@ if TYPE_CHECKING:
 
 
 def lake_session(
-    location: str, master: str = "local[2]", tell: Callable[[str], None] = lambda line: None
+    location: str,
+    master: str = "local[2]",
+    tell: Callable[[str], None] = lambda line: None,
+    as_of: str = "",
 ) -> SparkSession:
     """A Spark session with every table and view of the lake as a temporary view; `tell` gets a line before it takes long.
 
-    Raises LocationError.
+    With `as_of` they are as a batch left them: its number, or a time. Raises LakeError.
     """
-    open_lake(location)
+    folder = open_lake(location)
     tell(STARTING)
     session = delta_session(master)
-    register(session, location)
+    if as_of:
+        register_as_of(session, folder, as_of, tell)
+        _register_views(session)
+    else:
+        register(session, location)
     return session
+
+
+def union_session(
+    location: str,
+    source: Mapping[str, str],
+    master: str = "local[2]",
+    tell: Callable[[str], None] = lambda line: None,
+) -> tuple[SparkSession, UnionTables]:
+    """As `lake_session`, with what the logs hold beyond the lake; `source` has options of the data source.
+
+    Bind the tables before each statement, as `query` does. Raises LakeError.
+    """
+    folder = open_lake(location)
+    tell(STARTING)
+    session = delta_session(master)
+    return session, register_union(session, folder, source, tell)
+
+
+def register_union(
+    session: SparkSession,
+    folder: Folder,
+    source: Mapping[str, str],
+    tell: Callable[[str], None] = lambda line: None,
+) -> UnionTables:
+    """Registers tables and views in the session as unions of lake and logs. Raises SourceError."""
+    tables = UnionTables(session, folder, source, tell)
+    _register_views(session)
+    return tables
 
 
 def delta_session(master: str = "local[2]") -> SparkSession:
@@ -60,6 +97,7 @@ def delta_session(master: str = "local[2]") -> SparkSession:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.databricks.delta.snapshotPartitions", "1")
         .config("spark.sql.warehouse.dir", scratch_folder())
+        .config("spark.sql.python.filterPushdown.enabled", "true")
     )
     with jvm_output_to_file():
         session: SparkSession = configure_spark_with_delta_pip(builder).getOrCreate()
@@ -74,23 +112,31 @@ def register(session: SparkSession, location: str) -> None:
     folder = lake_folder(location)
     for name in TABLES:
         session.read.format("delta").load(folder.child(name).uri).createOrReplaceTempView(name)
+    _register_views(session)
+
+
+def _register_views(session: SparkSession) -> None:
     for view in VIEWS:
         session.sql(f"CREATE OR REPLACE TEMP VIEW {view.name} AS {view.sql}")
 
 
-def query(session: SparkSession, statement: str, *, write: bool = False) -> pa.Table:
+def query(
+    session: SparkSession, statement: str, *, write: bool = False, tables: UnionTables | None = None
+) -> pa.Table:
     """The rows of one statement, on the driver; timestamps in UTC, to the microsecond.
 
-    Types without an Arrow form (intervals, variants) come as text. Raises ReadOnlyError, LakeError for bad SQL and for
-    what fails while it runs.
+    With `tables` these show the instant at which it is asked, and it must only read. Types without an Arrow form
+    (intervals, variants) come as text. Raises ReadOnlyError, LakeError for bad SQL and for what fails while it runs.
     """
     from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
     from pyspark.sql.functions import col
 
     try:
-        if not write:
+        if tables is not None or not write:
             check_read_only(session, statement)
+        if tables is not None:
+            tables.bind(statement)
         frame = session.sql(statement)
         names = frame.columns
         plain = frame.toDF(*(f"c{at}" for at in range(len(names))))  # names may stand twice

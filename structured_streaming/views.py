@@ -17,7 +17,7 @@ class View:
 VIEWS = (
     View(
         "messages_live",
-        "Messages of users; the tables alone, until the log's tail is added to it.",
+        "Messages of users; with what the logs hold beyond the lake, in a session that reads them.",
         "SELECT * FROM messages WHERE NOT is_system",
     ),
     View(

@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 
 from store.log_reader import LogReader
 from store.scan import scan
+from structured_streaming.rows.all_tables import rows_of
 from structured_streaming.rows.quarantine import quarantine
 from structured_streaming.rows.records import Records
-from structured_streaming.staging.stage import rows_of
 from structured_streaming.tables import DATA_TABLES
 
 Keys = Counter[tuple[Any, ...]]

@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -17,7 +17,23 @@ from broker_gateway.cli.sql_session import Form, run_input, run_text
 from broker_gateway.cli.statements import statements
 from broker_gateway.cli.units import seconds, size
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from structured_streaming.union.tables import UnionTables
+
 Lake = Annotated[str, typer.Option(help="Where the tables are: a folder")]
+TokenFile = Annotated[
+    Path | None, typer.Option(envvar="LAKEBROKER_TOKEN_FILE", help="File with the gateways' token")
+]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="LAKEBROKER_TLS_CA",
+        help="File with certificates of the authorities that count, PEM; else the system's. Gateways beyond this "
+        "machine are read over TLS only",
+    ),
+]
 
 _REPUT = """Builds the lake from commit logs; runs until it is stopped, or once.
 
@@ -27,7 +43,7 @@ Examples:
 
   lakebroker reput --brokers 127.0.0.1:8081 --lake ./lake
 
-  lakebroker reput --namesrv ns-a:9876;ns-b:9876 --tls-ca ca.pem --token-file token --lake ./lake
+  lakebroker reput --namesrv 'ns-a:9876;ns-b:9876' --tls-ca ca.pem --token-file token --lake ./lake
 
   lakebroker reput --store /var/lib/lakebroker --lake ./lake --once
 """
@@ -39,9 +55,13 @@ ctrl-C cancels the statement that runs, and leaves when pressed again before tha
 
 Times are UTC. csv and json lose nothing: binary values are base64, maps, arrays and structs are JSON; in csv NULL is an empty field, an empty text is "".
 
+Tables are as old as their last batch, which is said. With --brokers or --store each statement also has what the logs hold beyond it, and all its tables show the same instant. With --as-of they are as a batch left them.
+
 Examples:
 
   lakebroker sql --lake ./lake "SELECT topic, count(*) FROM messages GROUP BY topic"
+
+  lakebroker sql --lake ./lake --brokers 127.0.0.1:8081 "SELECT * FROM consumer_lag"
 
   lakebroker sql --lake ./lake --format csv < questions.sql > answers.csv
 """
@@ -87,17 +107,8 @@ def reput(
     batch_bytes: Annotated[
         int, typer.Option(help="Bytes of the logs that one batch reads at most", min=1 << 20)
     ] = 256 << 20,
-    token_file: Annotated[
-        Path | None, typer.Option(envvar="LAKEBROKER_TOKEN_FILE", help="File with the gateways' token")
-    ] = None,
-    tls_ca: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="LAKEBROKER_TLS_CA",
-            help="File with certificates of the authorities that count, PEM; else the system's. Gateways beyond this "
-            "machine are read over TLS only",
-        ),
-    ] = None,
+    token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
     message_delay_level: Annotated[
         str, typer.Option(help="messageDelayLevel of the stores' brokers; gateways say theirs")
     ] = "",
@@ -124,8 +135,6 @@ def reput(
     freshness_s = seconds("--target-freshness", target_freshness)
     file_size = size("--target-file-size", target_file_size)
     _need_spark()
-    from store.errors import SecretError
-    from store.log.permissions import check_secret
     from structured_streaming.commit.report import BatchReport
     from structured_streaming.errors import LakeError, StoppedError
     from structured_streaming.reput import run_reput
@@ -149,12 +158,7 @@ def reput(
             )
 
     if token_file is not None:
-        try:
-            check_secret(token_file, "--token-file")
-        except SecretError as error:
-            fail(str(error))
-        except OSError as error:
-            fail(f"--token-file {token_file} cannot be read: {error.strerror}")
+        _check_token(token_file)
     options = ReputOptions(
         lake=lake,
         store=store,
@@ -217,6 +221,20 @@ def sql(
             "--escape/--no-escape", help="csv: put ' before texts that a spreadsheet would run as a formula"
         ),
     ] = True,
+    brokers: Annotated[
+        str, typer.Option(help="Gateways, host:port,…, whose newest records are added to the tables")
+    ] = "",
+    store: Annotated[
+        str, typer.Option(help="Folders of stores on this machine, in their place, divided by commas")
+    ] = "",
+    token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
+    message_delay_level: Annotated[
+        str, typer.Option(help="messageDelayLevel of the stores' brokers; gateways say theirs")
+    ] = "",
+    as_of: Annotated[
+        str, typer.Option(help="A batch of reput_progress by its number, or a time: tables as they were then")
+    ] = "",
 ) -> None:
     form = "json" if as_json else form
     if form not in ("table", "csv", "json"):
@@ -226,37 +244,92 @@ def sql(
             f"there is no statement in {statement!r}; give a statement, or leave the argument out to type statements",
             2,
         )
+    live = bool(brokers or store)
+    if live and as_of:
+        fail("--as-of is of the tables alone: leave out --brokers and --store", 2)
+    if write and (live or as_of):
+        fail("--write changes tables as they are: leave out --brokers, --store and --as-of", 2)
+    if token_file is not None and brokers:
+        _check_token(token_file)
+    source = {
+        "store": store,
+        "brokers": brokers,
+        "tokenFile": str(token_file) if token_file and brokers else "",
+        "tlsCa": str(tls_ca) if tls_ca and brokers else "",
+        "messageDelayLevel": message_delay_level,
+    }
+    named = {name: value for name, value in source.items() if value} if live else {}
     try:
         with raised_signals():
-            _sql(lake, statement, master, Form(form, write, escape))
+            _sql(lake, statement, _Session(master, named, as_of), Form(form, write, escape))
     except KeyboardInterrupt as stopped:
         fail("interrupted", _status(stopped))
 
 
-def _sql(lake: str, statement: str | None, master: str, form: Form) -> None:
+class _Session(NamedTuple):
+    """What the tables of a session are to show; `source` has options of the data source."""
+
+    master: str
+    source: dict[str, str]
+    as_of: str
+
+
+def _sql(lake: str, statement: str | None, asked: _Session, form: Form) -> None:
     _need_spark()
     from structured_streaming.errors import LakeError
     from structured_streaming.interruptible import started
-    from structured_streaming.sql import lake_session
+    from structured_streaming.lake import open_lake
+    from structured_streaming.source.addresses import parse_address
+    from structured_streaming.sql import lake_session, union_session
+    from structured_streaming.union.instants import age
 
     if sys.stdout is None:
         fail("standard output is closed; results need one")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8" if form.name != "table" else None, errors="backslashreplace")
+    unions: list[UnionTables] = []
+
+    def start() -> SparkSession:
+        if not asked.source:
+            return lake_session(lake, asked.master, _tell, asked.as_of)
+        session, tables = union_session(lake, asked.source, asked.master, _tell)
+        unions.append(tables)
+        return session
+
     try:
-        session = started(lambda: lake_session(lake, master, _tell))
+        for broker in filter(None, asked.source.get("brokers", "").split(",")):
+            parse_address(broker.strip(), "--brokers")
+        session = started(start)
+        if not asked.source and not asked.as_of and (said := age(open_lake(lake))):
+            _tell(f"tables alone, {said}; add --brokers or --store to include what is newer")
+        form = form._replace(tables=unions[0] if unions else None)
         if statement is None:
             run_input(session, form)
         else:
             run_text(session, statement, form)
     except LakeError as error:
         fail(str(error))
+    finally:
+        for tables in unions:
+            tables.close()
 
 
 def _status(stopped: KeyboardInterrupt) -> int:
     """What a command answers that a signal ended; Signalled and Abandoned know which."""
     status: int = getattr(stopped, "status", 128 + signal.SIGINT)
     return status
+
+
+def _check_token(file: Path) -> None:
+    from store.errors import SecretError
+    from store.log.permissions import check_secret
+
+    try:
+        check_secret(file, "--token-file")
+    except SecretError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"--token-file {file} cannot be read: {error.strerror}")
 
 
 def _tell(line: str) -> None:

@@ -20,16 +20,19 @@ from broker_gateway.cli.statements import divided, statements
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from structured_streaming.union.tables import UnionTables
+
 _PROMPT = "lakebroker> "
 _GOES_ON = "-> ".rjust(len(_PROMPT))
 
 
 class Form(NamedTuple):
-    """How statements are run, and their results printed."""
+    """How statements are run, and their results printed; `tables` where logs are read too."""
 
     name: str
     write: bool
     escape: bool
+    tables: UnionTables | None = None
 
 
 def run_input(session: SparkSession, form: Form) -> None:
@@ -89,7 +92,7 @@ def _run(session: SparkSession, statement: str, form: Form) -> None:
         statement.encode()
     except UnicodeEncodeError as error:
         raise LakeError(f"the statement is no UTF-8 text: {statement!r}") from error
-    rows, number = of_jobs(session, lambda: query(session, statement, write=form.write))
+    rows, number = of_jobs(session, lambda: query(session, statement, write=form.write, tables=form.tables))
     try:
         print_rows(rows, form.name, sys.stdout, escape=form.escape)
         sys.stdout.flush()

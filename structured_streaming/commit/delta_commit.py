@@ -64,7 +64,7 @@ class LakeProgress:
         if not folder.child(REPUT_PROGRESS.name).exists():
             return
         self._progress = _table_log(folder, REPUT_PROGRESS)
-        self.offsets = _ends(self._progress)
+        self.offsets = ends_of(self._progress)
         self._tables = [_table_log(folder, table) for table in DATA_TABLES]
 
     def position(self, broker: str, log_id: str) -> int | None:
@@ -222,7 +222,7 @@ class DeltaCommitSink:
         return max(table.to_pyarrow_table(columns=["batch"])["batch"].to_pylist(), default=0)
 
 
-def _ends(progress: TableLog) -> dict[tuple[str, str], int]:
+def ends_of(progress: TableLog) -> dict[tuple[str, str], int]:
     """Up to where the lake holds each log."""
     found = {}
     for application, version in progress.transactions.items():

@@ -62,11 +62,13 @@ class _Known(NamedTuple):
 class TableLog:
     """The log of the table in `folder`, as far as it was read. Every call raises LakeError.
 
-    `schema` is that of files for it; the table must fit (`table_schema.py`), or readers would not see what they hold.
+    `schema` is that of files for it; the table must fit (`table_schema.py`), or readers would not see what they hold. For
+    who only `reads` nothing is made durable or removed, and features that concern writers alone are none of its business.
     """
 
-    def __init__(self, folder: Folder, schema: pa.Schema | None = None) -> None:
+    def __init__(self, folder: Folder, schema: pa.Schema | None = None, *, reads: bool = False) -> None:
         self._folder = folder
+        self._reads = reads
         self._schema = schema
         self.metadata: dict[str, Any] = {}
         """As it was read last."""
@@ -138,12 +140,14 @@ class TableLog:
             known = _Known(-1, {}, {})
             if base >= 0:
                 known = self._read_checkpoint(base)
-                # another writer may have made it, and what it speaks of: rows that were durable in files that are gone
-                self._folder.make_all_durable()
+                if not self._reads:
+                    # another writer may have made it, and what it speaks of: rows that were durable in files that are gone
+                    self._folder.make_all_durable()
             known = self._follow(known)
-            self._log.make_durable(())
-            self._log.remove_scratch(_SCRATCH_S)
-            self._folder.parent.remove_scratch(_SCRATCH_S)
+            if not self._reads:
+                self._log.make_durable(())
+                self._log.remove_scratch(_SCRATCH_S)
+                self._folder.parent.remove_scratch(_SCRATCH_S)
         except _UNREADABLE as error:
             raise self._error(error) from error
         if known.version < 0:
@@ -175,7 +179,7 @@ class TableLog:
                     metadata = plain(action["metaData"])
             read.append(name)
             version += 1
-        if read:
+        if read and not self._reads:
             # another writer's file may hold rows that were durable in ours; it may be vacuumed since
             self._folder.make_durable(added)
             self._log.make_durable(read)
@@ -193,7 +197,7 @@ class TableLog:
             yield unquote(action["add"]["path"])
 
     def _check_protocol(self, protocol: Mapping[str, Any]) -> None:
-        if protocol["minWriterVersion"] > WRITER_VERSION:
+        if protocol["minWriterVersion"] > WRITER_VERSION and not self._reads:
             raise LakeError(
                 f"{self._folder} asks for Delta writer version {protocol['minWriterVersion']}, the reput writes "
                 f"{WRITER_VERSION}: a table feature was turned on; turn it off (ALTER TABLE … DROP FEATURE)"

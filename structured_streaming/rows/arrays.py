@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -74,12 +76,13 @@ def hosts(buffer: Bytes, start: Longs, length: Longs) -> pa.Array:
     return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(names, pa.string()))
 
 
-def table_of(table: Table, columns: dict[str, pa.Array]) -> pa.Table:
-    """The columns in the table's order and types; dictionaries stay dictionaries."""
+def table_of(table: Table, columns: dict[str, pa.Array], wanted: Collection[str] | None = None) -> pa.Table:
+    """The columns, or those that are wanted, in the table's order and types; dictionaries stay dictionaries."""
+    kept = [column for column in table.columns if wanted is None or column.name in wanted]
     arrays = [
         columns[column.name].cast(column.type)
         if columns[column.name].type != column.type and not pa.types.is_dictionary(columns[column.name].type)
         else columns[column.name]
-        for column in table.columns
+        for column in kept
     ]
-    return pa.table(arrays, names=[column.name for column in table.columns])
+    return pa.table(arrays, names=[column.name for column in kept])

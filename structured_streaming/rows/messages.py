@@ -3,8 +3,7 @@ that bodies are copied once."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +22,11 @@ from structured_streaming.rows.arrays import (
     text_and_whether_replaced,
     timestamps,
 )
-from structured_streaming.rows.pieces import Piece, taken
-from structured_streaming.rows.records import JOURNAL_TOPIC, Records, Rejected, subset
+from structured_streaming.rows.records import JOURNAL_TOPIC, Records, subset
 
 _MOST_INT = (1 << 31) - 1
+_ALL = frozenset(tables.MESSAGES.schema.names)
+_OF_BODIES = frozenset(("body", "body_encoding"))
 _SYSTEM_TOPICS = frozenset(
     [
         "TBW102",
@@ -43,62 +43,66 @@ _SYSTEM_TOPICS = frozenset(
 )
 
 
-def message_batches(piece: Piece) -> Iterator[pa.RecordBatch]:
-    """The messages of a scan, with the exact schema of the table; what would be in quarantine is left out."""
-    for result in taken(piece, _begun, _begun):
-        if isinstance(result, Rejected):
-            continue
-        for rows in result:
-            yield from rows.cast(tables.MESSAGES.schema).combine_chunks().to_batches()
+def messages(
+    records: Records,
+    wanted: Collection[str] = _ALL,
+    has_body: Callable[[str], bool] = lambda topic: True,
+) -> Iterator[pa.Table]:
+    """Every record but the journal's; one table after another, each with a bounded number of bytes of bodies.
 
-
-def _begun(records: Records) -> Iterator[pa.Table]:
-    """`messages`, which has made all but bodies already."""
-    parts = messages(records)
-    first = next(parts, None)
-    return itertools.chain(() if first is None else (first,), parts)
-
-
-def messages(records: Records, wanted: Callable[[str], bool] = lambda topic: True) -> Iterator[pa.Table]:
-    """Every record but the journal's; one table after another, each with a bounded number of bytes of bodies, which
-    messages of topics that are not `wanted` have not."""
+    Columns that are not `wanted` are not made, nor is the compression of bodies undone for them. Messages of topics that
+    are none of `has_body` have none.
+    """
     scan = records.scan
     rows = np.flatnonzero(~records.rows_of(lambda topic: topic == JOURNAL_TOPIC))
     rows = rows[np.lexsort((scan.store_timestamp[rows], records.ranks(rows)))]
     some = subset(scan, rows)
-    columns = records.place(rows) | records.queue(rows) | _message_columns(records, some, rows)
-    for piece in bodies.slices(some, records.rows_of(wanted)[rows]):
-        part = {name: values.slice(piece.begin, len(piece.bodies)) for name, values in columns.items()}
-        yield table_of(tables.MESSAGES, part | {"body": piece.bodies, "body_encoding": piece.encodings})
+    columns = records.place(rows) | records.queue(rows)
+    columns |= {
+        name: make() for name, make in _message_columns(records, some, rows).items() if name in wanted
+    }
+    if not _OF_BODIES.isdisjoint(wanted):
+        for piece in bodies.slices(some, records.rows_of(has_body)[rows]):
+            part = {name: values.slice(piece.begin, len(piece.bodies)) for name, values in columns.items()}
+            part |= {"body": piece.bodies, "body_encoding": piece.encodings}
+            yield table_of(tables.MESSAGES, part, wanted)
+    elif len(rows):
+        yield table_of(tables.MESSAGES, columns, wanted)
 
 
-def _message_columns(records: Records, some: Scan, rows: NDArray[np.intp]) -> dict[str, pa.Array]:
-    """All columns of messages but row key, queue and bodies."""
+def _message_columns(
+    records: Records, some: Scan, rows: NDArray[np.intp]
+) -> dict[str, Callable[[], pa.Array]]:
+    """What makes each column of messages but row key, queue and bodies."""
+    return {
+        "size": lambda: pa.array(some.size, pa.int32()),
+        "message_id": lambda: _message_ids(records, some, rows),
+        "tag": lambda: records.value(b"TAGS", rows),
+        "keys": lambda: _keys(records, some, rows),
+        "message_group": lambda: records.value(b"__SHARDINGKEY", rows),
+        "lite_topic": lambda: records.value(b"__LITE_TOPIC", rows),
+        "priority": lambda: _priorities(records, rows),
+        "properties": lambda: _properties(records.all_properties.take(rows)),
+        "flag": lambda: pa.array(some.flag, pa.int32()),
+        "sys_flag": lambda: pa.array(some.sys_flag, pa.int32()),
+        "born_timestamp": lambda: timestamps(some.born_timestamp),
+        "born_host": lambda: hosts(some.buffer, some.born_host_start, some.born_host_length),
+        "store_timestamp": lambda: timestamps(some.store_timestamp),
+        "store_host": lambda: hosts(some.buffer, some.store_host_start, some.store_host_length),
+        "reconsume_times": lambda: pa.array(some.reconsume_times, pa.int32()),
+        "prepared_transaction_offset": lambda: pa.array(some.prepared_transaction_offset),
+        "deliver_timestamp": lambda: _deliver_timestamps(records, rows),
+        "is_system": lambda: pa.array(records.rows_of(_is_system)[rows]),
+        "origin": lambda: _origins(records, some, rows),
+    }
+
+
+def _keys(records: Records, some: Scan, rows: NDArray[np.intp]) -> pa.ListArray:
     word_offsets, word_start, word_length = records.key_words
     key_offsets, words = take_lists(word_offsets, rows)
-    return {
-        "size": pa.array(some.size, pa.int32()),
-        "message_id": _message_ids(records, some, rows),
-        "tag": records.value(b"TAGS", rows),
-        "keys": pa.ListArray.from_arrays(
-            pa.array(key_offsets, pa.int32()), text(some.buffer, word_start[words], word_length[words])
-        ),
-        "message_group": records.value(b"__SHARDINGKEY", rows),
-        "lite_topic": records.value(b"__LITE_TOPIC", rows),
-        "priority": _priorities(records, rows),
-        "properties": _properties(records.all_properties.take(rows)),
-        "flag": pa.array(some.flag, pa.int32()),
-        "sys_flag": pa.array(some.sys_flag, pa.int32()),
-        "born_timestamp": timestamps(some.born_timestamp),
-        "born_host": hosts(some.buffer, some.born_host_start, some.born_host_length),
-        "store_timestamp": timestamps(some.store_timestamp),
-        "store_host": hosts(some.buffer, some.store_host_start, some.store_host_length),
-        "reconsume_times": pa.array(some.reconsume_times, pa.int32()),
-        "prepared_transaction_offset": pa.array(some.prepared_transaction_offset),
-        "deliver_timestamp": _deliver_timestamps(records, rows),
-        "is_system": pa.array(records.rows_of(_is_system)[rows]),
-        "origin": _origins(records, some, rows),
-    }
+    return pa.ListArray.from_arrays(
+        pa.array(key_offsets, pa.int32()), text(some.buffer, word_start[words], word_length[words])
+    )
 
 
 def _properties(held: Properties) -> pa.MapArray:

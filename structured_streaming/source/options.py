@@ -29,12 +29,18 @@ class SourceOptions:
         self.partition_bytes = _bytes(raw, "partitionBytes", PARTITION_BYTES)
         self.notes = raw.get("notes", "")
         self.delay_levels = _delay_levels(raw.get("messagedelaylevel", ""))
+        self.log_ids: dict[str, str] = {}
+        """Of brokers whose offsets name their log."""
         starting = raw.get("startingoffsets", "earliest")
         self.starting: str | dict[str, int] = (
-            starting if starting in ("earliest", "latest") else _offsets("startingOffsets", starting)
+            starting
+            if starting in ("earliest", "latest")
+            else _offsets("startingOffsets", starting, self.log_ids)
         )
         ending = raw.get("endingoffsets", "latest")
-        self.ending: dict[str, int] | None = None if ending == "latest" else _offsets("endingOffsets", ending)
+        self.ending: dict[str, int] | None = (
+            None if ending == "latest" else _offsets("endingOffsets", ending, self.log_ids)
+        )
 
 
 def _bytes(raw: Mapping[str, str], name: str, default: int) -> int:
@@ -51,9 +57,18 @@ def _delay_levels(text: str) -> tuple[int, ...] | None:
         raise SourceError(f"option messageDelayLevel={text}: {error}") from error
 
 
-def _offsets(name: str, text: str) -> dict[str, int]:
+def _offsets(name: str, text: str, log_ids: dict[str, str]) -> dict[str, int]:
+    """Offsets by broker, each a number or with its log as in a stream's offsets; adds the latter to `log_ids`."""
+    found = {}
     try:
-        return {str(broker): int(offset) for broker, offset in json.loads(text).items()}
-    except (ValueError, AttributeError, TypeError) as error:
+        for broker, given in json.loads(text).items():
+            if isinstance(given, dict):
+                log_ids[broker] = str(given["log_id"])
+                given = given["offset"]
+            found[str(broker)] = int(given)
+    except (ValueError, AttributeError, TypeError, KeyError) as error:
         words = "earliest, latest" if name == "startingOffsets" else "latest"
         raise SourceError(f'option {name}={text}: give {words} or JSON such as {{"broker-a": 0}}') from error
+    if negative := [broker for broker, offset in found.items() if offset < 0]:
+        raise SourceError(f"option {name}={text}: the offset of {negative[0]} is negative; the least is 0")
+    return found

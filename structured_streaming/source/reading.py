@@ -10,9 +10,12 @@ from typing import Any
 import pyarrow as pa
 
 from store.log_source import LogState
+from structured_streaming.rows.pieces import Piece
+from structured_streaming.rows.selected import Selection, batches
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.source.logs import open_log
 from structured_streaming.source.options import SourceOptions
+from structured_streaming.tables import MESSAGES
 
 
 class Reading:
@@ -45,16 +48,22 @@ class Reading:
             log.close()
 
     def read(self, partition: LogRange) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition."""
+        """The messages of a partition."""
         with self.chunks(partition) as chunks:
-            yield from _rows(partition, chunks)
+            yield from rows(partition, chunks, _MESSAGES)
 
 
-def _rows(partition: LogRange, chunks: Iterator[tuple[int, bytes | memoryview]]) -> Iterator[pa.RecordBatch]:
+def rows(
+    partition: LogRange, chunks: Iterator[tuple[int, bytes | memoryview]], selection: Selection
+) -> Iterator[pa.RecordBatch]:
+    """The rows that are selected of the records in `chunks`."""
     from store.scan import scan
-    from structured_streaming.rows.messages import message_batches
-    from structured_streaming.rows.pieces import Piece
 
     for offset, data in chunks:
         found = scan(data, offset, segment_size=partition.segment_size)
-        yield from message_batches(Piece(partition.broker, partition.log_id, partition.delay_levels, found))
+        yield from batches(
+            Piece(partition.broker, partition.log_id, partition.delay_levels, found), selection
+        )
+
+
+_MESSAGES = Selection(MESSAGES.name, tuple(MESSAGES.schema.names))

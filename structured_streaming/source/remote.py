@@ -46,7 +46,7 @@ class BrokerLog:
         answer = self._call("DescribeLog", request, pb.DescribeLogResponse, wait_ms)
         levels = tuple(answer.delay_level_ms) or None
         start, end, size = answer.min_offset, answer.readable_offset, answer.segment_size
-        return LogState(answer.broker, answer.log_id, start, end, levels, size or None)
+        return LogState(answer.broker, answer.log_id, start, end, levels, size or None, answer.max_offset)
 
     def split(self, log_id: str, start: int, end: int, max_bytes: int, limit_bytes: int = 0) -> list[int]:
         from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb

@@ -14,11 +14,9 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from store.scan import scan
-from structured_streaming.rows.indexes import consume_queue, message_index
-from structured_streaming.rows.messages import messages
+from structured_streaming.rows.all_tables import rows_of
 from structured_streaming.rows.pieces import Piece, taken
 from structured_streaming.rows.quarantine import missing, quarantine
 from structured_streaming.rows.records import Records, Rejected
@@ -29,14 +27,7 @@ from structured_streaming.staging.wanted import EVERYTHING, Wanted
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.local import temporary_folder
 from structured_streaming.storage.location import lake_folder
-from structured_streaming.tables import (
-    CONSUME_QUEUE,
-    MESSAGE_INDEX,
-    MESSAGES,
-    QUARANTINE,
-    TABLES,
-    Table,
-)
+from structured_streaming.tables import QUARANTINE, TABLES, Table
 
 GROUP_BYTES = 32 << 20
 """Of the log that are in memory at a time; a chunk that is larger is taken alone."""
@@ -66,20 +57,6 @@ def stage_missing(lake: str, part: LogRange) -> Iterator[pa.RecordBatch]:
     yield manifest(part, 0, _written_as(lake_folder(lake), QUARANTINE, iter((gone,))))
 
 
-def rows_of(records: Records, wanted: Wanted = EVERYTHING) -> Iterator[tuple[Table, Iterator[pa.Table]]]:
-    """What each file holds: the rows of some records in all tables that are wanted, but quarantine."""
-    if CONSUME_QUEUE.name in wanted:
-        yield CONSUME_QUEUE, iter((consume_queue(records),))
-    if MESSAGE_INDEX.name in wanted:
-        for kind in message_index(records):
-            yield MESSAGE_INDEX, iter((kind,))
-    if MESSAGES.name in wanted:
-        yield MESSAGES, messages(records, wanted.body)
-    for table, rows in records.journal.tables():
-        if table.name in wanted:
-            yield table, iter((_ordered(table, rows),))
-
-
 def _stage(lake: Folder, piece: Piece, wanted: Wanted, files: Files) -> None:
     """Adds the files of one scan, each group of them as soon as it is written."""
 
@@ -101,7 +78,7 @@ def _written(lake: Folder, records: Records, wanted: Wanted) -> Files:
     """Files of some records; of a failure nothing is left."""
     files: Files = []
     with _removed_on_failure(lake, files):
-        for table, parts in rows_of(records, wanted):
+        for table, parts in rows_of(records, wanted, wanted.body):
             files += _written_as(lake, table, parts)
     return files
 
@@ -154,8 +131,3 @@ def _joined(
 
 def _whole(parts: list[bytes | memoryview]) -> bytes | memoryview:
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _ordered(table: Table, rows: pa.Table) -> pa.Table:
-    keys = [(column, "ascending") for column in table.order]
-    return rows.take(pc.sort_indices(rows, keys)) if rows.num_rows else rows

@@ -23,7 +23,7 @@ class Wanted:
     tables: frozenset[str] = frozenset(_NAMES)
     without_bodies: tuple[str, ...] = ()
 
-    def __contains__(self, table: str) -> bool:
+    def __contains__(self, table: object) -> bool:
         return table in self.tables or table == QUARANTINE.name
 
     def body(self, topic: str) -> bool:

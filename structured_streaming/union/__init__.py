@@ -1,0 +1,1 @@
+"""The lake's tables at one instant, alone or together with what the logs hold beyond them."""

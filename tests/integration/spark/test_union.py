@@ -1,0 +1,315 @@
+"""Tables and logs read as one: no row twice, none missing, one instant for all tables, whatever is under way."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from broker_gateway.cli.main import app
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.client import OPTIONS, Client
+from lakebroker_testing.gateway import Gateway
+from lakebroker_testing.logs import LogWriter
+from structured_streaming.errors import LakeError, ReadOnlyError
+from structured_streaming.lake import create_tables
+from structured_streaming.reput import WORKER_LATE, start_reput
+from structured_streaming.reput_options import ReputOptions
+from structured_streaming.sql import query, register_union
+from structured_streaming.storage.local import LocalFolder
+from structured_streaming.tables import DATA_TABLES
+from structured_streaming.union.columns import columns_read
+from structured_streaming.union.tables import UnionTables, register_as_of
+from tests.lake_checks import expected_keys
+from tests.union_lake import commit, cuts, every_key, manifest
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return create_tables(str(tmp_path / "lake")).path
+
+
+def written(folder: Path, broker: str = "broker-a") -> Path:
+    with LogWriter(folder, broker) as writer:
+        writer.messages(40)
+        for n in range(8):
+            writer.journal_record(n)
+        writer.raw(b"no record at all".ljust(500, b"?"))
+        writer.messages(40)
+        for n in range(8, 16):
+            writer.journal_record(n)
+        writer.raw(b"nor is this one".ljust(500, b"?"))
+        return writer.folder
+
+
+def union(spark: SparkSession, lake: Path, *stores: Path, **source: str) -> UnionTables:
+    named = {"store": ",".join(map(str, stores)), **source}
+    return register_union(spark, LocalFolder(lake), {name: value for name, value in named.items() if value})
+
+
+def keys(rows: Any) -> Counter[tuple[str, str]]:
+    return Counter(zip(rows["name"].to_pylist(), rows["key"].to_pylist(), strict=True))
+
+
+def keys_of(*stores: Path) -> Counter[tuple[str, str]]:
+    found: Counter[tuple[str, str]] = Counter()
+    for name, held in expected_keys(*stores).items():
+        for key, count in held.items():
+            found[name, "|".join(map(str, key))] += count
+    return found
+
+
+def test_every_table_is_exact_whatever_a_crash_left(spark: SparkSession, lake: Path, tmp_path: Path) -> None:
+    stores = [written(tmp_path / name, name) for name in ("broker-a", "broker-b")]
+    tables = union(spark, lake, *stores)
+    expected = keys_of(*stores)
+    assert {name for name, _ in expected} == {table.name for table in DATA_TABLES}
+
+    def check(state: str) -> None:
+        found = keys(query(spark, every_key(), tables=tables))
+        assert found == expected, (state, list((found - expected) + (expected - found))[:5])
+
+    check("nothing in the lake")
+    middles = [cuts(store, 2) for store in stores]
+    firsts = [manifest(lake, store, at[0], at[1]) for store, at in zip(stores, middles, strict=True)]
+    commit(lake, [row for rows in firsts for row in rows])
+    check("half of both logs")
+    rest = [manifest(lake, store, at[1], at[-1]) for store, at in zip(stores, middles, strict=True)]
+    for table in ("consume_queue", "messages", "quarantine"):  # the first, one between, the last
+        commit(lake, [row for rows in rest for row in rows], crash_after=table)
+        check(f"a crash behind {table}")
+    commit(lake, rest[0])
+    check("one of the logs has caught up: versions that its progress names hold more of the other")
+    commit(lake, rest[1])
+    check("all in the lake")
+    tables.close()
+
+
+STATEMENTS = {
+    "SELECT 1": {},
+    "SELECT count(*) FROM messages": {"messages": {"physical_offset"}},
+    "SELECT topic, count(*) FROM messages_live GROUP BY topic": {"messages": {"topic", "is_system"}},
+    "SELECT * FROM (SELECT topic, body FROM messages) WHERE topic = 'a'": {"messages": {"topic", "body"}},
+    "SELECT a.tag FROM messages a JOIN consume_queue q USING (physical_offset) WHERE q.size > 9": {
+        "messages": {"tag", "physical_offset"},
+        "consume_queue": {"physical_offset", "size"},
+    },
+    "SELECT (SELECT max(size) FROM messages) FROM consume_queue": {
+        "messages": {"size"},
+        "consume_queue": {"physical_offset"},
+    },
+    "SELECT topic FROM messages UNION SELECT tag FROM messages": {"messages": {"topic", "tag"}},
+    "SELECT row_number() OVER (PARTITION BY topic ORDER BY queue_offset) FROM messages": {
+        "messages": {"topic", "queue_offset"}
+    },
+    "WITH a AS (SELECT * FROM messages) SELECT x.flag FROM a x, a y WHERE x.size = y.queue_id": {
+        "messages": {"flag", "size", "queue_id"}
+    },
+    "SELECT k FROM messages LATERAL VIEW explode(keys) AS k": {"messages": {"keys"}},
+    "EXPLAIN SELECT origin.topic FROM messages": {"messages": {"origin"}},
+    "SHOW TABLES": {},
+}
+
+
+def test_no_more_columns_are_read_than_a_statement_needs(
+    spark: SparkSession, lake: Path, tmp_path: Path
+) -> None:
+    store = written(tmp_path / "store")
+    tables = union(spark, lake, store)
+    for statement, wanted in STATEMENTS.items():
+        tables.bind("SELECT 1")  # the stand-ins again
+        found = {name: set(columns) for name, columns in columns_read(spark, statement).items()}
+        assert found == wanted, statement
+    lag = columns_read(spark, "SELECT * FROM consumer_lag")
+    assert "messages" not in lag
+    assert "body" not in columns_read(spark, "SELECT * FROM message_trace")["messages"]
+    statement = (
+        "SELECT topic, tag, keys, properties['colour'] AS c, body FROM messages WHERE topic = 'topic-1'"
+    )
+    live = query(spark, statement, tables=tables).to_pylist()
+    commit(lake, manifest(lake, store, cuts(store, 1)[0], cuts(store, 1)[-1]))
+    assert sorted(map(str, live)) == sorted(map(str, query(spark, statement, tables=tables).to_pylist()))
+    assert len(live) == 27
+    query(spark, "CREATE TEMP VIEW mine AS SELECT max(queue_offset) AS m FROM messages", tables=tables)
+    with LogWriter(store) as writer:
+        writer.messages(30)
+    after = query(spark, "SELECT m FROM mine", tables=tables).to_pylist()
+    assert after == query(spark, "SELECT max(queue_offset) AS m FROM messages", tables=tables).to_pylist()
+    with pytest.raises(ReadOnlyError):
+        query(spark, "DELETE FROM messages", tables=tables, write=True)
+    with pytest.raises(LakeError, match="nowhere"):
+        query(spark, "SELECT * FROM nowhere", tables=tables)
+    tables.close()
+
+
+def test_tables_as_a_batch_left_them(spark: SparkSession, lake: Path, tmp_path: Path) -> None:
+    store, folder = written(tmp_path / "store"), LocalFolder(lake)
+    with pytest.raises(LakeError, match="holds no batch yet"):
+        register_as_of(spark, folder, "1", print)
+    states = []
+    for start, end in itertools.pairwise(cuts(store, 3)):
+        commit(lake, manifest(lake, store, start, end))
+        states.append(
+            Counter(
+                (table.name, "|".join(str(row[name]) for name in table.key))
+                for table in DATA_TABLES
+                for row in DeltaTable(str(lake / table.name))
+                .to_pyarrow_table(columns=list(table.key))
+                .to_pylist()
+            )
+        )
+    told: list[str] = []
+
+    def as_of(moment: str) -> Counter[tuple[str, str]]:
+        told.clear()
+        register_as_of(spark, folder, moment, told.append)
+        return keys(query(spark, every_key()))
+
+    assert as_of("2") == states[1]
+    assert query(spark, "SELECT max(batch) AS b FROM reput_progress").to_pylist() == [{"b": 2}]
+    progress = DeltaTable(str(lake / "reput_progress")).to_pyarrow_table().sort_by("batch").to_pylist()
+    assert as_of(progress[2]["commit_timestamp"].isoformat()) == states[2]
+    (said,) = told
+    assert said.startswith("tables as of batch 3, committed at ")
+    messages = DeltaTable(str(lake / "messages"))
+    messages.delete("queue_id = 0")
+    assert as_of("2") == states[1], "its versions are there yet"
+    messages.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+    left = as_of("1")
+    assert left < states[0]
+    assert len(told) == 2
+    assert told[0].startswith("version 1 of messages is gone; its newest is read up to batch 1")
+    for moment, wrong in (
+        ("4", "has no batch 4; it has 1 to 3"),
+        ("2001-01-01", "its first batch is 1, committed at"),
+        ("9999-01-01T00:00:00Z", "is in the future"),
+        ("yesterday", "neither the number of a batch nor a time"),
+    ):
+        with pytest.raises(LakeError, match=wrong):
+            register_as_of(spark, folder, moment, print)
+
+
+AT_ONCE = """
+WITH held AS (
+  SELECT topic, queue_id, count(*) AS n, count(DISTINCT queue_offset) AS d, max(queue_offset) AS last,
+         max(queue_offset) - min(queue_offset) + 1 AS span
+  FROM messages_live WHERE topic = 'orders' GROUP BY ALL
+)
+SELECT h.*, l.max_offset, l.committed_offset FROM held h LEFT JOIN consumer_lag l
+ON l.topic = h.topic AND l.queue_id = h.queue_id AND l.consumer_group = 'g'
+"""
+
+
+class RunningReput:
+    """A reput in the session, begun again when a Python worker was late: Spark waits 10 s on any machine."""
+
+    def __init__(self, spark: SparkSession, options: ReputOptions) -> None:
+        self._spark = spark
+        self._options = options
+        self._done: list[Any] = []
+        self._query, self._checkpoint = start_reput(spark, options, self._done.append)
+
+    def batches(self) -> int:
+        """How many were committed. Raises what ended it."""
+        error = self._query.exception()
+        if error is not None:
+            if WORKER_LATE not in str(error):
+                raise error
+            shutil.rmtree(self._checkpoint)
+            self._query, self._checkpoint = start_reput(self._spark, self._options, self._done.append)
+        return len(self._done)
+
+    def stop(self) -> None:
+        self._query.stop()
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+
+
+@pytest.mark.parametrize("by", ["broker", "store"])
+def test_at_every_instant_queues_have_no_gap_and_no_repeat(
+    spark: SparkSession, lake: Path, tmp_path: Path, by: str
+) -> None:
+    with Gateway(tmp_path / "gateway", patient=True, **OPTIONS) as gateway:
+        client, acknowledged, stop = Client(gateway.address), [0], threading.Event()
+
+        def send() -> None:
+            while not stop.wait(0.02):
+                assert client.send("orders", *[b"x" * 100] * 5).status.code == pb.OK
+                acknowledged[0] += 5
+
+        def maintain() -> None:
+            while not stop.wait(1):
+                for table in ("messages", "consume_queue"):
+                    DeltaTable(str(lake / table)).optimize.compact()
+
+        assert client.send("orders", b"first").status.code == pb.OK
+        client.receive("orders", "g")
+        reput = RunningReput(spark, ReputOptions(str(lake), brokers=gateway.address))
+        source = {"brokers": gateway.address} if by == "broker" else {"store": str(gateway.store)}
+        tables = register_union(spark, LocalFolder(lake), source)
+        threads = [threading.Thread(target=each) for each in (send, maintain)]
+        for thread in threads:
+            thread.start()
+        try:
+            last, instants = 0, 0
+            while instants < 3 or reput.batches() < 4:
+                before = acknowledged[0]
+                rows = query(spark, AT_ONCE, tables=tables).to_pylist()
+                assert all(row["n"] == row["d"] == row["span"] for row in rows), rows
+                known = [row for row in rows if row["max_offset"] is not None]
+                assert all(row["last"] + 1 == row["max_offset"] for row in known), rows
+                found = sum(row["n"] for row in rows)
+                assert found >= last
+                if by == "broker":  # what was answered before the query began is in it
+                    assert found > before
+                    assert known
+                last, instants = found, instants + 1
+            assert last > 1
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+            reput.stop()
+            tables.close()
+            client.close()
+
+
+def test_the_command_says_how_old_tables_are_and_reads_logs_when_asked(
+    spark: SparkSession, lake: Path, tmp_path: Path
+) -> None:
+    store = written(tmp_path / "store")
+    first, middle, *_ = cuts(store, 2)
+    commit(lake, manifest(lake, store, first, middle))
+
+    def count(*options: str) -> Any:
+        statement = "SELECT count(*) AS n FROM messages"
+        return CliRunner().invoke(app, ["sql", "--lake", str(lake), "--format", "json", *options, statement])
+
+    alone, live, before = count(), count("--store", str(store)), count("--as-of", "1")
+    assert (alone.exit_code, live.exit_code, before.exit_code) == (0, 0, 0), live.output
+    assert "tables alone, as of 20" in alone.stderr
+    assert alone.stderr.endswith("s ago); add --brokers or --store to include what is newer\n")
+    assert live.stdout == '[{"n": 80}]\n'
+    assert live.stderr == "lakebroker: starting Spark ...\n"
+    assert before.stdout == alone.stdout < live.stdout
+    assert "tables as of batch 1, committed at" in before.stderr
+    for options, said in (
+        (("--store", str(store), "--as-of", "1"), "--as-of is of the tables alone"),
+        (("--store", str(store), "--write"), "--write changes tables as they are"),
+        (("--brokers", "127.0.0.1"), "--brokers: "),
+        (("--brokers", "127.0.0.1:9"), "no broker at 127.0.0.1:9"),
+        (("--as-of", "7"), "has no batch 7"),
+    ):
+        done = count(*options)
+        assert done.exit_code in (1, 2)
+        assert done.stdout == ""
+        assert said in done.stderr

@@ -1,0 +1,114 @@
+"""What a lake holds and how old it is, as readers ask; where logs end, and whether lake and log meet."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from lakebroker_testing.logs import LogWriter
+from store.log_source import LogState
+from structured_streaming.errors import SameBrokerError, SourceError, UnreachableError
+from structured_streaming.lake import create_tables
+from structured_streaming.source.access import Access
+from structured_streaming.source.log_ends import LogEnds
+from structured_streaming.storage.local import LocalFolder
+from structured_streaming.union.instants import LakeVersions, age, committed
+from structured_streaming.union.tables import _start
+from tests.union_lake import commit, cuts, manifest
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with LogWriter(tmp_path / "store") as writer:
+        writer.everything()
+        return writer.folder
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> LocalFolder:
+    create_tables(str(tmp_path / "lake"))
+    return LocalFolder(tmp_path / "lake")
+
+
+def test_the_newest_instant_is_that_of_the_progress_also_behind_a_crash(
+    store: Path, lake: LocalFolder
+) -> None:
+    first, second, end = cuts(store, 2)
+    versions = LakeVersions(lake)
+    assert versions.newest(["messages"]).ends == {}
+    commit(lake.path, manifest(lake.path, store, first, second))
+    before = versions.newest(["messages", "consume_queue", "reput_progress"])
+    assert list(before.ends.values()) == [second]
+    assert before.versions == {"messages": 1, "consume_queue": 1, "reput_progress": 1}
+    commit(lake.path, manifest(lake.path, store, second, end), "consume_queue")
+    crashed = versions.newest(["messages", "consume_queue"])
+    assert crashed.ends == before.ends
+    assert crashed.versions == {"messages": 1, "consume_queue": 2, "reput_progress": 1}
+    assert LakeVersions(lake).newest(["messages", "consume_queue"]) == crashed
+
+
+def test_a_reader_changes_nothing(store: Path, lake: LocalFolder) -> None:
+    first, second, _ = cuts(store, 2)
+    commit(lake.path, manifest(lake.path, store, first, second))
+    DeltaTable(str(lake.path / "messages")).create_checkpoint()
+    scratch = lake.path / ".lakebroker-left"
+    scratch.touch()
+    os.utime(scratch, (0, 0))  # a writer would remove it
+    files = {path: path.stat().st_mtime_ns for path in lake.path.rglob("*")}
+    versions = LakeVersions(lake)
+    assert versions.newest(["messages"]).versions["messages"] == 1
+    assert age(lake)
+    assert {path: path.stat().st_mtime_ns for path in lake.path.rglob("*")} == files
+    assert stat.S_ISREG(scratch.stat().st_mode)
+
+
+def test_how_old_tables_are(store: Path, lake: LocalFolder) -> None:
+    assert committed(lake) is None
+    assert age(lake) == ""
+    *starts, end = cuts(store, 3)
+    began = datetime.datetime.now(datetime.UTC)
+    for start, stop in zip(starts, [*starts[1:], end], strict=True):
+        commit(lake.path, manifest(lake.path, store, start, stop))
+    newest = committed(lake)
+    assert newest is not None
+    assert began <= newest <= datetime.datetime.now(datetime.UTC)
+    DeltaTable(str(lake.path / "reput_progress")).optimize.compact()
+    assert committed(lake) == newest
+    assert age(lake).startswith(f"as of {newest:%Y-%m-%d %H:%M:%S} UTC (")
+
+
+def test_logs_that_do_not_answer_are_named(store: Path, tmp_path: Path) -> None:
+    ends = LogEnds([f"store:{store}"], Access())
+    ((target, state),) = ends.now().values()
+    assert (target, state.end) == (f"store:{store}", cuts(store, 1)[-1])
+    ends.close()
+    nobody = LogEnds([f"store:{store}", "broker:127.0.0.1:9", f"store:{tmp_path}"], Access())
+    with pytest.raises(
+        UnreachableError, match=r"no broker at 127\.0\.0\.1:9: .*lakebroker\.json.*tables alone"
+    ):
+        nobody.now()
+    nobody.close()
+    with pytest.raises(SameBrokerError, match="given twice"):
+        LogEnds([f"store:{store}", f"store:{store.parent}/./store"], Access()).now()
+
+
+@pytest.mark.parametrize(
+    ("reached", "start"), [(None, 100), (100, 100), (150, 150), (200, 200)]
+)  # fmt: skip
+def test_a_log_is_read_from_where_the_lake_ends(reached: int | None, start: int) -> None:
+    ends = {("b", "other"): 7} | ({("b", "l"): reached} if reached is not None else {})
+    assert _start(LogState("b", "l", 100, 200), ends) == start
+
+
+@pytest.mark.parametrize(
+    ("reached", "said"),
+    [(99, "begins at 100, the lake holds it up to 99: 1 bytes are in neither"), (201, "its log l ends at 200: data")],
+)  # fmt: skip
+def test_lake_and_log_that_do_not_meet_are_an_error(reached: int, said: str) -> None:
+    with pytest.raises(SourceError, match=said):
+        _start(LogState("b", "l", 100, 200), {("b", "l"): reached})
