@@ -11,6 +11,7 @@ from broker_gateway.cli import (
     admin_commands,
     gateway_command,
     lake_commands,
+    maintain_commands,
     namesrv_command,
     sidecar_command,
     store_commands,
@@ -46,6 +47,7 @@ namesrv_command.register(app)
 sidecar_command.register(app)
 admin_commands.register(app)
 lake_commands.register(app)
+maintain_commands.register(app)
 store_commands.register(app)
 
 if __name__ == "__main__":

@@ -96,15 +96,42 @@ class TableLog:
 
         Raises VersionTakenError when that version is another's.
         """
-        self._commit(_appending(files, transactions))
+        self._put(_appending(files, transactions))
         self.transactions.update(transactions)
 
     def alter(self, metadata: Mapping[str, Any]) -> None:
         """Commits other metadata as the next version; as `append`."""
-        self._commit([_information("UPGRADE SCHEMA"), {"metaData": metadata}])
+        now = time.time_ns() // 1_000_000
+        self._put([_information(now, "UPGRADE SCHEMA", {}, blind=False), {"metaData": metadata}])
         self.metadata = dict(metadata)
 
-    def _commit(self, actions: Iterable[Mapping[str, Any]]) -> None:
+    def rewrite(self, removed: Iterable[tuple[str, int]], files: Iterable[Mapping[str, Any]]) -> None:
+        """Commits files in the place of others that hold the same rows, `removed` (path as the log has it, bytes).
+
+        As `append`. Whether the removed ones are still the table's is the caller's to know. When it raises anything
+        but VersionTakenError the version may be there all the same.
+        """
+        self._put(_rewriting(removed, files))
+
+    def checkpoint_if_due(self, commits: int | None = None) -> None:
+        """A checkpoint that fails is tried again later, and said: nothing but time depends on it.
+
+        One is due after `commits`, when they are given.
+        """
+        try:
+            last, size = self._newest_checkpoint()
+            least = commits or max(CHECKPOINT_COMMITS, size // _CHECKPOINT_SHARE) * (1 + self._tries)
+            if self.version - max(last, 0) < least:
+                return
+            self._checkpoint(last)
+            self._tries = 0
+            DeltaTable(self._folder.uri).cleanup_metadata()
+        except (OSError, DeltaError) as error:
+            self._tries += 1
+            sys.stderr.write(f"lakebroker: no checkpoint of {self._folder} could be made: {error}\n")
+
+    def _put(self, actions: Iterable[Mapping[str, Any]]) -> None:
+        """The next version."""
         try:
             content = "".join(json.dumps(action) + "\n" for action in actions)
             self._log.put_if_absent(commit_name(self.version + 1), content.encode())
@@ -115,20 +142,6 @@ class TableLog:
         except OSError as error:
             raise self._error(error) from error
         self.version += 1
-
-    def checkpoint_if_due(self) -> None:
-        """A checkpoint that fails is tried again later, and said: nothing but time depends on it."""
-        try:
-            last, size = self._newest_checkpoint()
-            least = max(CHECKPOINT_COMMITS, size // _CHECKPOINT_SHARE) * (1 + self._tries)
-            if self.version - max(last, 0) < least:
-                return
-            self._checkpoint(last)
-            self._tries = 0
-            DeltaTable(self._folder.uri).cleanup_metadata()
-        except (OSError, DeltaError) as error:
-            self._tries += 1
-            sys.stderr.write(f"lakebroker: no checkpoint of {self._folder} could be made: {error}\n")
 
     def _open(self) -> None:
         if not self._log.exists():
@@ -251,27 +264,60 @@ class TableLog:
         return LakeError(f"table {self._folder}: {error}; its log cannot be used as it is")
 
 
-def _information(operation: str, **further: Any) -> dict[str, Any]:
-    now = time.time_ns() // 1_000_000
-    return {"commitInfo": {"timestamp": now, "operation": operation, "engineInfo": "lakebroker", **further}}
-
-
 def _appending(
     files: Iterable[Mapping[str, Any]], transactions: Mapping[str, int]
 ) -> Iterator[dict[str, Any]]:
-    """Of a commit that appends."""
+    """Actions of a commit that appends."""
     now = time.time_ns() // 1_000_000
-    yield _information("WRITE", operationParameters={"mode": "Append"}, isBlindAppend=True)
+    yield _information(now, "WRITE", {"mode": "Append"}, blind=True)
     for application, version in transactions.items():
         yield {"txn": {"appId": application, "version": version, "lastUpdated": now}}
     for file in files:
+        yield _adding(file, now, changes=True)
+
+
+def _rewriting(
+    removed: Iterable[tuple[str, int]], files: Iterable[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Actions of a commit that changes no rows. Application transactions stay as they are."""
+    now = time.time_ns() // 1_000_000
+    yield _information(now, "OPTIMIZE", {}, blind=False)
+    for path, size in removed:
         yield {
-            "add": {
-                "path": file["path"],
+            "remove": {
+                "path": path,
+                "deletionTimestamp": now,
+                "dataChange": False,
+                "extendedFileMetadata": True,
                 "partitionValues": {},
-                "size": file["size"],
-                "modificationTime": now,
-                "dataChange": True,
-                "stats": file["stats"],
+                "size": size,
             }
         }
+    for file in files:
+        yield _adding(file, now, changes=False)
+
+
+def _information(now: int, operation: str, parameters: Mapping[str, str], *, blind: bool) -> dict[str, Any]:
+    """What a table's history shows of a commit; `blind`: it depends on nothing that was there."""
+    return {
+        "commitInfo": {
+            "timestamp": now,
+            "operation": operation,
+            "operationParameters": parameters,
+            "engineInfo": "lakebroker",
+            "isBlindAppend": blind,
+        }
+    }
+
+
+def _adding(file: Mapping[str, Any], now: int, *, changes: bool) -> dict[str, Any]:
+    return {
+        "add": {
+            "path": file["path"],
+            "partitionValues": {},
+            "size": file["size"],
+            "modificationTime": now,
+            "dataChange": changes,
+            "stats": file["stats"],
+        }
+    }

@@ -7,6 +7,7 @@ every value, in the order that Spark, delta-rs and DuckDB compare in: texts by c
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -34,7 +35,7 @@ class Statistics:
             if pa.types.is_nested(column.type) or pa.types.is_binary(column.type):
                 continue
             self._nulls[name] = self._nulls.get(name, 0) + column.null_count
-            if column.null_count == len(column) or pa.types.is_boolean(column.type):
+            if column.null_count == len(column) or not _has_ends(column.type):
                 continue
             if pa.types.is_dictionary(column.type):
                 column = column.unique().dictionary_decode()
@@ -53,6 +54,39 @@ class Statistics:
             "maxValues": {name: value for name, value in greatest.items() if value is not None},
             "nullCount": self._nulls,
         }
+
+    def refuted(self, stated: Mapping[str, Any]) -> Iterator[str]:
+        """What is wrong in statistics that some writer stated for the rows that were counted in."""
+        if (rows := stated.get("numRecords")) not in (None, self._rows):
+            yield f"{rows:,} rows are stated, {self._rows:,} are there"
+        for name, nulls in (stated.get("nullCount") or {}).items():
+            if nulls != self._nulls.get(name, nulls):
+                yield f"{nulls:,} nulls of {name} are stated, {self._nulls[name]:,} are there"
+        for name, least in (stated.get("minValues") or {}).items():
+            if name in self._least and self._least[name] < _read(least, self._least[name]):
+                yield f"the least {name} is stated as {least!r}, {self._least[name]!s:.60} is there"
+        for name, greatest in (stated.get("maxValues") or {}).items():
+            if name in self._greatest and self._greatest[name] >= _beyond(greatest, self._greatest[name]):
+                yield f"the greatest {name} is stated as {greatest!r}, {self._greatest[name]!s:.60} is there"
+
+
+def _read(stated: Any, like: Any) -> Any:
+    """A stated value as the values themselves are."""
+    return datetime.datetime.fromisoformat(stated) if isinstance(like, datetime.datetime) else stated
+
+
+def _beyond(stated: Any, like: Any) -> Any:
+    """What every value is below: a time may be cut to ms (other writers round the greatest one down)."""
+    if isinstance(like, datetime.datetime):
+        return _read(stated, like) + datetime.timedelta(milliseconds=1)
+    return stated + ("\0" if isinstance(stated, str) else 1)
+
+
+def _has_ends(type: pa.DataType) -> bool:
+    """Whether a least and a greatest value are stated. A column that somebody added may be of any type."""
+    if pa.types.is_dictionary(type):
+        type = type.value_type
+    return bool(pa.types.is_integer(type) or pa.types.is_string(type) or pa.types.is_timestamp(type))
 
 
 def _rounded_down(value: Any) -> Any:

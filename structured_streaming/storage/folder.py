@@ -4,7 +4,14 @@ implementation. Nothing else of the Spark side opens, links, renames or syncs a 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+
+class FileStatus(NamedTuple):
+    """Of a file: bytes, and when it was written last, seconds since the epoch."""
+
+    size: int
+    modified: float
 
 
 class Folder(Protocol):
@@ -39,6 +46,9 @@ class Folder(Protocol):
     def stamp(self, name: str) -> Hashable | None:
         """Tells a file from another of its name; None when it is not there."""
 
+    def status(self, name: str) -> FileStatus | None:
+        """Of a file; None when it is not there."""
+
     def read(self, name: str) -> bytes:
         """A file's content. Raises FileNotFoundError."""
 
@@ -67,6 +77,9 @@ class Folder(Protocol):
     def derive(self, inputs: Iterable[str], make: Callable[[str], None], results: Sequence[str]) -> None:
         """Lets `make` work on a copy of the parent with nothing but `inputs` in a folder of this name; the `results` that
         it leaves there are then here, each durable before the next one."""
+
+    def scratch_name(self) -> str:
+        """For a new file in it that a crash may leave and nothing needs then: `remove_scratch` removes it."""
 
     def remove_scratch(self, older_s: float) -> None:
         """Removes what a crash left that long ago, in seconds; younger ones may be another writer's."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from store.log.segment import sync_folder
+from structured_streaming.storage.folder import FileStatus
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 SCRATCH_PREFIX = ".lakebroker-"
@@ -58,11 +59,18 @@ class LocalFolder:
             return None
         return status.st_ino, status.st_mtime_ns
 
+    def status(self, name: str) -> FileStatus | None:
+        try:
+            found = (self.path / name).stat()
+        except FileNotFoundError:
+            return None
+        return FileStatus(found.st_size, found.st_mtime)
+
     def read(self, name: str) -> bytes:
         return (self.path / name).read_bytes()
 
     def put_if_absent(self, name: str, content: bytes) -> None:
-        scratch = self.path / f"{SCRATCH_PREFIX}{uuid.uuid4().hex}"
+        scratch = self.path / self.scratch_name()
         try:
             with scratch.open("xb") as file:
                 file.write(content)
@@ -134,6 +142,9 @@ class LocalFolder:
                 sync_folder(self.path)
         finally:
             shutil.rmtree(copy, ignore_errors=True)
+
+    def scratch_name(self) -> str:
+        return f"{SCRATCH_PREFIX}{uuid.uuid4().hex}"
 
     def remove_scratch(self, older_s: float) -> None:
         for path in self.path.glob(f"{SCRATCH_PREFIX}*"):

@@ -1,0 +1,42 @@
+"""What must hold of `reput_progress`: of each log, every batch begins where the one before it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from structured_streaming.commit.delta_commit import BATCH_APPLICATION
+from structured_streaming.maintenance.check_table import CheckedTable
+
+Log = tuple[str, str]
+"""Broker and log id."""
+
+
+class Progress:
+    """Where the lake's knowledge of each log begins and ends; `problems` tells what is wrong with it."""
+
+    def __init__(self, checked: CheckedTable) -> None:
+        self.starts: dict[Log, int] = {}
+        self.ends: dict[Log, int] = {}
+        self.problems = list(self._read(checked))
+        self.problems += self._compare(checked)
+
+    def _read(self, checked: CheckedTable) -> Iterator[str]:
+        columns = ["broker", "log_id", "start_offset", "end_offset"]
+        order = [("broker", "ascending"), ("log_id", "ascending"), ("end_offset", "ascending")]
+        for rows in checked.offset_files().windows(columns):
+            for row in rows.sort_by(order).to_pylist():  # one a batch, not one a record
+                log = row["broker"], row["log_id"]
+                start, before = row["start_offset"], self.ends.get(log)
+                if before is not None and start != before:
+                    yield f"a batch of {'/'.join(log)} begins at {start:,}, the one before it ended at {before:,}"
+                self.starts.setdefault(log, start)
+                self.ends[log] = row["end_offset"]
+
+    def _compare(self, checked: CheckedTable) -> Iterator[str]:
+        """With the versions that the table's commits carry, by which everybody goes."""
+        ends = {"/".join(log): end for log, end in self.ends.items()}
+        for application, version in checked.snapshot.transactions.items():
+            if application != BATCH_APPLICATION and ends.get(application) != version:
+                last = ends.get(application)
+                where = "no batch has rows of it" if last is None else f"its last batch ends at {last:,}"
+                yield f"{application} was committed up to {version:,}, but {where}"

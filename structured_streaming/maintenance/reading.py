@@ -1,0 +1,65 @@
+"""Rows of a table's files, whoever wrote them, as the table's schema has them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from structured_streaming.commit.snapshot import DataFile
+from structured_streaming.errors import LakeError
+from structured_streaming.storage.folder import Folder
+
+
+class FileError(LakeError):
+    """A file of a table that cannot be read, or holds what its table cannot."""
+
+    def __init__(self, file: DataFile, reason: object) -> None:
+        super().__init__(f"file {file.path} cannot be read as the table's: {reason}")
+        self.file = file
+
+
+class Part:
+    """A row group of an open file: what is in memory at a time."""
+
+    def __init__(self, file: DataFile, opened: pq.ParquetFile, number: int, schema: pa.Schema) -> None:
+        self.file = file
+        self.rows: int = opened.metadata.row_group(number).num_rows
+        self._opened = opened
+        self._number = number
+        self._schema = schema
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Some columns, or all, in the order and types of the table; one that the file lacks is null. Raises FileError."""
+        wanted = [self._schema.field(name) for name in columns or self._schema.names]
+        try:
+            names = [field.name for field in wanted]
+            found = self._opened.read_row_group(self._number, columns and names, use_threads=False)
+            return pa.table([_column(found, field, self.rows) for field in wanted], pa.schema(wanted))
+        except (pa.ArrowException, OSError, KeyError) as error:
+            raise FileError(self.file, error) from error
+
+
+def parts(folder: Folder, file: DataFile, schema: pa.Schema) -> Iterator[Part]:
+    """A file's row groups, one by one, of the table in `folder`. Raises FileError."""
+    with contextlib.ExitStack() as stack:
+        try:
+            # Spark's times have nanoseconds, of which 64 bits end in 2262
+            opened = stack.enter_context(
+                pq.ParquetFile(folder.target(file.name), coerce_int96_timestamp_unit="us", pre_buffer=False)
+            )
+        except (pa.ArrowException, OSError) as error:
+            raise FileError(file, error) from error
+        stated, there = file.statistics.get("numRecords"), opened.metadata.num_rows
+        if stated is not None and stated != there:
+            raise FileError(file, f"it holds {there:,} rows, the table's log says {stated:,}")
+        for number in range(opened.num_row_groups):
+            yield Part(file, opened, number, schema)
+
+
+def _column(rows: pa.Table, field: pa.Field, count: int) -> pa.ChunkedArray:
+    if field.name not in rows.column_names:
+        return pa.chunked_array([pa.nulls(count, field.type)])
+    return rows[field.name].cast(field.type)

@@ -1,0 +1,80 @@
+"""Lakes of real logs, made in this process, and what must be the same before and after maintenance."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from lakebroker_testing.logs import LogWriter
+from store.log_reader import LogReader
+from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
+from structured_streaming.lake import create_tables
+from structured_streaming.source.log_range import LogRange
+from structured_streaming.staging.stage import stage
+from structured_streaming.tables import TABLES
+
+
+class ReputLake:
+    """A store, and a lake that a reput without Spark fills from it, `batch_bytes` at a time; in its middle are `damage` bytes."""
+
+    def __init__(self, folder: Path, batch_bytes: int = 20_000, damage: int = 0) -> None:
+        self.store, self.lake = folder / "store", folder / "lake"
+        self._batch_bytes = batch_bytes
+        with LogWriter(self.store) as writer:
+            writer.everything()
+            if damage:
+                writer.raw(b"no record at all".ljust(damage, b"?"))
+            writer.everything()
+        self.reader = LogReader(self.store)
+        create_tables(str(self.lake))
+        self.sink = DeltaCommitSink(str(self.lake))
+
+    def batches(self) -> list[tuple[int, int]]:
+        """What is not in the lake yet, in batches."""
+        reader = self.reader
+        known = LakeProgress(str(self.lake)).offsets
+        start = known.get((reader.broker, reader.log_id), reader.min_offset)
+        if start == reader.readable_offset:
+            return []
+        return list(itertools.pairwise(reader.split(start, reader.readable_offset, self._batch_bytes)))
+
+    def manifest(self, start: int, end: int) -> list[dict[str, Any]]:
+        """A batch, staged."""
+        reader = self.reader
+        part = LogRange("store:x", reader.broker, reader.log_id, start, end, reader.readable_offset)
+        chunks = ((offset, data) for offset, data, _ in reader.read_chunks(start, end, 1 << 30))
+        return [row for batch in stage(str(self.lake), part, chunks) for row in batch.to_pylist()]
+
+    def fill(self, batches: int | None = None) -> None:
+        """Commits so many batches, or all that are left."""
+        for start, end in self.batches()[:batches]:
+            self.sink.commit(self.manifest(start, end))
+
+    def rows(self) -> dict[str, pa.Table]:
+        """Every table as delta-rs reads it, in the order of row keys."""
+        return {name: rows_of(self.lake, name) for name in TABLES}
+
+    def transactions(self) -> dict[str, list[int | None]]:
+        """What each table says that it holds, of the log and of batches."""
+        log = f"{self.reader.broker}/{self.reader.log_id}"
+        opened = {name: DeltaTable(str(self.lake / name)) for name in TABLES}
+        return {
+            name: [table.transaction_version(log), table.transaction_version("lakebroker-batch")]
+            for name, table in opened.items()
+        }
+
+
+def rows_of(lake: Path, name: str) -> pa.Table:
+    """A table's rows in the order of their keys."""
+    rows = DeltaTable(str(lake / name)).to_pyarrow_table()
+    return rows.sort_by([(column, "ascending") for column in TABLES[name].key])
+
+
+def assert_same(before: dict[str, pa.Table], after: dict[str, pa.Table]) -> None:
+    """Row for row."""
+    for name, rows in before.items():
+        assert after[name].equals(rows), f"rows of {name} changed"

@@ -1,0 +1,198 @@
+"""What is wrong with a lake is found; of a lake that is whole nothing is said."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from structured_streaming.commit.snapshot import DataFile, Snapshot
+from structured_streaming.commit.table_log import TableLog
+from structured_streaming.errors import LakeError
+from structured_streaming.maintenance import check_log, windows
+from structured_streaming.maintenance.check import check_lake
+from structured_streaming.storage.local import LocalFolder
+from tests.reput_lake import ReputLake
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> ReputLake:
+    made = ReputLake(tmp_path, damage=30_000)
+    made.fill()
+    return made
+
+
+def problems(lake: ReputLake) -> list[str]:
+    found = check_lake(str(lake.lake), [str(lake.store)])
+    return [f"{findings.what}: {problem}" for findings in found for problem in findings.problems]
+
+
+def first(lake: ReputLake, table: str) -> tuple[TableLog, DataFile]:
+    folder = LocalFolder(lake.lake / table)
+    return TableLog(folder), min(Snapshot(folder).files.values(), key=lambda file: file.path)
+
+
+@pytest.mark.parametrize("rows", [windows.WINDOW_ROWS, 100])
+def test_a_whole_lake(lake: ReputLake, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with damage in which batches ended, and by windows of few rows."""
+    monkeypatch.setattr(windows, "WINDOW_ROWS", rows)
+    monkeypatch.setattr(check_log, "WINDOW_ROWS", rows)
+    assert problems(lake) == []
+    counts = {findings.what: findings.rows for findings in check_lake(str(lake.lake))}
+    assert counts["quarantine"] > 1, "no batch ends within the damage"
+    assert counts == {name: rows.num_rows for name, rows in lake.rows().items()}
+
+
+def test_a_lake_that_is_being_filled(lake: ReputLake, tmp_path: Path) -> None:
+    other = ReputLake(tmp_path / "other")
+    other.fill(3)
+    assert problems(other) == []
+
+    class Stop(Exception):
+        pass
+
+    def stop(table: str) -> None:
+        raise Stop
+
+    other.sink._after_table = stop
+    with pytest.raises(Stop):
+        other.fill(1)  # one table is ahead of the progress
+    assert problems(other) == []
+
+
+def lost(lake: ReputLake) -> None:
+    _, file = first(lake, "messages")
+    (lake.lake / "messages" / file.path).unlink()
+
+
+def cut(lake: ReputLake) -> None:
+    _, file = first(lake, "messages")
+    path = lake.lake / "messages" / file.path
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def changed(lake: ReputLake) -> None:
+    _, file = first(lake, "messages")
+    path = lake.lake / "messages" / file.path
+    content = bytearray(path.read_bytes())
+    content[4:400] = bytes(396)
+    path.write_bytes(content)
+
+
+def twice(lake: ReputLake) -> None:
+    log, file = first(lake, "messages")
+    shutil.copy(lake.lake / "messages" / file.path, lake.lake / "messages" / "copy.parquet")
+    log.append([{"path": "copy.parquet", "size": file.size, "stats": file.stats}], {})
+
+
+def removed(lake: ReputLake) -> None:
+    log, file = first(lake, "delivery_events")
+    log.rewrite([(file.path, file.size)], [])
+
+
+def quarantine_removed(lake: ReputLake) -> None:
+    log, file = first(lake, "quarantine")
+    log.rewrite([(file.path, file.size)], [])
+
+
+def restated(lake: ReputLake, table: str, change: Callable[[dict[str, object]], None]) -> None:
+    log, file = first(lake, table)
+    stated = file.statistics
+    change(stated)
+    log.append([{"path": file.path, "size": file.size, "stats": json.dumps(stated)}], {})
+
+
+def count_stated(lake: ReputLake) -> None:
+    restated(lake, "consume_queue", lambda stated: stated.update(numRecords=1))
+
+
+def least_stated(lake: ReputLake) -> None:
+    restated(lake, "consume_queue", lambda stated: stated["minValues"].update(topic="zzz"))  # type: ignore[attr-defined]
+
+
+def greatest_stated(lake: ReputLake) -> None:
+    restated(
+        lake,
+        "consume_queue",
+        lambda stated: stated["maxValues"].update(store_timestamp="2001-01-01T00:00:00.000Z"),  # type: ignore[attr-defined]
+    )
+
+
+def type_stated(lake: ReputLake) -> None:
+    restated(lake, "consume_queue", lambda stated: stated["maxValues"].update(queue_id="many"))  # type: ignore[attr-defined]
+
+
+def nulls_stated(lake: ReputLake) -> None:
+    restated(lake, "consume_queue", lambda stated: stated["nullCount"].update(topic=1))  # type: ignore[attr-defined]
+
+
+def gap(lake: ReputLake) -> None:
+    folder = LocalFolder(lake.lake / "reput_progress")
+    files = sorted(
+        Snapshot(folder).files.values(), key=lambda file: file.statistics["minValues"]["end_offset"]
+    )
+    TableLog(folder).rewrite([(files[2].path, files[2].size)], [])
+
+
+def progress_alone(lake: ReputLake) -> None:
+    TableLog(LocalFolder(lake.lake / "reput_progress")).append([], {"b/other": 5})
+
+
+def beyond(lake: ReputLake) -> None:
+    log, _ = first(lake, "messages")
+    log.append([], {f"{lake.reader.broker}/{lake.reader.log_id}": 1000})
+
+
+def deletions(lake: ReputLake) -> None:
+    log = lake.lake / "messages" / "_delta_log"
+    version = max(int(path.stem) for path in log.glob("*.json"))
+    action = {
+        "protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["deletionVectors"]}
+    }
+    (log / f"{version + 1:020}.json").write_text(json.dumps(action) + "\n")
+
+
+def torn(lake: ReputLake) -> None:
+    (lake.lake / "messages" / "_delta_log" / f"{0:020}.json").write_text("{")
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lost, "messages: .* it is not there"),
+        (cut, "messages: .* bytes, the table's log says"),
+        (changed, "messages: .* cannot be read"),
+        (twice, "messages: .* row keys are there more than once"),
+        (removed, "delivery_events: .* rows are missing"),
+        (quarantine_removed, "quarantine: .* damaged extents are missing"),
+        (count_stated, "consume_queue: .* the table's log says 1"),
+        (least_stated, "consume_queue: .* the least topic is stated as 'zzz'"),
+        (greatest_stated, "consume_queue: .* the greatest store_timestamp is stated"),
+        (type_stated, "consume_queue: .* of other types than its columns"),
+        (nulls_stated, "consume_queue: .* 1 nulls of topic are stated, 0 are there"),
+        (gap, "reput_progress: a batch of .* begins at"),
+        (progress_alone, "reput_progress: b/other was committed up to 5, but no batch"),
+        (beyond, "messages: there is a row of .*, the table was committed up to 1,000"),
+        (deletions, "messages: not checked: .*deletionVectors"),
+        (torn, "messages: .*its log cannot be read"),
+    ],
+)
+def test_harm_is_found(lake: ReputLake, harm: Callable[[ReputLake], None], said: str) -> None:
+    harm(lake)
+    found = problems(lake)
+    assert any(re.search(said, problem) for problem in found), found
+
+
+def test_a_log_that_the_lake_does_not_know_or_that_lost_its_end(lake: ReputLake, tmp_path: Path) -> None:
+    other = ReputLake(tmp_path / "other")
+    (found,) = [
+        each for each in check_lake(str(lake.lake), [str(other.store)]) if each.what == str(other.store)
+    ]
+    assert len(found.problems) == 1
+    assert "holds nothing of" in found.problems[0]
+    with pytest.raises(LakeError, match="nowhere"):
+        check_lake(str(lake.lake), [str(tmp_path / "nowhere")])

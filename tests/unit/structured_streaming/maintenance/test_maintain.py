@@ -1,0 +1,348 @@
+"""Maintenance changes no row, whoever commits meanwhile and wherever it is killed; what it cannot do it says."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+
+from broker_gateway.lake.reader import Lake
+from structured_streaming.commit.delta_commit import LakeProgress
+from structured_streaming.commit.snapshot import Snapshot
+from structured_streaming.commit.table_log import TableLog
+from structured_streaming.maintenance import merge
+from structured_streaming.maintenance.check import check_lake
+from structured_streaming.maintenance.maintain import TableReport, maintain, maintain_table
+from structured_streaming.storage.local import LocalFolder
+from structured_streaming.tables import CONSUME_QUEUE, MESSAGES, TABLES
+from tests.lake_checks import assert_exact
+from tests.reput_lake import ReputLake, assert_same, rows_of
+from tests.staged_lake import assert_statistics
+
+TARGET = 64 << 20
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> ReputLake:
+    made = ReputLake(tmp_path)
+    made.fill()
+    return made
+
+
+def run(lake: ReputLake, target: int = TARGET) -> dict[str, TableReport]:
+    return {report.table: report for report in maintain(str(lake.lake), target)}
+
+
+def problems(lake: ReputLake) -> list[str]:
+    return [problem for found in check_lake(str(lake.lake), [str(lake.store)]) for problem in found.problems]
+
+
+@pytest.mark.parametrize("merge_bytes", [merge.MERGE_BYTES, 20_000])
+def test_rows_statistics_order_and_transactions_stay(
+    lake: ReputLake, merge_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In memory, and by sorted runs."""
+    monkeypatch.setattr(merge, "MERGE_BYTES", merge_bytes)
+    monkeypatch.setattr(merge, "GROUP_BYTES", merge_bytes // 4)
+    before, transactions = lake.rows(), lake.transactions()
+    reports = run(lake)
+    assert {name for name, report in reports.items() if report.files_after < report.files_before} >= {
+        "messages", "consume_queue", "message_index", "delivery_events", "reput_progress",
+    }  # fmt: skip
+    assert_same(before, lake.rows())
+    assert lake.transactions() == transactions
+    for name, table in TABLES.items():
+        files = Snapshot(LocalFolder(lake.lake / name)).files.values()
+        assert len(files) == reports[name].files_after <= 2
+        for file in files:
+            rows = pq.read_table(lake.lake / name / file.path)
+            assert_statistics(rows, json.loads(file.stats))
+            order = [(column, "ascending") for column in table.order or table.key]
+            columns = rows.select([column for column, _ in order])
+            assert columns.equals(columns.sort_by(order)), f"{name} is not in its order"
+            groups = pq.ParquetFile(lake.lake / name / file.path).num_row_groups
+            assert groups > 1 or rows.nbytes < 2 * merge_bytes
+    assert_exact(lake.lake, lake.store)
+    assert problems(lake) == []
+    assert [name for name in os.listdir(lake.lake) if name.startswith(".")] == []
+    assert not any(report.rewritten_files for report in run(lake).values())
+
+
+def test_keys_of_one_kind_share_files(lake: ReputLake) -> None:
+    run(lake)
+    kinds = []
+    for file in Snapshot(LocalFolder(lake.lake / "message_index")).files.values():
+        stated = file.statistics
+        assert stated["minValues"]["key_type"] == stated["maxValues"]["key_type"]
+        kinds.append(stated["minValues"]["key_type"])
+    assert sorted(kinds) == ["KEYS", "UNIQ_KEY"]
+
+
+def test_the_reput_and_the_gateway_go_on(tmp_path: Path) -> None:
+    lake = ReputLake(tmp_path)
+    gateway = Lake(str(lake.lake))
+    name = lake.reader.broker, lake.reader.log_id
+    while batches := lake.batches():
+        lake.fill(1)
+        assert gateway.dispatched_to(*name) == batches[0][1]
+        run(lake)
+        assert gateway.dispatched_to(*name) == batches[0][1]
+        progress = LakeProgress(str(lake.lake))
+        assert progress.offsets == {name: batches[0][1]}
+        assert progress.stops(*name) == []
+    assert_exact(lake.lake, lake.store)
+    assert problems(lake) == []
+
+
+def test_who_commits_at_any_instant_keeps_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reput commits a batch right before each commit of maintenance, so that its version is always taken."""
+    lake = ReputLake(tmp_path, batch_bytes=4_000)
+    lake.fill(15)
+    left = iter([(batch, lake.manifest(*batch)) for batch in lake.batches()])
+    real, taken = TableLog.rewrite, []
+
+    def rewrite(log: TableLog, *arguments: Any) -> None:
+        following = next(left, None)
+        if following is not None:
+            lake.sink.commit(following[1])
+            taken.append(following[0])
+        real(log, *arguments)
+
+    monkeypatch.setattr(TableLog, "rewrite", rewrite)
+    reports = run(lake)
+    assert len(taken) > 5
+    assert all(
+        not report.problems and report.rewritten_files
+        for report in reports.values()
+        if report.files_before > 2
+    )
+    lake.fill()
+    assert_exact(lake.lake, lake.store)
+    assert problems(lake) == []
+
+
+def test_of_two_that_rewrite_the_same_files_one_does(
+    lake: ReputLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, real, inner = lake.rows(), TableLog.rewrite, []
+
+    def rewrite(log: TableLog, *arguments: Any) -> None:
+        if not inner:
+            inner.append(None)
+            inner.append(maintain_table(LocalFolder(lake.lake), MESSAGES, TARGET, 7 * 86_400))
+        real(log, *arguments)
+
+    monkeypatch.setattr(TableLog, "rewrite", rewrite)
+    outer = maintain_table(LocalFolder(lake.lake), MESSAGES, TARGET, 7 * 86_400)
+    assert (outer.rewritten_files, outer.problems, outer.files_after) == (0, [], 1)
+    assert inner[1].rewritten_files == inner[1].files_before > 1
+    assert_same(before, lake.rows())
+    named = {file.path for file in Snapshot(LocalFolder(lake.lake / "messages")).files.values()}
+    ours = [path for path in (lake.lake / "messages").glob("*.parquet") if path.name not in named]
+    assert len(ours) == inner[1].files_before, "what was not committed is removed at once"
+
+
+class Crash(BaseException):
+    """Stands for kill -9: nothing that catches errors catches it."""
+
+
+STEPS = ("put_if_absent", "finish", "derive", "remove", "target", "make_durable", "read", "names")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_any_step_it_leaves_nothing_but_files_to_remove(
+    tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = ReputLake(tmp_path, batch_bytes=60_000)
+    lake.fill()
+    before = lake.rows()
+    count, fatal = 0, -1  # of calls; the one that it dies at
+
+    def watched(real: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def call(*arguments: Any) -> Any:
+            nonlocal count
+            count += 1
+            dies = count == fatal
+            if dies and when == "before":
+                raise Crash
+            result = real(*arguments)
+            if dies:
+                raise Crash
+            return result
+
+        return call
+
+    for name in STEPS:
+        monkeypatch.setattr(LocalFolder, name, watched(getattr(LocalFolder, name)))
+    crashes = 0
+    for step in range(1, 4000, 7):
+        count, fatal = 0, step
+        try:
+            maintain_table(LocalFolder(lake.lake), MESSAGES, TARGET, 7 * 86_400)
+        except Crash:
+            crashes += 1
+        else:
+            break
+        assert rows_of(lake.lake, "messages").equals(before["messages"])
+    assert crashes > 3
+    fatal = -1
+    assert_same(before, lake.rows())
+    assert problems(lake) == []
+
+
+def test_a_full_disk_is_said_and_the_other_tables_have_their_turn(
+    lake: ReputLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, real = lake.rows(), LocalFolder.finish
+
+    def finish(folder: LocalFolder, name: str) -> int:
+        if folder.path.name == "messages":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(folder, name)
+
+    monkeypatch.setattr(LocalFolder, "finish", finish)
+    files = len(list((lake.lake / "messages").glob("*.parquet")))
+    reports = run(lake)
+    assert "No space left" in reports["messages"].problems[0]
+    assert len(list((lake.lake / "messages").glob("*.parquet"))) == files
+    assert [name for name, report in reports.items() if report.problems] == ["messages"]
+    assert reports["consume_queue"].files_after == 1
+    assert_same(before, lake.rows())
+
+
+def test_a_file_that_cannot_be_read_stays_and_the_others_are_put_together(lake: ReputLake) -> None:
+    torn = sorted((lake.lake / "messages").glob("*.parquet"))[1]
+    content = torn.read_bytes()
+    torn.write_bytes(content[:-100])
+    report = run(lake)["messages"]
+    assert report.files_after == 2
+    assert len(report.problems) == 1
+    assert torn.name in report.problems[0]
+    torn.write_bytes(content)
+    assert_exact(lake.lake, lake.store)
+
+
+def test_a_table_with_deletion_vectors_is_left_as_it_is(lake: ReputLake) -> None:
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    action = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
+    log = lake.lake / "messages" / "_delta_log"
+    version = max(int(path.stem) for path in log.glob("*.json"))
+    (log / f"{version + 1:020}.json").write_text(json.dumps(action) + "\n")
+    there = sorted(os.listdir(lake.lake / "messages"))
+    age(lake.lake / "messages", 30 * 86_400)
+    reports = run(lake)
+    (problem,) = reports["messages"].problems
+    assert "deletionVectors" in problem
+    assert "DROP FEATURE" in problem
+    assert sorted(os.listdir(lake.lake / "messages")) == there
+    assert [name for name, report in reports.items() if report.problems] == ["messages"]
+    assert reports["consume_queue"].files_after == 1
+
+
+def test_a_column_more_is_kept_and_what_lacks_it_is_null(lake: ReputLake) -> None:
+    path = str(lake.lake / CONSUME_QUEUE.name)
+    DeltaTable(path).alter.add_columns(
+        [Field("seen", PrimitiveType("string")), Field("share", PrimitiveType("double"))]
+    )
+    own = CONSUME_QUEUE.schema.append(pa.field("seen", pa.string())).append(pa.field("share", pa.float64()))
+    row = {"broker": "b", "log_id": "l", "physical_offset": 1, "topic": "t", "queue_id": 0, "queue_offset": 0}
+    write_deltalake(
+        path, pa.Table.from_pylist([{**row, "seen": "yes", "share": float("nan")}], own), mode="append"
+    )
+    before = DeltaTable(path).to_pyarrow_table()
+    report = run(lake)["consume_queue"]
+    assert (report.problems, report.files_after) == ([], 1)
+    after = DeltaTable(path).to_pyarrow_table()
+    assert after.schema == before.schema
+    assert after["seen"].drop_null().to_pylist() == ["yes"]
+    assert after["share"].null_count == len(after) - 1
+    order = [("log_id", "ascending"), ("physical_offset", "ascending")]
+    assert after.drop_columns(["share"]).sort_by(order).equals(before.drop_columns(["share"]).sort_by(order))
+
+
+def test_a_column_added_between_reading_and_commit_is_not_lost(
+    lake: ReputLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, done = str(lake.lake / MESSAGES.name), []
+    real = LocalFolder.finish
+
+    def finish(folder: LocalFolder, name: str) -> int:
+        if folder.path.name == MESSAGES.name and not done:
+            done.append(name)
+            DeltaTable(path).alter.add_columns([Field("seen", PrimitiveType("string"))])
+            rows = pa.Table.from_pylist([{"topic": "t", "seen": "yes"}])
+            write_deltalake(path, rows, mode="append", schema_mode="merge")
+        return real(folder, name)
+
+    monkeypatch.setattr(LocalFolder, "finish", finish)
+    report = run(lake)[MESSAGES.name]
+    assert done
+    assert (report.problems, report.files_after) == ([], 1)
+    assert DeltaTable(path).to_pyarrow_table()["seen"].drop_null().to_pylist() == ["yes"]
+
+
+def age(folder: Path, seconds: float, *names: str) -> None:
+    """Makes files look as if they had been written that long ago."""
+    then = time.time() - seconds
+    for path in folder.glob("*.parquet"):
+        if not names or path.name in names:
+            os.utime(path, (then, then))
+
+
+def test_files_go_when_no_version_within_the_retention_has_them(
+    lake: ReputLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = lake.lake / "messages"
+    old = {path.name for path in folder.glob("*.parquet")}
+    (folder / "orphan.parquet").write_bytes(b"of a batch that failed")
+    (folder / "staged.parquet").write_bytes(b"of a batch that will be committed")
+    (folder / "notes.txt").write_text("of somebody else")
+    before = lake.rows()
+    age(folder, 8 * 86_400, *old, "orphan.parquet")
+    report = run(lake)["messages"]
+    assert report.removed.files == 1, (
+        "the orphan; what was removed now stays for who reads the version before"
+    )
+    assert not (folder / "orphan.parquet").exists()
+    assert old <= {path.name for path in folder.glob("*.parquet")}
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 6.9 * 86_400)
+    assert run(lake)["messages"].removed.files == 0
+    monkeypatch.setattr(time, "time", lambda: now() + 7.1 * 86_400)
+    age(folder, 60, "staged.parquet")
+    report = run(lake)["messages"]
+    assert report.removed.files == len(old)
+    assert {path.name for path in folder.glob("*.parquet")} == {
+        "staged.parquet", *(file.path for file in Snapshot(LocalFolder(folder)).files.values()),
+    }  # fmt: skip
+    assert (folder / "notes.txt").exists()
+    assert_same(before, lake.rows())
+    assert_exact(lake.lake, lake.store)
+
+
+def test_a_checkpoint_follows_and_everyone_reads_it(tmp_path: Path) -> None:
+    lake = ReputLake(tmp_path, batch_bytes=8_000)
+    lake.fill()
+    before, transactions = lake.rows(), lake.transactions()
+    run(lake)
+    for name in ("messages", "reput_progress"):
+        log = lake.lake / name / "_delta_log"
+        (checkpoint,) = log.glob("*.checkpoint.parquet")
+        for path in log.glob("*.json"):
+            if int(path.stem) < int(checkpoint.name[:20]):
+                path.unlink()
+    assert_same(before, lake.rows())
+    assert lake.transactions() == transactions
+    assert problems(lake) == []
