@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,10 @@ _PLAINTEXT = (
     "spark.authenticate=true and spark.network.crypto.enabled=true in the cluster"
 )
 _NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
+WORKER_DIED = "Python worker exited unexpectedly"
+"""What Spark says when the process that stages a range dies."""
+CAREFUL_AFTER = 2
+"""Deaths in a row until a batch is staged by processes of their own (`staging/careful.py`)."""
 _OURS = "structured_streaming.errors."
 _LOOK_S = 0.1
 _ONE_SIGNAL_S = 0.5
@@ -281,14 +285,18 @@ def _run(
         committed += 1
         on_batch(report)
 
-    failures, seen = 0, 0
+    failures, seen, careful = 0, 0, False
     while not stopping.is_set():
-        ended = _run_query(session, options, counted, sink, stopping)
+        ended = _run_query(session, replace(options, careful=careful), counted, sink, stopping)
         if isinstance(ended, bool):
             return ended
+        if ended is None:
+            careful = False
+            continue
         problem = ended
         failures = failures + 1 if committed == seen else 1
         seen = committed
+        careful = failures >= CAREFUL_AFTER and WORKER_DIED in problem
         final = failures > _retries(problem, once=options.once)
         if final and _OURS in problem:  # the end of a JVM never looks like that
             raise LakeError(_cause(problem))
@@ -307,7 +315,7 @@ def _retries(problem: str, *, once: bool) -> int:
     if any(each.__name__ in problem for each in (ForeignWriterError, GapError, SameBrokerError)):
         return 0
     if once:
-        return RETRIES_ONCE if WORKER_LATE in problem else 0
+        return RETRIES_ONCE if WORKER_LATE in problem or WORKER_DIED in problem else 0
     return RETRIES
 
 
@@ -317,18 +325,28 @@ def _run_query(
     on_batch: Callable[[BatchReport], None],
     sink: Sink | None,
     stopping: _Stopping,
-) -> str | bool:
+) -> str | bool | None:
     """Runs the query until it ends or `stopping` is set; returns what it failed with or, for a good end, whether
-    everything was read that a run that ends by itself has to read.
+    everything was read that a run that ends by itself has to read. One that stages carefully ends with its first batch:
+    None.
 
     Raises LakeError for a run that ended by itself before all was read.
     """
     from pyspark.errors import StreamingQueryException
 
-    running = _start(session, options, on_batch, sink)
+    batches = 0
+
+    def counted(report: BatchReport) -> None:
+        nonlocal batches
+        batches += 1
+        on_batch(report)
+
+    running = _start(session, options, counted, sink)
     try:
         while not stopping.is_set() and not running.query.awaitTermination(1):
             running.notes.show()
+            if options.careful and batches:
+                break
         running.commits.close()
         running.query.stop()
     except StreamingQueryException as error:
@@ -337,6 +355,8 @@ def _run_query(
         running.commits.close()
         running.notes.show()
         shutil.rmtree(running.scratch, ignore_errors=True)
+    if options.careful and batches and not stopping.is_set():
+        return None
     if running.goal is None:
         return False
     lacking = running.goal.lacking()
@@ -355,6 +375,8 @@ def _cause(text: str) -> str:
             f"Spark's workers have no Python module {lacking[1]}: install lakebroker there, and name the Python that has "
             "it in PYSPARK_PYTHON"
         )
+    if WORKER_DIED in text:
+        return "a Python worker of Spark died while it staged a batch (it is short of memory, or native code crashed)"
     if WORKER_LATE in text:
         return (
             "a Python worker of Spark did not start within 10 s: this host is overloaded, or that Python cannot run "

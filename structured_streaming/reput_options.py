@@ -30,7 +30,8 @@ class ReputOptions:
     """What to read and where to. `trigger` is Spark's processing time; `once` ends when all is read.
 
     A batch begins when what it reads is about to become older than `target_freshness_s` seconds (0: at once), or has
-    `target_file_size` bytes. `tables` and `without_bodies` are as in `staging/wanted.py`, `on_gap` as in `reput_source.py`.
+    `target_file_size` bytes. `tables` and `without_bodies` are as in `staging/wanted.py`, `on_gap` as in `reput_source.py`,
+    `careful` in `staging/careful.py`.
     `namesrv` is in the place of `brokers`. `token_file` and `tls_ca` are files on the driver. `message_delay_level` is that of the
     brokers whose stores are read by path.
     """
@@ -51,6 +52,7 @@ class ReputOptions:
     tables: str = ""
     without_bodies: str = ""
     on_gap: str = ""
+    careful: bool = False
 
     @property
     def wanted(self) -> Wanted:
@@ -74,6 +76,7 @@ class ReputOptions:
             "tables": self.tables,
             "withoutBodies": self.without_bodies,
             "onGap": self.on_gap,
+            "careful": "true" if self.careful else "",
         }
         return {name: value for name, value in options.items() if value}
 

@@ -19,6 +19,7 @@ from structured_streaming.source.log_range import LogRange
 from structured_streaming.source.options import SourceOptions
 from structured_streaming.source.pacing import Pacing
 from structured_streaming.source.stream import LogStreamReader
+from structured_streaming.staging.careful import stage_carefully
 from structured_streaming.staging.manifest import MANIFEST
 from structured_streaming.staging.stage import stage, stage_missing
 from structured_streaming.staging.unread import unread
@@ -37,6 +38,7 @@ class ReputSourceOptions(SourceOptions):
         if not self.lake:
             raise SourceError("option lake is missing: the folder of the lake")
         self.wanted = wanted(named)
+        self.stage = stage_carefully if named.get("careful") == "true" else stage
         self.target_freshness_s = float(named.get("targetfreshness", "0"))
         self.target_file_size = int(named.get("targetfilesize", "0"))
         on_gap = named.get("ongap", STOP)
@@ -76,6 +78,6 @@ class ReputStreamReader(LogStreamReader):
             return
         with self.chunks(partition) as chunks:
             try:
-                yield from stage(self.options.lake, partition, chunks, self.options.wanted)
+                yield from self.options.stage(self.options.lake, partition, chunks, self.options.wanted)
             except UnreachableError as error:
                 yield unread(partition, error)

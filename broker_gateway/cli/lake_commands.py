@@ -148,12 +148,14 @@ def reput(
                 "bytes": report.bytes,
                 "commit_seconds": round(report.seconds, 4),
                 "lag_bytes": report.lag_bytes,
+                "quarantined": report.quarantined,
             }
             typer.echo(json.dumps(row))
         else:
             typer.echo(
                 f"batch {report.batch}: {report.records:,} records, {report.bytes:,} bytes, committed in "
-                f"{report.seconds:.2f} s; {report.lag_bytes:,} bytes behind",
+                f"{report.seconds:.2f} s; {report.lag_bytes:,} bytes behind"
+                + (f"; {report.quarantined:,} to quarantine" if report.quarantined else ""),
                 err=True,
             )
 

@@ -31,7 +31,7 @@ from structured_streaming.staging.table_file import write_file
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import lake_folder
-from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS, Table
+from structured_streaming.tables import DATA_TABLES, QUARANTINE, REPUT_PROGRESS, Table
 
 BATCH_APPLICATION = "lakebroker-batch"
 """Application transaction of `reput_progress` whose version is the lake's batch counter."""
@@ -128,6 +128,7 @@ class DeltaCommitSink:
             sum(span.end - span.start for span in spans),
             time.monotonic() - started,
             sum(max(span.log_end - span.end, 0) for span in spans),
+            sum(row["rows"] for row in files.get(QUARANTINE.name, ())),
             {(span.target, span.broker, span.log_id): span.end for span in spans},
         )
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class BatchReport:
-    """A batch that is in the lake. `ends` are the logs' new progress by (target, broker, log_id), in bytes."""
+    """A batch that is in the lake. `quarantined`: rows; `ends` are the logs' new progress by (target, broker, log_id), in bytes."""
 
     batch: int
     records: int
     bytes: int
     seconds: float
     lag_bytes: int
+    quarantined: int = 0
     ends: dict[tuple[str, str, str], int] = field(default_factory=dict)
