@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 
@@ -9,5 +10,6 @@ def children(pid: int) -> set[int]:
     """Processes that a process started."""
     found = set[int]()
     for task in Path(f"/proc/{pid}/task").iterdir():
-        found |= set(map(int, (task / "children").read_text().split()))
+        with contextlib.suppress(FileNotFoundError):  # the thread ended meanwhile
+            found |= set(map(int, (task / "children").read_text().split()))
     return found

@@ -19,6 +19,7 @@ from store.log_reader import LogReader
 from structured_streaming.lake import create_tables
 from structured_streaming.reput import start_reput
 from structured_streaming.reput_options import ReputOptions
+from structured_streaming.source.access import Access
 from structured_streaming.source.remote import BrokerLog
 from structured_streaming.tables import DATA_TABLES
 from tests.lake_checks import assert_exact, rows
@@ -77,7 +78,7 @@ def test_the_lake_of_a_real_broker_that_goes_on(spark: SparkSession, tmp_path: P
     ):
         filled = SidecarLake(lake, sidecar.address)
         load = Load(broker, COUNT, DEAD)
-        log = BrokerLog(sidecar.address, None)
+        log = BrokerLog(sidecar.address, Access())
         ends = [log.describe().end]
         killed = False
         while load.runs:

@@ -11,6 +11,7 @@ import pytest
 from lakebroker_testing.gateway import ProcessError
 from store.log_reader import LogReader
 from structured_streaming.errors import SourceError
+from structured_streaming.source.access import Access
 from structured_streaming.source.remote import BrokerLog
 from tests.lake_checks import assert_exact, rows
 from tests.real_store import RealStore
@@ -50,7 +51,7 @@ def test_a_lake_of_a_log_that_goes_on_has_every_row_once(tmp_path: Path) -> None
         store.messages(100, NOW_MS)
         again.reach(store.end)
         assert rows(lake, "quarantine").num_rows == 0, "the lake had what was deleted"
-        log = BrokerLog(sidecar.address, None)
+        log = BrokerLog(sidecar.address, Access())
         assert log.describe().start == gone
         log.close()
 
@@ -72,7 +73,7 @@ def test_a_log_that_lost_its_end_is_not_served(tmp_path: Path) -> None:
     store = RealStore(tmp_path / "store")
     store.messages(300, NOW_MS)
     with Sidecar(tmp_path / "sidecar", store.root) as sidecar:
-        log = BrokerLog(sidecar.address, None)
+        log = BrokerLog(sidecar.address, Access())
         assert log.describe(10_000, store.end - 1).end == store.end
         offset, size = store.places[-1]
         store.write(offset, bytes(size))
@@ -92,10 +93,10 @@ def test_who_may_read_and_who_may_serve(tmp_path: Path) -> None:
     token.write_text("a token of some length")
     token.chmod(0o600)
     with Sidecar(tmp_path / "sidecar", store.root, f"--token-file={token}") as sidecar:
-        log = BrokerLog(sidecar.address, token.read_text())
+        log = BrokerLog(sidecar.address, Access(token.read_text()))
         assert log.describe(10_000, store.end - 1).end == store.end
         log.close()
-        stranger = BrokerLog(sidecar.address, None)
+        stranger = BrokerLog(sidecar.address, Access())
         with pytest.raises(SourceError, match="carries no valid token"):
             stranger.describe()
         stranger.close()
@@ -116,7 +117,7 @@ def test_what_the_brokers_file_says(tmp_path: Path) -> None:
     (store.root / "commitlog").rename(elsewhere)
     config.write_text(f"brokerName=named\nbrokerRole=SLAVE\nstorePathCommitLog={elsewhere}\n")
     with Sidecar(tmp_path / "sidecar", store.root, f"--config={config}", broker="") as sidecar:
-        log = BrokerLog(sidecar.address, None)
+        log = BrokerLog(sidecar.address, Access())
         state = log.describe(10_000, store.end - 1)
         assert (state.broker, state.end) == ("named", store.end)
         assert state.delay_levels is not None
