@@ -68,10 +68,15 @@ class Pacing:
         self._since = self._looked_at if took_all else float("-inf")
 
     def gather(self, waiting_bytes: Callable[[], int]) -> None:
-        """Waits until the next batch should begin. `waiting_bytes` looks at the logs, and says what a batch would read."""
+        """Waits until the next batch should begin. `waiting_bytes` looks at the logs, and says what a batch would read;
+        after a wait it has looked last of all."""
         if not self._target_s:
             return
         begin = self._since + self._target_s * _SHARE - max(self._took_s)
+        waited = False
         while (left_s := begin - self._clock()) > 0 and waiting_bytes() < self._target_bytes:
+            waited = True
             # who looks asks brokers to flush: the last look before the end is for that
             self._sleep(min(_LOOK_S, left_s - _FLUSH_S if left_s > 2 * _FLUSH_S else left_s))
+        if waited:
+            waiting_bytes()

@@ -177,8 +177,7 @@ class _StreamReading(Reading):
         if not states:
             time.sleep(_NOBODY_WAIT_S)
         elif self._backlog(states, firsts):
-            self._pacing.gather(lambda: self._backlog(*self._look()))
-            states, firsts = self._look()
+            states, firsts = self._gathered(states)
         for broker, (_, state) in states.items():
             if self._last.get(broker, {}).get("log_id") != state.log_id:
                 self._appeared[broker, state.log_id] = firsts[broker]
@@ -190,6 +189,18 @@ class _StreamReading(Reading):
             took_all = all(plan.cuts[-1] >= self._end(plan.state) for plan in self._plans.values())
             self._pacing.planned(took_all=took_all)
         return self._last
+
+    def _gathered(
+        self, states: dict[str, tuple[str, LogState]]
+    ) -> tuple[dict[str, tuple[str, LogState]], dict[str, int]]:
+        """As `_look`, when the batch should begin; a log that is slow to answer need not answer to every look."""
+
+        def waiting_bytes() -> int:
+            states.update(self._look()[0])
+            return self._backlog(states, self._firsts(states))
+
+        self._pacing.gather(waiting_bytes)
+        return states, self._firsts(states)
 
     def _look(
         self, wait_ms: int = 0, after: Mapping[str, int] | None = None
