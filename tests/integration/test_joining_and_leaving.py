@@ -53,9 +53,18 @@ def gateway(folder: Path, name: str, count: int, name_server: NameServer) -> Gat
     return Gateway(folder / name, brokerName=name, namesrvAddr=name_server.address)
 
 
+def registered(server: NameServer, count: int) -> None:
+    """Waits until so many brokers are known: a gateway serves before it is registered."""
+    until = time.monotonic() + 60
+    while len(name_servers.NameServers([server.address]).look().targets) < count:
+        assert time.monotonic() < until, f"{count} brokers are not registered"
+        time.sleep(0.1)
+
+
 def test_brokers_join_move_and_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(name_servers, "POLL_S", 0.2)
     with NameServer(tmp_path / "ns") as server, gateway(tmp_path, "broker-a", 100, server) as first:
+        registered(server, 1)
         rows = Rows(tmp_path / "notes", namesrv=server.address)
         rows.until(lambda: rows.counts == {"broker-a": 100})
         with gateway(tmp_path, "broker-b", 200, server) as second:
@@ -134,6 +143,7 @@ def test_a_run_that_ends_by_itself_takes_those_that_are_there(tmp_path: Path) ->
     with NameServer(tmp_path / "ns") as server:
         assert refused(server.address) == f"lakebroker: name servers {server.address} know no lakebroker"
         with gateway(tmp_path, "broker-a", 1, server) as one, gateway(tmp_path, "broker-b", 1, server) as two:
+            registered(server, 2)
             named = checked(ReputOptions(lake, namesrv=server.address, once=True))
             assert set(named.brokers.split(",")) == {one.address, two.address}
             assert named.namesrv == ""
