@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from structured_streaming.errors import LakeError, LocationError
 from structured_streaming.storage.delta_names import LOG
 from structured_streaming.storage.folder import Folder
-from structured_streaming.storage.location import check_readable, lake_folder
+from structured_streaming.storage.location import check_commits, check_readable, lake_folder
 from structured_streaming.tables import REPUT_PROGRESS, SCHEMA_PROPERTY, SCHEMA_VERSION, TABLES, Table
 
 _SHOWN = 3
@@ -41,7 +41,7 @@ def _check_version(lake: Folder) -> None:
     folder = lake.child(REPUT_PROGRESS.name)
     try:
         configuration = DeltaTable(folder.uri).metadata().configuration
-    except DeltaError as error:
+    except (DeltaError, OSError) as error:
         raise LocationError(f"lake location {lake}: {error}") from error
     if schema_version(folder, configuration) < SCHEMA_VERSION:
         raise LocationError(
@@ -70,6 +70,7 @@ def create_tables(location: str) -> Folder:
     folder, missing = checked_place(location)
     try:
         folder.make()
+        check_commits(folder)
         for table in missing:
             _create_table(folder, table)
     except OSError as error:
@@ -81,12 +82,10 @@ def create_tables(location: str) -> Folder:
 
 def checked_place(location: str) -> tuple[Folder, list[Table]]:
     """The folder of a lake that is there or may be made there, and the tables that are missing. Raises LocationError."""
-    folder = above = lake_folder(location)
+    folder = lake_folder(location)
     check_readable(folder)
-    while not above.exists():
-        if above.is_file():
-            raise LocationError(f"lake location {folder}: {above} is a file; give a folder to write to")
-        above = above.parent
+    if (file := folder.obstacle()) is not None:
+        raise LocationError(f"lake location {folder}: {file} is a file; give a folder to write to")
     missing = [table for table in TABLES.values() if not _is_table(folder.child(table.name))]
     if len(missing) == len(TABLES) and folder.exists():
         _refuse_others(folder)

@@ -111,7 +111,7 @@ def register(session: SparkSession, location: str) -> None:
     """Registers tables and views in the session, under their own names."""
     folder = lake_folder(location)
     for name in TABLES:
-        session.read.format("delta").load(folder.child(name).uri).createOrReplaceTempView(name)
+        session.read.format("delta").load(folder.child(name).spark_uri).createOrReplaceTempView(name)
     _register_views(session)
 
 

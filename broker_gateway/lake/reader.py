@@ -7,9 +7,10 @@ import json
 import threading
 
 from broker_gateway.runtime.errors import StartError
+from structured_streaming.errors import LocationError
 from structured_streaming.storage.delta_names import LOG, commit_name
 from structured_streaming.storage.folder import Folder
-from structured_streaming.storage.location import local_folder
+from structured_streaming.storage.location import named_folder
 
 PROGRESS_TABLE = "reput_progress"
 
@@ -27,8 +28,11 @@ class Lake:
                 f"lakeLocation={location} needs the package deltalake; install the extra 'lake' of lakebroker: "
                 "pip install '.[lake]' in its source folder"
             )
-        self._folder = local_folder(location)
-        if self._folder is not None and self._folder.is_file():
+        try:
+            self._folder = named_folder(location)
+        except LocationError as error:
+            raise StartError(f"lakeLocation={location}: {error}") from error
+        if "://" not in location and self._folder.is_file():
             raise StartError(f"lakeLocation={location} is a file; name the lake's folder")
         self._location = location.rstrip("/")
         self._lock = threading.Lock()
@@ -41,17 +45,14 @@ class Lake:
         the commits that were read are made durable before they are believed: a name that was just linked may be
         gone after a power cut, while the segments it stands for stay deleted. Blocks. Raises LakeUnreachableError.
         """
-        from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         path = f"{self._location}/{PROGRESS_TABLE}"
         application = f"{broker}/{log_id}"
-        if self._folder is not None and not self._folder.has(PROGRESS_TABLE):
-            return 0
         with self._lock:
             try:
-                if self._folder is None:
-                    return DeltaTable(path).transaction_version(application) or 0
+                if not self._folder.child(PROGRESS_TABLE).exists():
+                    return 0
                 if self._progress is None or not self._progress.follow():
                     self._progress = _Progress(self._folder.child(PROGRESS_TABLE))
                 return self._progress.transaction_version(application)

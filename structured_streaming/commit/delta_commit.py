@@ -172,8 +172,9 @@ class DeltaCommitSink:
         folder = self._folder.child(table.name)
         for file in files:
             if not folder.has(file["path"]):
-                path = folder.target(file["path"])
-                raise LakeError(f"the staged file {path} is gone before its commit; start the reput again")
+                raise LakeError(
+                    f"the staged file {folder}/{file['path']} is gone before its commit; start the reput again"
+                )
         log = self._tables[table.name]
         transactions = {span.application: span.end for span in spans} | dict(further)
         known = {application: log.transaction_version(application) for application in transactions}

@@ -5,6 +5,7 @@ A batch needs none of this (`table_log.py`); who rewrites, removes or checks fil
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -114,11 +115,7 @@ class Snapshot:
     def _take_commits(self) -> None:
         if self.version < 0 and self._newest_checkpoint() >= 0:
             return
-        while True:
-            try:
-                content = self._log.read(commit_name(self.version + 1))
-            except FileNotFoundError:
-                return
+        for content in self._log.read_each(map(commit_name, itertools.count(self.version + 1))):
             actions = [json.loads(line) for line in content.splitlines()]
             self._take(
                 sorted(actions, key=lambda action: "add" in action)
@@ -127,7 +124,7 @@ class Snapshot:
 
     def _take_checkpoint(self, version: int) -> None:
         for name in self._checkpoints()[version]:
-            found = pq.ParquetFile(self._log.target(name))
+            found = pq.ParquetFile(self._log.readable(name))
             wanted = [f"{kind}.{field}" for kind, fields in _OF_CHECKPOINTS.items() for field in fields]
             rows = found.read(columns=[*wanted, "txn"])
             for kind in rows.column_names:

@@ -13,6 +13,7 @@ its content, and none has its name before the one below it. Checkpoints likewise
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
@@ -179,19 +180,14 @@ class TableLog:
         """The newest version, from a known one on; durable."""
         version, metadata = known.version, known.metadata
         transactions, read, added = dict(known.transactions), list[str](), list[str]()
-        while True:
-            name = commit_name(version + 1)
-            try:
-                content = self._log.read(name)
-            except FileNotFoundError:
-                break
+        for content in self._log.read_each(map(commit_name, itertools.count(version + 1))):
             for line in content.splitlines():
                 action = json.loads(line)
                 added += self._take(action, version + 1, transactions)
                 if "metaData" in action:
                     metadata = plain(action["metaData"])
-            read.append(name)
             version += 1
+            read.append(commit_name(version))
         if read and not self._reads:
             # another writer's file may hold rows that were durable in ours; it may be vacuumed since
             self._folder.make_durable(added)
@@ -230,7 +226,7 @@ class TableLog:
             raise FileNotFoundError(f"checkpoint {version} of {self._folder} is not there")
         transactions, metadata = dict[str, int](), dict[str, Any]()
         for part in parts:
-            found = pq.read_table(self._log.target(part), columns=["txn", "protocol", "metaData"])
+            found = pq.read_table(self._log.readable(part), columns=["txn", "protocol", "metaData"])
             for txn in found["txn"].drop_null().to_pylist():
                 transactions[txn["appId"]] = txn["version"]
             for protocol in found["protocol"].drop_null().to_pylist():
@@ -256,7 +252,7 @@ class TableLog:
             inputs.append(LAST_CHECKPOINT)
         self._log.derive(
             inputs,
-            lambda uri: DeltaTable(uri).create_checkpoint(),
+            lambda uri: DeltaTable(uri, version=self.version).create_checkpoint(),
             (checkpoint_name(self.version), LAST_CHECKPOINT),
         )
 

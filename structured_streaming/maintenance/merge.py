@@ -41,14 +41,15 @@ def merged(
     folder: Folder, files: Sequence[DataFile], schema: pa.Schema, order: Sequence[str]
 ) -> Iterator[pa.Table]:
     """The rows of all files, sorted by the columns `order`; a table for each row group to write. Raises FileError, OSError."""
-    with _Merge(folder.parent, schema, order) as merge:
+    with folder.parent.scratch() as scratch:
+        merge = _Merge(scratch, schema, order)
         for part in itertools.chain.from_iterable(parts(folder, file, schema) for file in files):
             merge.add(part.read())
         yield from merge.result()
 
 
 class _Merge:
-    """Rows that come in any order; runs are files in `scratch`, which are removed at the end."""
+    """Rows that come in any order; runs are files in `scratch`."""
 
     def __init__(self, scratch: Folder, schema: pa.Schema, order: Sequence[str]) -> None:
         self._scratch = scratch
@@ -82,13 +83,6 @@ class _Merge:
         for begin, end in _cuts(weights, MERGE_BYTES):
             yield from _groups(self._slice(ranks, begin, end), weights[begin:end], GROUP_BYTES)
 
-    def __enter__(self) -> _Merge:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for run in self._runs:
-            self._scratch.remove(run.name)
-
     def _sorted(self) -> pa.Table:
         """What is held, and is not any more then."""
         rows = pa.concat_tables(self._held)
@@ -100,9 +94,9 @@ class _Merge:
         weights = _weights(rows)
         self._keys.append(rows.select(self._key_schema.names).cast(self._key_schema))
         self._weights.append(weights)
-        run = DataFile(self._scratch.scratch_name(), 0, "", False)
+        run = DataFile(f"run-{len(self._runs)}.parquet", 0, "", False)
         self._runs.append(run)
-        with parquet_writer(self._scratch.target(run.name), self._schema) as writer:
+        with parquet_writer(self._scratch.open_new(run.name).target, self._schema) as writer:
             for group in _groups(rows, weights, MERGE_BYTES // _RUN_GROUPS):
                 writer.write_table(group)
 

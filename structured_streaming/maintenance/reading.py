@@ -48,7 +48,7 @@ def parts(folder: Folder, file: DataFile, schema: pa.Schema) -> Iterator[Part]:
         try:
             # Spark's times have nanoseconds, of which 64 bits end in 2262
             opened = stack.enter_context(
-                pq.ParquetFile(folder.target(file.name), coerce_int96_timestamp_unit="us", pre_buffer=False)
+                pq.ParquetFile(folder.readable(file.name), coerce_int96_timestamp_unit="us", pre_buffer=False)
             )
         except (pa.ArrowException, OSError) as error:
             raise FileError(file, error) from error

@@ -6,13 +6,13 @@ import contextlib
 import json
 import uuid
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from structured_streaming.staging.statistics import Statistics
-from structured_streaming.storage.folder import Folder
+from structured_streaming.storage.folder import Folder, NewFile
 from structured_streaming.tables import Table
 
 _DICTIONARY = [
@@ -50,6 +50,7 @@ class TableFile:
     def __init__(self, lake: Folder, table: Table) -> None:
         self._folder = lake.child(table.name)
         self._name = f"part-{uuid.uuid4().hex}.zstd.parquet"
+        self._file: NewFile | None = None
         self._writer: pq.ParquetWriter | None = None
         self._statistics = Statistics()
         self._rows = 0
@@ -57,17 +58,18 @@ class TableFile:
     def write(self, rows: pa.Table) -> None:
         """Adds rows, which are at once in the file as a row group (of at most 1,048,576 rows)."""
         if self._writer is None:
-            self._writer = parquet_writer(self._folder.target(self._name), rows.schema)
+            self._file = self._folder.open_new(self._name)
+            self._writer = parquet_writer(self._file.target, rows.schema)
         self._writer.write_table(rows)
         self._statistics.add(rows)
         self._rows += rows.num_rows
 
     def finish(self) -> StagedFile | None:
         """None when nothing was written."""
-        if self._writer is None:
+        if self._writer is None or self._file is None:
             return None
         self._writer.close()
-        size = self._folder.finish(self._name)
+        size = self._file.finish()
         return StagedFile(self._name, size, self._rows, json.dumps(self._statistics.stated()))
 
     def __enter__(self) -> TableFile:
@@ -81,11 +83,12 @@ class TableFile:
         if self._writer is not None:
             with contextlib.suppress(Exception):  # it failed already: only its descriptor is of interest
                 self._writer.close()
-        self._folder.remove(self._name)
+        if self._file is not None:
+            self._file.discard()
 
 
-def parquet_writer(target: str | pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
-    """A writer of rows with that schema, with the encodings that fit the columns."""
+def parquet_writer(target: Any, schema: pa.Schema) -> pq.ParquetWriter:
+    """A writer to a path or a file object, of rows with that schema, with the encodings that fit the columns."""
     return pq.ParquetWriter(
         target,
         schema,

@@ -1,10 +1,11 @@
-"""What a lake needs of the place where its files are: the one interface, of which an object store would be another
-implementation. Nothing else of the Spark side opens, links, renames or syncs a file of a lake."""
+"""What a lake needs of the place where its files are: the one interface of local folders and object stores. Nothing
+else of the Spark side opens, links, renames or syncs a file of a lake."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
 
 
 class FileStatus(NamedTuple):
@@ -14,12 +15,30 @@ class FileStatus(NamedTuple):
     modified: float
 
 
+class NewFile(Protocol):
+    """A file that is being written. Calls raise OSError."""
+
+    @property
+    def target(self) -> Any:
+        """Where Arrow writes it: a path, or a file object."""
+
+    def finish(self) -> int:
+        """Makes what was written durable, under its name; its bytes."""
+
+    def discard(self) -> None:
+        """Leaves nothing of it."""
+
+
 class Folder(Protocol):
     """A lake, a table or a table's log. Calls raise OSError; what one made is durable when it returns."""
 
     @property
     def uri(self) -> str:
-        """As Delta's libraries, Arrow and Spark take it."""
+        """As Delta's libraries take it."""
+
+    @property
+    def spark_uri(self) -> str:
+        """As Spark takes it."""
 
     @property
     def parent(self) -> Folder:
@@ -30,6 +49,9 @@ class Folder(Protocol):
 
     def exists(self) -> bool:
         """Whether it is there."""
+
+    def obstacle(self) -> Folder | None:
+        """A file that stands where it, or a folder above it, would be made."""
 
     def is_file(self) -> bool:
         """Whether something is there that is no folder."""
@@ -52,14 +74,17 @@ class Folder(Protocol):
     def read(self, name: str) -> bytes:
         """A file's content. Raises FileNotFoundError."""
 
+    def read_each(self, names: Iterable[str]) -> Iterator[bytes]:
+        """The content of one file after the other, up to the first that is not there."""
+
+    def readable(self, name: str) -> Any:
+        """Where Arrow reads a file: a path, or a file object. Raises FileNotFoundError where it has looked already."""
+
     def put_if_absent(self, name: str, content: bytes) -> None:
         """Puts a file whole. Raises FileExistsError when somebody else was first."""
 
-    def target(self, name: str) -> str:
-        """Where Arrow reads a file, or writes one; `finish` what it wrote."""
-
-    def finish(self, name: str) -> int:
-        """Makes a file that was written durable; its bytes."""
+    def open_new(self, name: str) -> NewFile:
+        """Begins a file."""
 
     def make_durable(self, names: Iterable[str]) -> None:
         """Files of other writers, and their names; those that are gone are passed over."""
@@ -75,11 +100,14 @@ class Folder(Protocol):
         meanwhile stays."""
 
     def derive(self, inputs: Iterable[str], make: Callable[[str], None], results: Sequence[str]) -> None:
-        """Lets `make` work on a copy of the parent with nothing but `inputs` in a folder of this name; the `results` that
-        it leaves there are then here, each durable before the next one."""
+        """Lets `make` work on the parent, or on a copy of it with nothing but `inputs` in a folder of this name; the
+        `results` that it leaves there are then here, each durable before the next one."""
 
     def scratch_name(self) -> str:
         """For a new file in it that a crash may leave and nothing needs then: `remove_scratch` removes it."""
 
     def remove_scratch(self, older_s: float) -> None:
         """Removes what a crash left that long ago, in seconds; younger ones may be another writer's."""
+
+    def scratch(self) -> AbstractContextManager[Folder]:
+        """A folder on this machine for files that nobody needs at the end, when it is removed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import shutil
 import tempfile
@@ -13,11 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from store.log.segment import sync_folder
-from structured_streaming.storage.folder import FileStatus
+from structured_streaming.storage.folder import FileStatus, Folder
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 SCRATCH_PREFIX = ".lakebroker-"
 """Of files and folders in a lake that a crash may leave and nothing needs."""
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 class LocalFolder:
@@ -34,6 +36,10 @@ class LocalFolder:
         return str(self.path)
 
     @property
+    def spark_uri(self) -> str:
+        return self.uri
+
+    @property
     def parent(self) -> LocalFolder:
         return LocalFolder(self.path.parent)
 
@@ -42,6 +48,12 @@ class LocalFolder:
 
     def exists(self) -> bool:
         return self.path.is_dir()
+
+    def obstacle(self) -> LocalFolder | None:
+        for each in (self.path, *self.path.parents):
+            if each.exists():
+                return None if each.is_dir() else LocalFolder(each)
+        return None
 
     def is_file(self) -> bool:
         return self.path.exists() and not self.path.is_dir()
@@ -69,6 +81,17 @@ class LocalFolder:
     def read(self, name: str) -> bytes:
         return (self.path / name).read_bytes()
 
+    def read_each(self, names: Iterable[str]) -> Iterator[bytes]:
+        for name in names:
+            try:
+                content = self.read(name)
+            except FileNotFoundError:
+                return
+            yield content
+
+    def readable(self, name: str) -> str:
+        return str(self.path / name)
+
     def put_if_absent(self, name: str, content: bytes) -> None:
         scratch = self.path / self.scratch_name()
         try:
@@ -76,18 +99,13 @@ class LocalFolder:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(scratch, self.path / name)
+            _link(scratch, self.path / name)
             sync_folder(self.path)
         finally:
             scratch.unlink(missing_ok=True)
 
-    def target(self, name: str) -> str:
-        return str(self.path / name)
-
-    def finish(self, name: str) -> int:
-        _sync_file(self.path / name)
-        sync_folder(self.path)
-        return (self.path / name).stat().st_size
+    def open_new(self, name: str) -> LocalFile:
+        return LocalFile(self.path / name)
 
     def make_durable(self, names: Iterable[str]) -> None:
         for name in names:
@@ -134,7 +152,7 @@ class LocalFolder:
                 if name in results:  # is written anew, perhaps in place
                     shutil.copyfile(self.path / name, folder / name)
                 else:
-                    os.link(self.path / name, folder / name)
+                    _link(self.path / name, folder / name)
             make(str(copy))
             for name in results:
                 _sync_file(folder / name)
@@ -156,12 +174,47 @@ class LocalFolder:
                 else:
                     path.unlink()
 
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Folder]:
+        with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=self.path) as path:
+            yield LocalFolder(Path(path))
+
+
+class LocalFile:
+    """See `NewFile`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def target(self) -> str:
+        return str(self._path)
+
+    def finish(self) -> int:
+        _sync_file(self._path)
+        sync_folder(self._path.parent)
+        return self._path.stat().st_size
+
+    def discard(self) -> None:
+        self._path.unlink(missing_ok=True)
+
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[LocalFolder]:
     """A folder that is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="lakebroker-check-") as path:
         yield LocalFolder(Path(path))
+
+
+def _link(file: Path, name: Path) -> None:
+    """Raises OSError, also where the file system knows no hard links."""
+    try:
+        os.link(file, name)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        text = "this file system has no hard links, which commits need: use another one, or an object store"
+        raise OSError(error.errno, text, str(name)) from error
 
 
 def _sync_file(path: Path) -> None:

@@ -74,7 +74,7 @@ def committed(folder: Folder) -> datetime.datetime | None:
             for line in progress.child(LOG).read(commit_name(version)).splitlines():
                 if file := json.loads(line).get("add"):
                     found = pq.read_table(
-                        progress.target(unquote(file["path"])), columns=["commit_timestamp"]
+                        progress.readable(unquote(file["path"])), columns=["commit_timestamp"]
                     )
                     times += found["commit_timestamp"].drop_null().to_pylist()
             version -= 1
@@ -99,7 +99,7 @@ def instant_of(session: SparkSession, folder: Folder, moment: str) -> Instant:
 
     Raises LakeError.
     """
-    progress = session.read.format("delta").load(folder.child(REPUT_PROGRESS.name).uri)
+    progress = session.read.format("delta").load(folder.child(REPUT_PROGRESS.name).spark_uri)
     first, last, newest = progress.selectExpr("min(batch)", "max(batch)", "max(commit_timestamp)").collect()[
         0
     ]

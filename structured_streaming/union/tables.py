@@ -134,7 +134,7 @@ def register_as_of(session: SparkSession, folder: Folder, moment: str, tell: Cal
         if name != REPUT_PROGRESS.name:
             frame = _readable(session, folder, name, instant.versions.get(name, 0))
         if frame is None:
-            frame = session.read.format("delta").load(folder.child(name).uri)
+            frame = session.read.format("delta").load(folder.child(name).spark_uri)
             if name in _DATA:
                 tell(
                     f"version {instant.versions.get(name, 0)} of {name} is gone; its newest is read up to batch "
@@ -147,7 +147,7 @@ def register_as_of(session: SparkSession, folder: Folder, moment: str, tell: Cal
 
 def pinned(session: SparkSession, folder: Folder, name: str, version: int) -> DataFrame:
     """A version of a table. Raises pyspark's AnalysisException when there is no such version."""
-    return session.read.format("delta").option("versionAsOf", version).load(folder.child(name).uri)
+    return session.read.format("delta").option("versionAsOf", version).load(folder.child(name).spark_uri)
 
 
 def below(frame: DataFrame, name: str, instant: Instant) -> DataFrame:

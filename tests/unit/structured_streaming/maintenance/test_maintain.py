@@ -24,7 +24,7 @@ from structured_streaming.commit.table_log import TableLog
 from structured_streaming.maintenance import merge
 from structured_streaming.maintenance.check import check_lake
 from structured_streaming.maintenance.maintain import TableReport, maintain, maintain_table
-from structured_streaming.storage.local import LocalFolder
+from structured_streaming.storage.local import LocalFile, LocalFolder
 from structured_streaming.tables import CONSUME_QUEUE, MESSAGES, TABLES
 from tests.lake_checks import assert_exact
 from tests.reput_lake import ReputLake, assert_same, rows_of
@@ -157,7 +157,7 @@ class Crash(BaseException):
     """Stands for kill -9: nothing that catches errors catches it."""
 
 
-STEPS = ("put_if_absent", "finish", "derive", "remove", "target", "make_durable", "read", "names")
+STEPS = ("put_if_absent", "open_new", "derive", "remove", "readable", "make_durable", "read", "names")
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -186,6 +186,8 @@ def test_killed_at_any_step_it_leaves_nothing_but_files_to_remove(
 
     for name in STEPS:
         monkeypatch.setattr(LocalFolder, name, watched(getattr(LocalFolder, name)))
+    for name in ("finish", "discard"):
+        monkeypatch.setattr(LocalFile, name, watched(getattr(LocalFile, name)))
     crashes = 0
     for step in range(1, 4000, 7):
         count, fatal = 0, step
@@ -205,14 +207,14 @@ def test_killed_at_any_step_it_leaves_nothing_but_files_to_remove(
 def test_a_full_disk_is_said_and_the_other_tables_have_their_turn(
     lake: ReputLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, real = lake.rows(), LocalFolder.finish
+    before, real = lake.rows(), LocalFile.finish
 
-    def finish(folder: LocalFolder, name: str) -> int:
-        if folder.path.name == "messages":
+    def finish(file: LocalFile) -> int:
+        if Path(file.target).parent.name == "messages":
             raise OSError(errno.ENOSPC, "No space left on device")
-        return real(folder, name)
+        return real(file)
 
-    monkeypatch.setattr(LocalFolder, "finish", finish)
+    monkeypatch.setattr(LocalFile, "finish", finish)
     files = len(list((lake.lake / "messages").glob("*.parquet")))
     reports = run(lake)
     assert "No space left" in reports["messages"].problems[0]
@@ -276,17 +278,17 @@ def test_a_column_added_between_reading_and_commit_is_not_lost(
     lake: ReputLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, done = str(lake.lake / MESSAGES.name), []
-    real = LocalFolder.finish
+    real = LocalFile.finish
 
-    def finish(folder: LocalFolder, name: str) -> int:
-        if folder.path.name == MESSAGES.name and not done:
-            done.append(name)
+    def finish(file: LocalFile) -> int:
+        if Path(file.target).parent.name == MESSAGES.name and not done:
+            done.append(file.target)
             DeltaTable(path).alter.add_columns([Field("seen", PrimitiveType("string"))])
             rows = pa.Table.from_pylist([{"topic": "t", "seen": "yes"}])
             write_deltalake(path, rows, mode="append", schema_mode="merge")
-        return real(folder, name)
+        return real(file)
 
-    monkeypatch.setattr(LocalFolder, "finish", finish)
+    monkeypatch.setattr(LocalFile, "finish", finish)
     report = run(lake)[MESSAGES.name]
     assert done
     assert (report.problems, report.files_after) == ([], 1)

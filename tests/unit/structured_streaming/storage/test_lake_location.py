@@ -42,7 +42,9 @@ def no_lakes(folder: Path) -> dict[str, str]:
         str(folder / "a\nb"): "'\\n' in a path",
         "": "'' is empty",
         "  ": "'  ' is empty",
-        "s3://bucket/lake": "object stores are not built yet",
+        "ftp://bucket/lake": "'ftp' is no kind of object store",
+        "s3:///lake": "names no bucket",
+        "s3://bucket/a/../b": "'/../' in it",
     }
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from structured_streaming.storage.local import SCRATCH_PREFIX, LocalFolder, temporary_folder
-from structured_streaming.storage.location import absolute, local_folder
+from structured_streaming.storage.location import absolute, named_folder
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def test_a_file_that_took_anothers_place_has_another_stamp(folder: LocalFolder) 
     folder.put_if_absent("a", b"one")
     before = folder.stamp("a")
     assert before == folder.stamp("a")
-    os.rename(folder.target("a"), folder.target("b"))
+    os.rename(folder.readable("a"), folder.readable("b"))
     folder.put_if_absent("a", b"one")
     assert folder.stamp("a") != before
 
@@ -86,7 +87,7 @@ def test_results_of_a_copy_take_their_place_and_the_inputs_stay(folder: LocalFol
 def test_only_old_scratch_is_removed(folder: LocalFolder) -> None:
     for name in ("old", "young"):
         folder.child(SCRATCH_PREFIX + name).make()
-    os.utime(folder.target(SCRATCH_PREFIX + "old"), (0, 0))
+    os.utime(folder.readable(SCRATCH_PREFIX + "old"), (0, 0))
     folder.remove_scratch(3600)
     assert folder.names() == [SCRATCH_PREFIX + "young"]
 
@@ -95,7 +96,31 @@ def test_files_that_are_gone_are_passed_over(folder: LocalFolder) -> None:
     folder.make_durable(["gone"])
     folder.remove("gone")
     with pytest.raises(FileNotFoundError):
-        folder.finish("gone")
+        folder.open_new("gone").finish()
+
+
+def test_a_file_system_without_hard_links_is_named(
+    folder: LocalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(OSError, match="no hard links"):
+        folder.put_if_absent("a", b"")
+    assert folder.names() == []
+
+
+def test_scratch_goes(folder: LocalFolder) -> None:
+    with folder.scratch() as made:
+        made.put_if_absent("a", b"")
+    assert folder.names() == []
+
+
+def test_files_are_read_up_to_the_first_that_is_missing(folder: LocalFolder) -> None:
+    for name in ("0", "1", "3"):
+        folder.put_if_absent(name, name.encode())
+    assert list(folder.read_each("0123")) == [b"0", b"1"]
 
 
 def test_a_temporary_folder_goes() -> None:
@@ -105,9 +130,9 @@ def test_a_temporary_folder_goes() -> None:
 
 
 def test_what_a_location_names(tmp_path: Path) -> None:
-    found = local_folder(f"file://{tmp_path}/a%20b")
-    assert found is not None
-    assert found.path == tmp_path / "a b"
-    assert local_folder("s3://bucket/lake") is None
+    assert named_folder(f"file://{tmp_path}/a%20b").uri == str(tmp_path / "a b")
+    found = named_folder("s3a://bucket//lake/")
+    assert (found.uri, found.spark_uri) == ("s3://bucket/lake", "s3a://bucket/lake")
+    assert found.child("t").parent.uri == found.uri
     assert absolute("s3://bucket/lake") == "s3://bucket/lake"
     assert absolute(".") == os.getcwd()
