@@ -13,6 +13,7 @@ from structured_streaming.errors import LakeError
 from structured_streaming.jvm_output import STARTING, jvm_output_to_file
 from structured_streaming.lake import open_lake
 from structured_streaming.read_only import check_read_only
+from structured_streaming.s3_access import S3Access, s3_access
 from structured_streaming.scratch import scratch_folder
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import lake_folder
@@ -39,7 +40,7 @@ def lake_session(
     """
     folder = open_lake(location)
     tell(STARTING)
-    session = delta_session(master)
+    session = delta_session(master, folder)
     if as_of:
         register_as_of(session, folder, as_of, tell)
         _register_views(session)
@@ -60,7 +61,7 @@ def union_session(
     """
     folder = open_lake(location)
     tell(STARTING)
-    session = delta_session(master)
+    session = delta_session(master, folder)
     return session, register_union(session, folder, source, tell)
 
 
@@ -76,8 +77,8 @@ def register_union(
     return tables
 
 
-def delta_session(master: str = "local[2]") -> SparkSession:
-    """A Spark session that reads Delta. Its jars come from Maven Central once, then from Ivy's cache."""
+def delta_session(master: str = "local[2]", lake: Folder | None = None) -> SparkSession:
+    """A Spark session that reads Delta, also where `lake` is. Its jars come from Maven Central once, then from Ivy's cache."""
     from delta import configure_spark_with_delta_pip
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
@@ -99,8 +100,11 @@ def delta_session(master: str = "local[2]") -> SparkSession:
         .config("spark.sql.warehouse.dir", scratch_folder())
         .config("spark.sql.python.filterPushdown.enabled", "true")
     )
+    store = s3_access(lake.spark_uri) if lake is not None else S3Access()
+    for name, value in store.settings.items():
+        builder = builder.config(name, value)
     with jvm_output_to_file():
-        session: SparkSession = configure_spark_with_delta_pip(builder).getOrCreate()
+        session: SparkSession = configure_spark_with_delta_pip(builder, store.packages).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)  # it prints what is raised, with its trace

@@ -19,10 +19,14 @@ from structured_streaming.tables import TABLES
 
 
 class ReputLake:
-    """A store, and a lake that a reput without Spark fills from it, `batch_bytes` at a time; in its middle are `damage` bytes."""
+    """A store, and a lake that a reput without Spark fills from it, `batch_bytes` at a time; in its middle are `damage` bytes.
 
-    def __init__(self, folder: Path, batch_bytes: int = 20_000, damage: int = 0) -> None:
+    The lake is in `folder`, or at `location`.
+    """
+
+    def __init__(self, folder: Path, batch_bytes: int = 20_000, damage: int = 0, location: str = "") -> None:
         self.store, self.lake = folder / "store", folder / "lake"
+        self.location = location or str(self.lake)
         self._batch_bytes = batch_bytes
         with LogWriter(self.store) as writer:
             writer.everything()
@@ -30,13 +34,13 @@ class ReputLake:
                 writer.raw(b"no record at all".ljust(damage, b"?"))
             writer.everything()
         self.reader = LogReader(self.store)
-        create_tables(str(self.lake))
-        self.sink = DeltaCommitSink(str(self.lake))
+        create_tables(self.location)
+        self.sink = DeltaCommitSink(self.location)
 
     def batches(self) -> list[tuple[int, int]]:
         """What is not in the lake yet, in batches."""
         reader = self.reader
-        known = LakeProgress(str(self.lake)).offsets
+        known = LakeProgress(self.location).offsets
         start = known.get((reader.broker, reader.log_id), reader.min_offset)
         if start == reader.readable_offset:
             return []
@@ -47,7 +51,7 @@ class ReputLake:
         reader = self.reader
         part = LogRange("store:x", reader.broker, reader.log_id, start, end, reader.readable_offset)
         chunks = ((offset, data) for offset, data, _ in reader.read_chunks(start, end, 1 << 30))
-        return [row for batch in stage(str(self.lake), part, chunks) for row in batch.to_pylist()]
+        return [row for batch in stage(self.location, part, chunks) for row in batch.to_pylist()]
 
     def fill(self, batches: int | None = None) -> None:
         """Commits so many batches, or all that are left."""
@@ -56,21 +60,21 @@ class ReputLake:
 
     def rows(self) -> dict[str, pa.Table]:
         """Every table as delta-rs reads it, in the order of row keys."""
-        return {name: rows_of(self.lake, name) for name in TABLES}
+        return {name: rows_of(self.location, name) for name in TABLES}
 
     def transactions(self) -> dict[str, list[int | None]]:
         """What each table says that it holds, of the log and of batches."""
         log = f"{self.reader.broker}/{self.reader.log_id}"
-        opened = {name: DeltaTable(str(self.lake / name)) for name in TABLES}
+        opened = {name: DeltaTable(f"{self.location}/{name}") for name in TABLES}
         return {
             name: [table.transaction_version(log), table.transaction_version("lakebroker-batch")]
             for name, table in opened.items()
         }
 
 
-def rows_of(lake: Path, name: str) -> pa.Table:
+def rows_of(lake: Path | str, name: str) -> pa.Table:
     """A table's rows in the order of their keys."""
-    rows = DeltaTable(str(lake / name)).to_pyarrow_table()
+    rows = DeltaTable(f"{lake}/{name}").to_pyarrow_table()
     return rows.sort_by([(column, "ascending") for column in TABLES[name].key])
 
 

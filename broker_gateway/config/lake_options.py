@@ -26,7 +26,8 @@ class LakeOptions(_Group):
     """What RocketMQ has no name for."""
 
     lake_location: str = Field(
-        "", description="folder of the Delta tables; empty: none. URLs of object stores are not built yet"
+        "",
+        description="folder of the Delta tables, or their URL in an object store (s3://bucket/lake); empty: none",
     )
     lake_force_delete: bool = Field(
         False, description="delete segments that the lake does not have before refusing sends"

@@ -13,7 +13,9 @@ import contextlib
 import datetime
 import functools
 import io
+import itertools
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -31,6 +33,7 @@ _CONNECT_S, _REQUEST_S, _RETRY_S, _RETRIES = 5, 30, 20, 4
 _WHOLE_BYTES = 1 << 20
 """Objects up to that size are read at once."""
 _READERS = 16
+_SAID = 500
 _TRUE = ("1", "true", "yes", "on")
 
 
@@ -109,7 +112,7 @@ class ObjectFolder:
     def read_each(self, names: Iterable[str]) -> Iterator[bytes]:
         todo, window = iter(names), 1
         with ThreadPoolExecutor(_READERS) as pool:
-            while batch := [name for name, _ in zip(todo, range(window), strict=False)]:
+            while batch := list(itertools.islice(todo, window)):
                 for content in pool.map(self._read_if_there, batch):
                     if content is None:
                         return
@@ -306,5 +309,16 @@ def _as_os_errors() -> Iterator[None]:
     except AlreadyExistsError:
         raise
     except BaseError as error:
-        text = str(error).split("Debug source", 1)[0].strip()
-        raise OSError(" ".join(text.split())[:500]) from error
+        raise OSError(_said(str(error))) from error
+
+
+def _said(text: str) -> str:
+    """Of an answer in XML its code and message: the rest may repeat who asked, and how it was signed."""
+    said = " ".join(text.split("Debug source", 1)[0].split())
+    said, _, answer = said.partition("<?xml")
+    told = [found[1] for tag in ("Code", "Message") if (found := re.search(f"<{tag}>(.*?)</{tag}>", answer))]
+    if told:
+        said += ": ".join(told)
+    if said.endswith("builder error"):
+        said += " (an address with http:// asks for AWS_ALLOW_HTTP=true)"
+    return said[:_SAID]

@@ -1,0 +1,95 @@
+"""A real S3 server that puts a file only where there is none: versitygw, built by Go at first use, on a free port."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lakebroker_testing.cached import filled_once
+from lakebroker_testing.gateway import ROOT, ProcessError
+from lakebroker_testing.real_rocketmq import free_ports
+
+_MODULE = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+_CACHE = ROOT / ".cache" / "versitygw"
+BUCKET = "lake"
+_START_S = 30
+
+
+def program() -> Path:
+    """The server's program."""
+    if shutil.which("go") is None:
+        raise ProcessError("go is not on the PATH; the S3 server of these tests is built with it")
+    with filled_once(_CACHE, _MODULE) as missing:
+        if missing:
+            environment = os.environ | {"GOBIN": str(_CACHE), "GOFLAGS": "-mod=mod"}
+            done = subprocess.run(
+                ["go", "install", _MODULE], env=environment, capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                raise ProcessError(f"go install {_MODULE}: {done.stderr[-1500:]}")
+    return _CACHE / "versitygw"
+
+
+class ObjectStore:
+    """A server with one bucket, whose objects are files in `folder`. `environment` says to clients where it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_ports(1)[0]
+        self.environment = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_ACCESS_KEY_ID": "lakebroker",
+            "AWS_SECRET_ACCESS_KEY": "of-these-tests-alone",
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }
+        (folder / BUCKET).mkdir(parents=True, exist_ok=True)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Returns once it answers."""
+        environment = os.environ | {
+            "ROOT_ACCESS_KEY": self.environment["AWS_ACCESS_KEY_ID"],
+            "ROOT_SECRET_KEY": self.environment["AWS_SECRET_ACCESS_KEY"],
+        }
+        command = [str(program()), "--port", f"127.0.0.1:{self.port}", "--quiet", "posix", str(self.folder)]
+        self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        until = time.monotonic() + _START_S
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > until:
+                raise ProcessError(f"the S3 server did not start: {' '.join(command)}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """SIGKILL, as a host that is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _answers(self) -> bool:
+        try:
+            urllib.request.urlopen(self.environment["AWS_ENDPOINT_URL"], timeout=1).close()
+        except urllib.error.HTTPError:
+            return True  # it wants to know who asks
+        except OSError:
+            return False
+        return True
+
+
+@contextmanager
+def object_store(folder: Path) -> Iterator[ObjectStore]:
+    """A running server, which is killed at the end."""
+    store = ObjectStore(folder)
+    store.start()
+    try:
+        yield store
+    finally:
+        store.kill()

@@ -1,0 +1,279 @@
+"""A lake in an S3 store: nobody's file overwritten, the same rows as in a folder, whatever is killed or away."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from broker_gateway.lake.reader import Lake
+from lakebroker_testing.gateway import ROOT, command
+from store.log_reader import LogReader
+from structured_streaming.commit.delta_commit import LakeProgress
+from structured_streaming.errors import LocationError
+from structured_streaming.lake import create_tables, open_lake
+from structured_streaming.maintenance.check import check_lake
+from structured_streaming.maintenance.maintain import maintain
+from structured_streaming.storage.folder import Folder
+from structured_streaming.storage.location import lake_folder
+from structured_streaming.tables import TABLES
+from tests.interop.object_store import BUCKET, ObjectStore, object_store
+from tests.reput_lake import ReputLake, assert_same, rows_of
+from tests.written_log import written
+
+pytestmark = pytest.mark.timeout(600)
+PATIENCE_S = 240.0
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    with object_store(tmp_path_factory.mktemp("objects")) as running, pytest.MonkeyPatch.context() as patch:
+        for name, value in running.environment.items():
+            patch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture
+def location(store: ObjectStore, request: pytest.FixtureRequest) -> str:
+    return f"s3://{BUCKET}/{request.node.name}"
+
+
+@pytest.fixture
+def folder(location: str) -> Folder:
+    return lake_folder(location)
+
+
+def test_of_many_who_put_a_file_one_has_it(folder: Folder) -> None:
+    def put(writer: int) -> bool:
+        try:
+            folder.put_if_absent("a", str(writer).encode())
+        except FileExistsError:
+            return False
+        return True
+
+    for _ in range(8):
+        with ThreadPoolExecutor(8) as pool:
+            won = list(pool.map(put, range(8)))
+        assert [str(writer).encode() for writer, has in enumerate(won) if has] == [folder.read("a")]
+        folder.remove("a")
+    folder.remove("a")
+
+
+def test_who_put_a_file_and_lost_the_answer_may_put_it_again(folder: Folder) -> None:
+    folder.put_if_absent("a", b"mine")
+    folder.put_if_absent("a", b"mine")
+    with pytest.raises(FileExistsError):
+        folder.put_if_absent("a", b"another's")
+    assert folder.read("a") == b"mine"
+
+
+def test_what_is_there_and_what_is_not(folder: Folder) -> None:
+    assert (folder.exists(), folder.is_file(), folder.obstacle()) == (False, False, None)
+    with pytest.raises(FileNotFoundError):
+        folder.names()
+    assert (folder.stamp("a"), folder.status("a"), folder.has("a")) == (None, None, False)
+    for reads in (folder.read, folder.readable):
+        with pytest.raises(FileNotFoundError):
+            reads("a")
+    folder.put_if_absent("a", b"one")
+    folder.child("t").put_if_absent("b", b"")
+    assert sorted(folder.names()) == ["a", "t"]
+    assert folder.exists()
+    assert folder.parent.child(folder.uri.rpartition("/")[2]).has("a")
+    assert folder.child("a").is_file()
+    before, status = folder.stamp("a"), folder.status("a")
+    assert status is not None
+    assert status.size == 3
+    assert abs(status.modified - time.time()) < 60
+    folder.remove("a")
+    folder.put_if_absent("a", b"two")
+    assert folder.stamp("a") != before
+
+
+def test_files_are_read_up_to_the_first_that_is_missing(folder: Folder) -> None:
+    for number in (*range(40), 41):
+        folder.put_if_absent(str(number), str(number).encode())
+    assert list(folder.read_each(map(str, itertools.count()))) == [str(each).encode() for each in range(40)]
+    assert list(folder.read_each(["40"])) == []
+
+
+def test_a_file_of_several_parts_is_there_whole_or_not_at_all(folder: Folder) -> None:
+    rows = pa.table({"number": range(100_000), "body": [os.urandom(200) for _ in range(100_000)]})
+    for finished in (False, True):
+        file = folder.open_new("a")
+        with pq.ParquetWriter(file.target, rows.schema) as writer:
+            writer.write_table(rows, row_group_size=20_000)
+        assert not folder.has("a")
+        if not finished:
+            file.discard()
+            continue
+        size, status = file.finish(), folder.status("a")
+        assert status is not None
+        assert size == status.size > 20_000_000
+    opened = pq.ParquetFile(folder.readable("a"))
+    assert opened.read_row_group(3).equals(rows.slice(60_000, 20_000))
+    assert opened.read().equals(rows)
+
+
+def test_the_rows_of_a_folder_also_after_maintenance(tmp_path: Path, location: str) -> None:
+    there, here = ReputLake(tmp_path / "a", location=location), ReputLake(tmp_path / "b")
+    there.store, there.reader = here.store, here.reader
+    for lake in (there, here):
+        lake.fill()
+    assert there.transactions() == here.transactions()
+    expected = {
+        name: rows.drop_columns(_OWN) if name in _PROGRESS else rows for name, rows in here.rows().items()
+    }
+    assert_same(expected, _comparable(there))
+    reports = maintain(location, retain_s=3600)
+    assert [report.problems for report in reports] == [[]] * len(TABLES)
+    assert next(report for report in reports if report.table == "messages").files_after == 1
+    assert_same(expected, _comparable(there))
+    assert [each for found in check_lake(location) for each in found.problems] == []
+    assert there.transactions() == here.transactions()
+
+
+_PROGRESS = ("reput_progress",)
+_OWN = ["table_versions", "commit_timestamp"]
+
+
+def _comparable(lake: ReputLake) -> dict[str, pa.Table]:
+    return {
+        name: rows.drop_columns(_OWN) if name in _PROGRESS else rows for name, rows in lake.rows().items()
+    }
+
+
+def test_checkpoints_are_made_and_read(tmp_path: Path, location: str) -> None:
+    lake = ReputLake(tmp_path, batch_bytes=1_500, location=location)
+    lake.fill()
+    log = lake_folder(location).child("reput_progress").child("_delta_log")
+    assert log.has("_last_checkpoint")
+    progress = LakeProgress(location)
+    assert progress.position(lake.reader.broker, lake.reader.log_id) == lake.reader.readable_offset
+
+
+def test_the_gateway_reads_the_progress(tmp_path: Path, location: str) -> None:
+    there = Lake(location)
+    assert there.dispatched_to("broker-a", "x") == 0
+    lake = ReputLake(tmp_path, location=location)
+    reader = lake.reader
+    for batches in (1, 2, None):
+        lake.fill(batches)
+        known = LakeProgress(location).position(reader.broker, reader.log_id)
+        assert there.dispatched_to(reader.broker, reader.log_id) == known
+    assert known == reader.readable_offset
+
+
+def test_what_is_wrong_is_named(store: ObjectStore, location: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LocationError, match="does not exist"):
+        open_lake(location)
+    with pytest.raises(LocationError, match=r"nobucket.*cannot be read.*NoSuchBucket"):
+        create_tables("s3://nobucket/lake")
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:8")
+    with pytest.raises(LocationError, match="AWS_ALLOW_HTTP=true"):
+        create_tables(location)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(LocationError, match=r"127\.0\.0\.1:9.*(error|refused)"):
+        create_tables(location)
+
+
+def reput(store: Path, location: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command("reput", "--store", str(store), "--lake", location, "--json", *arguments),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def test_a_reput_killed_between_two_tables(tmp_path: Path, location: str) -> None:
+    lake = ReputLake(tmp_path / "folder")
+    lake.fill()
+    crashing = [sys.executable, "-m", "tests.fault.crashing_reput"]
+    process = subprocess.Popen(
+        [*crashing, str(lake.store), location, "messages", "60000"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.wait(PATIENCE_S) == -signal.SIGKILL
+    finally:
+        end(process)
+    process = reput(lake.store, location, "--once")
+    try:
+        _, said = process.communicate(timeout=PATIENCE_S)
+    finally:
+        end(process)
+    assert process.returncode == 0, said
+    for name in TABLES:
+        if name not in _PROGRESS:
+            assert rows_of(location, name).equals(rows_of(lake.lake, name)), name
+    assert [each for found in check_lake(location) for each in found.problems] == []
+
+
+def test_the_store_goes_away_and_comes_back(tmp_path: Path, store: ObjectStore, location: str) -> None:
+    log = written(tmp_path / "store", "broker-a", 20_000)
+    reader = LogReader(log)
+    process = reput(log, location, "--batch-bytes", str(1 << 20))
+    try:
+        assert process.stdout is not None
+        first = json.loads(process.stdout.readline())
+        store.kill()
+        time.sleep(5)
+        store.start()
+        until, reached = time.monotonic() + PATIENCE_S, 0
+        while reached < reader.readable_offset and time.monotonic() < until:
+            time.sleep(1)
+            reached = LakeProgress(location).position(reader.broker, reader.log_id) or 0
+            assert process.poll() is None
+        assert first["batch"] == 1
+        assert reached == reader.readable_offset
+    finally:
+        end(process)
+    checked = command("lake", "check", "--lake", location, "--store", str(log))
+    done = subprocess.run(checked, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_sql_reads_it(tmp_path: Path, location: str) -> None:
+    lake = ReputLake(tmp_path, location=location)
+    lake.fill()
+    statement = "SELECT count(*) AS messages, max(physical_offset) AS last FROM messages"
+    for further in ((), ("--store", str(lake.store)), ("--as-of", "1000000")):
+        done = subprocess.run(
+            command("sql", "--lake", location, "--format", "csv", *further, statement),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        if further[:1] == ("--as-of",):
+            assert "has no batch 1000000" in done.stderr
+            continue
+        rows = lake.rows()["messages"]
+        last = max(rows["physical_offset"].to_pylist())
+        assert (done.returncode, done.stdout) == (0, f"messages,last\n{rows.num_rows},{last}\n"), done.stderr
