@@ -200,6 +200,15 @@ def _nothing() -> None:
     """What is to be undone at first."""
 
 
+class StartAgainError(Exception):
+    """The lake did not let a query start. The first one's failure is final; later ones may be of a store that is away."""
+
+    def __init__(self, cause: LakeError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.as_of_spark = f"{_OURS}{type(cause).__name__}: {cause}"
+
+
 class _Stopping:
     """Whether a signal came, from now on, and its `number`. No event, whose lock a signal could find taken.
 
@@ -287,7 +296,12 @@ def _run(
 
     failures, seen, careful = 0, 0, False
     while not stopping.is_set():
-        ended = _run_query(session, replace(options, careful=careful), counted, sink, stopping)
+        try:
+            ended = _run_query(session, replace(options, careful=careful), counted, sink, stopping)
+        except StartAgainError as error:
+            if not failures:
+                raise error.cause from error
+            ended = error.as_of_spark
         if isinstance(ended, bool):
             return ended
         if ended is None:
@@ -341,7 +355,10 @@ def _run_query(
         batches += 1
         on_batch(report)
 
-    running = _start(session, options, counted, sink)
+    try:
+        running = _start(session, options, counted, sink)
+    except LakeError as error:
+        raise StartAgainError(error) from error
     try:
         while not stopping.is_set() and not running.query.awaitTermination(1):
             running.notes.show()
