@@ -1,6 +1,7 @@
 """What must hold of a lake's tables and a log: each record has exactly the rows that the reput makes of it.
 
-Compared are row keys, over the part of the log that the lake says it holds, a bounded number of rows at a time. Of quarantine
+Compared are row keys, over the part of the log that the lake says it holds, less what its progress says a table was left
+out of, a bounded number of rows at a time. Of quarantine
 it is the bytes that its rows stand for: where damage is long, a batch may have ended in the middle of it.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -84,8 +86,19 @@ class LogCheck:
             wanted = pa.concat_tables([there.schema.empty_table(), *expected[table.name]])
             both = pa.concat_tables([_weighed(wanted, 1), _weighed(there, -1)])
             sums = both.group_by(key, use_threads=False).aggregate([("weight", "sum")])
-            self._missing[table.name].append(sums.filter(pc.greater(sums["weight_sum"], 0)).select(key))
+            missing = sums.filter(pc.greater(sums["weight_sum"], 0)).select(key)
+            self._missing[table.name].append(self._filled(table, state, missing))
             self._extra[table.name].append(sums.filter(pc.less(sums["weight_sum"], 0)).select(key))
+
+    def _filled(self, table: Table, state: LogState, keys: pa.Table) -> pa.Table:
+        """Those of the parts of the log that the table has rows of."""
+        parts = self._progress.filled.get(((state.broker, state.log_id), table.name), [])
+        begins, ends = (np.array([part[at] for part in parts], dtype=np.int64) for at in (0, 1))
+        offsets = keys["physical_offset"].to_numpy()
+        at = np.searchsorted(begins, offsets, side="right") - 1
+        within = np.zeros(len(offsets), dtype=bool)
+        within[at >= 0] = offsets[at >= 0] < ends[at[at >= 0]]
+        return keys.filter(pa.array(within))
 
     def _keys(
         self, state: LogState, offset: int, data: bytes | memoryview

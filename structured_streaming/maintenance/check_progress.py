@@ -12,16 +12,20 @@ Log = tuple[str, str]
 
 
 class Progress:
-    """Where the lake's knowledge of each log begins and ends; `problems` tells what is wrong with it."""
+    """Where the lake's knowledge of each log begins and ends; `problems` tells what is wrong with it.
+
+    `filled` are the parts of a log for which a table has rows: others were left out, or the table came later.
+    """
 
     def __init__(self, checked: CheckedTable) -> None:
         self.starts: dict[Log, int] = {}
         self.ends: dict[Log, int] = {}
+        self.filled: dict[tuple[Log, str], list[tuple[int, int]]] = {}
         self.problems = list(self._read(checked))
         self.problems += self._compare(checked)
 
     def _read(self, checked: CheckedTable) -> Iterator[str]:
-        columns = ["broker", "log_id", "start_offset", "end_offset"]
+        columns = ["broker", "log_id", "start_offset", "end_offset", "table_versions"]
         order = [("broker", "ascending"), ("log_id", "ascending"), ("end_offset", "ascending")]
         for rows in checked.offset_files().windows(columns):
             for row in rows.sort_by(order).to_pylist():  # one a batch, not one a record
@@ -31,6 +35,13 @@ class Progress:
                     yield f"a batch of {'/'.join(log)} begins at {start:,}, the one before it ended at {before:,}"
                 self.starts.setdefault(log, start)
                 self.ends[log] = row["end_offset"]
+                for table, _ in row["table_versions"] or ():
+                    self._fill(self.filled.setdefault((log, table), []), start, row["end_offset"])
+
+    def _fill(self, parts: list[tuple[int, int]], start: int, end: int) -> None:
+        if parts and parts[-1][1] == start:
+            start = parts.pop()[0]
+        parts.append((start, end))
 
     def _compare(self, checked: CheckedTable) -> Iterator[str]:
         """With the versions that the table's commits carry, by which everybody goes."""

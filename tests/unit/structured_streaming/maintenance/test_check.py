@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.commit.snapshot import DataFile, Snapshot
 from structured_streaming.commit.table_log import TableLog
 from structured_streaming.errors import LakeError
 from structured_streaming.maintenance import check_log, windows
 from structured_streaming.maintenance.check import check_lake
+from structured_streaming.staging.wanted import Wanted
 from structured_streaming.storage.local import LocalFolder
 from tests.reput_lake import ReputLake
 
@@ -185,6 +187,19 @@ def test_harm_is_found(lake: ReputLake, harm: Callable[[ReputLake], None], said:
     harm(lake)
     found = problems(lake)
     assert any(re.search(said, problem) for problem in found), found
+
+
+def test_tables_that_were_left_out_for_a_time_lack_nothing(tmp_path: Path) -> None:
+    lake = ReputLake(tmp_path)
+    lake.fill(3)
+    lake.sink = DeltaCommitSink(lake.location, wanted=Wanted(frozenset(["consume_queue"])))
+    lake.fill(3)
+    lake.sink = DeltaCommitSink(lake.location)
+    lake.fill()
+    assert problems(lake) == []
+    removed(lake)
+    (said,) = problems(lake)
+    assert "rows are missing: the log has their records" in said
 
 
 def test_a_log_that_the_lake_does_not_know_or_that_lost_its_end(lake: ReputLake, tmp_path: Path) -> None:
