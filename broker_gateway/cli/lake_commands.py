@@ -55,7 +55,7 @@ ctrl-C cancels the statement that runs, and leaves when pressed again before tha
 
 Times are UTC. csv and json lose nothing: binary values are base64, maps, arrays and structs are JSON; in csv NULL is an empty field, an empty text is "".
 
-Tables are as old as their last batch, which is said. With --brokers or --store each statement also has what the logs hold beyond it, and all its tables show the same instant. With --as-of they are as a batch left them.
+Tables are as old as their last batch, which is said. With --brokers, --namesrv or --store each statement also has what the logs hold beyond it, and all its tables show the same instant. With --as-of they are as a batch left them.
 
 Examples:
 
@@ -226,6 +226,10 @@ def sql(
     brokers: Annotated[
         str, typer.Option(help="Gateways, host:port,…, whose newest records are added to the tables")
     ] = "",
+    namesrv: Annotated[
+        str,
+        typer.Option(help="Name servers, host:port;…: of all lakebrokers registered there, in their place"),
+    ] = "",
     store: Annotated[
         str, typer.Option(help="Folders of stores on this machine, in their place, divided by commas")
     ] = "",
@@ -246,18 +250,20 @@ def sql(
             f"there is no statement in {statement!r}; give a statement, or leave the argument out to type statements",
             2,
         )
-    live = bool(brokers or store)
+    live = bool(brokers or namesrv or store)
     if live and as_of:
-        fail("--as-of is of the tables alone: leave out --brokers and --store", 2)
+        fail("--as-of is of the tables alone: leave out --brokers, --namesrv and --store", 2)
     if write and (live or as_of):
-        fail("--write changes tables as they are: leave out --brokers, --store and --as-of", 2)
-    if token_file is not None and brokers:
+        fail("--write changes tables as they are: leave out --brokers, --namesrv, --store and --as-of", 2)
+    remote = bool(brokers or namesrv)
+    if token_file is not None and remote:
         _check_token(token_file)
     source = {
+        "namesrv": namesrv,
         "store": store,
         "brokers": brokers,
-        "tokenFile": str(token_file) if token_file and brokers else "",
-        "tlsCa": str(tls_ca) if tls_ca and brokers else "",
+        "tokenFile": str(token_file) if token_file and remote else "",
+        "tlsCa": str(tls_ca) if tls_ca and remote else "",
         "messageDelayLevel": message_delay_level,
     }
     named = {name: value for name, value in source.items() if value} if live else {}
@@ -282,6 +288,7 @@ def _sql(lake: str, statement: str | None, asked: _Session, form: Form) -> None:
     from structured_streaming.interruptible import started
     from structured_streaming.lake import open_lake
     from structured_streaming.source.addresses import parse_address
+    from structured_streaming.source.name_servers import name_servers
     from structured_streaming.sql import lake_session, union_session
     from structured_streaming.union.instants import age
 
@@ -301,9 +308,10 @@ def _sql(lake: str, statement: str | None, asked: _Session, form: Form) -> None:
     try:
         for broker in filter(None, asked.source.get("brokers", "").split(",")):
             parse_address(broker.strip(), "--brokers")
+        name_servers({name.lower(): value for name, value in asked.source.items()})
         session = started(start)
         if not asked.source and not asked.as_of and (said := age(open_lake(lake))):
-            _tell(f"tables alone, {said}; add --brokers or --store to include what is newer")
+            _tell(f"tables alone, {said}; add --brokers, --namesrv or --store to include what is newer")
         form = form._replace(tables=unions[0] if unions else None)
         if statement is None:
             run_input(session, form)

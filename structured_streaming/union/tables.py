@@ -19,6 +19,7 @@ from structured_streaming.errors import SourceError
 from structured_streaming.source.access import access_of
 from structured_streaming.source.log_ends import LogEnds
 from structured_streaming.source.logs import targets
+from structured_streaming.source.name_servers import name_servers
 from structured_streaming.storage.folder import Folder
 from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS, TABLES
 from structured_streaming.union.columns import columns_read, stand_in
@@ -56,7 +57,7 @@ class UnionTables:
         self._tell = tell
         self._told: set[str] = set()
         lowered = {name.lower(): value for name, value in source.items()}
-        self._ends = LogEnds(targets(lowered), access_of(lowered))
+        self._ends = LogEnds(targets(lowered), access_of(lowered), name_servers(lowered), tell)
         self._lake = LakeVersions(folder)
         self._stand_ins = {name: stand_in(session, table) for name, table in TABLES.items()}
         self._bound: set[str] = set(TABLES)
@@ -109,6 +110,7 @@ class UnionTables:
             kind, _, address = target.partition(":")
             kinds[kind].append(address)
         options = self._source | {
+            "namesrv": "",
             "store": ",".join(kinds["store"]),
             "brokers": ",".join(kinds["broker"]),
             "table": name,

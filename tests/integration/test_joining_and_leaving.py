@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 
 from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
+from structured_streaming.errors import SourceError, UnreachableError
 from structured_streaming.reput_options import Goal, ReputOptions, checked
 from structured_streaming.source import name_servers
+from structured_streaming.source.access import Access
 from structured_streaming.source.data_source import LakebrokerDataSource
+from structured_streaming.source.log_ends import LogEnds
 from tests.answering import answering, frame
 from tests.written_log import written
 
@@ -59,6 +62,28 @@ def registered(server: NameServer, count: int) -> None:
     while len(name_servers.NameServers([server.address]).look().targets) < count:
         assert time.monotonic() < until, f"{count} brokers are not registered"
         time.sleep(0.1)
+
+
+def test_a_union_asks_all_that_are_registered(tmp_path: Path) -> None:
+    told: list[str] = []
+    with NameServer(tmp_path / "ns") as server:
+        ends = LogEnds([], Access(), [server.address], told.append)
+        with pytest.raises(SourceError, match="know no lakebroker"):
+            ends.now()
+        with gateway(tmp_path, "broker-a", 100, server):
+            registered(server, 1)
+            assert ends.now().keys() == {"broker-a"}
+            with gateway(tmp_path, "broker-b", 200, server):
+                registered(server, 2)
+                assert ends.now().keys() == {"broker-a", "broker-b"}
+                server.terminate()
+                for _ in range(2):
+                    assert ends.now().keys() == {"broker-a", "broker-b"}
+            ends.close()
+    assert len(told) == 1
+    assert "no name server answers" in told[0]
+    with pytest.raises(UnreachableError, match="no name server answers"):
+        LogEnds([], Access(), [server.address]).now()
 
 
 def test_brokers_join_move_and_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -297,7 +297,7 @@ def test_the_command_says_how_old_tables_are_and_reads_logs_when_asked(
     alone, live, before = count(), count("--store", str(store)), count("--as-of", "1")
     assert (alone.exit_code, live.exit_code, before.exit_code) == (0, 0, 0), live.output
     assert "tables alone, as of 20" in alone.stderr
-    assert alone.stderr.endswith("s ago); add --brokers or --store to include what is newer\n")
+    assert alone.stderr.endswith("s ago); add --brokers, --namesrv or --store to include what is newer\n")
     assert live.stdout == '[{"n": 80}]\n'
     assert live.stderr == "lakebroker: starting Spark ...\n"
     assert before.stdout == alone.stdout < live.stdout
