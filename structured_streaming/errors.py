@@ -33,6 +33,10 @@ class GapError(SourceError):
     """A log that begins above what the lake holds of it; no later try helps."""
 
 
+class LostDataError(SourceError):
+    """A log that ends below what the lake holds of it; no later try helps."""
+
+
 class UnreachableError(SourceError):
     """A log that does not answer now; it may later."""
 

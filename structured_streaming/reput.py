@@ -35,6 +35,7 @@ from structured_streaming.errors import (
     ForeignWriterError,
     GapError,
     LakeError,
+    LostDataError,
     SameBrokerError,
     StoppedError,
 )
@@ -326,7 +327,9 @@ def _run(
 
 def _retries(problem: str, *, once: bool) -> int:
     """How often what a query failed with is worth another start: a run that ends by itself only waits out a slow host."""
-    if any(each.__name__ in problem for each in (ForeignWriterError, GapError, SameBrokerError)):
+    if any(
+        each.__name__ in problem for each in (ForeignWriterError, GapError, LostDataError, SameBrokerError)
+    ):
         return 0
     if once:
         return RETRIES_ONCE if WORKER_LATE in problem or WORKER_DIED in problem else 0

@@ -173,7 +173,9 @@ class Goal:
         for target, state in self._states.items():
             reached = progress.position(state.broker, state.log_id)
             begin = state.start if reached is None else reached
-            if begin < state.end:
+            if begin > state.end:
+                lacking.append(f"the lake is ahead of {target}, which ends at {state.end}: it holds {begin}")
+            elif begin < state.end:
                 lacking.append(
                     f"of {target} the lake holds what is below {begin}, it ended at {state.end} at the start"
                 )

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from store.log_source import LogState
-from structured_streaming.errors import GapError, SourceError
+from structured_streaming.errors import GapError, LostDataError, SourceError
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.source.log_watch import PATIENCE_S, START_S, LogWatch, Question
 from structured_streaming.source.logs import by_broker
@@ -108,13 +108,16 @@ class _StreamReading(Reading):
         self._appeared: dict[tuple[str, str], int] = {}
         """Where logs begin that no batch began with."""
         self._progress = progress
+        self._ahead: set[str] = set()
+        """Brokers whose logs the lake is ahead of, as they were asked last."""
         self._pacing = pacing or Pacing(0, 0)
 
     def initialOffset(self) -> Offsets:
         """Where the logs that answer begin; raises SourceError when none does."""
         states = self._first_states()
         if not states:
-            raise SourceError("; ".join(self._watch.missing().values()))
+            reasons = "; ".join(self._watch.missing().values())
+            raise LostDataError(reasons) if self._ahead else SourceError(reasons)
         self._last = {
             broker: {"log_id": state.log_id, "offset": self._first(state)}
             for broker, (_, state) in states.items()
@@ -148,8 +151,18 @@ class _StreamReading(Reading):
     def _present(
         self, wait_ms: int = 0, after: Mapping[str, int] | None = None
     ) -> dict[str, tuple[str, LogState]]:
-        """Targets and states of the logs that answer, by broker. Raises SameBrokerError."""
-        return by_broker(self._membership.accepted(self._watch.states(wait_ms, after)))
+        """Targets and states of the logs that answer, by broker. Raises SameBrokerError.
+
+        A log that the lake is ahead of is left alone: it may be restored.
+        """
+        states = by_broker(self._membership.accepted(self._watch.states(wait_ms, after)))
+        self._ahead = set[str]()
+        for broker, (target, state) in states.items():
+            known = self._position(broker, state.log_id)
+            if known is not None and known > state.end:
+                self._ahead.add(broker)
+                self._watch.rest(target, _what_was_lost(state, known))
+        return {broker: found for broker, found in states.items() if broker not in self._ahead}
 
     def _first_states(self, everyone: bool = False) -> dict[str, tuple[str, LogState]]:
         """States of the logs that answer, once one does (or all did or failed); empty when none can be reached."""
@@ -353,11 +366,6 @@ class _StreamReading(Reading):
         """Where a log that no offset names yet begins. Raises SourceError."""
         known = self._position(state.broker, state.log_id)
         if known is not None:
-            if known > state.end:
-                raise SourceError(
-                    f"the lake holds broker {state.broker} up to offset {known}, its log {state.log_id} ends at "
-                    f"{state.end}: data were lost or are another log's; start the gateway with the lake's location"
-                )
             if known < state.start and not self._over_gaps:
                 raise GapError(
                     f"{_what_is_gone(state, known, state.start)}; restore the segments, or give `--on-gap continue` to "
@@ -370,6 +378,13 @@ class _StreamReading(Reading):
         if isinstance(starting, dict):
             return starting.get(state.broker, state.start)
         return state.end
+
+
+def _what_was_lost(state: LogState, known: int) -> str:
+    return (
+        f"the lake holds broker {state.broker} up to offset {known}, its log {state.log_id} ends at {state.end}: data "
+        "were lost, or this is an older copy of the log; restore what is missing, or give the log another id (lakebroker.json)"
+    )
 
 
 def _what_is_gone(state: LogState, first: int, end: int) -> str:

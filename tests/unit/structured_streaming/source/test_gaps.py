@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from lakebroker_testing.logs import LogWriter
 from store.log_reader import LogReader
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
-from structured_streaming.errors import GapError, SourceError
+from structured_streaming.errors import GapError, LostDataError, SourceError
 from structured_streaming.lake import create_tables
 from structured_streaming.reput_source import ReputDataSource
 from structured_streaming.tables import DATA_TABLES, QUARANTINE
@@ -63,6 +64,31 @@ def reput(
         sink.commit([row for part in parts for batch in stream.read(part) for row in batch.to_pylist()])
         offset = latest
     return found
+
+
+def test_a_log_that_the_lake_is_ahead_of_delays_only_itself(tmp_path: Path) -> None:
+    lake, kept, lost = tmp_path / "lake", tmp_path / "kept", tmp_path / "lost"
+    create_tables(str(lake))
+    store_with_damage(kept, "broker-a", 100)
+    store_with_damage(lost, "broker-b", 100)
+    shutil.copytree(lost, tmp_path / "copy")
+    for store in (kept, lost):
+        with LogWriter(store, LogReader(store).broker, segment_size=SEGMENT) as writer:
+            writer.messages(20)
+    reput(lake, kept, lost)
+    reached = position(lake, lost)
+    shutil.rmtree(lost)
+    (tmp_path / "copy").rename(lost)
+    with LogWriter(kept, "broker-a", segment_size=SEGMENT) as writer:
+        writer.messages(20)
+    before, notes = LogReader(lost).readable_offset, tmp_path / "notes"
+    assert reput(lake, kept, lost, notes=notes) == [{"broker-a"}]
+    assert position(lake, kept) == LogReader(kept).readable_offset
+    assert position(lake, lost) == reached > before
+    assert f"holds broker broker-b up to offset {reached}, its log" in notes.read_text()
+    assert "the other logs are read on" in notes.read_text()
+    with pytest.raises(LostDataError, match=f"ends at {before}: data were lost"):
+        reput(lake, lost)
 
 
 def position(lake: Path, store: Path) -> int:
