@@ -9,7 +9,7 @@
 | certificate | the operator's is read | - |
 | remoting ports | are taken, since records carry them | given back |
 | other ports | are looked at, so that one that is taken ends the start before there is a store | - |
-| store | lock, recovery, flushing | flush, remove `abort`, unlock |
+| store | lock, recovery, flushing; a lake that is ahead of the log ends it here | flush, remove `abort`, unlock |
 | metadata | topics, groups, offsets and what is in flight, from the journal; system topics | - |
 | services | scheduled tasks begin | tasks end, pending minutes and a snapshot are journaled |
 | server | the gRPC port opens | drained: no new calls, waiting ones end, then cancelled |
@@ -67,6 +67,8 @@ from broker_gateway.auth.rpcs import RPCS
 from broker_gateway.cluster.startup import name_server_port, start_registration
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
+from broker_gateway.lake.ahead import check_not_ahead
+from broker_gateway.lake.reader import Lake
 from broker_gateway.observability.metrics import Metrics
 from broker_gateway.runtime.cleanup import Cleanup
 from broker_gateway.runtime.connection_slots import ConnectionSlots
@@ -228,6 +230,8 @@ class _Start:
         except RecoveryStoppedError as error:
             raise _StoppedError from error
         self._cleanup.add("closing the store", self._close_store)
+        if location := self.config.lake.lake_location:
+            await asyncio.to_thread(check_not_ahead, Lake(location), location, self.store)
 
     def _close_store(self) -> None:
         try:

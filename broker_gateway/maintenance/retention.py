@@ -15,6 +15,7 @@ import structlog
 
 from broker_gateway.config.store_options import StoreOptions
 from broker_gateway.journal.journal import Journal
+from broker_gateway.lake.ahead import ahead
 from broker_gateway.lake.reader import Lake, LakeUnreachableError
 from broker_gateway.runtime.clock import now_ms
 from store.log.retention import Rules
@@ -94,7 +95,9 @@ class Retention:
             dispatched = 0
             self._why["unreachable"] = f"the lake cannot be read: {error}"
         else:
-            if dispatched < wanted:
+            if wrong := ahead(dispatched, self._store):
+                dispatched, self._why["ahead"] = 0, wrong
+            elif dispatched < wanted:
                 self._why["lake"] = f"the lake has the log up to {dispatched} only"
         if self._force_delete and self._store.refusal is not None:
             return needed

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import structlog
 
+from broker_gateway.lake.ahead import ahead
 from broker_gateway.lake.reader import Lake, LakeUnreachableError
 from broker_gateway.runtime.clock import monotonic_s
 from store.message_store import MessageStore
@@ -60,6 +61,8 @@ class DispatchLag:
             self._unreachable = True
             return None
         self._unreachable = False
+        if wrong := ahead(dispatched, store):
+            log.error("the lake is ahead of the log; stop the broker", why=wrong)
         return max(store.max_offset - max(dispatched, store.min_offset), 0)
 
 

@@ -383,7 +383,7 @@ class _StreamReading(Reading):
 def _what_was_lost(state: LogState, known: int) -> str:
     return (
         f"the lake holds broker {state.broker} up to offset {known}, its log {state.log_id} ends at {state.end}: data "
-        "were lost, or this is an older copy of the log; restore what is missing, or give the log another id (lakebroker.json)"
+        "were lost, or this is an older copy of the log; restore what is missing"
     )
 
 

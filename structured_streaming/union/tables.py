@@ -190,8 +190,8 @@ def _start(state: LogState, ends: Ends) -> int:
     if reached > state.end:
         raise SourceError(
             f"the lake holds broker {state.broker} up to offset {reached}, its log {state.log_id} ends at "
-            f"{state.end}: data were lost or are another log's; start the gateway with the lake's location, or "
-            "read the tables alone"
+            f"{state.end}: data were lost, or this is an older copy; restore what is missing, or read the tables "
+            "alone"
         )
     return reached
 

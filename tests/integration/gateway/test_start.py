@@ -13,7 +13,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from broker_gateway.api.remoting.ports import take_ports
 from broker_gateway.app.broker import Broker
@@ -24,6 +26,33 @@ from broker_gateway.protocol.command import Command
 from broker_gateway.runtime.errors import StartError
 from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_testing.gateway import ROOT, Gateway, NameServer, command
+from store.log_reader import LogReader
+from structured_streaming.lake import create_tables
+from tests.written_log import written
+
+
+def commit_progress(lake: Path, log: LogReader, offset: int) -> None:
+    """As the last commit of a batch."""
+    table = DeltaTable(str(lake / "reput_progress"))
+    rows = pa.Table.from_pylist([], pa.schema(table.schema().to_arrow()))
+    progress = CommitProperties(app_transactions=[Transaction(f"{log.broker}/{log.log_id}", offset)])
+    write_deltalake(table, rows, mode="append", commit_properties=progress)
+
+
+def test_a_lake_that_is_ahead_of_the_log_ends_the_start(tmp_path: Path) -> None:
+    store, lake = written(tmp_path / "store", "broker-a", 20), tmp_path / "lake"
+    create_tables(str(lake))
+    options = {"brokerName": "broker-a", "lakeLocation": str(lake)}
+    commit_progress(lake, LogReader(store), LogReader(store).readable_offset)
+    with Gateway(tmp_path, **options) as gateway:
+        assert gateway.terminate() == 0
+    end = LogReader(store).readable_offset
+    commit_progress(lake, LogReader(store), end + 1)
+    done = start(tmp_path, **options)
+    assert done.returncode == 255
+    assert f"up to {end + 1}, the log ends at {end}: its end was lost" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert LogReader(store).readable_offset == end
 
 
 @pytest.fixture

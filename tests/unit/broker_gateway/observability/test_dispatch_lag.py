@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
+from structlog.testing import capture_logs
 
 from broker_gateway.lake.reader import PROGRESS_TABLE, Lake
 from broker_gateway.observability.dispatch_lag import DispatchLag, room_left
@@ -63,6 +64,13 @@ def test_it_is_what_the_lake_does_not_have(tmp_path: Path, store: MessageStore) 
     commit_progress(lake, store, store.max_offset)
     asyncio.run(lag.measure())
     assert lag.behind_bytes == 0
+    with capture_logs() as logs:
+        asyncio.run(lag.measure())
+        commit_progress(lake, store, store.max_offset + 1)
+        asyncio.run(lag.measure())
+    assert [each["event"] for each in logs if each["log_level"] == "error"] == [
+        "the lake is ahead of the log; stop the broker"
+    ]
 
 
 def test_a_lake_that_cannot_be_read_is_unknown_and_known_again(tmp_path: Path, store: MessageStore) -> None:
