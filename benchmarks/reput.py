@@ -1,7 +1,13 @@
-"""Bulk rate of the reput beside the real broker's rebuild, and freshness; one line of JSON for each.
+"""Bulk rate of the reput beside three peers, and freshness; one line of JSON for each.
+
+| peer | does |
+|---|---|
+| `rocketmq` | the real broker rebuilds its ConsumeQueue and Index, which the reput does with `--tables consume_queue,message_index` |
+| `one_process` | the reput's scan, rows and files on one thread, without Spark and without commits |
+| `per_record` | every record parsed in Python, appended by Spark's Delta writer |
 
 `python -m benchmarks.reput [--log-bytes N] [--rate 100] [--seconds 30]`. Both read the same log, and starting
-a JVM, Spark or a broker does not count: the reput's rate is that from its first batch's commit to the last one's,
+a JVM, Spark or a broker does not count: rates are from the first batch's commit (or range) to the last one's,
 the real broker's that of the records beyond the first tenth, (records - tenth) / (time for all - time for a
 tenth). CPU likewise. Freshness: from a message's store timestamp to the commit of the batch that holds it.
 """
@@ -13,8 +19,10 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +52,11 @@ class Spent(NamedTuple):
         """Records per second."""
         return self.records / self.wall_s
 
+    @property
+    def cpu_each(self) -> float:
+        """CPU seconds a record."""
+        return self.cpu_s / self.records
+
 
 def bulk(records: int, size: int, passes: int) -> dict[str, Any]:
     """A log of `records`, through `reput --once` and into the real broker's indexes, alternating."""
@@ -52,26 +65,37 @@ def bulk(records: int, size: int, passes: int) -> dict[str, Any]:
         for store, count in ((few, records // 10), (many, records)):
             with console.status(f"writing {count:,} records of {size} B"):
                 write_store(store, count, size)
-        ours, theirs = [], []
+        runs = {
+            "lakebroker": lambda: reput_once(many),
+            "lakebroker_indexes": lambda: reput_once(many, "--tables", "consume_queue,message_index"),
+            "one_process": lambda: module_once("benchmarks.one_process", many),
+            "per_record": lambda: module_once("benchmarks.per_record", many),
+        }
+        spent: dict[str, list[Spent]] = {name: [] for name in (*runs, "rocketmq")}
         for number in range(passes):
-            ours.append(reput_once(many))
-            console.print(f"pass {number}: lakebroker {ours[-1].rate:,.0f} records/s")
+            for name_of, run in runs.items():
+                spent[name_of].append(run())
+                console.print(f"pass {number}: {name_of} {spent[name_of][-1].rate:,.0f} records/s")
             start, whole = real_rebuild(few, records // 10), real_rebuild(many, records)
-            theirs.append(
+            spent["rocketmq"].append(
                 Spent(whole.records - start.records, whole.wall_s - start.wall_s, whole.cpu_s - start.cpu_s)
             )
-            console.print(f"pass {number}: rocketmq {theirs[-1].rate:,.0f} records/s")
-    mine = max(ours, key=lambda spent: spent.rate)
-    peer = max(theirs, key=lambda spent: spent.rate)
+            console.print(f"pass {number}: rocketmq {spent['rocketmq'][-1].rate:,.0f} records/s")
+    best = {name_of: min(each, key=lambda one: one.cpu_each) for name_of, each in spent.items()}
+    mine = best["lakebroker"].cpu_each
     return {
         "benchmark": "reput",
         "records": records,
         "bytes": size,
-        "records_per_s": round(mine.rate),
-        "cpu_s_per_million": round(mine.cpu_s / mine.records * 1e6, 2),
-        "rocketmq_records_per_s": round(peer.rate),
-        "rocketmq_cpu_s_per_million": round(peer.cpu_s / peer.records * 1e6, 2),
-        "ratio_of_rates": round(mine.rate / peer.rate, 3),
+        "records_per_s": {name_of: round(one.rate) for name_of, one in best.items()},
+        "cpu_s_per_million": {name_of: round(one.cpu_each * 1e6, 2) for name_of, one in best.items()},
+        "cpu_of_lakebroker": {
+            f"to_{name_of}": round(mine / best[name_of].cpu_each, 3)
+            for name_of in ("one_process", "per_record", "rocketmq")
+        },
+        "cpu_of_indexes_to_rocketmq": round(
+            best["lakebroker_indexes"].cpu_each / best["rocketmq"].cpu_each, 3
+        ),
     }
 
 
@@ -86,15 +110,24 @@ def write_store(folder: Path, records: int, size: int) -> None:
             )
 
 
-def reput_once(store: Path) -> Spent:
+def reput_once(store: Path, *arguments: str) -> Spent:
     """`lakebroker reput --once` into a new lake: from the first batch's commit to the last one's."""
-    with (
-        tempfile.TemporaryDirectory(prefix="lakebroker-bench-") as folder,
-        Path(folder, "log").open("wb") as log,
-    ):
-        arguments = ["--store", str(store), "--lake", f"{folder}/lake", "--once", "--json"]
+    with tempfile.TemporaryDirectory(prefix="lakebroker-bench-") as folder:
+        given = ["--store", str(store), "--lake", f"{folder}/lake", "--once", "--json", *arguments]
+        return between_lines(command("reput", *given), Path(folder, "log"))
+
+
+def module_once(name: str, store: Path) -> Spent:
+    """A peer of ours, into a new lake."""
+    with tempfile.TemporaryDirectory(prefix="lakebroker-bench-") as folder:
+        return between_lines([sys.executable, "-m", name, str(store), f"{folder}/lake"], Path(folder, "log"))
+
+
+def between_lines(arguments: Sequence[str], errors: Path) -> Spent:
+    """What a job, which prints the `records` of each batch, spent from its first line to its last one."""
+    with errors.open("wb") as log:
         process = subprocess.Popen(
-            command("reput", *arguments),
+            arguments,
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -107,7 +140,7 @@ def reput_once(store: Path) -> Spent:
                 batch = json.loads(line)
                 commits.append(Spent(batch["records"], time.monotonic(), cpu_s(session=process.pid)))
         if process.wait() or len(commits) < 2:
-            raise ProcessError(f"the reput made {len(commits)} batches: {Path(log.name).read_text()[-2000:]}")
+            raise ProcessError(f"{arguments} made {len(commits)} batches: {errors.read_text()[-2000:]}")
         first, last = commits[0], commits[-1]
         records = sum(commit.records for commit in commits[1:])
         return Spent(records, last.wall_s - first.wall_s, last.cpu_s - first.cpu_s)
