@@ -12,22 +12,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from store.log_source import LogState
 from structured_streaming.errors import GapError, LostDataError, SourceError
 from structured_streaming.source.log_range import LogRange
-from structured_streaming.source.log_watch import PATIENCE_S, START_S, LogWatch, Question
+from structured_streaming.source.log_watch import PATIENCE_S, START_S, LogWatch
 from structured_streaming.source.logs import by_broker
 from structured_streaming.source.membership import Membership
 from structured_streaming.source.notes import Notes
 from structured_streaming.source.options import SourceOptions
 from structured_streaming.source.pacing import Pacing
+from structured_streaming.source.planning import Plan, Planner, Plans, Progress, what_is_gone
 from structured_streaming.source.reading import Reading
-from structured_streaming.source.shares import fair_shares
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -46,29 +45,6 @@ UNLIMITED = 1 << 62
 _IDLE_WAIT_MS = 250
 _NOBODY_WAIT_S = 0.25
 Offsets = dict[str, dict[str, Any]]
-
-
-class Progress(Protocol):
-    """What is known of each log where the rows go: it says where batches begin, not Spark."""
-
-    def position(self, broker: str, log_id: str) -> int | None:
-        """Up to where a log is held, at the last `refresh`; None when nothing is known of it."""
-
-    def refresh(self) -> None:
-        """Makes `position` tell what is held now."""
-
-    def stops(self, broker: str, log_id: str) -> list[int]:
-        """Offsets behind that at which a batch has to end, ascending."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What the next batch reads of a log: the ranges between `cuts`; `missing`: they are gone."""
-
-    target: str
-    state: LogState
-    cuts: list[int]
-    missing: bool = False
 
 
 class _StreamReading(Reading):
@@ -100,17 +76,19 @@ class _StreamReading(Reading):
             options.name_servers, self._watch, self._note, fixed=options.ending is not None
         )
         self._until = options.ending
-        self._stops: dict[tuple[str, str], list[int]] = {}
         self._last: Offsets = {}
         """What `latestOffset` gave last, or Spark told since."""
-        self._plans: dict[tuple[str, str], _Plan] = {}
-        self._begun: dict[tuple[str, str], _Plan] = {}
+        self._plans: Plans = {}
+        self._begun: Plans = {}
         self._appeared: dict[tuple[str, str], int] = {}
         """Where logs begin that no batch began with."""
         self._progress = progress
         self._ahead: set[str] = set()
         """Brokers whose logs the lake is ahead of, as they were asked last."""
         self._pacing = pacing or Pacing(0, 0)
+        self._planner = Planner(
+            self._watch, progress, self._note, options.partition_bytes, over_gaps=over_gaps
+        )
 
     def initialOffset(self) -> Offsets:
         """Where the logs that answer begin; raises SourceError when none does."""
@@ -195,7 +173,8 @@ class _StreamReading(Reading):
             if self._last.get(broker, {}).get("log_id") != state.log_id:
                 self._appeared[broker, state.log_id] = firsts[broker]
             self._last[broker] = {"log_id": state.log_id, "offset": firsts[broker]}
-        self._plans = self._plan(states, firsts, room)
+        ends = {broker: self._end(state) for broker, (_, state) in states.items()}
+        self._plans = self._planner.plan(states, firsts, ends, room)
         for (broker, log_id), plan in self._plans.items():
             self._last[broker] = {"log_id": log_id, "offset": plan.cuts[-1]}
         if self._plans:
@@ -249,74 +228,13 @@ class _StreamReading(Reading):
             if reached is not None:
                 known["offset"] = reached
 
-    def _plan(
-        self, states: dict[str, tuple[str, LogState]], firsts: dict[str, int], room: int
-    ) -> dict[tuple[str, str], _Plan]:
-        """Fair shares of the next batch, cut into ranges by all logs at once; or one log that catches up, or has a gap."""
-        questions: dict[str, Question[list[int]]] = {}
-        shares: dict[str, int] = {}
-        for broker, (target, state) in states.items():
-            if self._is_gone(state, firsts[broker]):
-                return {(broker, state.log_id): self._gap(target, state, firsts[broker])}
-        fences = {broker: self._fence(state, firsts[broker]) for broker, (_, state) in states.items()}
-        behind = next((broker for broker, fence in fences.items() if fence > firsts[broker]), None)
-        if behind is not None:
-            # alone: of several logs a crash may leave a table with some and not the others, which no batch fits
-            target, state = states[behind]
-            questions[target] = self._cutting(state.log_id, firsts[behind], fences[behind])
-        else:
-            backlogs = {
-                broker: backlog
-                for broker, (_, state) in states.items()
-                if (backlog := self._end(state) - firsts[broker]) > 0
-            }
-            for broker, share in fair_shares(backlogs, room).items():
-                target, state = states[broker]
-                shares[target] = share
-                questions[target] = self._cutting(state.log_id, firsts[broker], self._end(state), share)
-        cuts = {
-            target: _within(found, shares.get(target, 0))
-            for target, found in self._watch.each(questions).items()
-        }
-        return {
-            (state.broker, state.log_id): _Plan(target, state, cuts[target])
-            for target, state in states.values()
-            if target in cuts
-        }
-
-    def _is_gone(self, state: LogState, first: int) -> bool:
-        """Whether what a batch is to begin with is gone, and the lake goes on without it."""
-        return self._over_gaps and self._progress is not None and first < state.start
-
-    def _gap(self, target: str, state: LogState, first: int) -> _Plan:
-        """What is gone of a log, up to the first table that stands within it; a person is told."""
-        fence = self._fence(state, first)
-        end = min(state.start, fence) if fence > first else state.start
-        self._note(f"{_what_is_gone(state, first, end)}; the lake's table quarantine says so, and it goes on")
-        return _Plan(target, state, [first, end], missing=True)
-
-    def _cutting(self, log_id: str, start: int, end: int, limit: int = 0) -> Question[list[int]]:
-        """Asks for the ranges from `start` on; with a limit the end, which moves on, is not part of the question."""
-        size = self.options.partition_bytes
-        about = (log_id, start, 0 if limit else end)
-        return Question(about, lambda log: log.split(log_id, start, end, size, limit))
-
-    def _planned(self, broker: str, log_id: str, begin: int | None, end: int) -> _Plan:
+    def _planned(self, broker: str, log_id: str, begin: int | None, end: int) -> Plan:
         """The plan of a batch that another reader began. Raises SourceError."""
         target, state = self._awaited(broker)
         if state is None or state.log_id != log_id:
             raise SourceError(f"log {log_id} of broker {broker} cannot be reached now; start its gateway")
         first = begin if begin is not None else self._first(state)
-        if self._is_gone(state, first):
-            if end > state.start:
-                raise SourceError(
-                    f"{_what_is_gone(state, first, state.start)}; the batch holds more than that"
-                )
-            return _Plan(target, state, [first, end], missing=True)
-        cuts = self._watch.each({target: self._cutting(log_id, first, end)}, START_S)
-        if target not in cuts:
-            raise SourceError(self._watch.missing().get(target, f"{target} does not answer"))
-        return _Plan(target, state, cuts[target])
+        return self._planner.planned(target, state, first, end)
 
     def _awaited(self, broker: str) -> tuple[str, LogState | None]:
         """A broker's log, also when it is slow to answer."""
@@ -355,20 +273,13 @@ class _StreamReading(Reading):
         """Up to where the lake holds a log; None when it knows nothing of it, or none is written to."""
         return self._progress.position(broker, log_id) if self._progress is not None else None
 
-    def _fence(self, state: LogState, first: int) -> int:
-        """The next offset at which some table stands ahead of the lake's progress; -1 without one."""
-        key = (state.broker, state.log_id)
-        if key not in self._stops:
-            self._stops[key] = self._progress.stops(*key) if self._progress is not None else []
-        return next((stop for stop in self._stops[key] if stop > first), -1)
-
     def _first(self, state: LogState) -> int:
         """Where a log that no offset names yet begins. Raises SourceError."""
         known = self._position(state.broker, state.log_id)
         if known is not None:
             if known < state.start and not self._over_gaps:
                 raise GapError(
-                    f"{_what_is_gone(state, known, state.start)}; restore the segments, or give `--on-gap continue` to "
+                    f"{what_is_gone(state, known, state.start)}; restore the segments, or give `--on-gap continue` to "
                     "record the gap in the lake's table quarantine and go on"
                 )
             return known
@@ -385,18 +296,6 @@ def _what_was_lost(state: LogState, known: int) -> str:
         f"the lake holds broker {state.broker} up to offset {known}, its log {state.log_id} ends at {state.end}: data "
         "were lost, or this is an older copy of the log; restore what is missing"
     )
-
-
-def _what_is_gone(state: LogState, first: int, end: int) -> str:
-    return (
-        f"of broker {state.broker}, log {state.log_id}, {end - first} bytes are gone, from {first}, which the lake has "
-        f"come to, to {end}: the log begins at {state.start}"
-    )
-
-
-def _within(cuts: list[int], share: int) -> list[int]:
-    """Of cuts that were asked for when the share was another: those within it (0: all), but one range at least."""
-    return [cut for number, cut in enumerate(cuts) if number < 2 or not share or cut - cuts[0] <= share]
 
 
 if ADMISSION_CONTROL:
