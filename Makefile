@@ -54,16 +54,20 @@ interop: $(READY) ## Compare and talk with RocketMQ's official programs (fetched
 	@$(BIN)/python -m pytest -n $(INTEROP_WORKERS) --dist loadfile tests/interop
 
 bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the reput (needs Go and Maven)
-	@echo "Measuring the store, starts, the data plane, the reput and commits"
+	@echo "Measuring the store, starts, the data plane, the reput, commits, planning, freshness, many batches, many topics"
 	@$(BIN)/python -m benchmarks.store
 	@$(BIN)/python -m benchmarks.start
 	@$(BIN)/python -m benchmarks.data_plane
 	@$(BIN)/python -m benchmarks.reput
 	@$(BIN)/python -m benchmarks.lake_commits
+	@$(BIN)/python -m benchmarks.planning
+	@$(BIN)/python -m benchmarks.freshness
+	@$(BIN)/python -m benchmarks.many_batches
+	@$(BIN)/python -m benchmarks.many_topics --topics 10000 --records 100000
 
 evidence: $(JARS) ## The long versions of the crash tests, and of registration with the real name server
 	@echo "Running the long crash tests; what they did goes to docs/evidence"
-	@LAKEBROKER_EVIDENCE=1 LAKEBROKER_FUZZ_KEEP=$(CURDIR)/tests/fuzz/corpus $(BIN)/python -m pytest -p tests.outcomes --outcomes docs/evidence/faults.json tests/fault tests/interop/test_registration.py --timeout 7200
+	@LAKEBROKER_EVIDENCE=1 LAKEBROKER_FUZZ_KEEP=$(CURDIR)/tests/fuzz/corpus $(BIN)/python -m pytest -p tests.outcomes --outcomes docs/evidence/faults.json tests/fault tests/interop/test_registration.py tests/unit/structured_streaming/staging/test_many_topics.py --timeout 7200
 
 rounds: $(JARS) ## Run tests again and again beside busy processes (ROUNDS=10 BUSY=8)
 	@echo "Running the tests $(ROUNDS) times beside $(BUSY) busy processes"

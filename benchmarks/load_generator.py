@@ -12,6 +12,8 @@ from lakebroker_testing.gateway import ROOT, ProcessError
 
 _SOURCE = Path(__file__).with_name("load")
 _PROGRAM = ROOT / ".cache" / "load"
+_LIMIT_S = 600.0
+"""Of a run, beside the seconds that it was asked for."""
 
 
 def program() -> Path:
@@ -30,7 +32,8 @@ def run(mode: str, address: str, pid: int, **options: str | int | float | bool) 
     """One run (see `load -h`); options are its flags with `_` for `-`. Raises ProcessError when it fails."""
     flags = [f"-{name.replace('_', '-')}={str(value).lower()}" for name, value in options.items()]
     command = [str(_PROGRAM), mode, f"-address={address}", f"-pid={pid}", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    limit_s = _LIMIT_S + float(options.get("seconds", 0))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     if done.returncode:
         raise ProcessError(f"load {mode} at {address}: {done.stderr.strip()[-1000:]}")
     result: dict[str, Any] = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""Bulk rate of the reput beside three peers, and freshness; one line of JSON for each.
+"""Bulk rate of the reput beside three peers; a line of JSON for each size of bodies.
 
 | peer | does |
 |---|---|
@@ -6,10 +6,10 @@
 | `one_process` | the reput's scan, rows and files on one thread, without Spark and without commits |
 | `per_record` | every record parsed in Python, appended by Spark's Delta writer |
 
-`python -m benchmarks.reput [--log-bytes N] [--rate 100] [--seconds 30]`. Both read the same log, and starting
+`python -m benchmarks.reput [--log-bytes N] [--passes N]`. Both read the same log, and starting
 a JVM, Spark or a broker does not count: rates are from the first batch's commit (or range) to the last one's,
 the real broker's that of the records beyond the first tenth, (records - tenth) / (time for all - time for a
-tenth). CPU likewise. Freshness: from a message's store timestamp to the commit of the batch that holds it.
+tenth). CPU likewise.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from deltalake import DeltaTable
 from rich.console import Console
 
-from benchmarks import load_generator, revision
-from lakebroker_testing.gateway import ROOT, Gateway, ProcessError, Reput, command
+from benchmarks import revision
+from benchmarks.processes import cpu_s
+from lakebroker_testing.gateway import ROOT, ProcessError, command
 from lakebroker_testing.logs import LogWriter, pending
 from lakebroker_testing.real_rocketmq import RocketMQ
 
@@ -146,19 +145,6 @@ def between_lines(arguments: Sequence[str], errors: Path) -> Spent:
         return Spent(records, last.wall_s - first.wall_s, last.cpu_s - first.cpu_s)
 
 
-def cpu_s(pid: int | None = None, session: int | None = None) -> float:
-    """CPU seconds of a process, or of all living processes of a session (a job, its JVM and its workers)."""
-    ticks = 0
-    for stat in Path("/proc").glob(f"{pid or '[0-9]*'}/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended meanwhile
-        if session is None or int(fields[3]) == session:
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
 def real_rebuild(store: Path, records: int) -> Spent:
     """The real broker's start over the log, which opens its port once ConsumeQueue and Index are built."""
     with tempfile.TemporaryDirectory(prefix="lakebroker-bench-") as folder:
@@ -179,52 +165,13 @@ def real_rebuild(store: Path, records: int) -> Spent:
         return Spent(records, peer.broker_start_s, spent_s)
 
 
-def freshness(rate: int, seconds: int) -> dict[str, Any]:
-    """A gateway and a continuous reput, a steady trickle of messages; the first seconds are not counted."""
-    with (
-        tempfile.TemporaryDirectory(prefix="lakebroker-bench-") as name,
-        Gateway(Path(name)) as gateway,
-        Reput(Path(name) / "lake", Path(name) / "reput.log", "--brokers", gateway.address) as reput,
-    ):
-        assert gateway.process is not None
-        pid = gateway.process.pid
-        load_generator.run("send", gateway.address, pid, count=10, senders=1, connections=1)
-        while not reput.batches():
-            time.sleep(0.2)
-        load_generator.run(
-            "send", gateway.address, pid, rate=rate, senders=4, connections=1, warm=5, seconds=seconds
-        )
-        counted_from_ms = int((time.time() - seconds) * 1000)
-        time.sleep(5)
-        reput.stop()
-        return {"benchmark": "freshness", "rate": rate, **_freshness(Path(name) / "lake", counted_from_ms)}
-
-
-def _freshness(lake: Path, counted_from_ms: int) -> dict[str, float]:
-    progress = DeltaTable(str(lake / "reput_progress")).to_pyarrow_table().sort_by("end_offset")
-    ends = progress["end_offset"].to_numpy()
-    commits_us = progress["commit_timestamp"].cast("timestamp[us]").cast("int64").to_numpy()
-    columns = ["physical_offset", "store_timestamp"]
-    messages = DeltaTable(str(lake / "messages")).to_pyarrow_table(columns=columns)
-    offsets = messages["physical_offset"].to_numpy()
-    stored_us = messages["store_timestamp"].cast("timestamp[us]").cast("int64").to_numpy()
-    batch = np.searchsorted(ends, offsets, side="right")
-    ages = ((commits_us[batch] - stored_us) / 1e6)[stored_us >= counted_from_ms * 1000]
-    p50, p95 = np.percentile(ages, [50, 95])
-    return {"messages": len(ages), "batches": len(ends), "p50_s": round(p50, 2), "p95_s": round(p95, 2)}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--log-bytes", type=int, default=5 << 28, help="of the logs; a batch reads 256 MiB")
     parser.add_argument("--passes", type=int, default=2)
-    parser.add_argument("--rate", type=int, default=100)
-    parser.add_argument("--seconds", type=int, default=30)
     chosen = parser.parse_args()
-    load_generator.program()
     for size in (100, 1024):
         _tell(bulk(chosen.log_bytes // (size + _RECORD_BYTES), size, chosen.passes))
-    _tell(freshness(chosen.rate, chosen.seconds))
 
 
 def _tell(figures: dict[str, Any]) -> None:

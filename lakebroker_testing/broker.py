@@ -28,6 +28,7 @@ import structlog
 from broker_gateway.api.extensions import Extensions
 from broker_gateway.api.grpc.extended import around, within
 from broker_gateway.app.broker import Broker
+from broker_gateway.app.new_log import compare_with_lake
 from broker_gateway.auth.grpc_calls import authorized
 from broker_gateway.auth.policy import TokenPolicy
 from broker_gateway.auth.rpcs import RPCS
@@ -296,6 +297,7 @@ class InProcessBroker(InProcessClient):
         loop = self._loop = ManualLoop(self.clock, lambda: self.store.waited_for)
         metrics = Metrics(config.broker.broker_cluster_name, config.broker.broker_name)
         try:
+            compare_with_lake(config, self.store)
             loop.complete(self._load(Configuration(config), metrics))
         except BaseException:
             self._drop()

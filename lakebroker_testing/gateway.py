@@ -190,12 +190,13 @@ class NameServer:
 class Reput:
     """A continuous reput of a gateway into a lake; `batches` holds its lines of JSON so far."""
 
-    def __init__(self, lake: Path, log: Path, *arguments: str) -> None:
+    def __init__(self, lake: Path | str, log: Path, *arguments: str, wrapper: Sequence[str] = ()) -> None:
+        """`wrapper` as of `Gateway`."""
         self.log = log
         self.output = log.with_suffix(".jsonl")
         with log.open("ab") as errors, self.output.open("wb") as out:
             self.process = subprocess.Popen(
-                command("reput", "--lake", str(lake), "--json", *arguments),
+                [*wrapper, *command("reput", "--lake", str(lake), "--json", *arguments)],
                 stdout=out,
                 stderr=errors,
                 cwd=ROOT,

@@ -41,6 +41,9 @@ class LogReader:
             )
         self.broker = broker or (identity.broker if identity else "")
         self.log_id = log_id or (identity.log_id if identity else "")
+        self.own_from = identity.own_from if identity else 0
+        """Where the log of this id begins: records before it, if there are any, are of former logs of the store."""
+        self._named = log_id is not None
         self.cluster = identity.cluster if identity else "DefaultCluster"
         self._folders = list(folders) or commit_log_folders(root, identity)
         self._published = identity is not None
@@ -63,10 +66,12 @@ class LogReader:
 
     @property
     def readable_offset(self) -> int:
-        """Where readers must stop, as the broker published it."""
+        """Where readers must stop, as the broker published it; of the log that `log_id` names then."""
         self._unmap_deleted()
         if self._published:
-            return read_flushed(self._root / FLUSHED_FILE) or 0
+            flushed = read_flushed(self._root / FLUSHED_FILE) or 0
+            self.follow()  # behind it: what was flushed then is of this log, or of one before
+            return flushed
         for start, _ in reversed(self._found()):  # a real broker makes segments ahead: those hold nothing
             segment = self._segment(start)
             found = scan(
@@ -75,6 +80,11 @@ class LogReader:
             if found.next_offset > start:
                 return found.next_offset
         return self.min_offset
+
+    def follow(self) -> None:
+        """Looks whether the store has begun another log. Raises StoreDamagedError."""
+        if self._published and not self._named and (identity := load_identity(self._root)) is not None:
+            self.log_id, self.own_from = identity.log_id, identity.own_from
 
     def unflushed(self) -> Iterator[Scan]:
         """Whole records behind the readable offset, as far as the next start of the broker would keep them."""
@@ -106,6 +116,9 @@ class LogReader:
             stop = min(end, segment.end)
             data = as_bytes(segment.view[begin - segment.start : stop - segment.start])
             room = min(start + limit_bytes - begin, len(data))
+            if room == len(data) <= max_bytes:
+                cuts.append(stop)  # one range: its reader walks the records, so this need not
+                continue
             cuts.extend((walk.split(data, begin, 0, max_bytes, room, segment.size) + begin).tolist())
             if cuts[-1] < stop and start + limit_bytes < stop:
                 break

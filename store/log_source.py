@@ -25,7 +25,7 @@ from store.log_reader import LogReader
 if TYPE_CHECKING:
     from store.message_store import MessageStore
 
-CHUNK_BYTES = 16 << 20
+CHUNK_BYTES = 32 << 20
 _POLL_S = 0.05
 
 
@@ -103,7 +103,8 @@ class StoreLog:
 
     def describe(self, wait_ms: int = 0, after: int = -1) -> LogState:
         store = self._store
-        start, end = store.min_offset, store.readable_offset
+        start = store.own_from
+        end = max(start, store.readable_offset)  # a log that was just begun is not flushed
         levels, size, written = self._delay_levels, store.segment_size, store.max_offset
         return LogState(store.broker, store.log_id, start, end, levels, size, written)
 
@@ -133,9 +134,9 @@ class StoreLog:
     def _check(self, log_id: str, start: int, end: int) -> None:
         self._check_log(log_id)
         store = self._store
-        if not store.min_offset <= start <= end <= store.readable_offset:
+        if not store.own_from <= start <= end <= max(store.own_from, store.readable_offset):
             raise OffsetOutOfRangeError(
-                f"range {start} to {end} is outside of the readable log, {store.min_offset} to {store.readable_offset}"
+                f"range {start} to {end} is outside of the readable log, {store.own_from} to {store.readable_offset}"
             )
         for offset in (start, end):
             if offset != store.readable_offset and not store.is_boundary(offset):
@@ -145,10 +146,20 @@ class StoreLog:
 
 
 class FolderLog:
-    """A store's folder on this machine; of a real broker's, give `broker` and `log_id`. Raises StoreError, OSError."""
+    """A store's folder on this machine; of a real broker's, give `broker` and `log_id`. With `whole` also what stands
+    before the log, of former ones of the store. Raises StoreError, OSError."""
 
-    def __init__(self, folder: str | Path, *, broker: str | None = None, log_id: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        broker: str | None = None,
+        log_id: str | None = None,
+        whole: bool = False,
+    ) -> None:
         from store.scan import warm
+
+        self._whole = whole
 
         self.address = str(folder)
         # which says where compiled code is
@@ -160,11 +171,12 @@ class FolderLog:
         reader, until = self.reader, time.monotonic() + wait_ms / 1000
         while reader.readable_offset <= after and time.monotonic() < until:
             time.sleep(_POLL_S)
-        start, end, size = reader.min_offset, reader.readable_offset, reader.segment_size
-        return LogState(reader.broker, reader.log_id, start, end, segment_size=size or None)
+        end, size = reader.readable_offset, reader.segment_size
+        start = self._start()
+        return LogState(reader.broker, reader.log_id, start, max(start, end), segment_size=size or None)
 
     def split(self, log_id: str, start: int, end: int, max_bytes: int, limit_bytes: int = 0) -> list[int]:
-        self._check_log(log_id)
+        self._check(log_id, start)
         try:
             return self.reader.split(start, end, max_bytes, limit_bytes or NO_LIMIT)
         finally:
@@ -173,7 +185,7 @@ class FolderLog:
     def read(
         self, log_id: str, start: int, end: int, chunk_bytes: int = CHUNK_BYTES
     ) -> Iterator[tuple[int, bytes | memoryview]]:
-        self._check_log(log_id)
+        self._check(log_id, start)
         for offset, data, _ in self.reader.read_chunks(start, end, chunk_bytes):
             yield offset, data
 
@@ -183,6 +195,14 @@ class FolderLog:
     def close(self) -> None:
         self.reader.close()
 
-    def _check_log(self, log_id: str) -> None:
+    def _start(self) -> int:
+        return self.reader.min_offset if self._whole else max(self.reader.min_offset, self.reader.own_from)
+
+    def _check(self, log_id: str, start: int) -> None:
+        self.reader.follow()
         if log_id != self.reader.log_id:
             raise OtherLogError(f"the folder holds log {self.reader.log_id}, not {log_id}")
+        if start < self.reader.own_from and not self._whole:
+            raise OffsetOutOfRangeError(
+                f"physical offset {start} is before the log {log_id}, which begins at {self.reader.own_from}"
+            )

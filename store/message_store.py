@@ -6,6 +6,8 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -16,6 +18,8 @@ from store.index.queue_index import NO_LIMIT
 from store.index.time_search import BoundaryType
 from store.log import ranges
 from store.log.flush import FlushMode
+from store.log.new_log import begun
+from store.log.owner import mark_folders
 from store.log.record import (
     SYS_COMMIT,
     SYS_TRANSACTION_MASK,
@@ -26,6 +30,8 @@ from store.log.record import (
 )
 from store.log.recovery import (
     ABORT_FILE,
+    commit_log_folders,
+    write_identity,
 )
 from store.log.retention import Candidate, Rules, choose, least_full, refusal
 from store.log.segment import Segment, sync_folder
@@ -102,6 +108,11 @@ class MessageStore:
         return self.identity.log_id
 
     @property
+    def own_from(self) -> int:
+        """Where the log of this id begins: what the store has below it was written under former ids."""
+        return max(self.identity.own_from, self.min_offset)
+
+    @property
     def broker(self) -> str:
         return self.identity.broker
 
@@ -130,6 +141,27 @@ class MessageStore:
     def readable_offset(self) -> int:
         """Where readers must stop: what is behind it may still be lost. It is `flushed_offset` until there are replicas."""
         return self.flushed_offset
+
+    def begin_log(self) -> None:
+        """Ends the log, and begins a new one behind it, with an id of its own: see `store/log/new_log.py`.
+
+        Before anything is appended. The caller raises the queues' offsets, appends what says so, and calls
+        `log_begun`. Raises OSError.
+        """
+        start = self._log.next_start
+        identity = begun(self.identity, start)
+        write_identity(self.root, identity)
+        self.identity = identity
+        self._writer.log_id = identity.log_id
+        mark_folders(self.root, identity, commit_log_folders(self.root, identity))
+        self._log.fill_up(start)
+
+    def log_begun(self) -> None:
+        """What the beginning of a log needs is appended: it is flushed, and need not be done again. Raises StoreReadOnlyError, OSError."""
+        self.flush()
+        identity = replace(self.identity, beginning=False)
+        write_identity(self.root, identity)
+        self.identity = identity
 
     def append(self, records: Sequence[PendingRecord]) -> list[Appended]:
         """Appends all of the records or none. Raises StoreReadOnlyError, RecordTooLargeError, RecordError, OSError."""
@@ -338,6 +370,15 @@ class MessageStore:
     def wait_flushed(self, offset: int, callback: Callable[[BaseException | None], None]) -> None:
         """Calls `callback(error or None)`, on another thread, when all below `offset` is on disk."""
         self._flusher.wait(offset, callback)
+
+    def flush(self) -> None:
+        """Waits until all that was appended is on disk. Raises what the flush failed with."""
+        flushed: Future[None] = Future()
+        self._flusher.wait(
+            self.max_offset,
+            lambda error: flushed.set_exception(error) if error else flushed.set_result(None),
+        )
+        flushed.result()
 
     def request_flush(self) -> None:
         """Asks for a flush soon; rate-limited."""

@@ -146,8 +146,8 @@ def _recovered(
     segments = open_segments(every, identity.segment_size)
     mark_folders(root, identity, every)
     identity = _with_folders(root, identity, every)
-    index.remake = remake = Remake(root / INDEX_FOLDER, identity.log_id, index, lambda: segments)
-    runs = open_runs(root / INDEX_FOLDER, segments, identity.log_id, report)
+    index.remake = remake = Remake(root / INDEX_FOLDER, index, lambda: segments)
+    runs = open_runs(root / INDEX_FOLDER, segments, identity, report)
     try:
         end = recover(segments, runs, flushed, index, report, options.progress)
     except RecoveryStoppedError:
@@ -195,6 +195,8 @@ def _log(
     )
     for segment in segments:
         segment.sync()
+    if end < identity.own_from:  # the step that follows the identity's was not done, or was lost
+        log.fill_up(identity.own_from)
     return log
 
 

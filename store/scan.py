@@ -1,12 +1,13 @@
 """From a byte range of the log to columns, without Python work per record.
 
-A compiled walk finds the records, then their CRCs are checked (`zlib-ng`, driven by `map`). What does not
+A compiled walk finds the records, then their CRCs are checked (by `zlib-ng`). What does not
 check out becomes a quarantine row, and the walk resynchronises at the next position whose header does: a
 known magic code, lengths that add up, and its own position as PHYSICALOFFSET. Layout: `store/log/record.py`.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -186,7 +187,7 @@ def scan(
     return Scan(
         data,
         base_offset,
-        np.concatenate(blocks) if blocks else np.empty((0, row.COLUMNS), dtype=np.int64),
+        _by_column(blocks),
         base_offset + position,
         ended,  # type: ignore[arg-type]
         np.array([each[0] for each in bad], dtype=np.int64) + base_offset,
@@ -196,6 +197,14 @@ def scan(
 
 
 _STOP = -1
+
+
+def _by_column(blocks: Sequence[Longs]) -> Longs:
+    """All rows, the values of a column one behind the other: columns are what readers take."""
+    rows = np.empty((sum(map(len, blocks)), row.COLUMNS), dtype=np.int64, order="F")
+    if blocks:
+        np.concatenate(blocks, out=rows)
+    return rows
 
 
 def _verified(
@@ -209,19 +218,9 @@ def _verified(
     bad: list[tuple[int, int, str]],
 ) -> tuple[Longs, int, int]:
     """Rows whose CRC matches; others are quarantined, or end the walk (mode "tail", or a size that lies)."""
-    from store.kernels import walk  # compiled: loaded by who scans
+    from store.kernels import checked, walk  # compiled: loaded by who scans
 
-    whole = rows[:, row.CRC_EXPECTED] >= 0
-    starts = np.where(whole, rows[:, row.POSITION], rows[:, row.BODY_START])
-    ends = np.where(
-        whole,
-        rows[:, row.POSITION] + rows[:, row.SIZE] - CRC_BYTES,
-        rows[:, row.BODY_START] + rows[:, row.BODY_LENGTH],
-    )
-    view = data.data
-    slices = map(view.__getitem__, map(slice, starts.tolist(), ends.tolist()))
-    actual = np.fromiter(map(zlib_ng.crc32, slices), dtype=np.int64, count=len(rows)) & 0x7FFFFFFF
-    wrong = actual != np.where(whole, rows[:, row.CRC_EXPECTED], rows[:, row.BODY_CRC])
+    wrong = checked.wrong(data, rows) if checked.AVAILABLE else _wrong(data, rows)
     if not wrong.any():
         return rows, stopped, why
     for index in np.flatnonzero(wrong).tolist():
@@ -234,6 +233,22 @@ def _verified(
             return rows[:index][~wrong[:index]], inner, row.FULL
         bad.append((position, size, BAD_CRC))
     return rows[~wrong], stopped, why
+
+
+def _wrong(data: Bytes, rows: Longs) -> NDArray[np.bool_]:
+    """Which rows have another CRC than they state."""
+    whole = rows[:, row.CRC_EXPECTED] >= 0
+    starts = np.where(whole, rows[:, row.POSITION], rows[:, row.BODY_START])
+    ends = np.where(
+        whole,
+        rows[:, row.POSITION] + rows[:, row.SIZE] - CRC_BYTES,
+        rows[:, row.BODY_START] + rows[:, row.BODY_LENGTH],
+    )
+    view = data.data
+    slices = map(view.__getitem__, map(slice, starts.tolist(), ends.tolist()))
+    actual = np.fromiter(map(zlib_ng.crc32, slices), dtype=np.int64, count=len(rows)) & 0x7FFFFFFF
+    wrong: NDArray[np.bool_] = actual != np.where(whole, rows[:, row.CRC_EXPECTED], rows[:, row.BODY_CRC])
+    return wrong
 
 
 def gather(buffer: Bytes, start: Longs, length: Longs) -> tuple[Longs, Bytes]:
@@ -329,13 +344,12 @@ def topic_codes(scan: Scan) -> tuple[NDArray[np.int32], list[str]]:
     codes, firsts = walk.dictionary(
         scan.buffer, np.ascontiguousarray(scan.topic_start), np.ascontiguousarray(scan.topic_length)
     )
-    names = [
-        bytes(scan.buffer[scan.topic_start[each] : scan.topic_start[each] + scan.topic_length[each]]).decode(
-            "utf-8", "replace"
-        )
-        for each in firsts.tolist()
-    ]
-    return codes, names
+    offsets, data = gather(scan.buffer, scan.topic_start[firsts], scan.topic_length[firsts])
+    joined, cuts = data.tobytes(), offsets.tolist()
+    if joined.isascii():  # a hundred thousand names without a call for each
+        text = joined.decode("ascii")
+        return codes, [text[begin:end] for begin, end in itertools.pairwise(cuts)]
+    return codes, [joined[begin:end].decode("utf-8", "replace") for begin, end in itertools.pairwise(cuts)]
 
 
 def by_queue(scan: Scan) -> tuple[Longs, list[tuple[tuple[str, int], int, int]]]:
@@ -359,9 +373,11 @@ def by_queue(scan: Scan) -> tuple[Longs, list[tuple[tuple[str, int], int, int]]]
 
 def warm() -> None:
     """Compiles, or loads what was compiled before."""
-    from store.kernels import walk  # compiled: loaded by who scans
+    from store.kernels import checked, walk  # compiled: loaded by who scans
 
     empty = scan(bytes(8), 0)
+    if checked.AVAILABLE:
+        checked.wrong(empty.buffer, empty.rows)
     walk.split(empty.buffer, 0, 0, 1, 1, 8)
     topic_codes(empty)
     find_properties(empty, [b"KEYS"])

@@ -37,8 +37,20 @@ class LostDataError(SourceError):
     """A log that ends below what the lake holds of it; no later try helps."""
 
 
-class UnreachableError(SourceError):
+class NotThereError(Exception):
+    """Of what is needed and may be there later."""
+
+
+class UnreachableError(SourceError, NotThereError):
     """A log that does not answer now; it may later."""
+
+
+class StoreAwayError(OSError, NotThereError):
+    """An object store that does not answer now; it may later."""
+
+
+class CatalogAwayError(LocationError, NotThereError):
+    """A catalog, or the place of its tables, that does not answer now; it may later."""
 
 
 class StoppedError(LakeError):

@@ -125,7 +125,7 @@ def of_jobs(session: SparkSession, work: Callable[[], T]) -> tuple[T, int]:
 
     def run() -> T:
         try:
-            _activate(session)
+            activate(session)
             session.sparkContext.setLocalProperty("spark.job.interruptOnCancel", "true")
         except (Py4JError, OSError) as error:
             raise LakeError(f"Spark does not answer ({error}); start again") from error
@@ -152,7 +152,7 @@ def jvm_of(session: SparkSession) -> subprocess.Popen[Any] | None:
     return process
 
 
-def _activate(session: SparkSession) -> None:
+def activate(session: SparkSession) -> None:
     """Makes it the session of this thread, whose options the parser of SQL asks for."""
     session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
 

@@ -18,11 +18,16 @@ _SHOWN = 3000
 
 @contextmanager
 def jvm_output_to_file() -> Iterator[None]:
-    """A JVM started within inherits a standard error that is a file, and keeps it. Raises LakeError with its end."""
+    """A JVM started within inherits a standard output and error that are a file, and keeps them. Raises LakeError with its
+    end."""
     handle, name = tempfile.mkstemp(prefix="lakebroker-spark-", suffix=".log")
-    sys.stderr.flush()
-    kept = os.dup(2)
-    os.dup2(handle, 2)
+    kept = {}
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        if stream is not None:  # it is not, where it was closed at the start
+            stream.flush()
+            kept[number] = os.dup(number)
+    for number in kept:
+        os.dup2(handle, number)
     os.close(handle)
     try:
         yield
@@ -30,6 +35,7 @@ def jvm_output_to_file() -> Iterator[None]:
         tail = Path(name).read_text(errors="replace")[-_SHOWN:]
         raise LakeError(f"Spark did not start ({error}); its output ends: {tail}") from error
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        for number, before in kept.items():
+            os.dup2(before, number)
+            os.close(before)
         Path(name).unlink(missing_ok=True)  # the JVM's descriptor keeps the file as long as it lives

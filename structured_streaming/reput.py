@@ -4,6 +4,8 @@ Executors scan and stage (`staging/stage.py`), the driver commits (`commit/delta
 decided by the lake, never by Spark's checkpoint, which is scratch: each start makes a new one, so that a
 lost, copied or second checkpoint neither skips nor repeats.
 
+What is away (brokers, an object store, a catalog) is waited for as long as it takes; a run with `once` ends after some tries.
+
 A signal ends the job cleanly, whoever else got it: a commit under way is finished, a batch that was not
 committed repeats at the next start. A second signal ends Spark at once, which is as safe. With `once`, a signal makes the
 run fail and say how far it got.
@@ -13,10 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -24,13 +25,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from structured_streaming.absence import OURS, Telling, as_spark_reports, is_absence, names, unless
 from structured_streaming.batch_commits import BatchCommits
-from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
+from structured_streaming.commit.ends import Ends
 from structured_streaming.commit.report import BatchReport
-from structured_streaming.commit.sink import Sink
-from structured_streaming.commit.upgrade import prepare_lake
+from structured_streaming.destination import Destination, destination_of
 from structured_streaming.errors import (
     ForeignWriterError,
     GapError,
@@ -39,9 +40,8 @@ from structured_streaming.errors import (
     SameBrokerError,
     StoppedError,
 )
-from structured_streaming.interruptible import jvm_of, started
+from structured_streaming.interruptible import activate, jvm_of, started
 from structured_streaming.jvm_output import STARTING
-from structured_streaming.lake import checked_place
 from structured_streaming.reput_options import Goal, ReputOptions, checked
 from structured_streaming.reput_session import (
     expect_end_of_jvm,
@@ -50,6 +50,7 @@ from structured_streaming.reput_session import (
     sends_in_plaintext,
 )
 from structured_streaming.source.notes import NotesFile
+from structured_streaming.stopping import Stopping
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,10 +58,12 @@ if TYPE_CHECKING:
 
 
 RETRIES = 10
-"""Times that a failed query starts again without having committed anything in between."""
+"""Times that a failed query starts again without having committed anything in between, where nothing is away."""
 RETRIES_ONCE = 3
-"""The same of a run that ends by itself."""
+"""The same of a run that ends by itself, whatever is away."""
 LONGEST_WAIT_S = 30.0
+_DOUBLINGS = 10
+"""Of the wait, which are more than it takes until it is the longest."""
 WORKER_LATE = "Python worker failed to connect back"
 """What Spark says when a Python process that it starts took longer than its 10 s, which are not an option."""
 _PLAINTEXT = (
@@ -68,14 +71,13 @@ _PLAINTEXT = (
     "spark.authenticate=true and spark.network.crypto.enabled=true in the cluster"
 )
 _NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
+_DETAILS = re.compile(r"JVM stacktrace|=== Streaming Query ===")
 WORKER_DIED = "Python worker exited unexpectedly"
 """What Spark says when the process that stages a range dies."""
 CAREFUL_AFTER = 2
 """Deaths in a row until a batch is staged by processes of their own (`staging/careful.py`)."""
-_OURS = "structured_streaming.errors."
-_LOOK_S = 0.1
-_ONE_SIGNAL_S = 0.5
-"""Signals within that time are one: `timeout` and its like tell both a process and its group."""
+_REACHED_S = 3.0
+"""What looking where the lake is may take at the end, when all else is done."""
 SIGNAL_S = 3.0
 """Spark that failed without a signal may have got ours: it is on its way."""
 
@@ -95,27 +97,37 @@ def start_reput(
     session: SparkSession,
     options: ReputOptions,
     on_batch: Callable[[BatchReport], None] = lambda report: None,
-    sink: Sink | None = None,
+    destination: Destination | None = None,
 ) -> tuple[StreamingQuery, Path]:
     """Starts the query; returns it and its scratch folder, to be removed after it ended. Raises LakeError."""
-    running = _start(session, options, on_batch, sink)
+    running = _start(session, options, on_batch, destination or destination_of(options), None)
     return running.query, running.scratch
 
 
 def _start(
-    session: SparkSession, options: ReputOptions, on_batch: Callable[[BatchReport], None], sink: Sink | None
+    session: SparkSession,
+    options: ReputOptions,
+    on_batch: Callable[[BatchReport], None],
+    destination: Destination,
+    place: str | None,
 ) -> _Running:
+    """The query's scratch folder is in `place`; without it, where temporary files are."""
     from structured_streaming.reput_source import ReputDataSource
 
-    prepare_lake(options.lake)
     goal = Goal(options) if options.once else None
     session.dataSource.register(ReputDataSource)
-    destination = sink if sink is not None else DeltaCommitSink(options.lake, wanted=options.wanted)
-    commits = BatchCommits(destination, options.access, on_batch)
-    scratch = Path(tempfile.mkdtemp(prefix="lakebroker-checkpoint-"))
+    scratch = Path(tempfile.mkdtemp(prefix="lakebroker-checkpoint-", dir=place))
+    try:
+        sink, places = destination.open(session, scratch)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    commits = BatchCommits(sink, options.access, on_batch)
     notes = scratch / "notes"
     read = (
-        session.readStream.format("lakebroker_reput").options(**options.source()).option("notes", str(notes))
+        session.readStream.format("lakebroker_reput")
+        .options(**options.source() | places)
+        .option("notes", str(notes))
     )
     if goal is not None:
         read = read.option("endingOffsets", goal.ends)
@@ -146,7 +158,7 @@ def run_reput(
     options: ReputOptions,
     on_batch: Callable[[BatchReport], None] = lambda report: None,
     master: str = "local[2]",
-    sink: Sink | None = None,
+    destination: Destination | None = None,
     tell: Callable[[str], None] = lambda text: None,
     driver_host: str = "",
 ) -> None:
@@ -157,24 +169,27 @@ def run_reput(
 
     `tell` gets a line before Spark starts, one when it begins to read, and one when it has ended as it should.
     """
-    checked_place(options.lake)
+    destination = destination or destination_of(options)
+    destination.check()
     options = checked(options)
-    prepare_lake(options.lake)
+    destination.prepare()
     provided = provided_session()
-    stopping, complete = _Stopping(), False
+    stopping, complete = Stopping(), False
     with tempfile.TemporaryDirectory(prefix="lakebroker-spark-", ignore_cleanup_errors=True) as scratch:
         session, undo = provided, _nothing
         try:
             if session is None:
                 tell(STARTING)
-                session = started(lambda: reput_session(master, scratch, driver_host))
+                session = started(
+                    lambda: reput_session(master, scratch, driver_host, delta=destination.by_spark)
+                )
                 stopping.ends(jvm_of(session))
             undo = expect_end_of_jvm(session, lambda: stopping.wait(SIGNAL_S))
             if not stopping.is_set():
                 tell(_reading(options))
                 if options.token_file and sends_in_plaintext(session):
                     tell(_PLAINTEXT)
-            complete = _run(session, options, on_batch, sink, stopping)
+            complete = _run(session, options, on_batch, destination, stopping, scratch)
         except KeyboardInterrupt:
             if not stopping.is_set():
                 raise
@@ -193,8 +208,8 @@ def run_reput(
                     session.stop()
             stopping.reap()
     if options.once and not complete:
-        raise StoppedError(stopping.number, _reached(options.lake))
-    tell(f"{'done' if options.once else 'stopped'}; {_reached(options.lake)}")
+        raise StoppedError(stopping.number, _reached(options.lake, destination))
+    tell(f"{'done' if options.once else 'stopped'}; {_reached(options.lake, destination)}")
 
 
 def _nothing() -> None:
@@ -207,56 +222,7 @@ class StartAgainError(Exception):
     def __init__(self, cause: LakeError) -> None:
         super().__init__(str(cause))
         self.cause = cause
-        self.as_of_spark = f"{_OURS}{type(cause).__name__}: {cause}"
-
-
-class _Stopping:
-    """Whether a signal came, from now on, and its `number`. No event, whose lock a signal could find taken.
-
-    A second signal ends the JVM, which may hang: what waits for it fails then.
-    """
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._jvm: subprocess.Popen[Any] | None = None
-        self._killed = False
-        self._since = 0.0
-        self._before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._stop)
-
-    def restore(self) -> None:
-        """Signals have the handlers again that they had."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def is_set(self) -> bool:
-        return self.number != 0
-
-    def wait(self, seconds: float) -> bool:
-        """Waits so long for a signal; whether one came."""
-        until = time.monotonic() + seconds
-        while not self.number and time.monotonic() < until:
-            time.sleep(min(_LOOK_S, seconds))
-        return self.is_set()
-
-    def ends(self, jvm: subprocess.Popen[Any] | None) -> None:
-        """The JVM to end; none where it is not ours."""
-        self._jvm = jvm
-
-    def reap(self) -> None:
-        """Waits for the JVM where it was ended."""
-        if self._killed and self._jvm is not None:
-            self._jvm.wait()
-
-    def _stop(self, number: int, _frame: object) -> None:
-        now = time.monotonic()
-        if not self.number:
-            self.number, self._since = number, now
-        elif self._jvm is not None and now - self._since > _ONE_SIGNAL_S:
-            self._killed = True
-            self._jvm.kill()
+        self.as_of_spark = as_spark_reports(cause)
 
 
 def _reading(options: ReputOptions) -> str:
@@ -268,12 +234,15 @@ def _reading(options: ReputOptions) -> str:
     return f"reading {logs} from {', '.join(each.partition(':')[2] for each in named)}"
 
 
-def _reached(lake: str) -> str:
-    """Up to where the lake holds each log."""
+def _reached(lake: str, destination: Destination) -> str:
+    """Says up to where the lake holds each log; a lake that does not answer is given up after `_REACHED_S`."""
+    until = time.monotonic() + _REACHED_S
     try:
-        offsets = LakeProgress(lake).offsets
+        offsets = unless(lambda: time.monotonic() > until, destination.ends, _nothing_of)
     except LakeError as error:
         return f"where the lake {lake} is cannot be read: {error}"
+    if offsets is None:
+        return f"where the lake {lake} is cannot be read: it does not answer"
     places = [
         f"{offset:,} of {broker} (log {log_id})" for (broker, log_id), offset in sorted(offsets.items())
     ]
@@ -284,21 +253,23 @@ def _run(
     session: SparkSession,
     options: ReputOptions,
     on_batch: Callable[[BatchReport], None],
-    sink: Sink | None,
-    stopping: _Stopping,
+    destination: Destination,
+    stopping: Stopping,
+    scratch: str | None = None,
 ) -> bool:
     """Starts the query again until it is done; whether everything was read. Raises LakeError."""
-    committed = 0
+    committed, telling = 0, Telling()
 
     def counted(report: BatchReport) -> None:
         nonlocal committed
         committed += 1
         on_batch(report)
 
-    failures, seen, careful = 0, 0, False
+    failures, tries, seen, careful = 0, 0, 0, False
     while not stopping.is_set():
         try:
-            ended = _run_query(session, replace(options, careful=careful), counted, sink, stopping)
+            chosen = replace(options, careful=careful)
+            ended = _run_query(session, chosen, counted, destination, stopping, scratch)
         except StartAgainError as error:
             if not failures:
                 raise error.cause from error
@@ -309,39 +280,49 @@ def _run(
             careful = False
             continue
         problem = ended
-        failures = failures + 1 if committed == seen else 1
+        if committed > seen:
+            telling.over()
+            failures = tries = 0
         seen = committed
-        careful = failures >= CAREFUL_AFTER and WORKER_DIED in problem
-        final = failures > _retries(problem, once=options.once)
-        if final and _OURS in problem:  # the end of a JVM never looks like that
+        failures += 1
+        tries += options.once or not is_absence(
+            problem
+        )  # what was away for long leaves tries to what comes then
+        careful = tries >= CAREFUL_AFTER and WORKER_DIED in problem
+        final = tries > _retries(problem, once=options.once)
+        if final and OURS in problem:  # the end of a JVM never looks like that
             raise LakeError(_cause(problem))
         if stopping.wait(SIGNAL_S):
             return False
         if final:
             raise LakeError(_cause(problem))
-        wait_s = min(2.0**failures, LONGEST_WAIT_S)
-        sys.stderr.write(f"lakebroker: {_cause(problem)}; the query starts again in {wait_s:g} s\n")
+        wait_s = min(2.0 ** min(failures, _DOUBLINGS), LONGEST_WAIT_S)
+        if not is_absence(problem):
+            sys.stderr.write(f"lakebroker: {_cause(problem)}; the query starts again in {wait_s:g} s\n")
+        elif telling.is_due():
+            sys.stderr.write(f"lakebroker: {_cause(problem)}; the query starts again when that is over\n")
         stopping.wait(max(wait_s - SIGNAL_S, 0))
     return False
 
 
-def _retries(problem: str, *, once: bool) -> int:
-    """How often what a query failed with is worth another start: a run that ends by itself only waits out a slow host."""
-    if any(
-        each.__name__ in problem for each in (ForeignWriterError, GapError, LostDataError, SameBrokerError)
-    ):
+def _retries(problem: str, *, once: bool) -> float:
+    """How often what a query failed with is worth another start: a run that ends by itself only waits out a slow host,
+    and for a while for what is away."""
+    if names(problem, ForeignWriterError, GapError, LostDataError, SameBrokerError):
         return 0
     if once:
-        return RETRIES_ONCE if WORKER_LATE in problem or WORKER_DIED in problem else 0
-    return RETRIES
+        waits = WORKER_LATE in problem or WORKER_DIED in problem or is_absence(problem)
+        return RETRIES_ONCE if waits else 0
+    return math.inf if is_absence(problem) else RETRIES
 
 
 def _run_query(
     session: SparkSession,
     options: ReputOptions,
     on_batch: Callable[[BatchReport], None],
-    sink: Sink | None,
-    stopping: _Stopping,
+    destination: Destination,
+    stopping: Stopping,
+    scratch: str | None,
 ) -> str | bool | None:
     """Runs the query until it ends or `stopping` is set; returns what it failed with or, for a good end, whether
     everything was read that a run that ends by itself has to read. One that stages carefully ends with its first batch:
@@ -358,10 +339,16 @@ def _run_query(
         batches += 1
         on_batch(report)
 
+    def start() -> _Running:
+        activate(session)
+        return _start(session, options, counted, destination, scratch)
+
     try:
-        running = _start(session, options, counted, sink)
+        running = unless(stopping.is_set, start, _undo)
     except LakeError as error:
         raise StartAgainError(error) from error
+    if running is None:
+        return False
     try:
         while not stopping.is_set() and not running.query.awaitTermination(1):
             running.notes.show()
@@ -379,16 +366,27 @@ def _run_query(
         return None
     if running.goal is None:
         return False
-    lacking = running.goal.lacking()
+    lacking = running.goal.lacking(destination.ends())
     if lacking and not stopping.is_set():
         raise LakeError(f"not everything was read: {'; '.join(lacking)}; run it again")
     return not lacking
 
 
+def _undo(running: _Running) -> None:
+    """Ends a query that nobody waits for any more."""
+    running.commits.close()
+    running.query.stop()
+    shutil.rmtree(running.scratch, ignore_errors=True)
+
+
+def _nothing_of(_ends: Ends) -> None:
+    """Looking leaves nothing to undo."""
+
+
 def _cause(text: str) -> str:
     """The sentence of our error inside Spark's report of it."""
     for line in reversed(text.splitlines()):
-        if _OURS in line:
+        if OURS in line:
             return line.split("Error: ", 1)[-1].strip()
     if lacking := _NO_MODULE.search(text):
         return (
@@ -402,4 +400,4 @@ def _cause(text: str) -> str:
             "a Python worker of Spark did not start within 10 s: this host is overloaded, or that Python cannot run "
             "(PYSPARK_PYTHON; what it printed is above)"
         )
-    return text.split("JVM stacktrace", 1)[0].strip()
+    return " ".join(_DETAILS.split(text, maxsplit=1)[0].split())

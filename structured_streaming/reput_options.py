@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from structured_streaming.commit.delta_commit import LakeProgress
 from structured_streaming.errors import (
     SourceError,
 )
@@ -15,6 +15,7 @@ from structured_streaming.source.log_watch import LogWatch
 from structured_streaming.source.logs import by_broker, open_log, targets
 from structured_streaming.source.membership import Membership
 from structured_streaming.source.name_servers import name_servers
+from structured_streaming.source.options import PARTITION_BYTES
 from structured_streaming.staging.wanted import Wanted, wanted
 from structured_streaming.storage.location import absolute
 
@@ -32,6 +33,7 @@ class ReputOptions:
     A batch begins when what it reads is about to become older than `target_freshness_s` seconds (0: at once), or has
     `target_file_size` bytes. `tables` and `without_bodies` are as in `staging/wanted.py`, `on_gap` as in `reput_source.py`,
     `careful` in `staging/careful.py`.
+    `sink` is `delta` or `spark`, empty: as the location says; `staging` a folder for files on their way to Spark's writer.
     `namesrv` is in the place of `brokers`. `token_file` and `tls_ca` are files on the driver. `message_delay_level` is that of the
     brokers whose stores are read by path.
     """
@@ -47,12 +49,14 @@ class ReputOptions:
     target_file_size: int = 64 << 20
     once: bool = False
     max_bytes: int = 256 << 20
-    partition_bytes: int = 16 << 20
+    partition_bytes: int = PARTITION_BYTES
     message_delay_level: str = ""
     tables: str = ""
     without_bodies: str = ""
     on_gap: str = ""
     careful: bool = False
+    sink: str = ""
+    staging: str = ""
 
     @property
     def wanted(self) -> Wanted:
@@ -142,7 +146,7 @@ def _check(watch: LogWatch) -> None:
     if refused := watch.refused:
         raise SourceError("; ".join(refused))
     if not states:
-        raise SourceError("; ".join(watch.missing().values()))
+        raise watch.nobody()
     by_broker(states)
 
 
@@ -154,12 +158,11 @@ class Goal:
 
     def __init__(self, options: ReputOptions) -> None:
         watch = _watched(options, ANSWER_S)
-        self._lake = options.lake
         self._states = watch.states()
         self._missing = watch.missing()
         watch.close()
         if not self._states:
-            raise SourceError("; ".join(self._missing.values()))
+            raise watch.nobody()
         by_broker(self._states)
 
     @property
@@ -167,11 +170,11 @@ class Goal:
         """The option `endingOffsets`."""
         return json.dumps({state.broker: state.end for state in self._states.values()})
 
-    def lacking(self) -> list[str]:
-        """What the lake does not hold of it."""
-        progress, lacking = LakeProgress(self._lake), list(self._missing.values())
+    def lacking(self, held: Mapping[tuple[str, str], int]) -> list[str]:
+        """What the lake does not hold of it; `held`: up to where it holds each log, by broker and log_id."""
+        lacking = list(self._missing.values())
         for target, state in self._states.items():
-            reached = progress.position(state.broker, state.log_id)
+            reached = held.get((state.broker, state.log_id))
             begin = state.start if reached is None else reached
             if begin > state.end:
                 lacking.append(f"the lake is ahead of {target}, which ends at {state.end}: it holds {begin}")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from structured_streaming.delta_session import DELTA_SETTINGS, with_delta
 from structured_streaming.errors import LakeError
 from structured_streaming.jvm_output import jvm_output_to_file
 from structured_streaming.scratch import scratch_folder
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
 
 _JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """The JVM only coordinates: optimising its code took two of every three seconds that the batches had."""
+_MORE_CODE = " -XX:ReservedCodeCacheSize=240m"
+"""What Delta's own writer compiles is more than that mode has room for."""
+_OF_WORKERS = {
+    "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=268435456",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
+"""Environment of the processes that stage: what one range freed, the next one takes. Given back to the system and zeroed by
+it again, that memory was a fifth of their time. Spark ends a process that is idle for a minute."""
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """Set where spark-submit or a platform started this Python beside a JVM of its own."""
 _ENCRYPTED = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
@@ -38,8 +47,11 @@ def provided_session() -> SparkSession | None:
     return SparkSession.builder.getOrCreate()
 
 
-def reput_session(master: str = "local[2]", scratch: str = "", driver_host: str = "") -> SparkSession:
-    """A Spark session for the job: no UI, one Python for driver and workers. Delta's jars are not needed.
+def reput_session(
+    master: str = "local[2]", scratch: str = "", driver_host: str = "", *, delta: bool = False
+) -> SparkSession:
+    """A Spark session for the job: no UI, one Python for driver and workers. With `delta`, Spark itself writes tables: Delta's
+    jars are needed, and the catalogs that spark-defaults.conf configures are used.
 
     A local master stays on loopback. With another one, executors connect to `driver_host`; without it Spark decides
     (`spark.driver.host` of spark-defaults.conf, SPARK_LOCAL_IP, the host name). What Spark leaves on disk is in
@@ -62,12 +74,20 @@ def reput_session(master: str = "local[2]", scratch: str = "", driver_host: str 
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         "spark.sql.streaming.stopTimeout": "30s",
-        "spark.sql.warehouse.dir": f"{scratch}/warehouse",
         **_addresses(master, driver_host),
+        **{f"spark.executorEnv.{name}": value for name, value in _OF_WORKERS.items()},
     }
+    if is_local(master):  # there they have the JVM's environment
+        for name, value in _OF_WORKERS.items():
+            os.environ.setdefault(name, value)
+    if delta:
+        settings["spark.driver.extraJavaOptions"] += _MORE_CODE
+    settings |= DELTA_SETTINGS if delta else {"spark.sql.warehouse.dir": f"{scratch}/warehouse"}
     builder = SparkSession.builder.appName("lakebroker-reput").master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
+    if delta:
+        builder = with_delta(builder)
     with jvm_output_to_file():
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

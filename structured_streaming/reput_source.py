@@ -1,7 +1,8 @@
 """The reput's data source: what the logs hold is staged as files of a lake's tables, and what it emits are their manifests.
 
 Its options are those of the data source, `lake`, and `onGap`: what to do where a log begins above the lake's progress,
-`stop` (the default) or `continue`. The lake's progress says where each batch begins.
+`stop` (the default) or `continue`. The lake's progress says where each batch begins. Where tables are committed by Spark's
+writer, `lake` is the folder in which files wait for it, and `progressFile` has the progress.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from structured_streaming.errors import SourceError, UnreachableError
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.source.options import SourceOptions
 from structured_streaming.source.pacing import Pacing
+from structured_streaming.source.progress_file import ProgressFile
 from structured_streaming.source.stream import LogStreamReader
 from structured_streaming.staging.careful import stage_carefully
 from structured_streaming.staging.manifest import MANIFEST
@@ -37,6 +39,7 @@ class ReputSourceOptions(SourceOptions):
         self.lake = named.get("lake", "")
         if not self.lake:
             raise SourceError("option lake is missing: the folder of the lake")
+        self.progress_file = named.get("progressfile", "")
         self.wanted = wanted(named)
         self.stage = stage_carefully if named.get("careful") == "true" else stage
         self.target_freshness_s = float(named.get("targetfreshness", "0"))
@@ -69,7 +72,9 @@ class ReputStreamReader(LogStreamReader):
     def __init__(self, options: ReputSourceOptions) -> None:
         at_once = options.ending is not None
         pacing = Pacing(0 if at_once else options.target_freshness_s, options.target_file_size)
-        super().__init__(options, LakeProgress(options.lake), pacing, over_gaps=options.over_gaps)
+        file = options.progress_file
+        progress = ProgressFile(file) if file else LakeProgress(options.lake)
+        super().__init__(options, progress, pacing, over_gaps=options.over_gaps)
 
     def read(self, partition: LogRange) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The manifest of the files of a range; one that says so when its log falls silent."""

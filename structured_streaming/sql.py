@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from structured_streaming.catalog.names import catalog_schema
+from structured_streaming.delta_session import DELTA_SETTINGS, with_delta
 from structured_streaming.errors import LakeError
 from structured_streaming.jvm_output import STARTING, jvm_output_to_file
 from structured_streaming.lake import open_lake
@@ -18,6 +20,8 @@ from structured_streaming.scratch import scratch_folder
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import TABLES
+from structured_streaming.union.instants import age_of
+from structured_streaming.union.lakes import CatalogLake, FolderLake, ReadableLake
 from structured_streaming.union.tables import UnionTables, register_as_of
 from structured_streaming.views import VIEWS
 
@@ -34,18 +38,19 @@ def lake_session(
     tell: Callable[[str], None] = lambda line: None,
     as_of: str = "",
 ) -> SparkSession:
-    """A Spark session with every table and view of the lake as a temporary view; `tell` gets a line before it takes long.
+    """A Spark session with every table and view of the lake as a temporary view; `tell` gets a line before it takes long,
+    and one that says how old tables are.
 
     With `as_of` they are as a batch left them: its number, or a time. Raises LakeError.
     """
-    folder = open_lake(location)
-    tell(STARTING)
-    session = delta_session(master, folder)
+    session, lake = _opened(location, master, tell)
     if as_of:
-        register_as_of(session, folder, as_of, tell)
+        register_as_of(lake, as_of, tell)
         _register_views(session)
     else:
-        register(session, location)
+        _register(session, lake)
+        if said := age_of(lake.committed()):
+            tell(f"tables alone, {said}; add --brokers, --namesrv or --store to include what is newer")
     return session
 
 
@@ -59,27 +64,38 @@ def union_session(
 
     Bind the tables before each statement, as `query` does. Raises LakeError.
     """
-    folder = open_lake(location)
-    tell(STARTING)
-    session = delta_session(master, folder)
-    return session, register_union(session, folder, source, tell)
+    session, lake = _opened(location, master, tell)
+    return session, register_union(session, lake, source, tell)
 
 
 def register_union(
     session: SparkSession,
-    folder: Folder,
+    lake: ReadableLake,
     source: Mapping[str, str],
     tell: Callable[[str], None] = lambda line: None,
 ) -> UnionTables:
     """Registers tables and views in the session as unions of lake and logs. Raises SourceError."""
-    tables = UnionTables(session, folder, source, tell)
+    tables = UnionTables(session, lake, source, tell)
     _register_views(session)
     return tables
 
 
-def delta_session(master: str = "local[2]", lake: Folder | None = None) -> SparkSession:
-    """A Spark session that reads Delta, also where `lake` is. Its jars come from Maven Central once, then from Ivy's cache."""
-    from delta import configure_spark_with_delta_pip
+def _opened(location: str, master: str, tell: Callable[[str], None]) -> tuple[SparkSession, ReadableLake]:
+    """Raises LakeError."""
+    schema = catalog_schema(location)
+    folder = open_lake(location) if schema is None else None
+    tell(STARTING)
+    session = delta_session(master, folder, catalogs=schema is not None)
+    if folder is not None:
+        return session, FolderLake(session, folder)
+    assert schema is not None
+    return session, CatalogLake(session, schema)
+
+
+def delta_session(
+    master: str = "local[2]", lake: Folder | None = None, *, catalogs: bool = False
+) -> SparkSession:
+    """A Spark session that reads Delta, also where `lake` is; with `catalogs`, those of spark-defaults.conf. Its jars come from Maven Central once, then from Ivy's cache."""
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
@@ -88,23 +104,21 @@ def delta_session(master: str = "local[2]", lake: Folder | None = None) -> Spark
     builder = (
         SparkSession.builder.appName("lakebroker-sql")
         .master(master)
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.databricks.delta.snapshotPartitions", "1")
-        .config("spark.sql.warehouse.dir", scratch_folder())
         .config("spark.sql.python.filterPushdown.enabled", "true")
     )
     store = s3_access(lake.spark_uri) if lake is not None else S3Access()
-    for name, value in store.settings.items():
+    if not catalogs:
+        builder = builder.config("spark.sql.warehouse.dir", scratch_folder())
+    for name, value in (DELTA_SETTINGS | store.settings).items():
         builder = builder.config(name, value)
     with jvm_output_to_file():
-        session: SparkSession = configure_spark_with_delta_pip(builder, store.packages).getOrCreate()
+        session: SparkSession = with_delta(builder, store.packages).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)  # it prints what is raised, with its trace
@@ -112,10 +126,13 @@ def delta_session(master: str = "local[2]", lake: Folder | None = None) -> Spark
 
 
 def register(session: SparkSession, location: str) -> None:
-    """Registers tables and views in the session, under their own names."""
-    folder = lake_folder(location)
+    """Registers tables and views of a lake in a folder in the session, under their own names."""
+    _register(session, FolderLake(session, lake_folder(location)))
+
+
+def _register(session: SparkSession, lake: ReadableLake) -> None:
     for name in TABLES:
-        session.read.format("delta").load(folder.child(name).spark_uri).createOrReplaceTempView(name)
+        lake.frame(name).createOrReplaceTempView(name)
     _register_views(session)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -19,9 +20,9 @@ from structured_streaming.tables import DATA_TABLES
 Keys = Counter[tuple[Any, ...]]
 
 
-def rows(lake: Path, table: str) -> pa.Table:
-    """A table of the lake."""
-    return DeltaTable(str(lake / table)).to_pyarrow_table()
+def rows(lake: Path | str, table: str, columns: list[str] | None = None) -> pa.Table:
+    """A table of the lake, which is in a folder or an object store."""
+    return DeltaTable(f"{lake}/{table}").to_pyarrow_table(columns=columns)
 
 
 def expected_keys(*stores: Path | LogReader) -> dict[str, Keys]:
@@ -29,7 +30,8 @@ def expected_keys(*stores: Path | LogReader) -> dict[str, Keys]:
     expected: dict[str, Keys] = {table.name: Counter() for table in DATA_TABLES}
     for store in stores:
         reader = store if isinstance(store, LogReader) else LogReader(store)
-        for offset, data, _ in reader.read_chunks(reader.min_offset, reader.readable_offset, 1 << 30):
+        begin = max(reader.min_offset, reader.own_from)
+        for offset, data, _ in reader.read_chunks(begin, reader.readable_offset, 1 << 30):
             found = scan(data, offset, segment_size=reader.segment_size)
             records = Records(reader.broker, reader.log_id, found)
             for table, parts in rows_of(records):
@@ -41,18 +43,52 @@ def expected_keys(*stores: Path | LogReader) -> dict[str, Keys]:
     return expected
 
 
-def assert_exact(lake: Path, *stores: Path | LogReader) -> dict[str, int]:
+def assert_exact(lake: Path | str, *stores: Path | LogReader) -> dict[str, int]:
     """Every row key is there exactly once; returns rows by table."""
-    counts = {}
+    return {
+        name: _assert_same(name, _held(lake, name), expected)
+        for name, expected in expected_keys(*stores).items()
+    }
+
+
+class Held(NamedTuple):
+    """What the progress of a lake says that it holds of each log, and how many rows there are beyond, which a batch left that
+    was not finished."""
+
+    ends: dict[tuple[str, str], int]
+    beyond: int
+
+
+def assert_exact_below_progress(lake: Path, *stores: Path | LogReader) -> Held:
+    """Every row key below the progress is there exactly once, while a batch may be under way."""
+    ends: dict[tuple[str, str], int] = {}
+    for row in rows(lake, "reput_progress").to_pylist():
+        log = row["broker"], row["log_id"]
+        ends[log] = max(ends.get(log, 0), row["end_offset"])
+    beyond = 0
     for name, expected in expected_keys(*stores).items():
-        actual = _keys(DeltaTable(str(lake / name)).to_pyarrow_table(), name)
-        doubled = [key for key, count in actual.items() if count > 1]
-        assert not doubled, f"{name} has {len(doubled)} rows more than once, such as {doubled[:3]}"
-        missing, extra = expected - actual, actual - expected
-        assert not missing, f"{name} lacks {len(missing)} rows, such as {list(missing)[:3]}"
-        assert not extra, f"{name} has {len(extra)} rows too many, such as {list(extra)[:3]}"
-        counts[name] = sum(actual.values())
-    return counts
+        held = _held(lake, name)
+        below = _below(held, ends)
+        _assert_same(name, below, _below(expected, ends))
+        beyond += (held - below).total()
+    return Held(ends, beyond)
+
+
+def _below(keys: Keys, ends: Mapping[tuple[str, str], int]) -> Keys:
+    return Counter({key: count for key, count in keys.items() if key[2] < ends.get((key[0], key[1]), 0)})
+
+
+def _held(lake: Path | str, name: str) -> Keys:
+    return _keys(rows(lake, name), name)
+
+
+def _assert_same(name: str, actual: Keys, expected: Keys) -> int:
+    doubled = [key for key, count in actual.items() if count > 1]
+    assert not doubled, f"{name} has {len(doubled)} rows more than once, such as {doubled[:3]}"
+    missing, extra = expected - actual, actual - expected
+    assert not missing, f"{name} lacks {len(missing)} rows, such as {list(missing)[:3]}"
+    assert not extra, f"{name} has {len(extra)} rows too many, such as {list(extra)[:3]}"
+    return actual.total()
 
 
 def _keys(table: Any, name: str) -> Keys:

@@ -11,10 +11,12 @@ from deltalake import DeltaTable
 
 from lakebroker_testing.logs import LogWriter
 from store.log_reader import LogReader
+from store.log_source import FolderLog
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.lake import create_tables
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.stage import stage
+from structured_streaming.staging.wanted import EVERYTHING, Wanted
 from structured_streaming.tables import TABLES
 
 
@@ -70,6 +72,21 @@ class ReputLake:
             name: [table.transaction_version(log), table.transaction_version("lakebroker-batch")]
             for name, table in opened.items()
         }
+
+
+def reput(store: Path, location: str, batch_bytes: int = 1 << 30, wanted: Wanted = EVERYTHING) -> None:
+    """Commits to a lake, which is made where there is none, what it has not of the log in `store`."""
+    create_tables(location)
+    log, sink = FolderLog(store), DeltaCommitSink(location, wanted=wanted)
+    state = log.describe()
+    known = LakeProgress(location).offsets.get((state.broker, state.log_id), state.start)
+    if known < state.end:
+        for start, end in itertools.pairwise(log.split(state.log_id, known, state.end, batch_bytes)):
+            size = state.segment_size
+            part = LogRange("store:x", state.broker, state.log_id, start, end, state.end, segment_size=size)
+            chunks = log.read(state.log_id, start, end)
+            sink.commit([row for batch in stage(location, part, chunks, wanted) for row in batch.to_pylist()])
+    log.close()
 
 
 def rows_of(lake: Path | str, name: str) -> pa.Table:

@@ -1,10 +1,11 @@
-"""A sidecar's process on a free port of the loopback interface, ended by its id."""
+"""A sidecar's process on a free port, of the loopback interface or of a host of its own, ended by its id."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from lakebroker_testing.gateway import ROOT, START_S, ProcessError, command
@@ -13,15 +14,27 @@ _BOOT = re.compile(r"serves log (\w+), from (\d+) on, at [\d.]+:(\d+)")
 
 
 class Sidecar:
-    """`lakebroker sidecar` over the store in `root`; what it says goes to files in `folder`."""
+    """`lakebroker sidecar` over the store in `root`; what it says goes to files in `folder`.
 
-    def __init__(self, folder: Path, root: Path, *arguments: str, broker: str = "broker-a") -> None:
+    `wrapper` goes before the command, such as one that enters a namespace.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        root: Path,
+        *arguments: str,
+        broker: str = "broker-a",
+        host: str = "127.0.0.1",
+        wrapper: Sequence[str] = (),
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log, self._out = folder / "sidecar.log", folder / "sidecar.out"
         self.state = folder / "state"
         named = [f"--broker={broker}"] if broker else []
         given = [f"--store={root}", f"--state={self.state}", "--port=0", *named, *arguments]
-        self._command = command("sidecar", "--set", "grpcBindAddress=127.0.0.1", *given)
+        self._host = host
+        self._command = [*wrapper, *command("sidecar", "--set", f"grpcBindAddress={host}", *given)]
         self.process: subprocess.Popen[bytes] | None = None
         self.log_id, self.port = "", 0
 
@@ -34,7 +47,7 @@ class Sidecar:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self._host}:{self.port}"
 
     def start(self) -> None:
         """Returns when it serves. Raises ProcessError with what it said."""

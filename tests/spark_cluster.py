@@ -1,4 +1,7 @@
-"""A standalone Spark cluster of real processes on the loopback interface: a master and workers, ended by their ids."""
+"""A standalone Spark cluster of real processes: a master and workers, on the loopback interface or on hosts of their own.
+
+They are ended by their ids.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pyspark
 
@@ -14,32 +19,41 @@ from lakebroker_testing.gateway import ROOT
 
 _PATIENCE_S = 120.0
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
-_REGISTERED = "Successfully registered with master"
+_REGISTERED = re.compile(r"(Successfully registered with master)")
+
+
+class Place(NamedTuple):
+    """Where a process runs: the address that others know, what goes before its command, the folder for what it writes."""
+
+    address: str
+    wrapper: Sequence[str]
+    folder: Path
 
 
 class Cluster:
-    """See the module. `folder` holds logs, and each worker's own folder for its executors."""
+    """See the module. `places` are those of the master and of each worker; `environment` is added to that of all.
 
-    def __init__(self, folder: Path, workers: int = 2) -> None:
-        self._folder = folder
-        self._count = workers
+    A worker's folder is also its executors'.
+    """
+
+    def __init__(self, places: Sequence[Place], environment: Mapping[str, str] | None = None) -> None:
+        self._places = places
+        self._environment = environment or {}
         self.master = ""
         """`spark://host:port`."""
         self.workers: list[subprocess.Popen[bytes]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Cluster:
+        master, *others = self._places
         try:
-            self._start("master", "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-            self.master = self._said("master", _MASTER)
-            for number in range(self._count):
-                place = self._folder / f"worker-{number}"
-                place.mkdir()
-                options = ("--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "1g")
-                where = ("--work-dir", str(place), self.master)
-                self.workers.append(self._start(f"worker-{number}", "worker.Worker", *options, *where))
-            for number in range(self._count):
-                self._said(f"worker-{number}", re.compile(f"({_REGISTERED})"))
+            self._start(master, "master.Master", "--port", "0")
+            self.master = self._said(0, _MASTER)
+            for place in others:
+                options = ("--cores", "1", "--memory", "1g", "--work-dir", str(place.folder))
+                self.workers.append(self._start(place, "worker.Worker", *options, self.master))
+            for number in range(len(others)):
+                self._said(1 + number, _REGISTERED)
         except BaseException:
             self.__exit__()
             raise
@@ -55,45 +69,59 @@ class Cluster:
                 process.wait()
 
     def ran(self) -> list[str]:
-        """Names of workers that had an executor."""
-        return sorted(
-            {path.parts[len(self._folder.parts)] for path in self._folder.glob("worker-*/app-*/*/stderr")}
-        )
+        """Names of the folders of workers that had an executor."""
+        return [place.folder.name for place in self._places[1:] if any(place.folder.glob("app-*/*/stderr"))]
 
-    def _start(self, name: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def _start(self, place: Place, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
         jars = Path(pyspark.__file__).parent / "jars"
-        (self._folder / "conf").mkdir(exist_ok=True)
-        (self._folder / "conf" / "log4j2.properties").write_text(
+        configuration = place.folder / "conf"
+        configuration.mkdir(parents=True)
+        (configuration / "log4j2.properties").write_text(
             "rootLogger.level = info\nrootLogger.appenderRef.stderr.ref = stderr\nappender.stderr.type = Console\n"
             "appender.stderr.name = stderr\nappender.stderr.target = SYSTEM_ERR\n"
             "appender.stderr.layout.type = PatternLayout\nappender.stderr.layout.pattern = %m%n\n"
         )
-        classes = f"{self._folder / 'conf'}:{jars}/*"
         memory = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-        with (self._folder / f"{name}.log").open("wb") as log:
+        java = ("java", *memory, "-cp", f"{configuration}:{jars}/*", f"org.apache.spark.deploy.{kind}")
+        there = ("--host", place.address, "--webui-port", "0")
+        with _log(place).open("wb") as log:
             process = subprocess.Popen(
-                ["java", *memory, "-cp", classes, f"org.apache.spark.deploy.{kind}", *arguments],
+                [*place.wrapper, *java, *there, *arguments],
                 stdout=log,
                 stderr=log,
-                cwd=self._folder,
+                cwd=ROOT,
                 env=os.environ
                 | {
-                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    "SPARK_LOCAL_IP": place.address,
                     "SPARK_HOME": str(jars.parent),
                     "SPARK_SCALA_VERSION": "2.13",
-                    "SPARK_CONF_DIR": str(self._folder / "conf"),
+                    "SPARK_CONF_DIR": str(configuration),
                     "PYTHONPATH": str(ROOT),
-                },
+                }
+                | self._environment,
             )
         self._processes.append(process)
         return process
 
-    def _said(self, name: str, line: re.Pattern[str]) -> str:
+    def _said(self, number: int, line: re.Pattern[str]) -> str:
         """The first group of a line that a process logs."""
-        log, until = self._folder / f"{name}.log", time.monotonic() + _PATIENCE_S
+        log, process, until = (
+            _log(self._places[number]),
+            self._processes[number],
+            time.monotonic() + _PATIENCE_S,
+        )
         while (found := line.search(log.read_text(errors="replace"))) is None:
-            process = self._processes[0 if name == "master" else 1 + int(name.rpartition("-")[2])]
             assert process.poll() is None, log.read_text()[-3000:]
             assert time.monotonic() < until, log.read_text()[-3000:]
             time.sleep(0.1)
         return found[1]
+
+
+def on_loopback(folder: Path, workers: int = 2) -> list[Place]:
+    """Places of a cluster within one host, with folders in `folder`."""
+    names = ["master", *(f"worker-{number}" for number in range(workers))]
+    return [Place("127.0.0.1", (), folder / name) for name in names]
+
+
+def _log(place: Place) -> Path:
+    return place.folder / "spark.log"

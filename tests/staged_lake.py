@@ -19,6 +19,7 @@ from store.scan import Scan, scan
 from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.lake import create_tables
 from structured_streaming.staging.stage import stage
+from structured_streaming.staging.wanted import EVERYTHING, Wanted
 from structured_streaming.tables import DATA_TABLES
 from tests.raw_log import JOURNAL
 
@@ -37,13 +38,19 @@ class StagedLake:
         self.rows: Counter[str] = Counter()
 
     def take(
-        self, data: bytes, base: int = 0, delay_levels: tuple[int, ...] | None = None
+        self,
+        data: bytes,
+        base: int = 0,
+        delay_levels: tuple[int, ...] | None = None,
+        *,
+        broker: str = "b",
+        wanted: Wanted = EVERYTHING,
     ) -> dict[str, pa.Table]:
         """Stages and commits a log; returns the rows that it has in each table, read from its files."""
         self.logs += 1
         part = SimpleNamespace(
             target="store:-",
-            broker="b",
+            broker=broker,
             log_id=f"log-{self.logs}",
             start=base,
             end=base + len(data),
@@ -51,9 +58,10 @@ class StagedLake:
             delay_levels=delay_levels,
             segment_size=None,
         )
-        batches = stage(str(self.folder), part, iter([(base, data)]))  # type: ignore[arg-type]
+        batches = stage(str(self.folder), part, iter([(base, data)]), wanted)  # type: ignore[arg-type]
         manifest = [row for batch in batches for row in batch.to_pylist()]
-        self._sink.commit(manifest)
+        sink = self._sink if wanted is EVERYTHING else DeltaCommitSink(str(self.folder), wanted=wanted)
+        sink.commit(manifest)
         found = {}
         for table in DATA_TABLES:
             files = [row for row in manifest if row["table"] == table.name]

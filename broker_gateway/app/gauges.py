@@ -69,10 +69,12 @@ def _of_messages(broker: Broker, node: dict[str, str]) -> Iterable[Gauge]:
     lags: dict[tuple[str, str], list[int]] = {}
     for state in list(broker.deliveries.queues()):
         group, topic, queue_id = state.key
-        sums = lags.setdefault((topic, group), [0, 0])
-        sums[0] += store.index.max_offset(topic, queue_id) - state.position + len(state.in_flight)
+        sums = lags.setdefault((topic, group), [0, 0, 0])
+        sums[0] += store.index.count_from(topic, queue_id, state.position) + len(state.in_flight)
         sums[1] += len(state.in_flight)
-    for (topic, group), (behind, flying) in list(lags.items())[:MAX_SERIES]:
+        sums[2] += state.lake_only.count
+    for (topic, group), (behind, flying, in_lake) in list(lags.items())[:MAX_SERIES]:
         labels = {**node, "topic": topic, "consumer_group": group}
-        yield "rocketmq_consumer_lag_messages", "Messages not settled", labels, behind
+        yield "rocketmq_consumer_lag_messages", "Messages not settled", labels, behind + in_lake
         yield "rocketmq_consumer_inflight_messages", "Messages in flight", labels, flying
+        yield "lakebroker_lake_only_messages", "Messages not settled that only the lake has", labels, in_lake

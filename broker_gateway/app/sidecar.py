@@ -27,6 +27,7 @@ from broker_gateway.runtime.errors import HostError, StartError
 from broker_gateway.runtime.logs import configure_logs, say
 from broker_gateway.runtime.stop_signals import stop_at_signals
 from broker_gateway.runtime.tick import Tick
+from broker_gateway.transport.remoting.address import is_loopback
 from store.errors import StoreError
 from store.running.log import RunningLog
 
@@ -100,10 +101,20 @@ def _announce(options: SidecarOptions, running: RunningLog, port: int) -> None:
             "the broker's delay levels are not known, so when messages with one are due is null; give --config or "
             "--message-delay-level"
         )
+    proxy = options.gateway.proxy
+    if (
+        options.gateway.lake.lake_token_file is not None
+        and proxy.tls_cert_path is None
+        and not is_loopback(proxy.grpc_bind_address)
+    ):
+        log.warning(
+            "readers on other hosts speak TLS alone, and there is no certificate; give --set tlsCertPath=FILE and "
+            "--set tlsKeyPath=FILE"
+        )
     state = running.describe()
     say(
         f"The sidecar of broker[{options.broker}] serves log {state.log_id}, from {state.start} on, at "
-        f"{options.gateway.proxy.grpc_bind_address}:{port}"
+        f"{proxy.grpc_bind_address}:{port}"
     )
 
 

@@ -9,7 +9,7 @@
 | certificate | the operator's is read | - |
 | remoting ports | are taken, since records carry them | given back |
 | other ports | are looked at, so that one that is taken ends the start before there is a store | - |
-| store | lock, recovery, flushing; a lake that is ahead of the log ends it here | flush, remove `abort`, unlock |
+| store | lock, recovery, flushing; where the lake is ahead of the log, a new one is begun (`new_log.py`) | flush, remove `abort`, unlock |
 | metadata | topics, groups, offsets and what is in flight, from the journal; system topics | - |
 | services | scheduled tasks begin | tasks end, pending minutes and a snapshot are journaled |
 | server | the gRPC port opens | drained: no new calls, waiting ones end, then cancelled |
@@ -58,6 +58,7 @@ from broker_gateway.app.broker import Broker
 from broker_gateway.app.gauges import gauges
 from broker_gateway.app.grpc_server import bind, check_transport, grpc_port, operators_certificate
 from broker_gateway.app.host_checks import check_host, most_connections
+from broker_gateway.app.new_log import compare_with_lake
 from broker_gateway.app.open_store import open_store
 from broker_gateway.app.plug_ins import load_extensions
 from broker_gateway.auth import metrics_calls
@@ -67,8 +68,6 @@ from broker_gateway.auth.rpcs import RPCS
 from broker_gateway.cluster.startup import name_server_port, start_registration
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
-from broker_gateway.lake.ahead import check_not_ahead
-from broker_gateway.lake.reader import Lake
 from broker_gateway.observability.metrics import Metrics
 from broker_gateway.runtime.cleanup import Cleanup
 from broker_gateway.runtime.connection_slots import ConnectionSlots
@@ -230,8 +229,7 @@ class _Start:
         except RecoveryStoppedError as error:
             raise _StoppedError from error
         self._cleanup.add("closing the store", self._close_store)
-        if location := self.config.lake.lake_location:
-            await asyncio.to_thread(check_not_ahead, Lake(location), location, self.store)
+        await asyncio.to_thread(compare_with_lake, self.config, self.store)
 
     def _close_store(self) -> None:
         try:
@@ -259,7 +257,7 @@ class _Start:
     async def _open_server(self) -> None:
         extended, asked = around(self._extensions), authorized(self._policy, RPCS)
         levels = parse_delay_levels(self.config.store.message_delay_level)
-        log_service = LogService(StoreLog(self.store, levels))
+        log_service = LogService(StoreLog(self.store, levels), on_read=self.broker.core.metrics.log_read)
         most_of_one = self.config.lake.lake_max_connections_per_address
         self._slots = ConnectionSlots(lambda: most_connections(self.store), most_of_one)
         self.server, self.health = bind(

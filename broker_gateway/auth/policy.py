@@ -76,7 +76,7 @@ class TokenPolicy:
             if not principal.loopback:
                 raise NotAuthorizedError(
                     Denial.FORBIDDEN,
-                    "this service answers loopback only until lakeTokenFile is configured on the gateway",
+                    "this service answers loopback only until it has a token: lakeTokenFile of a gateway, --token-file of a sidecar",
                 )
             return
         scheme, _, shown = principal.shown.partition(" ")

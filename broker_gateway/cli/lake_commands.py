@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
     from structured_streaming.union.tables import UnionTables
 
-Lake = Annotated[str, typer.Option(help="Where the tables are: a folder")]
+Lake = Annotated[
+    str, typer.Option(help="Where the tables are: a folder, s3://bucket/lake, or catalog.schema")
+]
 TokenFile = Annotated[
     Path | None, typer.Option(envvar="LAKEBROKER_TOKEN_FILE", help="File with the gateways' token")
 ]
@@ -46,6 +48,8 @@ Examples:
   lakebroker reput --namesrv 'ns-a:9876;ns-b:9876' --tls-ca ca.pem --token-file token --lake ./lake
 
   lakebroker reput --store /var/lib/lakebroker --lake ./lake --once
+
+  SPARK_CONF_DIR=./conf lakebroker reput --brokers 127.0.0.1:8081 --lake spark_catalog.lake
 """
 _SQL = """Answers SQL over the lake's tables and views; interactive without a statement.
 
@@ -125,8 +129,23 @@ def reput(
     driver_host: Annotated[
         str, typer.Option(help="Where workers of a cluster reach this machine; else Spark's own choice")
     ] = "",
+    sink: Annotated[
+        str,
+        typer.Option(
+            help="Who commits: delta (without the JVM) or spark (Spark's own writer); else delta in folders and object "
+            "stores, spark in catalogs"
+        ),
+    ] = "",
+    staging: Annotated[
+        str,
+        typer.Option(
+            help="With Spark's writer: folder that driver and workers reach, for files on their way; else one beside the tables"
+        ),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each batch")] = False,
 ) -> None:
+    if sink not in ("", "delta", "spark"):
+        fail(f"--sink {sink}: give delta or spark", 2)
     if on_gap not in ("stop", "continue"):
         fail(f"--on-gap {on_gap}: give stop or continue", 2)
     if not store and not brokers and not namesrv:
@@ -177,6 +196,8 @@ def reput(
         max_bytes=batch_bytes,
         message_delay_level=message_delay_level,
         on_gap=on_gap,
+        sink=sink,
+        staging=staging,
     )
     try:
         with raised_signals():
@@ -192,17 +213,36 @@ def reput(
         _tell(said)
 
 
-def init(lake: Lake) -> None:
+def init(
+    lake: Lake,
+    master: Annotated[str, typer.Option(help="Spark master, for a catalog")] = "local[2]",
+) -> None:
     _need_spark()
+    from structured_streaming.catalog.names import catalog_schema
     from structured_streaming.commit.upgrade import prepare_lake
     from structured_streaming.errors import LakeError
     from structured_streaming.tables import TABLES
 
     try:
-        folder = prepare_lake(lake)
+        in_catalog = catalog_schema(lake) is not None
+        place = _init_catalog(lake, master) if in_catalog else str(prepare_lake(lake))
     except LakeError as error:
         fail(str(error))
-    typer.echo(f"{len(TABLES)} tables are in {folder}")
+    typer.echo(f"{len(TABLES)} tables are in {place}")
+
+
+def _init_catalog(lake: str, master: str) -> str:
+    from structured_streaming.catalog.lake_tables import make_tables
+    from structured_streaming.catalog.names import catalog_schema
+    from structured_streaming.interruptible import started
+    from structured_streaming.jvm_output import STARTING
+    from structured_streaming.sql import delta_session
+
+    schema = catalog_schema(lake)
+    assert schema is not None
+    _tell(STARTING)
+    make_tables(started(lambda: delta_session(master, catalogs=True)), schema)
+    return str(schema)
 
 
 def sql(
@@ -286,11 +326,9 @@ def _sql(lake: str, statement: str | None, asked: _Session, form: Form) -> None:
     _need_spark()
     from structured_streaming.errors import LakeError
     from structured_streaming.interruptible import started
-    from structured_streaming.lake import open_lake
     from structured_streaming.source.addresses import parse_address
     from structured_streaming.source.name_servers import name_servers
     from structured_streaming.sql import lake_session, union_session
-    from structured_streaming.union.instants import age
 
     if sys.stdout is None:
         fail("standard output is closed; results need one")
@@ -310,8 +348,6 @@ def _sql(lake: str, statement: str | None, asked: _Session, form: Form) -> None:
             parse_address(broker.strip(), "--brokers")
         name_servers({name.lower(): value for name, value in asked.source.items()})
         session = started(start)
-        if not asked.source and not asked.as_of and (said := age(open_lake(lake))):
-            _tell(f"tables alone, {said}; add --brokers, --namesrv or --store to include what is newer")
         form = form._replace(tables=unions[0] if unions else None)
         if statement is None:
             run_input(session, form)

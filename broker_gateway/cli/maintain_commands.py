@@ -1,9 +1,11 @@
-"""`lakebroker maintain`, `lake check`: a lake kept small, and looked at. Without Spark."""
+"""`lakebroker maintain`, `lake check`: a lake kept small, and looked at. Without Spark, unless a catalog has the tables."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +17,7 @@ from broker_gateway.cli.units import seconds, size
 
 if TYPE_CHECKING:
     from structured_streaming.maintenance.check import Findings
-    from structured_streaming.maintenance.maintain import TableReport
+    from structured_streaming.maintenance.reports import TableReport
 
 _MAINTAIN = """Puts small files of the lake's tables together, and removes files and log that nobody needs any more.
 
@@ -28,6 +30,8 @@ Examples:
   lakebroker maintain --lake ./lake
 
   lakebroker maintain --lake ./lake --every 5m --target-file-size 128MiB
+
+  lakebroker maintain --lake spark_catalog.lake
 """
 _CHECK = """Checks that a lake is whole; the exit status is 1 when something is wrong.
 
@@ -64,11 +68,11 @@ def maintain(
         ),
     ] = "7d",
     every: Annotated[str, typer.Option(help="Go on, and begin again after this time, such as 5m")] = "",
+    master: Annotated[str, typer.Option(help="Spark master, for a catalog")] = "local[2]",
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each table")] = False,
 ) -> None:
     _need_deltalake()
     from structured_streaming.errors import LakeError
-    from structured_streaming.maintenance.maintain import maintain as run
     from structured_streaming.maintenance.vacuum import LEAST_RETAIN_S, MOST_RETAIN_S
 
     target, retain_s = size("--target-file-size", target_file_size), seconds("--retain", retain)
@@ -83,8 +87,9 @@ def maintain(
         )
     try:
         with raised_signals():
+            run = _maintainer(lake, master)
             while True:
-                reports = run(lake, target, retain_s, lambda report: _show(report, as_json))
+                reports = run(target, retain_s, lambda report: _show(report, as_json))
                 if not pause:
                     break
                 time.sleep(pause)
@@ -98,6 +103,25 @@ def maintain(
         return
     if any(report.problems for report in reports):
         raise typer.Exit(1)
+
+
+def _maintainer(lake: str, master: str) -> Callable[..., list[TableReport]]:
+    """The function that maintains this lake; it takes the file size in bytes, the retention in seconds and a callback.
+
+    Raises LakeError."""
+    from structured_streaming.catalog.names import catalog_schema
+    from structured_streaming.maintenance.maintain import maintain as run
+
+    schema = catalog_schema(lake)
+    if schema is None:
+        return partial(run, lake)
+    from structured_streaming.interruptible import started
+    from structured_streaming.jvm_output import STARTING
+    from structured_streaming.maintenance.in_catalog import maintain_schema
+    from structured_streaming.sql import delta_session
+
+    warn([STARTING])
+    return partial(maintain_schema, started(lambda: delta_session(master, catalogs=True)), schema)
 
 
 def check(

@@ -261,7 +261,9 @@ def _reading(folder: Path) -> Iterator[tuple[FolderLog, bool]]:
     _check_folder(folder)
     try:
         ours = load_identity(folder) is not None
-        log = FolderLog(folder) if ours else FolderLog(folder, broker="rocketmq", log_id="rocketmq")
+        log = (
+            FolderLog(folder, whole=True) if ours else FolderLog(folder, broker="rocketmq", log_id="rocketmq")
+        )
     except (StoreError, OSError) as error:
         fail(str(error))
     if not ours and not (folder / "commitlog").is_dir():

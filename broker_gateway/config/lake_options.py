@@ -32,6 +32,11 @@ class LakeOptions(_Group):
     lake_force_delete: bool = Field(
         False, description="delete segments that the lake does not have before refusing sends"
     )
+    lake_new_log_when_ahead: bool = Field(
+        True,
+        description="begin a new log at start where the lake has more of the log than there is (its end was lost, or it is an"
+        " older copy): what was lost is in the lake alone; false: do not start, to restore the newest copy by hand",
+    )
     lake_auto_create_topics: bool = Field(
         False,
         description="make topics on first use over gRPC, where the original answers TOPIC_NOT_FOUND: sending, receiving and"

@@ -8,9 +8,10 @@ DeliveryError.
 | READY | in flight, over its time | now, to any receive | `commit`: INVISIBLE, next attempt, or settled (unreadable); `settle`; `replace`; `postpone`: INVISIBLE |
 | RETURNED | in flight, never seen by a client | now, to a receive whose filter takes it; to any at `invisible_until_ms` | as READY; `wake`: READY; `postpone`: INVISIBLE (its time was over before a replay) |
 | settled | below `cursor`, not in flight | never | `reset`; `commit_offset` below it |
+| in the lake only | `lake_only`, below `cursor` | never (`lake_only.py`) | `reset` |
 
-So every message in flight is due at a known time. `committed` is the first offset in flight, or the cursor. An offset
-that a client commits (`commit_offset`: consumers that pull) moves the cursor where nothing is in flight. Else it stands
+So every message in flight is due at a known time. `committed` is the first offset in flight or in the lake only, or the cursor. An offset
+that a client commits (`commit_offset`: consumers that pull) moves the cursor where nothing is in flight or in the lake only. Else it stands
 beside it, and takes the group forward only, until a receive or `committed` is past it: as the original's pop reads it.
 A receive plans first (`plan`), reads what it planned, has the journal note it, and only then changes state (`commit`);
 what fails before that has changed nothing. Only the delivery id handed out last settles or changes a message.
@@ -32,6 +33,7 @@ import numpy as np
 from broker_gateway.delivery.filters.message_filter import MessageFilter
 from broker_gateway.delivery.filters.tags import EVERYTHING
 from broker_gateway.delivery.in_flight import InFlight, Plan, Status
+from broker_gateway.delivery.lake_only import NOTHING, LakeOnly
 from broker_gateway.delivery.policy import CONCURRENT, DeliveryPolicy
 
 _RETURNED_LOOKED_AT = 1024
@@ -60,6 +62,7 @@ class QueueDelivery:
         "_cursor",
         "_due",
         "_in_flight",
+        "_lake_only",
         "_ready",
         "_returned",
         "_schedule",
@@ -83,6 +86,7 @@ class QueueDelivery:
         self._due: list[tuple[int, int]] = []
         self._ready: dict[int, InFlight] = {}
         self._returned: dict[int, InFlight] = {}
+        self._lake_only = NOTHING
         self._turned_away = False
 
     # ----- what is known -----
@@ -100,7 +104,13 @@ class QueueDelivery:
     @property
     def committed(self) -> int:
         """Every offset below it is settled."""
-        return next(iter(self._in_flight), self._cursor)
+        first = next(iter(self._in_flight), self._cursor)
+        return min(first, self._lake_only.first) if self._lake_only else first
+
+    @property
+    def lake_only(self) -> LakeOnly:
+        """What is not settled of messages that only the lake has."""
+        return self._lake_only
 
     @property
     def client_offset(self) -> int | None:
@@ -269,7 +279,7 @@ class QueueDelivery:
         """A client says how far the group is. What is in flight stays in flight, and the group goes on behind it."""
         if offset < 0:
             raise DeliveryError(f"{self.key}: {offset} is no offset")
-        if self._in_flight:
+        if self._in_flight or self._lake_only:
             self._client_offset = offset
         else:
             self._cursor, self._client_offset = offset, None
@@ -282,6 +292,7 @@ class QueueDelivery:
         self._due.clear()
         self._ready.clear()
         self._returned.clear()
+        self._lake_only = NOTHING
         self._cursor, self._client_offset = cursor, None
 
     def restore_offsets(self, cursor: int, client_offset: int | None) -> None:
@@ -289,6 +300,10 @@ class QueueDelivery:
         self._cursor, self._client_offset = cursor, client_offset
 
     # ----- replay -----
+
+    def restore_lake_only(self, lake_only: LakeOnly) -> None:
+        """What only the lake has, all of it below the cursor."""
+        self._lake_only = lake_only
 
     def restore(self, message: InFlight) -> None:
         """Puts a message in flight while replaying; offsets may come in any order (see `sort`).

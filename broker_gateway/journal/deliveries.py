@@ -83,7 +83,10 @@ class DeliveryJournal(Contributor):
                 has_committed=True,
                 committed=cursor,
             )
-            change.events.add(kind=pb.RESET, timestamp_ms=now_ms())
+            # one row of delivery_events: what happened before counts no more
+            change.events.add(
+                kind=pb.RESET, timestamp_ms=now_ms(), queue_offset=[cursor], attempt=[0], message_id=[""]
+            )
         self.journal.append_first(_records(batch.queues))
 
     def removed(self, keys: Iterable[QueueKey], *others: pb.Batch) -> None:

@@ -9,7 +9,7 @@ from broker_gateway.delivery.in_flight import InFlight, Status
 from broker_gateway.delivery.moves import ORIGIN_PROPERTY, decode_origin
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.journal.delivery_snapshot import NACKED, RETURNED, SUSPENDED
+from broker_gateway.journal.delivery_snapshot import NACKED, RETURNED, SUSPENDED, lake_only
 from broker_gateway.metadata.names import DLQ_PREFIX
 from broker_gateway.runtime.clock import now_ms
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
@@ -68,6 +68,8 @@ class DeliveryReplay:
             self._restored(piece)
         for message in _in_flight(piece.in_flight):
             state.restore(message)
+        if piece.HasField("lake_only"):
+            state.restore_lake_only(lake_only(state.lake_only, piece.lake_only))
 
     def _apply_events(self, change: pb.QueueChange) -> None:
         if change.removed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from broker_gateway.delivery.in_flight import InFlight, Status
+from broker_gateway.delivery.lake_only import LakeMessage, LakeOnly
 from broker_gateway.delivery.queue_delivery import QueueDelivery
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.contributor import Target
@@ -41,16 +42,57 @@ def queue_pieces(target: Target, deliveries: DeliveryTable, state: QueueDelivery
             )
             yield 1 + len(some) // _MESSAGES_A_UNIT + _ids(some) // _IDS_A_UNIT
         if len(some) == len(found) < _IN_FLIGHT_A_PIECE:
-            return
+            break
         offset, continued = some[-1].queue_offset + 1, True
+    if state.lake_only and deliveries.known(state.key) is state:
+        yield from _lake_only_pieces(target, state)
+
+
+def _lake_only_pieces(target: Target, state: QueueDelivery) -> Iterator[int]:
+    """What only the lake has, in pieces that add to those before; a reset meanwhile ends it."""
+    group, topic, queue_id = state.key
+    kept, first_message, first_span = state.lake_only, 0, 0
+    while state.lake_only is kept and (first_message < len(kept.messages) or first_span < len(kept.spans)):
+        messages = kept.messages[first_message : first_message + _IN_FLIGHT_A_PIECE]
+        messages = messages[: _fitting([len(each.message_id) for each in messages])]
+        spans = kept.spans[first_span : first_span + _IN_FLIGHT_A_PIECE]
+        change = target.part.queues.add(
+            consumer_group=group,
+            topic=topic,
+            queue_id=queue_id,
+            cursor=state.cursor,
+            client_offset=state.client_offset,
+            continued=True,
+            lake_only=pb.LakeOnly(
+                queue_offset=[each.queue_offset for each in messages],
+                attempt=[each.attempt for each in messages],
+                message_id=[each.message_id for each in messages],
+                span_start=[each for each, _ in spans],
+                span_stop=[each for _, each in spans],
+            ),
+        )
+        yield 1 + len(messages) // _MESSAGES_A_UNIT + change.ByteSize() // _IDS_A_UNIT
+        first_message, first_span = first_message + len(messages), first_span + len(spans)
+
+
+def lake_only(before: LakeOnly, piece: pb.LakeOnly) -> LakeOnly:
+    """What was known, with a further piece. Raises ValueError for arrays of unlike lengths, or in no order."""
+    rows = zip(piece.queue_offset, piece.attempt, piece.message_id, strict=True)
+    spans = zip(piece.span_start, piece.span_stop, strict=True)
+    return before.followed_by((LakeMessage(*each) for each in rows), spans)
 
 
 def _within(messages: list[InFlight]) -> list[InFlight]:
     """As many of them as a piece holds, at least one."""
-    kept = len(messages)
-    while kept > 1 and _ids(messages[:kept]) > _IDS_A_PIECE:
+    return messages[: _fitting([len(each.message_id) + len(each.client_id) for each in messages])]
+
+
+def _fitting(ids: list[int]) -> int:
+    """How many of so many characters of ids a piece holds, at least one if there is any."""
+    kept = len(ids)
+    while kept > 1 and sum(ids[:kept]) > _IDS_A_PIECE:
         kept //= 2
-    return messages[:kept]
+    return kept
 
 
 def _ids(messages: list[InFlight]) -> int:

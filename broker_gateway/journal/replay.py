@@ -26,7 +26,7 @@ class Replayed:
 
 def replay(store: MessageStore, contributors: Sequence[Contributor]) -> Replayed:
     """Has every contributor apply what is in the log from its start on; raises JournalVersionError."""
-    offset, snapshot_id = _newest_snapshot(store)
+    offset, snapshot_id = newest_snapshot(store)
     starts = [(each, each.starts_at(offset)) for each in contributors]
     begin = min((start for _, start in starts), default=offset)
     all_begun = max((start for _, start in starts), default=offset)
@@ -58,7 +58,7 @@ def _apply(record: Record, snapshot_id: str, contributors: Sequence[Contributor]
         each.apply(batch)
 
 
-def _newest_snapshot(store: MessageStore) -> tuple[int, str]:
+def newest_snapshot(store: MessageStore) -> tuple[int, str]:
     """Where a replay begins, and the id of the newest complete snapshot; 0 and an empty one without."""
     code = tags_code(SNAPSHOT_TAG)
     low, high = store.index.min_offset(JOURNAL_TOPIC, 0), store.index.max_offset(JOURNAL_TOPIC, 0)
@@ -95,16 +95,12 @@ def _sources(
 
 def records_from(store: MessageStore, topic: str, queue_id: int, offset: int) -> Iterator[tuple[int, Record]]:
     """Records of a queue at or above a physical offset, in order, each with its own."""
-    low, high = store.index.min_offset(topic, queue_id), store.index.max_offset(topic, queue_id)
-    start = high
-    while start > low:  # entries ascend: walk back in blocks to the first at or above `offset`
-        block = max(low, start - 4096)
-        offsets, _, _ = store.index.entries(topic, queue_id, block, 1)
-        start = block
-        if len(offsets) and offsets[0] < offset:
-            break
+    index = store.index
+    start, high = index.first_behind(topic, queue_id, offset), index.max_offset(topic, queue_id)
     for first in range(start, high, 4096):
-        offsets, sizes, _ = store.index.entries(topic, queue_id, first, min(4096, high - first))
+        offsets, sizes, _ = index.entries(topic, queue_id, first, min(4096, high - first))
+        if not sizes.any():  # where a log was begun anew, millions may be missing
+            continue
         for physical, size in zip(offsets.tolist(), sizes.tolist(), strict=True):
             if physical >= offset and size:
                 yield physical, store.record(physical, size)

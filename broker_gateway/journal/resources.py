@@ -107,6 +107,8 @@ class ResourceJournal(Contributor):
             for queue_id, first_offset in enumerate(topic.first_queue_offset):
                 if first_offset:
                     self._index.begin_at(topic.topic, queue_id, first_offset)
+            for absence in topic.absence:
+                self._index.leave_out(topic.topic, absence.queue_id, absence.begin, absence.end)
         for group in record.groups:
             catalog.restore_group(None if group.deleted else _group(group), group.group)
 
@@ -116,6 +118,9 @@ class ResourceJournal(Contributor):
         index = self._index
         change.next_queue_offset.extend([index.max_offset(name, queue) for queue in range(queues)])
         change.first_queue_offset.extend([index.begin(name, queue) for queue in range(queues)])
+        for queue in range(queues):
+            for begin, end in index.absences(name, queue):
+                change.absence.add(queue_id=queue, begin=begin, end=end)
         part.topics.append(change)
         if len(part.topics) == 1:
             _add_versions(part, self._catalog)

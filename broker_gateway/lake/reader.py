@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import threading
+from typing import Any
+from urllib.parse import unquote
 
 from broker_gateway.runtime.errors import StartError
 from structured_streaming.errors import LocationError
-from structured_streaming.storage.delta_names import LOG, commit_name
+from structured_streaming.storage.delta_names import LOG, SPARK_APPLICATION, commit_name
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import named_folder
 
@@ -38,24 +40,50 @@ class Lake:
         self._lock = threading.Lock()
         self._progress: _Progress | None = None
 
+    @property
+    def location(self) -> str:
+        """As it is named, without a slash at its end."""
+        return self._location
+
+    @property
+    def folder(self) -> Folder:
+        """Where its tables are."""
+        return self._folder
+
+    def brokers(self) -> list[str] | None:
+        """Names of the brokers that the lake holds logs of; None where no lake is. Raises LakeUnreachableError."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        from structured_streaming.commit.ends import ends_in_rows
+
+        folder = self._folder.child(PROGRESS_TABLE)
+        try:
+            if not folder.exists():
+                return None
+            return sorted({broker for broker, _ in ends_in_rows(DeltaTable(folder.uri))})
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError) as error:
+            raise LakeUnreachableError(f"{folder}: {error}") from error
+
     def dispatched_to(self, broker: str, log_id: str) -> int:
         """The physical offset below which every record of that log is in the lake; 0 when there is none.
 
-        It is the version that the progress table keeps for the log, committed after all other tables. In a folder
+        It is what the progress table, committed after all other tables, says of the log. In a folder
         the commits that were read are made durable before they are believed: a name that was just linked may be
         gone after a power cut, while the segments it stands for stay deleted. Blocks. Raises LakeUnreachableError.
         """
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         path = f"{self._location}/{PROGRESS_TABLE}"
-        application = f"{broker}/{log_id}"
         with self._lock:
             try:
                 if not self._folder.child(PROGRESS_TABLE).exists():
                     return 0
                 if self._progress is None or not self._progress.follow():
                     self._progress = _Progress(self._folder.child(PROGRESS_TABLE))
-                return self._progress.transaction_version(application)
+                return self._progress.end(broker, log_id)
             except TableNotFoundError:
                 self._progress = None
                 return 0
@@ -70,17 +98,33 @@ class _Progress:
     def __init__(self, folder: Folder) -> None:
         from deltalake import DeltaTable
 
-        self._log = folder.child(LOG)
+        self._folder, self._log = folder, folder.child(LOG)
         self._table = DeltaTable(folder.uri)
         self._version = self._table.version()
         self._newer: dict[str, int] = {}
+        self._rows_at = -1
+        self._in_rows: dict[tuple[str, str], int] = {}
         name = commit_name(self._version)
         self._stamp = self._log.stamp(name)
-        self._log.make_durable([name])
+        actions = _actions(self._log.read(name)) if self._stamp is not None else []
+        self._make_durable([name], actions)
 
     def transaction_version(self, application: str) -> int:
         """The newest version that an application gave with its commits, 0 without one."""
         return self._newer.get(application) or self._table.transaction_version(application) or 0
+
+    def end(self, broker: str, log_id: str) -> int:
+        """Up to where the lake holds a log; from the rows where Spark's writer commits, which are read when there are new ones."""
+        if not self.transaction_version(SPARK_APPLICATION):
+            return self.transaction_version(f"{broker}/{log_id}")
+        if self._rows_at != self._version:
+            from deltalake import DeltaTable
+
+            from structured_streaming.commit.ends import ends_in_rows
+
+            self._in_rows = ends_in_rows(DeltaTable(self._table.table_uri, version=self._version))
+            self._rows_at = self._version
+        return self._in_rows.get((broker, log_id), 0)
 
     def follow(self) -> bool:
         """Reads what was committed since; False when this is not the table that was read, or it went on too far.
@@ -90,14 +134,27 @@ class _Progress:
         if self._stamp is None or self._stamp != self._log.stamp(commit_name(self._version)):
             return False
         version, newer, last = self._version, dict[str, int](), self._stamp
+        actions: list[dict[str, Any]] = []
         while (stamp := self._log.stamp(name := commit_name(version + 1))) is not None:
-            for line in self._log.read(name).splitlines():
-                transaction = json.loads(line).get("txn")
-                if transaction is not None:
+            for action in (found := _actions(self._log.read(name))):
+                if (transaction := action.get("txn")) is not None:
                     newer[transaction["appId"]] = transaction["version"]
+            actions += found
             version, last = version + 1, stamp
         if version > self._version:
-            self._log.make_durable([commit_name(each) for each in range(self._version + 1, version + 1)])
+            names = [commit_name(each) for each in range(self._version + 1, version + 1)]
+            self._make_durable(names, actions)
             self._newer |= newer
             self._version, self._stamp = version, last
         return True
+
+    def _make_durable(self, commits: list[str], actions: list[dict[str, Any]]) -> None:
+        """The commits, and before them the files that they add: Spark's writer leaves both to the system."""
+        added = [action["add"]["path"] for action in actions if action.get("add") is not None]
+        self._folder.make_durable(unquote(path) for path in added if "://" not in path)
+        self._log.make_durable(commits)
+
+
+def _actions(commit: bytes) -> list[dict[str, Any]]:
+    """Raises ValueError."""
+    return [json.loads(line) for line in commit.splitlines()]

@@ -44,8 +44,10 @@ class ProtectBroker:
             group = self._catalog.group(state.key.group)
             if group is None or not group.consume_enabled:
                 continue
-            offsets, _, _ = self._store.index.entries(state.key.topic, state.key.queue_id, state.position, 1)
-            behind = self._store.max_offset - int(offsets[0]) if len(offsets) else 0
+            index, (_, topic, queue_id) = self._store.index, state.key
+            position = index.behind_absence(topic, queue_id, state.position)
+            offsets, sizes, _ = index.entries(topic, queue_id, position, 1)
+            behind = self._store.max_offset - int(offsets[0]) if len(offsets) and sizes[0] else 0
             if behind > self._threshold:
                 self._catalog.put_group(replace(group, consume_enabled=False))
                 log.warning(

@@ -62,8 +62,11 @@ class DispatchLag:
             return None
         self._unreachable = False
         if wrong := ahead(dispatched, store):
-            log.error("the lake is ahead of the log; stop the broker", why=wrong)
-        return max(store.max_offset - max(dispatched, store.min_offset), 0)
+            log.error(
+                "the lake is ahead of the log; restart the broker: it begins a new log (lakeNewLogWhenAhead)",
+                why=wrong,
+            )
+        return max(store.max_offset - max(dispatched, store.own_from), 0)
 
 
 def room_left(folders: Iterable[Path], refuse_at: float) -> float:

@@ -44,6 +44,7 @@ class Metrics:
         self._dead = self._counter(
             "rocketmq_send_to_dlq_messages", "Messages moved to dead letters", by_group
         )
+        self._log_read = self._counter("lakebroker_log_bytes_read", "Bytes sent to readers of the log", ())
         self._latency = _Histogram(
             "rocketmq_rpc_latency_send_seconds", "Time from request to reply of a send", _LATENCY_S
         )
@@ -84,6 +85,10 @@ class Metrics:
 
     def dead_lettered(self, topic: str, group: str, messages: int) -> None:
         self._dead.add((topic, group), messages)
+
+    def log_read(self, size: int) -> None:
+        """Bytes that a reader of the log was sent."""
+        self._log_read.add((), size)
 
     def counters(self) -> dict[str, Mapping[tuple[str, ...], int]]:
         """What was counted since the start: by topic, or by topic and group."""

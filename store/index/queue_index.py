@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,6 +33,14 @@ _BULK = 6
 """Records that are faster as columns than one by one."""
 
 
+class Absence(NamedTuple):
+    """Queue offsets [begin, end) that no record of the local log ever had: the log was begun anew between them. Only the
+    lake has them."""
+
+    begin: int
+    end: int
+
+
 class QueueIndex:
     """Entries by (topic, queue id), and the starts of all records.
 
@@ -49,6 +58,7 @@ class QueueIndex:
         self._first: dict[Key, int] = {}
         self._begins: dict[Key, int] = {}
         self._falls: dict[Key, list[Fall]] = {}
+        self._absent: dict[Key, list[Absence]] = {}
         self._recent: dict[Key, FileRun] = {}
         self._unread: FileRun | None = None
         self._older: list[Run] = []
@@ -107,6 +117,43 @@ class QueueIndex:
             self._next[key] = queue_offset
             self._first.pop(key, None)
 
+    def leave_out(self, topic: str, queue_id: int, begin: int, end: int) -> None:
+        """Says that the queue offsets [begin, end) are an `Absence`; they come in ascending order. The next record gets `end`,
+        or more."""
+        found = self._absent.setdefault((topic, queue_id), [])
+        if not found or begin > found[-1].end:
+            found.append(Absence(begin, end))
+        elif end > found[-1].end:
+            found[-1] = Absence(found[-1].begin, end)
+        self.raise_next(topic, queue_id, end)
+
+    def absence(self, topic: str, queue_id: int, offset: int) -> Absence | None:
+        """The one that a queue offset is in, else the next one; None when there is none any more."""
+        found = self._absent.get((topic, queue_id))
+        return next((each for each in found if offset < each.end), None) if found else None
+
+    def absences(self, topic: str, queue_id: int) -> list[Absence]:
+        """Those that have entries of the local log before them, ascending."""
+        found = self._absent.get((topic, queue_id))
+        if not found:
+            return []
+        least = self.min_offset(topic, queue_id)
+        return [each for each in found if each.end > least]
+
+    def behind_absence(self, topic: str, queue_id: int, offset: int) -> int:
+        """A queue offset, or the end of the `Absence` that it is in."""
+        found = self.absence(topic, queue_id, offset)
+        return found.end if found is not None and found.begin <= offset else offset
+
+    def count_from(self, topic: str, queue_id: int, offset: int) -> int:
+        """How many queue offsets there are from one on, without those of an `Absence`."""
+        absent = sum(
+            each.end - max(each.begin, offset)
+            for each in self._absent.get((topic, queue_id), ())
+            if offset < each.end
+        )
+        return self.max_offset(topic, queue_id) - offset - absent
+
     def entries(self, topic: str, queue_id: int, start: int, count: int) -> Entries:
         """Entries from queue offset `start` on; a size of 0 where none can be read."""
         key = (topic, queue_id)
@@ -136,13 +183,22 @@ class QueueIndex:
         """A search for the queue offset of a time, ms: see `store/index/time_search.py`. It may run on another thread."""
         key = (topic, queue_id)
         least, most = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
-        runs = self.runs()
+        runs, absences = self.runs(), self.absences(topic, queue_id)
 
         def find(timestamp_ms: int, boundary: BoundaryType) -> int:
             found = TimeSearch(key, runs, least, most, time_of).find(timestamp_ms, boundary)
-            return least if found is None else min(max(found, least), most)
+            if found is None:
+                return least
+            found = next((each.end for each in absences if each.begin <= found < each.end), found)
+            return min(max(found, least), most)
 
         return find
+
+    def first_behind(self, topic: str, queue_id: int, offset: int) -> int:
+        """A queue offset from which on the queue has all of its records that stand at or behind a physical offset."""
+        key = (topic, queue_id)
+        following = self._next.get(key, 0)
+        return max(self.runs().lowest(key, following, offset), self._begins.get(key, 0))
 
     # ----- records -----
 
@@ -379,4 +435,4 @@ _NO_LONGS: Longs = np.empty(0, dtype=np.int64)
 _NO_INTS: Ints = np.empty(0, dtype=np.int32)
 _NOTHING = Entries(_NO_LONGS, _NO_INTS, _NO_LONGS)
 
-__all__ = ["LARGEST_GAP", "NO_LIMIT", "RUN_BYTES", "QueueIndex"]
+__all__ = ["LARGEST_GAP", "NO_LIMIT", "RUN_BYTES", "Absence", "QueueIndex"]

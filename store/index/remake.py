@@ -22,11 +22,8 @@ class Remake:
     ValueError when the segment is closed meanwhile, OSError.
     """
 
-    def __init__(
-        self, folder: Path, log_id: str, index: QueueIndex, segments: Callable[[], Sequence[Segment]]
-    ) -> None:
+    def __init__(self, folder: Path, index: QueueIndex, segments: Callable[[], Sequence[Segment]]) -> None:
         self._folder = folder
-        self._log_id = log_id
         self._index = index
         self.segments = segments
 
@@ -45,7 +42,7 @@ class Remake:
             following = {**began, **scanned, **ended}
         else:
             following = _as_it_was(live, directory)
-        write_run(live, self._folder, self._log_id, following)
+        write_run(live, self._folder, run.log_id, following)
 
 
 def _as_it_was(live: LiveRun, directory: Directory) -> dict[Key, int]:

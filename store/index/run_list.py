@@ -75,9 +75,12 @@ class RunList:
             yield found
             start = found.end
 
-    def lowest(self, key: Key, following: int) -> int:
-        """The first queue offset that a run holds; `following`, the queue's next one, when none does."""
-        cuts = [0, *(self._number(fall.run_start) for fall in self._falls.get(key, ())), len(self._older) + 1]
+    def lowest(self, key: Key, following: int, offset: int = 0) -> int:
+        """The first queue offset that a run holds, of those with something at or behind a physical offset; `following`, the
+        queue's next one, when none does."""
+        first = max(self._number(offset), 0)
+        falls = [self._number(fall.run_start) for fall in self._falls.get(key, ())]
+        cuts = [first, *(number for number in falls if number > first), len(self._older) + 1]
         return min((self._lowest(key, low, high, following) for low, high in pairwise(cuts)))
 
     def floor(self, offset: int) -> int | None:

@@ -26,7 +26,8 @@ class IndexWriter:
         for left in folder.glob("*.tmp"):
             left.unlink()
         self._folder = folder
-        self._log_id = log_id
+        self.log_id = log_id
+        """Of the log that the runs written from now on are of."""
         self._index = index
         self._flusher: Flusher | None = None
         self._early: list[tuple[LiveRun, Mapping[Key, int]]] = []
@@ -64,7 +65,7 @@ class IndexWriter:
 
     def _write(self, run: LiveRun, next_offsets: Mapping[Key, int], last: bool = False) -> None:
         try:
-            written = write_run(run, self._folder, self._log_id, next_offsets)
+            written = write_run(run, self._folder, self.log_id, next_offsets)
             if not last and not self._index.replace(run, written):
                 written.delete()
         except OSError as error:

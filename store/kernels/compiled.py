@@ -230,6 +230,8 @@ def _add_value(digest: Any, name: str, value: Any, seen: set[int]) -> None:
         digest.update(repr((value.__name__, getattr(value, "__version__", ""))).encode())
     elif hasattr(value, "py_func"):
         _add_function(digest, value, seen)
+    elif isinstance(value, numba.types.ExternalFunction):  # found by its name when the code is loaded
+        digest.update(repr((value.symbol, str(value.sig))).encode())
     elif value in _BUILTINS:
         digest.update(value.__name__.encode())
     else:

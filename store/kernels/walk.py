@@ -165,18 +165,22 @@ def wins(length: int, earlier: int, earlier_length: int) -> bool:
 @compiled
 def _value(data: Array, start: int, length: int, name: Array) -> tuple[int, int]:
     """Start (-1: absent) and length of a property's value; of a repeated one as `wins` says."""
-    at, end = start, start + length
+    one = np.uint64(1)  # unsigned positions are not looked at for being negative
+    at = np.uint64(start)
+    end = at + np.uint64(length)
     found, found_length = np.int64(-1), np.int64(0)
     while at < end:
-        stop = at
-        split = np.int64(-1)
+        split = at
+        while split < end and data[split] != 1 and data[split] != 2:
+            split += one
+        stop = split
         while stop < end and data[stop] != 2:
-            if data[stop] == 1 and split < 0:
-                split = stop
-            stop += 1
-        if split >= 0 and _same(data, at, split - at, name) and wins(stop - split - 1, found, found_length):
-            found, found_length = split + 1, stop - split - 1
-        at = stop + 1
+            stop += one
+        if split < stop and _same(data, np.int64(at), np.int64(split - at), name):
+            size = np.int64(stop - split) - 1
+            if wins(size, found, found_length):
+                found, found_length = np.int64(split) + 1, size
+        at = stop + one
     return found, found_length
 
 
@@ -366,8 +370,12 @@ def find_properties(
 
 @compiled
 def _same_slice(data: Array, one: int, other: int, length: int) -> bool:
-    for i in range(length):
-        if data[one + i] != data[other + i]:
+    first, second = (
+        np.uint64(one),
+        np.uint64(other),
+    )  # unsigned positions are not looked at for being negative
+    for step in range(np.uint64(length)):
+        if data[first + step] != data[second + step]:
             return False
     return True
 
@@ -408,36 +416,39 @@ def split_properties(data: Array, start: Array, length: Array) -> tuple[Array, A
     A key stands once in a row (`wins`).
     """
     total = 0
+    one = np.uint64(1)  # unsigned positions are not looked at for being negative: several times as fast
     for i in range(len(start)):
-        for at in range(start[i], start[i] + length[i]):
-            total += data[at] == 2
+        begin = np.uint64(start[i])
+        for step in range(np.uint64(length[i])):
+            total += data[begin + step] == 2
         total += length[i] > 0 and data[start[i] + length[i] - 1] != 2
     rows = np.zeros(len(start) + 1, dtype=np.int64)
     found = np.empty((4, total), dtype=np.int64)
     key_start, key_length, value_start, value_length = found[0], found[1], found[2], found[3]
     count = 0
     for i in range(len(start)):
-        at, end, first = start[i], start[i] + length[i], count
+        at, first = np.uint64(start[i]), count
+        end = at + np.uint64(length[i])
         seen = np.int64(0)  # bits of keys so far, by length and both ends: most keys are new by that alone
         repeated = False
         while at < end:
-            stop = at
-            split = np.int64(-1)
+            split = at
+            while split < end and data[split] != 1 and data[split] != 2:
+                split += one
+            stop = split
             while stop < end and data[stop] != 2:
-                if data[stop] == 1 and split < 0:
-                    split = stop
-                stop += 1
-            if split > at:
-                ends = 7 * np.int64(data[at]) + 31 * np.int64(data[split - 1])
-                bit = np.int64(1) << ((split - at + ends) & 63)
+                stop += one
+            if split > at and split < stop:
+                ends = 7 * np.int64(data[at]) + 31 * np.int64(data[split - one])
+                bit = np.int64(1) << ((np.int64(split - at) + ends) & 63)
                 repeated |= (seen & bit) != 0
                 seen |= bit
                 key_start[count] = at
                 key_length[count] = split - at
-                value_start[count] = split + 1
-                value_length[count] = stop - split - 1
+                value_start[count] = split + one
+                value_length[count] = stop - split - one
                 count += 1
-            at = stop + 1
+            at = stop + one
         if repeated:  # or it looks so
             count = _without_repeated(data, found, first, count)
         rows[i + 1] = count
@@ -515,6 +526,9 @@ def dictionary(data: Array, start: Array, length: Array) -> tuple[Array, Array]:
     firsts = np.empty(1024, dtype=np.int64)
     count = 0
     for i in range(len(start)):
+        if i > 0 and length[i] == length[i - 1] and _same_slice(data, start[i - 1], start[i], length[i]):
+            codes[i] = codes[i - 1]  # neighbours are often of one topic
+            continue
         value = np.uint64(14695981039346656037)
         for at in range(start[i], start[i] + length[i]):
             value = (value ^ np.uint64(data[at])) * np.uint64(1099511628211)

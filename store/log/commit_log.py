@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store.columns import PendingColumns
-from store.errors import OffsetOutOfRangeError, RecordError, RecordTooLargeError
+from store.errors import OffsetOutOfRangeError, RecordError, RecordTooLargeError, StoreDamagedError
 from store.log.allocator import Allocator
 from store.log.record import (
     BLANK_BYTES,
@@ -186,6 +186,23 @@ class CommitLog:
             batch.rows,
             sizes,
         )
+
+    @property
+    def next_start(self) -> int:
+        """Where a segment begins, at the end of the log or behind it."""
+        return -(-self.max_offset // self.segment_size) * self.segment_size
+
+    def fill_up(self, start: int) -> None:
+        """Ends the log's last segment with a blank, so that the next record begins the one at `start`. Raises
+        StoreDamagedError when more than the rest of a segment is missing."""
+        if start != self.next_start:
+            raise StoreDamagedError(
+                f"the log is to go on at {start}, but ends at {self.max_offset}: segments are missing; restore them"
+            )
+        if self.segments and self.max_offset < start:
+            blank = _BLANK.pack(start - self.max_offset, BLANK_MAGIC)
+            self._put(self.max_offset, [blank], hold_size=True)
+        self.max_offset = start
 
     def _bytes_of(self, segment: Segment) -> NDArray[np.uint8]:
         """The segment's bytes, to be written to."""

@@ -67,7 +67,7 @@ def check_owners(root: Path, identity: Identity | None, folders: Iterable[Path])
             if os.path.lexists(above / IDENTITY_FILE):
                 raise ForeignFolderError(f"{folder} is in another store, {above}; {_OWN.format('a folder')}")
         owner = load_owner(folder)
-        if owner is None or (identity is not None and owner.log_id == identity.log_id):
+        if owner is None or (identity is not None and identity.owns(owner.log_id)):
             continue
         mark = folder / OWNER_FOLDER
         if identity is None and owner.store == str(root.absolute()):
@@ -108,11 +108,12 @@ def lock_folders(root: Path, folders: Iterable[Path]) -> list[int]:
 
 
 def mark_folders(root: Path, identity: Identity, folders: Iterable[Path]) -> None:
-    """Writes the mark of each folder outside of the root that has none, whole or not at all; the next start does it where
-    there is no room. Raises OSError."""
+    """Writes the mark of each folder outside of the root that has none, or one of a former id, whole or not at all; the
+    next start does it where there is no room. Raises StoreDamagedError, OSError."""
     for folder in outside(root, folders):
         path = folder / OWNER_FOLDER / OWNER_FILE
-        if path.exists():
+        owner = load_owner(folder)
+        if owner is not None and owner.log_id == identity.log_id:
             continue
         with _room_missing(folder):
             make_folder(path.parent)

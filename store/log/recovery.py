@@ -53,6 +53,16 @@ class Identity:
     created_ms: int
     commit_log_folders: tuple[str, ...] = ()
     """Where the log is when not in `commitlog`."""
+    own_from: int = 0
+    """Where the log begins, a segment's start: what is before was written under former ids, and is none of its."""
+    former_log_ids: tuple[str, ...] = ()
+    """Of the same store, the newest last."""
+    beginning: bool = False
+    """What must be done before anything is appended to the log for clients is not done yet: see `new_log.py`."""
+
+    def owns(self, log_id: str) -> bool:
+        """Whether it is, or was, an id of this store."""
+        return log_id == self.log_id or log_id in self.former_log_ids
 
 
 @dataclass(slots=True)
@@ -131,6 +141,9 @@ def load_identity(root: Path) -> Identity | None:
             int(data["segment_size"]),
             int(data["created_ms"]),
             tuple(str(each) for each in data.get("commit_log_folders", ())),
+            int(data.get("own_from", 0)),
+            tuple(str(each) for each in data.get("former_log_ids", ())),
+            bool(data.get("beginning", False)),
         )
     except FileNotFoundError:
         return None
@@ -230,13 +243,15 @@ def open_segments(folders: Sequence[Path], segment_size: int) -> list[Segment]:
     return [Segment(path, start, segment_size, writable=True) for start, path in found]
 
 
-def open_runs(folder: Path, segments: list[Segment], log_id: str, report: RecoveryReport) -> list[FileRun]:
+def open_runs(
+    folder: Path, segments: list[Segment], identity: Identity, report: RecoveryReport
+) -> list[FileRun]:
     """Files of the queue index that fit the log, ascending, none overlapping another; others are removed."""
     runs: list[FileRun] = []
     for path in list_runs(folder):
         try:
             run = FileRun(path)
-            _check_run(run, segments, log_id, runs[-1].end if runs else 0)
+            _check_run(run, segments, identity, runs[-1].end if runs else 0)
         except (StoreDamagedError, RecordError) as error:
             report.unusable.append(f"{path.name}: {error}")
             path.unlink()
@@ -254,9 +269,10 @@ def open_runs(folder: Path, segments: list[Segment], log_id: str, report: Recove
     return runs
 
 
-def _check_run(run: FileRun, segments: list[Segment], log_id: str, least: int) -> None:
+def _check_run(run: FileRun, segments: list[Segment], identity: Identity, least: int) -> None:
     """Raises StoreDamagedError or RecordError unless the run is of this log and its last record is there."""
-    if run.log_id != log_id:
+    former = identity.owns(run.log_id) and run.end <= identity.own_from
+    if run.log_id != identity.log_id and not former:
         raise StoreDamagedError("of another log")
     if not segments or run.start < max(segments[0].start, least) or run.end > segments[-1].end:
         raise StoreDamagedError("outside of the log")

@@ -10,47 +10,35 @@ the lake's knowledge of the log begins), and a table without rows in a batch may
 | >= end | there already: passed over |
 | between | another writer's: refused |
 
+So is a table that Spark's writer has committed to: it counts otherwise.
+
 Every commit is on disk before the next one is made (`table_log.py`), so whoever sees a progress row that is on disk
 can rely on what it names.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
-import pyarrow as pa
 from deltalake import DeltaTable
 
+from structured_streaming.commit.batch import LogSpan, files_by_table, progress_rows, report, spans_of
+from structured_streaming.commit.ends import ends_of
 from structured_streaming.commit.report import BatchReport
+from structured_streaming.commit.sink import STAGED, AfterStep, no_step
 from structured_streaming.commit.table_log import TableLog, VersionTakenError
 from structured_streaming.errors import ForeignWriterError, LakeError
 from structured_streaming.staging.table_file import write_file
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
+from structured_streaming.storage.delta_names import SPARK_APPLICATION
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import lake_folder
-from structured_streaming.tables import DATA_TABLES, QUARANTINE, REPUT_PROGRESS, Table
+from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS, Table
 
 BATCH_APPLICATION = "lakebroker-batch"
 """Application transaction of `reput_progress` whose version is the lake's batch counter."""
-
-
-class LogSpan(NamedTuple):
-    """What a batch holds of a log."""
-
-    target: str
-    broker: str
-    log_id: str
-    start: int
-    end: int
-    log_end: int
-    records: int
-
-    @property
-    def application(self) -> str:
-        return f"{self.broker}/{self.log_id}"
 
 
 class LakeProgress:
@@ -64,6 +52,7 @@ class LakeProgress:
         if not folder.child(REPUT_PROGRESS.name).exists():
             return
         self._progress = _table_log(folder, REPUT_PROGRESS)
+        _refuse_sparks(folder, self._progress)
         self.offsets = ends_of(self._progress)
         self._tables = [_table_log(folder, table) for table in DATA_TABLES]
 
@@ -84,57 +73,50 @@ class LakeProgress:
 
 
 class DeltaCommitSink:
-    """Commits manifests to the lake in `location`, which have files of the tables that are `wanted`. `after_table` is
-    called after each commit, with its table."""
+    """Commits manifests to the lake in `location`, which have files of the tables that are `wanted`. `after_step` is
+    called after each step (`sink.py`)."""
 
     def __init__(
         self,
         location: str,
-        after_table: Callable[[str], None] = lambda table: None,
+        after_step: AfterStep = no_step,
         wanted: Wanted = EVERYTHING,
     ) -> None:
         self._folder = lake_folder(location)
         self._wanted_tables = [table for table in DATA_TABLES if table.name in wanted]
-        self._after_table = after_table
+        self._after_step = after_step
         self._tables = {
             table.name: _table_log(self._folder, table) for table in (*DATA_TABLES, REPUT_PROGRESS)
         }
+        _refuse_sparks(self._folder, self._tables[REPUT_PROGRESS.name])
         self._batch = self._last_batch()
 
     def commit(self, manifest: list[dict[str, Any]]) -> BatchReport | None:
         """See `Sink.commit`."""
         started = time.monotonic()
-        spans = _spans(manifest)
+        spans = spans_of(manifest)
         if not spans:
             return None
-        files: dict[str, list[dict[str, Any]]] = {}
-        for row in manifest:
-            if row["table"]:
-                files.setdefault(row["table"], []).append(row)
+        files = files_by_table(manifest)
         self._check_progress(spans)
+        self._after_step(STAGED)
         versions = {}
         for table in self._wanted_tables:
             if table.name in files and self._wanted(table, spans):
                 self._add(table, files[table.name], spans, {})
-                self._after_table(table.name)
+                self._after_step(table.name)
             versions[table.name] = self._tables[table.name].version
         self._batch += 1
         self._commit_progress(spans, versions)
+        self._after_step(REPUT_PROGRESS.name)
         for log in self._tables.values():
             log.checkpoint_if_due()
-        return BatchReport(
-            self._batch,
-            sum(span.records for span in spans),
-            sum(span.end - span.start for span in spans),
-            time.monotonic() - started,
-            sum(max(span.log_end - span.end, 0) for span in spans),
-            sum(row["rows"] for row in files.get(QUARANTINE.name, ())),
-            {(span.target, span.broker, span.log_id): span.end for span in spans},
-        )
+        return report(self._batch, spans, manifest, time.monotonic() - started)
 
     def _check_progress(self, spans: list[LogSpan]) -> None:
         table = self._tables[REPUT_PROGRESS.name]
         table.follow()
+        _refuse_sparks(self._folder, table)
         for span in spans:
             version = table.transaction_version(span.application)
             if version is not None and version != span.start:
@@ -146,6 +128,7 @@ class DeltaCommitSink:
     def _wanted(self, table: Table, spans: list[LogSpan]) -> bool:
         opened = self._tables[table.name]
         opened.follow()
+        _refuse_sparks(self._folder, opened)
         there = []
         for span in spans:
             version = opened.transaction_version(span.application)
@@ -185,6 +168,7 @@ class DeltaCommitSink:
                 log.follow()
             else:
                 return
+            _refuse_sparks(self._folder, log)
             for application, version in known.items():
                 if log.transaction_version(application) != version:
                     raise ForeignWriterError(
@@ -193,26 +177,7 @@ class DeltaCommitSink:
                     )
 
     def _commit_progress(self, spans: list[LogSpan], versions: dict[str, int]) -> None:
-        now = time.time_ns() // 1000
-        rows = pa.Table.from_pylist(
-            [
-                {
-                    "broker": span.broker,
-                    "log_id": span.log_id,
-                    "end_offset": span.end,
-                    "batch": self._batch,
-                    "start_offset": span.start,
-                    "log_end_offset": span.log_end,
-                    "records": span.records,
-                    "bytes": span.end - span.start,
-                    "table_versions": list(versions.items()),
-                    "commit_timestamp": now,
-                }
-                for span in spans
-            ],
-            REPUT_PROGRESS.schema,
-        )
-        file = write_file(self._folder, REPUT_PROGRESS, rows)
+        file = write_file(self._folder, REPUT_PROGRESS, progress_rows(spans, versions, self._batch))
         self._add(REPUT_PROGRESS, [file._asdict()], spans, {BATCH_APPLICATION: self._batch})
 
     def _last_batch(self) -> int:
@@ -224,43 +189,14 @@ class DeltaCommitSink:
         return max(table.to_pyarrow_table(columns=["batch"])["batch"].to_pylist(), default=0)
 
 
-def ends_of(progress: TableLog) -> dict[tuple[str, str], int]:
-    """Up to where the lake holds each log."""
-    found = {}
-    for application, version in progress.transactions.items():
-        broker, separator, log_id = application.rpartition("/")
-        if separator:
-            found[broker, log_id] = version
-    return found
-
-
-def _spans(manifest: list[dict[str, Any]]) -> list[LogSpan]:
-    """The batch's extent of each log; raises LakeError when its ranges do not join."""
-    ranges: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in manifest:
-        if not row["table"]:
-            ranges.setdefault((row["broker"], row["log_id"]), []).append(row)
-    spans = []
-    for (broker, log_id), parts in sorted(ranges.items()):
-        parts.sort(key=lambda part: part["start"])
-        for before, after in itertools.pairwise(parts):
-            if before["end"] != after["start"]:
-                raise LakeError(
-                    f"the batch of {broker}/{log_id} has a gap from {before['end']} to {after['start']}"
-                )
-        spans.append(
-            LogSpan(
-                parts[0]["target"],
-                broker,
-                log_id,
-                parts[0]["start"],
-                parts[-1]["end"],
-                max(part["log_end"] for part in parts),
-                sum(part["rows"] for part in parts),
-            )
-        )
-    return spans
-
-
 def _table_log(lake: Folder, table: Table) -> TableLog:
     return TableLog(lake.child(table.name), table.schema)
+
+
+def _refuse_sparks(lake: Folder, table: TableLog) -> None:
+    """A lake goes over to Spark's writer for good, which commits to every table at its start, also while a batch is made."""
+    if table.transaction_version(SPARK_APPLICATION) is not None:
+        raise ForeignWriterError(
+            f"the tables of the lake {lake} are committed by Spark's writer, which does not say in them what they hold; give "
+            "--sink spark"
+        )

@@ -27,7 +27,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from structured_streaming.commit.table_schema import check, plain
-from structured_streaming.errors import LakeError
+from structured_streaming.errors import LakeError, NotThereError
 from structured_streaming.lake import schema_version
 from structured_streaming.storage.delta_names import (
     LAST_CHECKPOINT,
@@ -257,7 +257,10 @@ class TableLog:
         )
 
     def _error(self, error: Exception) -> LakeError:
-        return LakeError(f"table {self._folder}: {error}; its log cannot be used as it is")
+        away = isinstance(error, NotThereError)
+        return LakeError(
+            f"table {self._folder}: {error}{'' if away else '; its log cannot be used as it is'}"
+        )
 
 
 def _appending(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from structured_streaming.commit.delta_commit import BATCH_APPLICATION
 from structured_streaming.maintenance.check_table import CheckedTable
+from structured_streaming.storage.delta_names import SPARK_APPLICATION
 
 Log = tuple[str, str]
 """Broker and log id."""
@@ -44,7 +45,9 @@ class Progress:
         parts.append((start, end))
 
     def _compare(self, checked: CheckedTable) -> Iterator[str]:
-        """With the versions that the table's commits carry, by which everybody goes."""
+        """With the versions that the table's commits carry, by which everybody goes until Spark's writer commits to it."""
+        if SPARK_APPLICATION in checked.snapshot.transactions:
+            return
         ends = {"/".join(log): end for log, end in self.ends.items()}
         for application, version in checked.snapshot.transactions.items():
             if application != BATCH_APPLICATION and ends.get(application) != version:

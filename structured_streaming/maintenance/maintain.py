@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -22,7 +21,8 @@ from structured_streaming.maintenance.altered import untouchable
 from structured_streaming.maintenance.merge import merged
 from structured_streaming.maintenance.plan import plan
 from structured_streaming.maintenance.reading import FileError
-from structured_streaming.maintenance.vacuum import Removed, vacuum
+from structured_streaming.maintenance.reports import Removed, TableReport
+from structured_streaming.maintenance.vacuum import vacuum
 from structured_streaming.staging.table_file import StagedFile, TableFile
 from structured_streaming.storage.folder import Folder
 from structured_streaming.tables import TABLES, Table
@@ -30,19 +30,6 @@ from structured_streaming.tables import TABLES, Table
 TARGET_FILE_SIZE = 64 << 20
 _CHECKPOINT_COMMITS = 10
 """After which readers are given a checkpoint: they otherwise read every commit since the last."""
-
-
-@dataclass(slots=True)
-class TableReport:
-    """What was done with a table; `problems`: what was not, and why."""
-
-    table: str
-    files_before: int
-    files_after: int
-    rewritten_files: int
-    rewritten_bytes: int
-    removed: Removed
-    problems: list[str]
 
 
 def maintain(

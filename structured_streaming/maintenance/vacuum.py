@@ -6,21 +6,14 @@ version before), and while it was written less than the retention ago (a batch m
 
 from __future__ import annotations
 
-from typing import NamedTuple
 from urllib.parse import unquote
 
 from structured_streaming.commit.snapshot import Snapshot
+from structured_streaming.maintenance.reports import Removed
 from structured_streaming.storage.folder import Folder
 
 LEAST_RETAIN_S, MOST_RETAIN_S = 3600, 7 * 86_400
 """No batch takes as long as the least; of the removal of files older than the most, logs know nothing any more."""
-
-
-class Removed(NamedTuple):
-    """How many files, and their bytes."""
-
-    files: int = 0
-    bytes: int = 0
 
 
 def vacuum(folder: Folder, snapshot: Snapshot, retain_s: float, now: float) -> Removed:

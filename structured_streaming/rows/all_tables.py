@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from structured_streaming.rows.indexes import consume_queue, message_index
 from structured_streaming.rows.messages import messages
-from structured_streaming.rows.records import Records
+from structured_streaming.rows.records import Records, TopicTest, every_topic
 from structured_streaming.tables import CONSUME_QUEUE, MESSAGE_INDEX, MESSAGES, TABLES, Table
 
 
 def rows_of(
     records: Records,
     wanted: Container[str] = frozenset(TABLES),
-    has_body: Callable[[str], bool] = lambda topic: True,
+    has_body: TopicTest = every_topic,
 ) -> Iterator[tuple[Table, Iterator[pa.Table]]]:
     """What each file holds: the rows of some records in all tables that are `wanted`, but quarantine. Messages have
     bodies where their topic `has_body`."""

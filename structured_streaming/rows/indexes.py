@@ -40,7 +40,7 @@ def message_index(records: Records) -> tuple[pa.Table, pa.Table]:
     """Rows of UNIQ_KEY and rows of KEYS; rolled-back records and the journal have none."""
     scan = records.scan
     listed = (scan.sys_flag & SYS_TRANSACTION_MASK) != SYS_ROLLBACK
-    listed &= ~records.rows_of(lambda topic: topic == JOURNAL_TOPIC)
+    listed &= ~records.rows_on(JOURNAL_TOPIC)
     starts, lengths = records.properties[b"UNIQ_KEY"]
     rows = np.flatnonzero(listed & (starts >= 0) & (lengths > 0))
     unique = _index_rows(records, rows, "UNIQ_KEY", starts[rows], lengths[rows])
@@ -50,7 +50,8 @@ def message_index(records: Records) -> tuple[pa.Table, pa.Table]:
         kept = listed[repeated]
         repeated, word_start, word_length = repeated[kept], word_start[kept], word_length[kept]
     named = _index_rows(records, repeated, "KEYS", word_start, word_length)
-    return unique, _distinct(named)
+    several = len(repeated) and int(np.diff(offsets).max()) > 1
+    return unique, _distinct(named) if several else named
 
 
 def _index_rows(records: Records, rows: NDArray[np.intp], kind: str, start: Longs, length: Longs) -> pa.Table:

@@ -22,12 +22,12 @@ from structured_streaming.rows.arrays import (
     text_and_whether_replaced,
     timestamps,
 )
-from structured_streaming.rows.records import JOURNAL_TOPIC, Records, subset
+from structured_streaming.rows.records import JOURNAL_TOPIC, Records, TopicTest, every_topic, subset
 
 _MOST_INT = (1 << 31) - 1
 _ALL = frozenset(tables.MESSAGES.schema.names)
 _OF_BODIES = frozenset(("body", "body_encoding"))
-_SYSTEM_TOPICS = frozenset(
+_SYSTEM_TOPICS = pa.array(
     [
         "TBW102",
         "SCHEDULE_TOPIC_XXXX",
@@ -46,7 +46,7 @@ _SYSTEM_TOPICS = frozenset(
 def messages(
     records: Records,
     wanted: Collection[str] = _ALL,
-    has_body: Callable[[str], bool] = lambda topic: True,
+    has_body: TopicTest = every_topic,
 ) -> Iterator[pa.Table]:
     """Every record but the journal's; one table after another, each with a bounded number of bytes of bodies.
 
@@ -54,7 +54,7 @@ def messages(
     are none of `has_body` have none.
     """
     scan = records.scan
-    rows = np.flatnonzero(~records.rows_of(lambda topic: topic == JOURNAL_TOPIC))
+    rows = np.flatnonzero(~records.rows_on(JOURNAL_TOPIC))
     rows = rows[np.lexsort((scan.store_timestamp[rows], records.ranks(rows)))]
     some = subset(scan, rows)
     columns = records.place(rows) | records.queue(rows)
@@ -173,13 +173,13 @@ def _origins(records: Records, some: Scan, rows: NDArray[np.intp]) -> pa.Array:
     found: list[origins.Value | None] = [None] * len(rows)
     values = [records.value(name, rows[moved]).to_pylist() for name in origins.FOUND]
     for row, *texts in zip(moved.tolist(), *values, strict=True):
-        topic = records.topic_names[records.codes[rows[row]]]
+        topic = records.topic(rows[row])
         properties = dict(zip(origins.FOUND, texts, strict=True))
         found[row] = origins.origin(topic, properties, int(some.reconsume_times[row]))
     return pa.array(found, tables.ORIGIN)
 
 
-def _is_system(topic: str) -> bool:
-    return (
-        topic in _SYSTEM_TOPICS or topic.startswith(("rmq_sys_", "%RETRY%")) or topic.endswith("_REPLY_TOPIC")
-    )
+def _is_system(topics: pa.StringArray) -> pa.BooleanArray:
+    named = pc.is_in(topics, _SYSTEM_TOPICS)
+    begun = pc.or_(pc.starts_with(topics, "rmq_sys_"), pc.starts_with(topics, "%RETRY%"))
+    return pc.or_(pc.or_(named, begun), pc.ends_with(topics, "_REPLY_TOPIC"))

@@ -11,6 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 DEAD_LETTERS, RETRIES = "%DLQ%", "%RETRY%"
 _WAITING = ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer")
 """Where messages wait for the time to go to REAL_TOPIC."""
@@ -65,9 +68,10 @@ def _moved(value: str) -> Value | None:
     }
 
 
-def may_be_copies(topic: str) -> bool:
-    """Whether records of the topic may have an origin without LB_ORIGIN."""
-    return topic in _WAITING or topic.startswith((DEAD_LETTERS, RETRIES))
+def may_be_copies(topics: pa.StringArray) -> pa.BooleanArray:
+    """Topics whose records may have an origin without LB_ORIGIN."""
+    begun = pc.or_(pc.starts_with(topics, DEAD_LETTERS), pc.starts_with(topics, RETRIES))
+    return pc.or_(pc.is_in(topics, pa.array(_WAITING)), begun)
 
 
 def _names(copy: str, properties: Mapping[bytes, str | None]) -> tuple[str | None, str | None]:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store.scan import (
@@ -52,6 +53,8 @@ _FOUND = (
     b"LB_ORIGIN",
 )
 """Properties that columns of any record are made of."""
+TopicTest = Callable[[pa.StringArray], pa.BooleanArray]
+"""Which of some topics are wanted: asked of all at once, since a batch may have a hundred thousand."""
 _PROPERTY_BYTES, _KEY_BYTES = 64, 160
 """Of memory for each property and key of a record, about."""
 
@@ -77,7 +80,8 @@ class Records:
         self.broker = broker
         self.log_id = log_id
         self.delay_levels = delay_levels
-        self.codes, self.topic_names = topic_codes(scan)
+        self.codes, names = topic_codes(scan)
+        self.topic_names = pa.array(names, pa.string())
         self.journal = JournalRows()
         bad = self._bad(scan)
         self.rejected = [
@@ -91,7 +95,7 @@ class Records:
         self.all_properties = split_properties(scan)
         self.properties = dict(zip(_FOUND, self.all_properties.find(_FOUND), strict=True))
         self.key_words = split_words(scan.buffer, *self.properties[b"KEYS"])
-        order = sorted(range(len(self.topic_names)), key=self.topic_names.__getitem__)
+        order = pc.sort_indices(self.topic_names).to_numpy()  # by code points, as texts compare everywhere
         self._ranks = np.empty(len(order), dtype=np.int32)
         self._ranks[order] = np.arange(len(order))
 
@@ -103,9 +107,7 @@ class Records:
 
     def topics(self, rows: NDArray[np.intp]) -> pa.Array:
         """Topics of some rows, as a dictionary array."""
-        return pa.DictionaryArray.from_arrays(
-            pa.array(self.codes[rows], pa.int32()), pa.array(self.topic_names, pa.string())
-        )
+        return pa.DictionaryArray.from_arrays(pa.array(self.codes[rows], pa.int32()), self.topic_names)
 
     def ranks(self, rows: NDArray[np.intp]) -> NDArray[np.int32]:
         """The place of some rows' topics in the order of all topics of the scan."""
@@ -126,10 +128,18 @@ class Records:
         starts, lengths = self.properties[name]
         return starts[rows], lengths[rows]
 
-    def rows_of(self, wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
+    def topic(self, row: int) -> str:
+        """Of one record."""
+        return str(self.topic_names[int(self.codes[row])])
+
+    def rows_of(self, wanted: TopicTest) -> NDArray[np.bool_]:
         """Which records have a topic that is wanted."""
-        chosen = np.array([wanted(name) for name in self.topic_names], dtype=bool)
+        chosen = wanted(self.topic_names).to_numpy(zero_copy_only=False)
         return chosen[self.codes] if len(chosen) else np.zeros(0, dtype=bool)
+
+    def rows_on(self, topic: str) -> NDArray[np.bool_]:
+        """Which records are on a topic."""
+        return self.rows_of(lambda names: pc.equal(names, topic))
 
     def place(self, rows: NDArray[np.intp]) -> dict[str, pa.Array]:
         return {
@@ -147,7 +157,7 @@ class Records:
 
     def level_times(self, rows: NDArray[np.intp]) -> tuple[NDArray[np.bool_], Longs]:
         """Which rows wait for a delay level, and until when (`due.UNKNOWN`: not known)."""
-        waiting = self.rows_of(lambda topic: topic == due.SCHEDULE_TOPIC)[rows]
+        waiting = self.rows_on(due.SCHEDULE_TOPIC)[rows]
         if not waiting.any():
             return waiting, np.full(len(rows), due.UNKNOWN, dtype=np.int64)
         levels = np.full(len(rows), due.UNKNOWN, dtype=np.int64)
@@ -163,12 +173,11 @@ class Records:
             bad[row] = f"record of {scan.size[row]} bytes, at most {LARGEST_RECORD} have rows"
         for row in np.flatnonzero(~representable(scan.store_timestamp)).tolist():
             bad[row] = f"store time of {scan.store_timestamp[row]} ms is outside of the years 1 to 9999"
-        if any("\ufffd" in name for name in self.topic_names):
-            doubtful = np.flatnonzero(self.rows_of(lambda topic: "\ufffd" in topic))
-            bad |= {row: "the topic is no UTF-8" for row in doubtful.tolist() if not _is_text(scan, row)}
+        doubtful = np.flatnonzero(self.rows_of(lambda names: pc.match_substring(names, "\ufffd")))
+        bad |= {row: "the topic is no UTF-8" for row in doubtful.tolist() if not _is_text(scan, row)}
         self.journal.read(
             (row, _body(scan, row), self._key(scan, row))
-            for row in np.flatnonzero(self.rows_of(lambda topic: topic == JOURNAL_TOPIC)).tolist()
+            for row in np.flatnonzero(self.rows_on(JOURNAL_TOPIC)).tolist()
             if row not in bad
         )
         return bad | dict(self.journal.bad)
@@ -181,13 +190,18 @@ class Records:
         }
 
 
+def every_topic(topics: pa.StringArray) -> pa.BooleanArray:
+    """The test that all topics pass."""
+    return pa.repeat(pa.scalar(True), len(topics))
+
+
 def subset(scan: Scan, rows: NDArray[np.intp]) -> Scan:
     """The same scan with some of its records, without its quarantine rows."""
     nothing = np.empty(0, dtype=np.int64)
     return Scan(
         scan.buffer,
         scan.base_offset,
-        scan.rows[rows],
+        np.take(scan.rows.T, rows, axis=1).T,  # by column, as it was
         scan.next_offset,
         scan.ended,
         nothing,

@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store.scan import Scan, topic_codes
@@ -36,6 +37,13 @@ _COMPARED: dict[Relation, Callable[[Any, Any], Any]] = {
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
+}
+_OF_TEXTS: dict[Relation, Callable[[pa.StringArray, str], pa.BooleanArray]] = {
+    "=": pc.equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
 }
 STORED = "store_timestamp"
 _OF_ANY: dict[str, Callable[[Scan], NDArray[np.int64]]] = {
@@ -76,6 +84,12 @@ class Condition(NamedTuple):
         found: NDArray[np.bool_] = _COMPARED[self.relation](values, self.value)
         return found
 
+    def of_texts(self, texts: pa.StringArray) -> pa.BooleanArray:
+        """Which texts meet it."""
+        if self.relation == "in":
+            return pc.is_in(texts, pa.array(self.value, pa.string()))
+        return _OF_TEXTS[self.relation](texts, self.value)
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -109,15 +123,19 @@ class Selection:
 
     def _topics(self, found: Scan, of_journal: bool) -> NDArray[np.bool_]:
         """Which records have a topic with such rows."""
-        codes, names = topic_codes(found)
+        codes, found_names = topic_codes(found)
+        names = pa.array(found_names, pa.string())
         if of_journal:
-            wanted = [name == JOURNAL_TOPIC for name in names]
+            wanted = pc.equal(names, JOURNAL_TOPIC)
         else:
-            on_topic = [each for each in self.conditions if each.column == "topic"]
             # its own consume_queue rows need the journal read: a record of it that is none has no row
             without = JOURNAL_TOPIC if self.table is not tables.CONSUME_QUEUE else ""
-            wanted = [name != without and all(each.holds(name) for each in on_topic) for name in names]
-        return np.array(wanted, dtype=bool)[codes]
+            wanted = pc.not_equal(names, without)
+            for each in self.conditions:
+                if each.column == "topic":
+                    wanted = pc.and_(wanted, each.of_texts(names))
+        mask: NDArray[np.bool_] = wanted.to_numpy(zero_copy_only=False)[codes]
+        return mask
 
 
 def batches(piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:

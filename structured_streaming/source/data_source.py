@@ -15,7 +15,7 @@
 | `startingOffsets` | `earliest` (default), of a stream `latest`, or JSON `{"broker": offset}`: where a record begins |
 | `endingOffsets` | nothing is read beyond: `latest` (default) or JSON `{"broker": offset}` |
 | `maxBytesPerTrigger` | bytes of log in a micro-batch, of all brokers, in fair shares; default 256 MiB. Needs Spark 4.2; before it, a batch is all there is |
-| `partitionBytes` | bytes of log in a partition, or one record; default 16 MiB |
+| `partitionBytes` | bytes of log in a partition, or one record; default 32 MiB |
 | `messageDelayLevel` | durations of the brokers' delay levels, as in their configuration: needed with `store` only, gateways say theirs. Without it, when a message with a delay level is due is null |
 | `notes` | of the reput: a file for lines about logs that cannot be reached |
 

@@ -189,6 +189,11 @@ class LogWatch:
         """Why logs cannot be read now nor later, as far as their last calls tell: a token, a certificate."""
         return [peer.reason for peer in self._peers.values() if peer.refused]
 
+    def nobody(self) -> SourceError:
+        """Why no log can be read: UnreachableError when that may change by itself."""
+        reasons = "; ".join(self.missing().values())
+        return SourceError(reasons) if self.refused else UnreachableError(reasons)
+
     @property
     def asking(self) -> bool:
         """Whether some log has not answered yet what it was asked last."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from store.log_source import LogState
-from structured_streaming.errors import SourceError
+from structured_streaming.errors import SourceError, UnreachableError
 from structured_streaming.source.log_watch import LogWatch
 from structured_streaming.source.name_servers import Following, Found, NameServers
 
@@ -54,7 +54,9 @@ class Membership:
             self._tell(found.left_out)
             if not self._watch.targets:
                 reasons = "".join(f"; {each}" for each in found.left_out.values())
-                raise SourceError(f"name servers {';'.join(self._addresses)} know no lakebroker{reasons}")
+                raise UnreachableError(
+                    f"name servers {';'.join(self._addresses)} know no lakebroker{reasons}"
+                )
             self._known = dict(found.targets)
             if not self._fixed:
                 self._following = Following(self._name_servers)

@@ -12,7 +12,7 @@ from structured_streaming.source.logs import targets
 from structured_streaming.source.name_servers import name_servers
 
 MAX_BYTES_PER_TRIGGER = 256 << 20
-PARTITION_BYTES = 16 << 20
+PARTITION_BYTES = 32 << 20
 LEAST_BYTES = 1024
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -46,6 +47,7 @@ class Reading:
             yield log.read(partition.log_id, partition.start, partition.end)
         finally:
             log.close()
+            _leave_modules_out_of_collections()
 
     def read(self, partition: LogRange) -> Iterator[pa.RecordBatch]:
         """The messages of a partition."""
@@ -66,4 +68,15 @@ def rows(
         )
 
 
+def _leave_modules_out_of_collections() -> None:
+    """Spark collects garbage behind each task of a process, which went through all objects of pyarrow and numba: more
+    than the task itself took. They are loaded once the first task ends."""
+    global _left_out
+    if not _left_out:
+        gc.collect()
+        gc.freeze()
+        _left_out = True
+
+
+_left_out = False
 _MESSAGES = Selection(MESSAGES.name, tuple(MESSAGES.schema.names))

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from store.log_source import LogState
-from structured_streaming.errors import GapError, LostDataError, SourceError
+from structured_streaming.errors import GapError, LostDataError, SourceError, UnreachableError
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.source.log_watch import PATIENCE_S, START_S, LogWatch
 from structured_streaming.source.logs import by_broker
@@ -94,8 +94,8 @@ class _StreamReading(Reading):
         """Where the logs that answer begin; raises SourceError when none does."""
         states = self._first_states()
         if not states:
-            reasons = "; ".join(self._watch.missing().values())
-            raise LostDataError(reasons) if self._ahead else SourceError(reasons)
+            nobody = self._watch.nobody()
+            raise LostDataError(str(nobody)) if self._ahead else nobody
         self._last = {
             broker: {"log_id": state.log_id, "offset": self._first(state)}
             for broker, (_, state) in states.items()
@@ -232,7 +232,9 @@ class _StreamReading(Reading):
         """The plan of a batch that another reader began. Raises SourceError."""
         target, state = self._awaited(broker)
         if state is None or state.log_id != log_id:
-            raise SourceError(f"log {log_id} of broker {broker} cannot be reached now; start its gateway")
+            raise UnreachableError(
+                f"log {log_id} of broker {broker} cannot be reached now; start its gateway"
+            )
         first = begin if begin is not None else self._first(state)
         return self._planner.planned(target, state, first, end)
 

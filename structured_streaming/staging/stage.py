@@ -78,7 +78,7 @@ def _written(lake: Folder, records: Records, wanted: Wanted) -> Files:
     """Files of some records; of a failure nothing is left."""
     files: Files = []
     with _removed_on_failure(lake, files):
-        for table, parts in rows_of(records, wanted, wanted.body):
+        for table, parts in rows_of(records, wanted, wanted.bodies):
             files += _written_as(lake, table, parts)
     return files
 

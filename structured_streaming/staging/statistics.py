@@ -38,7 +38,7 @@ class Statistics:
             if column.null_count == len(column) or not _has_ends(column.type):
                 continue
             if pa.types.is_dictionary(column.type):
-                column = column.unique().dictionary_decode()
+                column = _distinct(column)
             ends = pc.min_max(column)
             least, greatest = ends["min"].as_py(), ends["max"].as_py()
             self._least[name] = min(self._least.get(name, least), least)
@@ -68,6 +68,13 @@ class Statistics:
         for name, greatest in (stated.get("maxValues") or {}).items():
             if name in self._greatest and self._greatest[name] >= _beyond(greatest, self._greatest[name]):
                 yield f"the greatest {name} is stated as {greatest!r}, {self._greatest[name]!s:.60} is there"
+
+
+def _distinct(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values of a dictionary column, each once."""
+    if column.num_chunks == 1 and len(column.chunk(0).dictionary) == 1:
+        return pa.chunked_array([column.chunk(0).dictionary])  # it has a value that is not null
+    return column.unique().dictionary_decode()
 
 
 def _read(stated: Any, like: Any) -> Any:

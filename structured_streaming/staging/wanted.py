@@ -7,10 +7,14 @@ there, and is not made up for later. `quarantine` and `reput_progress` cannot be
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from structured_streaming.errors import SourceError
+from structured_streaming.rows.records import every_topic
 from structured_streaming.tables import DATA_TABLES, QUARANTINE
 
 _NAMES = tuple(table.name for table in DATA_TABLES if table is not QUARANTINE)
@@ -26,9 +30,12 @@ class Wanted:
     def __contains__(self, table: object) -> bool:
         return table in self.tables or table == QUARANTINE.name
 
-    def body(self, topic: str) -> bool:
-        """Whether messages of a topic have their body."""
-        return not any(fnmatch.fnmatchcase(topic, pattern) for pattern in self.without_bodies)
+    def bodies(self, topics: pa.StringArray) -> pa.BooleanArray:
+        """Topics whose messages have their body."""
+        if not self.without_bodies:
+            return every_topic(topics)
+        without = re.compile("|".join(map(fnmatch.translate, self.without_bodies)))
+        return pa.array([without.match(topic) is None for topic in topics.to_pylist()], pa.bool_())
 
 
 EVERYTHING = Wanted()

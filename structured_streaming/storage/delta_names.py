@@ -1,4 +1,5 @@
-"""Names of files in a Delta table, as Delta's protocol has them."""
+"""Names in a Delta table's log: of its files, as Delta's protocol has them, and of Spark's writer. Imports nothing that a gateway
+has not."""
 
 from __future__ import annotations
 
@@ -6,6 +7,9 @@ import re
 
 LOG = "_delta_log"
 LAST_CHECKPOINT = "_last_checkpoint"
+SPARK_APPLICATION = "lakebroker-spark"
+"""Application transaction of tables that Spark's writer commits to: its version is the lake's counter, and what the lake
+holds of each log stands in the rows of `reput_progress` alone."""
 _DIGITS = 20
 _CHECKPOINT = re.compile(r"\d{20}\.checkpoint.*\.parquet")
 

@@ -30,9 +30,10 @@ def lake_folder(location: str) -> Folder:
         raise LocationError(f"lake location {location!r} is empty; give a folder, such as ./lake")
     if "://" in text:
         return _object_folder(text)
-    if "/" not in text and text.count(".") == 1 and not Path(text).exists():
+    if "/" not in text and text.count(".") == 1 and all(text.split(".")) and not Path(text).exists():
         raise LocationError(
-            f"lake location {location!r}: catalogs are not built yet; use a folder, such as ./lake"
+            f"lake location {location!r} names a schema of a catalog, and a folder is needed here; give the folder of its tables "
+            f"(DESCRIBE SCHEMA), or ./{location} for a folder of that name"
         )
     folder = Path(text).resolve()
     if found := _MISREAD.search(str(folder)):

@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from structured_streaming.errors import StoreAwayError
 from structured_streaming.storage.folder import FileStatus, Folder
 from structured_streaming.storage.local import SCRATCH_PREFIX, temporary_folder
 
@@ -34,6 +35,8 @@ _WHOLE_BYTES = 1 << 20
 """Objects up to that size are read at once."""
 _READERS = 16
 _SAID = 500
+_AWAY = re.compile(r"HTTP error: (?!builder error)|status code: (?:429|5\d\d)\b")
+"""In an error's text, after some tries: no connection, no answer, or one that says to come later."""
 _TRUE = ("1", "true", "yes", "on")
 
 
@@ -301,7 +304,8 @@ def _store(root: str, _endpoint: str) -> ObjectStore:
 
 @contextlib.contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """A store's errors as those of files, in a line. What is there already stays an AlreadyExistsError."""
+    """A store's errors as those of files, in a line; StoreAwayError where it did not answer, or not now. What is there
+    already stays an AlreadyExistsError."""
     from obstore.exceptions import AlreadyExistsError, BaseError
 
     try:
@@ -309,7 +313,8 @@ def _as_os_errors() -> Iterator[None]:
     except AlreadyExistsError:
         raise
     except BaseError as error:
-        raise OSError(_said(str(error))) from error
+        away = _AWAY.search(str(error)) is not None
+        raise (StoreAwayError if away else OSError)(_said(str(error))) from error
 
 
 def _said(text: str) -> str:

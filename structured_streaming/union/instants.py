@@ -8,26 +8,14 @@ gone: versions are kept for a day, and maintenance rewrites files.
 from __future__ import annotations
 
 import datetime
-import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
-import pyarrow.parquet as pq
-
-from structured_streaming.commit.delta_commit import ends_of
-from structured_streaming.commit.table_log import TableLog
+from structured_streaming.commit.ends import Ends
 from structured_streaming.errors import LakeError
-from structured_streaming.storage.delta_names import LOG, commit_name
-from structured_streaming.storage.folder import Folder
-from structured_streaming.tables import REPUT_PROGRESS
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-Ends = dict[tuple[str, str], int]
-"""Up to where logs are held, in bytes, by broker and log_id."""
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,75 +28,28 @@ class Instant:
     committed: datetime.datetime | None = None
 
 
-class LakeVersions:
-    """The newest instant of the lake in `folder`, followed commit by commit. Calls raise LakeError."""
-
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
-        self._logs: dict[str, TableLog] = {}
-
-    def newest(self, tables: Iterable[str]) -> Instant:
-        """With the versions of `tables` and of the progress, which is read first."""
-        progress = self._followed(REPUT_PROGRESS.name)
-        ends, versions = ends_of(progress), {REPUT_PROGRESS.name: progress.version}
-        for name in tables:
-            if name not in versions:
-                versions[name] = self._followed(name).version
-        return Instant(ends, versions)
-
-    def _followed(self, name: str) -> TableLog:
-        if name in self._logs:
-            self._logs[name].follow()
-        else:
-            self._logs[name] = TableLog(self._folder.child(name), reads=True)
-        return self._logs[name]
-
-
-def committed(folder: Folder) -> datetime.datetime | None:
-    """When the newest batch of a lake was committed; None where that is not known. Raises LakeError."""
-    progress = folder.child(REPUT_PROGRESS.name)
-    version = TableLog(progress, reads=True).version
-    times: list[datetime.datetime] = []
-    try:
-        while not times and version > 0:
-            for line in progress.child(LOG).read(commit_name(version)).splitlines():
-                if file := json.loads(line).get("add"):
-                    found = pq.read_table(
-                        progress.readable(unquote(file["path"])), columns=["commit_timestamp"]
-                    )
-                    times += found["commit_timestamp"].drop_null().to_pylist()
-            version -= 1
-    except FileNotFoundError:  # maintenance has removed what is that old
-        return None
-    except (OSError, ValueError) as error:
-        raise LakeError(f"table {progress}: {error}; its log cannot be used as it is") from error
-    return max(times, default=None)
-
-
-def age(folder: Folder) -> str:
-    """How old a lake's tables are, for people; empty where nothing was committed. Raises LakeError."""
-    time = committed(folder)
+def age_of(time: datetime.datetime | None) -> str:
+    """How old tables are whose newest batch was committed then, for people; empty where nothing was."""
     if time is None:
         return ""
     seconds = (datetime.datetime.now(datetime.UTC) - time).total_seconds()
     return f"as of {shown(time)} ({max(round(seconds), 0):,} s ago)"
 
 
-def instant_of(session: SparkSession, folder: Folder, moment: str) -> Instant:
+def instant_of(progress: DataFrame, lake: str, moment: str) -> Instant:
     """The instant of a batch, by its number, or of a time: that of the last batch committed until then.
 
-    Raises LakeError.
+    `progress` has the rows of `reput_progress`, `lake` is its location for people. Raises LakeError.
     """
-    progress = session.read.format("delta").load(folder.child(REPUT_PROGRESS.name).spark_uri)
     first, last, newest = progress.selectExpr("min(batch)", "max(batch)", "max(commit_timestamp)").collect()[
         0
     ]
     if last is None:
-        raise LakeError(f"the lake {folder} holds no batch yet; run `lakebroker reput`")
+        raise LakeError(f"the lake {lake} holds no batch yet; run `lakebroker reput`")
     if moment.isascii() and moment.isdigit():
         batch = int(moment)
         if not first <= batch <= last:
-            raise LakeError(f"the lake {folder} has no batch {batch}; it has {first} to {last}")
+            raise LakeError(f"the lake {lake} has no batch {batch}; it has {first} to {last}")
         chosen = progress.where(progress.batch == batch)
     else:
         time = _time(moment)
@@ -119,9 +60,9 @@ def instant_of(session: SparkSession, folder: Folder, moment: str) -> Instant:
     if not row:
         oldest = progress.selectExpr("min(commit_timestamp)").collect()[0][0]
         raise LakeError(
-            f"at {moment} the lake {folder} held nothing: its first batch is {first}, committed at {shown(oldest)}"
+            f"at {moment} the lake {lake} held nothing: its first batch is {first}, committed at {shown(oldest)}"
             if not moment.isdigit()
-            else f"the lake {folder} has no batch {moment}, though later ones; give another"
+            else f"the lake {lake} has no batch {moment}, though later ones; give another"
         )
     batch = row[0].batch
     rows = progress.where(progress.batch <= batch).groupBy("broker", "log_id").agg({"end_offset": "max"})

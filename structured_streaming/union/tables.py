@@ -12,18 +12,18 @@ import json
 import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from store.log_source import LogState
+from structured_streaming.commit.ends import Ends
 from structured_streaming.errors import SourceError
 from structured_streaming.source.access import access_of
 from structured_streaming.source.log_ends import LogEnds
 from structured_streaming.source.logs import targets
 from structured_streaming.source.name_servers import name_servers
-from structured_streaming.storage.folder import Folder
 from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS, TABLES
 from structured_streaming.union.columns import columns_read, stand_in
-from structured_streaming.union.instants import Ends, Instant, LakeVersions, instant_of, shown
+from structured_streaming.union.instants import Instant, instant_of, shown
+from structured_streaming.union.lakes import ReadableLake
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -35,7 +35,7 @@ Tail = tuple[str, LogState, int]
 
 
 class UnionTables:
-    """Tables of the lake in `folder` and logs, in a session; `source` has options of the data source.
+    """Tables of a lake and logs, in a session; `source` has options of the data source.
 
     `bind` before each statement. `tell` gets a line about brokers of the lake whose logs are not read. Raises
     SourceError.
@@ -44,7 +44,7 @@ class UnionTables:
     def __init__(
         self,
         session: SparkSession,
-        folder: Folder,
+        lake: ReadableLake,
         source: Mapping[str, str],
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
@@ -52,27 +52,30 @@ class UnionTables:
 
         session.dataSource.register(LakebrokerDataSource)
         self._session = session
-        self._folder = folder
         self._source = dict(source)
         self._tell = tell
         self._told: set[str] = set()
         lowered = {name.lower(): value for name, value in source.items()}
         self._ends = LogEnds(targets(lowered), access_of(lowered), name_servers(lowered), tell)
-        self._lake = LakeVersions(folder)
+        self._lake = lake
         self._stand_ins = {name: stand_in(session, table) for name, table in TABLES.items()}
         self._bound: set[str] = set(TABLES)
+        self.tail_bytes = 0
+        """Of the logs, beyond the lake, at the last `bind`: what a statement needs of them for each of its tables."""
         self._unbind()
 
     def bind(self, statement: str) -> None:
         """Makes the tables that a statement reads show the instant of now. Raises LakeError, pyspark's for bad SQL."""
         self._unbind()
+        self.tail_bytes = 0
         wanted = columns_read(self._session, statement)
         if not wanted:
             return
         instant = self._lake.newest(wanted)
         tails = self._tails(instant)
+        self.tail_bytes = sum(state.end - start for _, state, start in tails)
         for name, columns in wanted.items():
-            frame = below(pinned(self._session, self._folder, name, instant.versions[name]), name, instant)
+            frame = below(self._lake.frame(name, instant.versions[name]), name, instant)
             if name in _DATA and tails:
                 frame = frame.unionByName(self._tail(name, columns, tails, frame))
             frame.createOrReplaceTempView(name)
@@ -128,15 +131,15 @@ class UnionTables:
         )
 
 
-def register_as_of(session: SparkSession, folder: Folder, moment: str, tell: Callable[[str], None]) -> None:
-    """Tables as a batch left them, by its number or a time. Raises LakeError."""
-    instant = instant_of(session, folder, moment)
+def register_as_of(lake: ReadableLake, moment: str, tell: Callable[[str], None]) -> None:
+    """Tables as a batch left them, by its number or a time, as temporary views. Raises LakeError."""
+    instant = instant_of(lake.frame(REPUT_PROGRESS.name), str(lake), moment)
     for name in TABLES:
         frame = None
         if name != REPUT_PROGRESS.name:
-            frame = _readable(session, folder, name, instant.versions.get(name, 0))
+            frame = _readable(lake, name, instant.versions.get(name, 0))
         if frame is None:
-            frame = session.read.format("delta").load(folder.child(name).spark_uri)
+            frame = lake.frame(name)
             if name in _DATA:
                 tell(
                     f"version {instant.versions.get(name, 0)} of {name} is gone; its newest is read up to batch "
@@ -145,11 +148,6 @@ def register_as_of(session: SparkSession, folder: Folder, moment: str, tell: Cal
         below(frame, name, instant).createOrReplaceTempView(name)
     assert instant.committed is not None
     tell(f"tables as of batch {instant.batch}, committed at {shown(instant.committed)}")
-
-
-def pinned(session: SparkSession, folder: Folder, name: str, version: int) -> DataFrame:
-    """A version of a table. Raises pyspark's AnalysisException when there is no such version."""
-    return session.read.format("delta").option("versionAsOf", version).load(folder.child(name).spark_uri)
 
 
 def below(frame: DataFrame, name: str, instant: Instant) -> DataFrame:
@@ -165,16 +163,15 @@ def below(frame: DataFrame, name: str, instant: Instant) -> DataFrame:
     return frame.where(functools.reduce(operator.or_, held, lit(False)))
 
 
-def _readable(session: SparkSession, folder: Folder, name: str, version: int) -> DataFrame | None:
+def _readable(lake: ReadableLake, name: str, version: int) -> DataFrame | None:
     """A version of a table; None when its log or its files are gone."""
     from pyspark.errors import AnalysisException
 
     try:
-        frame = pinned(session, folder, name, version)
-        files = {unquote(uri.rpartition("/")[2]) for uri in frame.inputFiles()}
+        frame = lake.frame(name, version)
+        return frame if lake.has_files(name, frame) else None
     except AnalysisException:
         return None
-    return frame if files.issubset(folder.child(name).names()) else None
 
 
 def _start(state: LogState, ends: Ends) -> int:

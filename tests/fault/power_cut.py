@@ -50,12 +50,7 @@ class Disk:
         self._folder_syncs: dict[Key, int] = {}
         """Number of the sync that a folder's names are of: of two at a time the one that began first may end last."""
         self._real: dict[str, Any] = {}
-        for folder, _, names in os.walk(root):  # all that is there counts as durable
-            self._sync_folder(folder)
-            for name in names:
-                if name != _UNREAD:
-                    path = Path(folder, name)
-                    self._files[_key(path.stat())].durable = path.read_bytes()
+        self.sync_all()  # all that is there counts as durable
         self._folders.setdefault(_key(root.stat()), {})
 
     def install(self) -> None:
@@ -72,6 +67,16 @@ class Disk:
         for file in self._files.values():
             os.close(file.fd)
         self._files.clear()
+
+    def sync_all(self) -> None:
+        """As syncfs(2) does, for who writes from other processes: nothing may be written meanwhile."""
+        with self._lock:
+            for folder, _, names in os.walk(self.root):
+                self._sync_folder(folder)
+                for name in names:
+                    if name != _UNREAD:
+                        path = Path(folder, name)
+                        self._files[_key(path.stat())].durable = path.read_bytes()
 
     def cut(self, target: Path, rng: random.Random, survives: float) -> None:
         """Makes `target` what is left; `survives` is the chance of each thing that was not synced."""

@@ -1,6 +1,6 @@
 """The power is cut while batches are committed: what was reported, or what the gateway could read, is in every table.
 
-Nothing here is Spark: ranges of a real log are staged and committed in this process, whose syncs are watched. The
+Ranges of a real log are staged and committed in this process, whose syncs are watched. The
 gateway's look at the progress, for which it deletes segments, is taken at every instant as well.
 """
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from broker_gateway.lake.reader import Lake
 from lakebroker_testing.logs import LogWriter
@@ -24,8 +25,10 @@ from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgre
 from structured_streaming.lake import create_tables
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.stage import stage
+from structured_streaming.storage import local
 from tests.fault.power_cut import Disk
-from tests.lake_checks import assert_exact
+from tests.lake_checks import assert_exact, assert_exact_below_progress
+from tests.spark_lake import SparkLake
 
 ROUNDS = 60 if os.environ.get("LAKEBROKER_EVIDENCE") else 1
 CUTS_A_ROUND = 8
@@ -139,3 +142,49 @@ def test_what_progress_names_survives(
     record_property("rounds", ROUNDS)
     record_property("cuts", cuts)
     assert cuts > 2 * ROUNDS
+
+
+def test_what_sparks_writer_reported_survives(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its JVM syncs nothing; the sink has the file system synced, and of what came after that nothing survives here."""
+    live, store = tmp_path / "live", tmp_path / "store"
+    live.mkdir()
+    with LogWriter(store) as writer:
+        writer.everything()
+        writer.everything()
+    lake = SparkLake(spark, live, store)
+    disk = Disk(live)
+    real = local._sync_file_system
+
+    def sync(folder: Path) -> None:
+        real(folder)
+        disk.sync_all()
+
+    monkeypatch.setattr(local, "_sync_file_system", sync)
+    cuts: list[tuple[Path, int]] = []
+    believed, cutting = 0, threading.Lock()
+
+    def cut(step: str) -> None:
+        with cutting:
+            target = tmp_path / f"cut-{len(cuts)}"
+            disk.cut(target, random.Random(0), 0.0)
+            cuts.append((target, believed))
+
+    disk.install()
+    try:
+        sink = lake.sink(cut)
+        first, second, *_, end = lake.cuts()
+        for start, stop in ((first, second), (second, end)):
+            sink.commit(lake.manifest(start, stop))
+            believed = stop
+            cut("reported")
+    finally:
+        disk.remove()
+    assert len(cuts) > 12
+    for target, told in cuts:
+        held = assert_exact_below_progress(target / "lake", store)
+        assert max(held.ends.values(), default=0) >= told, "the lake fell behind what was reported"
+    left = SparkLake(spark, cuts[-4][0], store)  # of the second batch, before its progress
+    left.sink().commit(left.manifest(left.end(), end))
+    assert_exact(left.lake, store)

@@ -1,21 +1,56 @@
-"""The reput's driver killed between two tables, its JVM killed in mid-batch: a restart leaves every table exact."""
+"""The reput's driver, its JVM or both killed at every step of a commit: a restart leaves every table exact."""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
 
 from lakebroker_testing.gateway import ROOT, command
 from lakebroker_testing.logs import LogWriter
-from tests.children import children
-from tests.lake_checks import assert_exact
+from structured_streaming.commit.sink import DURABLE, NUMBERED, SET_BACK, STAGED, STARTED
+from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS
+from tests.fault.conftest import EVIDENCE
+from tests.lake_checks import assert_exact, assert_exact_below_progress
 from tests.reput_runs import reput_once
+
+_TABLES = [table.name for table in (*DATA_TABLES, REPUT_PROGRESS)]
+STEPS = {
+    "delta": [STAGED, *_TABLES],
+    "spark": [NUMBERED, STARTED, SET_BACK, STAGED, DURABLE, *_TABLES],
+}
+ROUNDS = 50
+
+
+class Death(NamedTuple):
+    """Who is killed, how long after which step."""
+
+    step: str
+    who: str
+    delay_s: float = 0
+
+
+def deaths_of(sink: str) -> list[Death]:
+    """Driver, JVM and both at every step, then between steps; the short form has one of the driver and one of the JVM."""
+    if not EVIDENCE:
+        return [Death("messages", "driver"), Death(DURABLE if sink == "spark" else "topics", "jvm")]
+    rng = random.Random(sink)
+    steps = STEPS[sink]
+    at_steps = [Death(step, who) for step in steps for who in ("driver", "jvm", "both")]
+    rng.shuffle(at_steps)
+    between = [
+        Death(rng.choice(steps), rng.choice(("driver", "jvm", "both")), round(rng.uniform(0, 0.5), 3))
+        for _ in range(ROUNDS - len(at_steps))
+    ]
+    return at_steps + between
 
 
 def written(folder: Path) -> Path:
@@ -26,17 +61,27 @@ def written(folder: Path) -> Path:
     return folder
 
 
-def start(store: Path, lake: Path, fatal: str, max_bytes: int) -> subprocess.Popen[str]:
+def start(
+    store: Path, lake: Path | str, sink: str, step: str, max_bytes: int, *more: str, **environment: str
+) -> subprocess.Popen[str]:
     script = [
         sys.executable,
         "-m",
         "tests.fault.crashing_reput",
         str(store),
         str(lake),
-        fatal,
+        sink,
+        step,
         str(max_bytes),
     ]
-    return subprocess.Popen(script, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(
+        [*script, *more],
+        cwd=ROOT,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def end(process: subprocess.Popen[str]) -> None:
@@ -50,30 +95,37 @@ def end(process: subprocess.Popen[str]) -> None:
             process.stdout.close()
 
 
-@pytest.mark.parametrize("fatal", ["consume_queue", "messages"])
-def test_driver_killed_between_two_table_commits(spark: SparkSession, tmp_path: Path, fatal: str) -> None:
-    store, lake = written(tmp_path / "store"), tmp_path / "lake"
-    process = start(store, lake, fatal, 60_000)
-    assert process.wait(1200) == -signal.SIGKILL
-    end(process)
-    with pytest.raises(AssertionError):
-        assert_exact(lake, store)
-    assert reput_once(spark, lake, store) > 0
+@pytest.mark.timeout(7200 if EVIDENCE else 900)
+@pytest.mark.parametrize("sink", ["delta", "spark"])
+def test_killed_at_every_step_of_a_commit(
+    spark: SparkSession, tmp_path: Path, sink: str, record_property: Callable[[str, object], None]
+) -> None:
+    """Each round takes up what the one before left; between them readers find what was reported, exact."""
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    reported = unfinished = 0
+    deaths = deaths_of(sink)
+    for death in deaths:
+        with LogWriter(store) as writer:
+            writer.everything()
+            writer.raw(b"no record at all".ljust(500, b"?"))
+        process = start(store, lake, sink, death.step, 40_000, "1", death.who, str(death.delay_s))
+        assert process.stdout is not None
+        told = [line.split() for line in process.stdout]
+        status = process.wait()
+        end(process)
+        assert status == (1 if death.who == "jvm" else -signal.SIGKILL), f"{death} ended with {status}"
+        reported = max([reported, *(int(offset) for _, offset in told)])
+        held = assert_exact_below_progress(lake, store)
+        assert max(held.ends.values(), default=0) >= reported, (
+            f"{death}: the lake fell behind what was reported"
+        )
+        unfinished += held.beyond > 0
+    assert reput_once(spark, lake, store, sink=sink) > 0
     assert_exact(lake, store)
-
-
-def test_jvm_killed_in_mid_batch(spark: SparkSession, tmp_path: Path) -> None:
-    store, lake = written(tmp_path / "store"), tmp_path / "lake"
-    process = start(store, lake, "", 30_000)
-    assert process.stdout is not None
-    assert process.stdout.readline().strip() == "1"
-    java = [pid for pid in children(process.pid) if "java" in Path(f"/proc/{pid}/cmdline").read_text()]
-    assert java, "the driver has no JVM"
-    for pid in java:
-        os.kill(pid, signal.SIGKILL)
-    end(process)
-    assert reput_once(spark, lake, store) > 0
-    assert_exact(lake, store)
+    assert unfinished > len(deaths) // 10
+    record_property("rounds", len(deaths))
+    record_property("steps", sorted({f"{death.who} after {death.step}" for death in deaths}))
+    record_property("rounds that left tables ahead of the progress", unfinished)
 
 
 LATE = """

@@ -37,7 +37,15 @@ def journal(count: int, group: str) -> Raw:
     return Raw(topic=JOURNAL.encode(), body=batch.SerializeToString())
 
 
+def bomb() -> Raw:
+    """A body of 16 MiB that would grow to 16 GiB."""
+    stream = zlib.compressobj(9)
+    first, piece = (stream.compress(bytes(64 << 20)) + stream.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
+    return Raw(body=first + piece * ((16 << 20) // len(piece)), sys_flag=1)
+
+
 LOGS = {
+    "a bomb of 16 MiB": lambda: [bomb()],
     "bodies that grow to 64 MiB": lambda: [Raw(body=gzip.compress(bytes(64 << 20)), sys_flag=1)] * 34,
     "bodies that grow to 15 MiB": lambda: [Raw(body=zlib.compress(bytes(15 << 20)), sys_flag=1)] * 20,
     "zstd": lambda: filled(Raw(body=pa.compress(bytes(16 << 20), "zstd", asbytes=True), sys_flag=0x201)),

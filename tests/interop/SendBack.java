@@ -10,10 +10,13 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.protocol.admin.OffsetWrapper;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** Sends COUNT messages as a 4.x producer, gives each back once as a 4.x push consumer, and leaves; 1 with the reason on
  * standard error when it could not. It ends in any case: RocketMQ's threads would keep a JVM whose main thread failed. */
 public class SendBack {
+    private static final long OFFSETS_MS = 25_000; // less than their delay: none comes again meanwhile
     private static final long ROUTE_MS = 60_000; // the broker opens its port before name servers know its topics
 
     public static void main(String[] arguments) {
@@ -56,11 +59,36 @@ public class SendBack {
         if (!left.await(60, TimeUnit.SECONDS)) {
             throw new IllegalStateException(givenBack.size() + " of " + count + " messages came");
         }
-        Thread.sleep(7000); // what was given back is on its way, and its offsets, written every 5 s, are with the broker
+        awaitOffsets(nameServer, topic, group, count, consumer);
         consumer.shutdown();
         producer.shutdown();
         if (!again.isEmpty()) {
             throw new IllegalStateException("given back more than once: " + again);
+        }
+    }
+
+    /** Waits until the broker has the offsets behind all COUNT messages: what was given back is on its way by then. A
+     * consumer that leaves sends its offsets without waiting for an answer, so they may be lost with its process. */
+    private static void awaitOffsets(String nameServer, String topic, String group, int count, DefaultMQPushConsumer consumer)
+            throws Exception {
+        DefaultMQAdminExt admin = new DefaultMQAdminExt();
+        admin.setNamesrvAddr(nameServer);
+        admin.start();
+        long deadline = System.currentTimeMillis() + OFFSETS_MS;
+        while (true) {
+            consumer.getDefaultMQPushConsumerImpl().persistConsumerOffset();
+            long consumed = 0;
+            for (OffsetWrapper queue : admin.examineConsumeStats(group, topic).getOffsetTable().values()) {
+                consumed += Math.max(0, queue.getConsumerOffset());
+            }
+            if (consumed == count) {
+                admin.shutdown();
+                return;
+            }
+            if (System.currentTimeMillis() > deadline) {
+                throw new IllegalStateException("the offsets of " + consumed + " of " + count + " messages are written");
+            }
+            Thread.sleep(200);
         }
     }
 

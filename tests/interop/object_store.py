@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 import urllib.error
@@ -40,11 +41,13 @@ def program() -> Path:
 class ObjectStore:
     """A server with one bucket, whose objects are files in `folder`. `environment` says to clients where it is."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, address: str = "127.0.0.1") -> None:
         self.folder = folder
+        self._address = address
         self.port = free_ports(1)[0]
+        self.url = f"http://{address}:{self.port}"
         self.environment = {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
+            "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": "lakebroker",
             "AWS_SECRET_ACCESS_KEY": "of-these-tests-alone",
             "AWS_REGION": "us-east-1",
@@ -59,7 +62,14 @@ class ObjectStore:
             "ROOT_ACCESS_KEY": self.environment["AWS_ACCESS_KEY_ID"],
             "ROOT_SECRET_KEY": self.environment["AWS_SECRET_ACCESS_KEY"],
         }
-        command = [str(program()), "--port", f"127.0.0.1:{self.port}", "--quiet", "posix", str(self.folder)]
+        command = [
+            str(program()),
+            "--port",
+            f"{self._address}:{self.port}",
+            "--quiet",
+            "posix",
+            str(self.folder),
+        ]
         self._process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
         until = time.monotonic() + _START_S
         while not self._answers():
@@ -74,6 +84,11 @@ class ObjectStore:
             self._process.wait()
             self._process = None
 
+    def hang(self) -> None:
+        """From now on it takes connections and answers nothing, until `kill`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
     def _answers(self) -> bool:
         try:
             urllib.request.urlopen(self.environment["AWS_ENDPOINT_URL"], timeout=1).close()
@@ -85,9 +100,9 @@ class ObjectStore:
 
 
 @contextmanager
-def object_store(folder: Path) -> Iterator[ObjectStore]:
+def object_store(folder: Path, address: str = "127.0.0.1") -> Iterator[ObjectStore]:
     """A running server, which is killed at the end."""
-    store = ObjectStore(folder)
+    store = ObjectStore(folder, address)
     store.start()
     try:
         yield store

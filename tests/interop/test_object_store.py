@@ -21,10 +21,11 @@ from broker_gateway.lake.reader import Lake
 from lakebroker_testing.gateway import ROOT, command
 from store.log_reader import LogReader
 from structured_streaming.commit.delta_commit import LakeProgress
-from structured_streaming.errors import LocationError
+from structured_streaming.errors import LocationError, StoreAwayError
 from structured_streaming.lake import create_tables, open_lake
 from structured_streaming.maintenance.check import check_lake
 from structured_streaming.maintenance.maintain import maintain
+from structured_streaming.reput import RETRIES, RETRIES_ONCE
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import TABLES
@@ -190,9 +191,15 @@ def test_what_is_wrong_is_named(store: ObjectStore, location: str, monkeypatch: 
         create_tables(location)
 
 
-def reput(store: Path, location: str, *arguments: str) -> subprocess.Popen[str]:
+IMPATIENT = "tests.impatient_reput"
+
+
+def reput(
+    store: Path, location: str, *arguments: str, program: str = "broker_gateway.cli.main"
+) -> subprocess.Popen[str]:
+    given = ("--store", str(store), "--lake", location, "--json", *arguments)
     return subprocess.Popen(
-        command("reput", "--store", str(store), "--lake", location, "--json", *arguments),
+        [sys.executable, "-m", program, "reput", *given],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -212,7 +219,7 @@ def test_a_reput_killed_between_two_tables(tmp_path: Path, location: str) -> Non
     lake.fill()
     crashing = [sys.executable, "-m", "tests.fault.crashing_reput"]
     process = subprocess.Popen(
-        [*crashing, str(lake.store), location, "messages", "60000"],
+        [*crashing, str(lake.store), location, "delta", "messages", "60000"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -234,15 +241,17 @@ def test_a_reput_killed_between_two_tables(tmp_path: Path, location: str) -> Non
     assert [each for found in check_lake(location) for each in found.problems] == []
 
 
-def test_the_store_goes_away_and_comes_back(tmp_path: Path, store: ObjectStore, location: str) -> None:
+def test_the_store_is_away_for_long_and_comes_back(tmp_path: Path, store: ObjectStore, location: str) -> None:
     log = written(tmp_path / "store", "broker-a", 20_000)
     reader = LogReader(log)
-    process = reput(log, location, "--batch-bytes", str(1 << 20))
+    process = reput(log, location, "--batch-bytes", str(1 << 20), program=IMPATIENT)
     try:
         assert process.stdout is not None
+        assert process.stderr is not None
         first = json.loads(process.stdout.readline())
         store.kill()
-        time.sleep(5)
+        said = list(itertools.islice(filter(_waits, process.stderr), RETRIES + 2))
+        assert len(said) == RETRIES + 2, process.communicate()
         store.start()
         until, reached = time.monotonic() + PATIENCE_S, 0
         while reached < reader.readable_offset and time.monotonic() < until:
@@ -256,6 +265,65 @@ def test_the_store_goes_away_and_comes_back(tmp_path: Path, store: ObjectStore, 
     checked = command("lake", "check", "--lake", location, "--store", str(log))
     done = subprocess.run(checked, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _waits(line: str) -> bool:
+    return "the query starts again when that is over" in line
+
+
+def test_a_run_that_ends_by_itself_does_so_without_the_store(
+    tmp_path: Path, store: ObjectStore, location: str
+) -> None:
+    log = written(tmp_path / "store", "broker-a", 20_000)
+    process = reput(log, location, "--batch-bytes", str(1 << 20), "--once", program=IMPATIENT)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        store.kill()
+        _, said = process.communicate(timeout=PATIENCE_S)
+    finally:
+        end(process)
+        store.start()
+    assert process.returncode == 1, said
+    assert len(list(filter(_waits, said.splitlines()))) == RETRIES_ONCE
+    assert "Traceback" not in said
+    assert "error sending request" in said.splitlines()[-1]
+
+
+def test_a_signal_ends_a_reput_whose_store_hangs(tmp_path: Path, store: ObjectStore, location: str) -> None:
+    log = written(tmp_path / "store", "broker-a", 20_000)
+    process = reput(log, location, "--batch-bytes", str(1 << 20), program=IMPATIENT)
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        store.hang()
+        assert next(filter(_waits, process.stderr), None), process.communicate()
+        process.terminate()
+        _, said = process.communicate(timeout=PATIENCE_S)
+    finally:
+        end(process)
+        store.kill()
+        store.start()
+    assert process.returncode == 0, said
+    assert "Traceback" not in said
+    ending = f"stopped; where the lake {location} is cannot be read: it does not answer"
+    assert said.splitlines()[-1] == f"lakebroker: {ending}"
+
+
+def test_away_is_not_the_same_as_wrong(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(location: str) -> OSError:
+        with pytest.raises(OSError, match="lake") as found:
+            lake_folder(location).names()
+        return found.value
+
+    assert not isinstance(asked("s3://nobucket/lake"), StoreAwayError)
+    for name, value in (("AWS_SECRET_ACCESS_KEY", "wrong"), ("AWS_ENDPOINT_URL", f"{store.url}/")):
+        monkeypatch.setenv(name, value)  # another address: a client keeps what it began with
+    assert not isinstance(asked(f"s3://{BUCKET}/lake"), StoreAwayError)
+    for address in ("http://127.0.0.1:9", "http://no-such-host.invalid:80"):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        assert isinstance(asked(f"s3://{BUCKET}/lake"), StoreAwayError)
 
 
 def test_sql_reads_it(tmp_path: Path, location: str) -> None:

@@ -65,3 +65,14 @@ assert LakebrokerDataSource.name() == "lakebroker"
 assert not hasattr(structured_streaming, "nothing")
 """
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("module", ["cli.main", "app.startup", "app.sidecar", "app.new_log"])
+def test_a_broker_without_a_lake_needs_no_package_of_the_extras(module: str) -> None:
+    script = f"""
+import sys
+for name in ("pyarrow", "deltalake", "obstore", "pandas", "pyspark"):
+    sys.modules[name] = None
+import broker_gateway.{module}
+"""
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)

@@ -22,11 +22,15 @@ T = TypeVar("T")
 
 
 class LogService:
-    """Answers over a log; `on_threads` says that its calls block, and may come from any thread."""
+    """Answers over a log. With `on_threads` its calls block, and may come from any thread. `on_read` gets the number of bytes
+    of each chunk that a reader is sent."""
 
-    def __init__(self, log: ServedLog, *, on_threads: bool = False) -> None:
+    def __init__(
+        self, log: ServedLog, *, on_threads: bool = False, on_read: Callable[[int], None] = lambda size: None
+    ) -> None:
         self._log = log
         self._on_threads = on_threads
+        self._on_read = on_read
         self._splitting = asyncio.Lock()
 
     async def DescribeLog(
@@ -62,6 +66,7 @@ class LogService:
             chunks = self._log.read(request.log_id, request.start_offset, request.end_offset, size)
             while (chunk := await self._done(lambda: next(chunks, None))) is not None:
                 offset, data = chunk
+                self._on_read(len(data))
                 yield pb.ReadLogResponse(offset=offset, data=bytes(data), next_offset=offset + len(data))
 
     async def SplitLog(self, request: pb.SplitLogRequest, context: CallContext) -> pb.SplitLogResponse:

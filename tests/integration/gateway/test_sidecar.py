@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from broker_gateway.transport.certificates import trial_certificate
 from lakebroker_testing.gateway import ProcessError
 from store.log_reader import LogReader
 from structured_streaming.errors import SourceError
@@ -15,9 +16,11 @@ from structured_streaming.source.access import Access
 from structured_streaming.source.remote import BrokerLog
 from tests.lake_checks import assert_exact, rows
 from tests.real_store import RealStore
+from tests.relay import Relay
 from tests.sidecar import Sidecar
 from tests.sidecar_lake import SidecarLake
 
+TOKEN = "a token of some length"
 NOW_MS = 1 << 41
 """Behind the start of any host."""
 
@@ -90,7 +93,7 @@ def test_a_log_that_lost_its_end_is_not_served(tmp_path: Path) -> None:
 def test_who_may_read_and_who_may_serve(tmp_path: Path) -> None:
     store, token = RealStore(tmp_path / "store"), tmp_path / "token"
     store.messages(10, NOW_MS)
-    token.write_text("a token of some length")
+    token.write_text(TOKEN)
     token.chmod(0o600)
     with Sidecar(tmp_path / "sidecar", store.root, f"--token-file={token}") as sidecar:
         log = BrokerLog(sidecar.address, Access(token.read_text()))
@@ -107,6 +110,41 @@ def test_who_may_read_and_who_may_serve(tmp_path: Path) -> None:
             assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
         with pytest.raises(ProcessError, match="another sidecar has the state folder"):
             Sidecar(tmp_path / "sidecar", store.root).start()
+
+
+def test_readers_over_tls(tmp_path: Path) -> None:
+    store, token = RealStore(tmp_path / "store"), tmp_path / "token"
+    store.messages(10, NOW_MS)
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    certificate, key = trial_certificate(tmp_path / "own", "127.0.0.1")
+    other, _ = trial_certificate(tmp_path / "other", "127.0.0.1")
+    options = (f"--token-file={token}", "--set", f"tlsCertPath={certificate}")
+    with pytest.raises(ProcessError, match="tlsKeyPath is missing; a certificate needs its key"):
+        Sidecar(tmp_path / "keyless", store.root, *options).start()
+    with (
+        Sidecar(tmp_path / "sidecar", store.root, *options, "--set", f"tlsKeyPath={key}") as sidecar,
+        Relay(sidecar.address) as line,
+    ):
+
+        def end(token: str | None, authority: Path) -> int:
+            log = BrokerLog(line.address, Access(token, authority.read_bytes()))
+            try:
+                state = log.describe(10_000, store.end - 1)
+                assert [data for _, data in log.read(state.log_id, state.start, state.end)]
+                return state.end
+            finally:
+                log.close()
+
+        assert end(TOKEN, certificate) == store.end
+        for shown in (None, TOKEN[:-1], f"{TOKEN}x"):
+            with pytest.raises(SourceError, match=r"UNAUTHENTICATED: .*carries no valid token"):
+                end(shown, certificate)
+        with pytest.raises(SourceError, match="certificate that is not trusted"):
+            end(TOKEN, other)
+        assert TOKEN.encode() not in line.seen
+        assert b"topic-" not in line.seen
+        assert TOKEN not in sidecar.log.read_text()
 
 
 def test_what_the_brokers_file_says(tmp_path: Path) -> None:

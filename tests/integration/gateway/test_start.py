@@ -39,10 +39,10 @@ def commit_progress(lake: Path, log: LogReader, offset: int) -> None:
     write_deltalake(table, rows, mode="append", commit_properties=progress)
 
 
-def test_a_lake_that_is_ahead_of_the_log_ends_the_start(tmp_path: Path) -> None:
+def test_a_lake_that_is_ahead_of_the_log_ends_the_start_where_the_option_says_so(tmp_path: Path) -> None:
     store, lake = written(tmp_path / "store", "broker-a", 20), tmp_path / "lake"
     create_tables(str(lake))
-    options = {"brokerName": "broker-a", "lakeLocation": str(lake)}
+    options = {"brokerName": "broker-a", "lakeLocation": str(lake), "lakeNewLogWhenAhead": "false"}
     commit_progress(lake, LogReader(store), LogReader(store).readable_offset)
     with Gateway(tmp_path, **options) as gateway:
         assert gateway.terminate() == 0
@@ -53,6 +53,11 @@ def test_a_lake_that_is_ahead_of_the_log_ends_the_start(tmp_path: Path) -> None:
     assert f"up to {end + 1}, the log ends at {end}: its end was lost" in done.stderr
     assert "Traceback" not in done.stderr
     assert LogReader(store).readable_offset == end
+    assert "lakeNewLogWhenAhead=true" in done.stderr
+    former = LogReader(store).log_id
+    with Gateway(tmp_path, **{**options, "lakeNewLogWhenAhead": "true"}) as gateway:
+        assert LogReader(store).log_id != former
+        assert gateway.terminate() == 0
 
 
 @pytest.fixture

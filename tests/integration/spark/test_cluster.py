@@ -12,7 +12,7 @@ import pytest
 
 from lakebroker_testing.gateway import ROOT, Gateway, command
 from tests.lake_checks import assert_exact
-from tests.spark_cluster import Cluster
+from tests.spark_cluster import Cluster, on_loopback
 from tests.written_log import written
 
 COUNT = 2000
@@ -20,17 +20,16 @@ COUNT = 2000
 
 @pytest.mark.timeout(900)
 def test_a_worker_that_is_killed_is_survived(tmp_path: Path) -> None:
-    token, place = tmp_path / "token", tmp_path / "cluster"
+    token = tmp_path / "token"
     token.write_text("0123456789abcdef-secret\n")
     token.chmod(0o600)
-    place.mkdir()
     for name in ("broker-a", "broker-b"):
         written(tmp_path / name / "store", name, COUNT)
     options = {"lakeTokenFile": str(token)}
     with (
         Gateway(tmp_path / "broker-a", brokerName="broker-a", **options) as one,
         Gateway(tmp_path / "broker-b", brokerName="broker-b", **options) as two,
-        Cluster(place) as cluster,
+        Cluster(on_loopback(tmp_path / "cluster")) as cluster,
     ):
         ca = tmp_path / "ca.pem"
         ca.write_bytes(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import signal
 import subprocess
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,14 @@ from lakebroker_testing.gateway import ROOT, Gateway, command
 from lakebroker_testing.logs import LogWriter
 from store.log_reader import LogReader
 from structured_streaming.commit.delta_commit import DeltaCommitSink
+from structured_streaming.commit.sink import Sink
+from structured_streaming.destination import FolderDestination
 from structured_streaming.errors import ForeignWriterError, LakeError
 from structured_streaming.reput import _run, run_reput, start_reput
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.sql import register
+from structured_streaming.stopping import Stopping
 from tests.lake_checks import assert_exact, rows
 from tests.reput_runs import reput_once, to_the_end
 from tests.written_log import written
@@ -105,22 +107,23 @@ def test_a_stale_second_writer_is_refused(spark: SparkSession, tmp_path: Path) -
     writer.close()
     stolen: list[list[dict[str, Any]]] = []
 
-    class Spy:
-        """Keeps the manifests and commits them."""
+    class Spy(FolderDestination):
+        """Keeps the manifests, which are committed."""
 
-        def __init__(self) -> None:
-            self.real = DeltaCommitSink(str(lake))
+        def open(self, session: SparkSession, scratch: Path) -> tuple[Sink, dict[str, str]]:
+            self.sink, places = super().open(session, scratch)
+            return self, places
 
         def commit(self, manifest: list[dict[str, Any]]) -> Any:
             stolen.append(manifest)
-            return self.real.commit(manifest)
+            return self.sink.commit(manifest)
 
     from structured_streaming.lake import create_tables
 
     create_tables(str(lake))
     stale = DeltaCommitSink(str(lake))
     chosen = ReputOptions(str(lake), store=str(writer.folder), once=True)
-    to_the_end(lambda: start_reput(spark, chosen, sink=Spy()))
+    to_the_end(lambda: start_reput(spark, chosen, destination=Spy(chosen)))
     before = assert_exact(lake, writer.folder)
     for manifest in stolen:
         with pytest.raises(ForeignWriterError, match="another reput"):
@@ -135,7 +138,7 @@ def test_two_brokers_of_one_name_end_the_job(spark: SparkSession, tmp_path: Path
         each.close()
     options = ReputOptions(str(tmp_path / "lake"), store=",".join(str(each.folder) for each in stores))
     with pytest.raises(LakeError, match="both broker 'broker-a': brokers that share a lake each need"):
-        _run(spark, options, lambda report: None, None, threading.Event())
+        _run(spark, options, lambda report: None, FolderDestination(options), Stopping())
 
 
 def test_a_gap_ends_the_job_or_is_recorded(spark: SparkSession, tmp_path: Path) -> None:
@@ -149,7 +152,7 @@ def test_a_gap_ends_the_job_or_is_recorded(spark: SparkSession, tmp_path: Path) 
         segment.unlink()
     options = ReputOptions(str(lake), store=str(writer.folder))
     with pytest.raises(LakeError, match="bytes are gone"):
-        _run(spark, options, lambda report: None, None, threading.Event())
+        _run(spark, options, lambda report: None, FolderDestination(options), Stopping())
     reput_once(spark, lake, writer.folder, on_gap="continue")
     (row,) = rows(lake, "quarantine").to_pylist()
     log = LogReader(writer.folder)

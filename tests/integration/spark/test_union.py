@@ -6,6 +6,7 @@ import itertools
 import shutil
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,14 @@ from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.logs import LogWriter
 from structured_streaming.errors import LakeError, ReadOnlyError
 from structured_streaming.lake import create_tables
+from structured_streaming.maintenance.maintain import maintain
 from structured_streaming.reput import WORKER_LATE, start_reput
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.sql import query, register_union
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import DATA_TABLES
 from structured_streaming.union.columns import columns_read
+from structured_streaming.union.lakes import FolderLake
 from structured_streaming.union.tables import UnionTables, register_as_of
 from tests.lake_checks import expected_keys
 from tests.union_lake import commit, cuts, every_key, manifest
@@ -54,7 +57,9 @@ def written(folder: Path, broker: str = "broker-a") -> Path:
 
 def union(spark: SparkSession, lake: Path, *stores: Path, **source: str) -> UnionTables:
     named = {"store": ",".join(map(str, stores)), **source}
-    return register_union(spark, LocalFolder(lake), {name: value for name, value in named.items() if value})
+    return register_union(
+        spark, FolderLake(spark, LocalFolder(lake)), {name: value for name, value in named.items() if value}
+    )
 
 
 def keys(rows: Any) -> Counter[tuple[str, str]]:
@@ -140,7 +145,11 @@ def test_no_more_columns_are_read_than_a_statement_needs(
     commit(lake, manifest(lake, store, cuts(store, 1)[0], cuts(store, 1)[-1]))
     assert sorted(map(str, live)) == sorted(map(str, query(spark, statement, tables=tables).to_pylist()))
     assert len(live) == 27
-    query(spark, "CREATE TEMP VIEW mine AS SELECT max(queue_offset) AS m FROM messages", tables=tables)
+    query(
+        spark,
+        "CREATE OR REPLACE TEMP VIEW mine AS SELECT max(queue_offset) AS m FROM messages",
+        tables=tables,
+    )
     with LogWriter(store) as writer:
         writer.messages(30)
     after = query(spark, "SELECT m FROM mine", tables=tables).to_pylist()
@@ -155,7 +164,7 @@ def test_no_more_columns_are_read_than_a_statement_needs(
 def test_tables_as_a_batch_left_them(spark: SparkSession, lake: Path, tmp_path: Path) -> None:
     store, folder = written(tmp_path / "store"), LocalFolder(lake)
     with pytest.raises(LakeError, match="holds no batch yet"):
-        register_as_of(spark, folder, "1", print)
+        register_as_of(FolderLake(spark, folder), "1", print)
     states = []
     for start, end in itertools.pairwise(cuts(store, 3)):
         commit(lake, manifest(lake, store, start, end))
@@ -172,7 +181,7 @@ def test_tables_as_a_batch_left_them(spark: SparkSession, lake: Path, tmp_path: 
 
     def as_of(moment: str) -> Counter[tuple[str, str]]:
         told.clear()
-        register_as_of(spark, folder, moment, told.append)
+        register_as_of(FolderLake(spark, folder), moment, told.append)
         return keys(query(spark, every_key()))
 
     assert as_of("2") == states[1]
@@ -196,7 +205,7 @@ def test_tables_as_a_batch_left_them(spark: SparkSession, lake: Path, tmp_path: 
         ("yesterday", "neither the number of a batch nor a time"),
     ):
         with pytest.raises(LakeError, match=wrong):
-            register_as_of(spark, folder, moment, print)
+            register_as_of(FolderLake(spark, folder), moment, print)
 
 
 AT_ONCE = """
@@ -240,28 +249,30 @@ def test_at_every_instant_queues_have_no_gap_and_no_repeat(
 ) -> None:
     with Gateway(tmp_path / "gateway", patient=True, **OPTIONS) as gateway:
         client, acknowledged, stop = Client(gateway.address), [0], threading.Event()
+        rewritten, problems = [0], list[str]()
 
         def send() -> None:
             while not stop.wait(0.02):
                 assert client.send("orders", *[b"x" * 100] * 5).status.code == pb.OK
                 acknowledged[0] += 5
 
-        def maintain() -> None:
+        def maintaining() -> None:
             while not stop.wait(1):
-                for table in ("messages", "consume_queue"):
-                    DeltaTable(str(lake / table)).optimize.compact()
+                for report in maintain(str(lake)):
+                    rewritten[0] += report.rewritten_files
+                    problems.extend(report.problems)
 
         assert client.send("orders", b"first").status.code == pb.OK
         client.receive("orders", "g")
         reput = RunningReput(spark, ReputOptions(str(lake), brokers=gateway.address))
         source = {"brokers": gateway.address} if by == "broker" else {"store": str(gateway.store)}
-        tables = register_union(spark, LocalFolder(lake), source)
-        threads = [threading.Thread(target=each) for each in (send, maintain)]
-        for thread in threads:
-            thread.start()
+        tables = register_union(spark, FolderLake(spark, LocalFolder(lake)), source)
+        pool = ThreadPoolExecutor(2)
+        running = [pool.submit(each) for each in (send, maintaining)]
         try:
             last, instants = 0, 0
-            while instants < 3 or reput.batches() < 4:
+            while instants < 3 or reput.batches() < 4 or not rewritten[0]:
+                assert not any(each.done() for each in running), [each.exception() for each in running]
                 before = acknowledged[0]
                 rows = query(spark, AT_ONCE, tables=tables).to_pylist()
                 assert all(row["n"] == row["d"] == row["span"] for row in rows), rows
@@ -274,10 +285,10 @@ def test_at_every_instant_queues_have_no_gap_and_no_repeat(
                     assert known
                 last, instants = found, instants + 1
             assert last > 1
+            assert problems == []
         finally:
             stop.set()
-            for thread in threads:
-                thread.join()
+            pool.shutdown()
             reput.stop()
             tables.close()
             client.close()

@@ -15,7 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakebroker_testing.logs import blank, encoded
-from store.kernels import walk
+from store.kernels import checked, walk
+from store.kernels.row import BODY_START
 from store.log.record import (
     BLANK_MAGIC,
     CRC_BYTES,
@@ -28,6 +29,7 @@ from store.log.record import (
 from store.scan import (
     BAD_CRC,
     Scan,
+    _wrong,
     as_bytes,
     find_property,
     gather,
@@ -49,6 +51,22 @@ def pending(
 
 def text(found: Scan, start: int, length: int) -> str:
     return bytes(found.buffer[start : start + length]).decode("utf-8", "replace")
+
+
+def test_crcs_are_checked_alike_by_compiled_code_and_without_it() -> None:
+    records = [pending(b"x" * n, encode_properties({"KEYS": f"k{n}"})) for n in range(40)]
+    assert checked.AVAILABLE, "the installed zlib-ng does not offer its CRC to compiled code"
+    for crc in (True, False):
+        data = bytearray(encoded(records, crc=crc)[0])
+        rows = scan(bytes(data), 0).rows
+        assert len(rows) == 40
+        assert not checked.wrong(as_bytes(data), rows).any()
+        damaged = range(3, 40, 3)
+        for each in damaged:
+            data[rows[each, BODY_START]] ^= 1
+        found = checked.wrong(as_bytes(data), rows)
+        assert np.flatnonzero(found).tolist() == list(damaged)
+        assert found.tolist() == _wrong(as_bytes(data), rows).tolist()
 
 
 def test_one_compiled_walk_serves_every_kind_of_buffer(tmp_path: Path) -> None:

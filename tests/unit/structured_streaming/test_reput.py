@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 
 from structured_streaming import reput
-from structured_streaming.errors import LakeError
+from structured_streaming.absence import as_spark_reports, is_absence, unless
+from structured_streaming.destination import FolderDestination
+from structured_streaming.errors import (
+    CatalogAwayError,
+    LakeError,
+    LocationError,
+    StoreAwayError,
+    UnreachableError,
+)
+from structured_streaming.stopping import Stopping
 
 
 @pytest.fixture
@@ -35,16 +44,19 @@ def test_a_signal_hides_what_it_may_have_caused_and_nothing_else(
 ) -> None:
     session: Any = None
     monkeypatch.setattr(reput, "_run_query", lambda *arguments: problem)
-    stopping = reput._Stopping()
+    stopping = Stopping()
     coming = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
     coming.start()
     try:
         options = reput.ReputOptions("/nowhere", store="/nowhere")
         if told:
             with pytest.raises(LakeError, match=told):
-                reput._run(session, options, lambda report: None, None, stopping)
+                reput._run(session, options, lambda report: None, FolderDestination(options), stopping)
         else:
-            assert reput._run(session, options, lambda report: None, None, stopping) is False
+            assert (
+                reput._run(session, options, lambda report: None, FolderDestination(options), stopping)
+                is False
+            )
     finally:
         coming.join()
         assert stopping.wait(10)
@@ -60,9 +72,106 @@ def test_a_gap_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
         return "structured_streaming.errors.GapError: 10 bytes are gone\n"
 
     monkeypatch.setattr(reput, "_run_query", run_query)
-    stopping = reput._Stopping()
+    stopping = Stopping()
+    options = reput.ReputOptions("/nowhere", store="/nowhere")
     with pytest.raises(LakeError, match="10 bytes are gone"):
-        reput._run(
-            session, reput.ReputOptions("/nowhere", store="/nowhere"), lambda report: None, None, stopping
-        )
+        reput._run(session, options, lambda report: None, FolderDestination(options), stopping)
     assert runs == ["run"]
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize(
+    ("error", "once", "runs"),
+    [
+        (UnreachableError, False, None),
+        (UnreachableError, True, 1 + reput.RETRIES_ONCE),
+        (StoreAwayError, False, None),
+        (CatalogAwayError, False, None),
+        (LocationError, False, 1 + reput.RETRIES),
+        (LocationError, True, 1),
+    ],
+)
+def test_only_what_is_away_is_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception], once: bool, runs: int | None
+) -> None:
+    session: Any = None
+    for name, value in (("LONGEST_WAIT_S", 0.0), ("SIGNAL_S", 0.0)):
+        monkeypatch.setattr(reput, name, value)
+    ran, enough = 0, 2000
+
+    def run_query(*_: Any) -> str | bool:
+        nonlocal ran
+        ran += 1
+        try:
+            raise LakeError("the table cannot be read") from error("nobody answers")
+        except LakeError as raised:
+            return ran == enough or as_spark_reports(raised)
+
+    monkeypatch.setattr(reput, "_run_query", run_query)
+    options = reput.ReputOptions("/nowhere", store="/nowhere", once=once)
+
+    def run() -> bool:
+        return reput._run(session, options, lambda report: None, FolderDestination(options), Stopping(), None)
+
+    if runs is None:
+        assert run()
+    else:
+        with pytest.raises(LakeError, match="the table cannot be read"):
+            run()
+    assert ran == (runs or enough)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("others", [reput.RETRIES, reput.RETRIES + 1])
+def test_what_was_away_for_long_leaves_tries_to_what_fails_then(
+    monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    session: Any = None
+    for name, value in (("LONGEST_WAIT_S", 0.0), ("SIGNAL_S", 0.0)):
+        monkeypatch.setattr(reput, name, value)
+    away, late = as_spark_reports(UnreachableError("nobody answers")), reput.WORKER_LATE
+    ends: list[str | bool] = [*[away] * 50, *[late] * others, True]
+    monkeypatch.setattr(reput, "_run_query", lambda *_: ends.pop(0))
+    options = reput.ReputOptions("/nowhere", store="/nowhere")
+
+    def run() -> bool:
+        return reput._run(session, options, lambda report: None, FolderDestination(options), Stopping(), None)
+
+    if others > reput.RETRIES:
+        with pytest.raises(LakeError, match="did not start within 10 s"):
+            run()
+        assert ends == [True]
+    else:
+        assert run()
+
+
+def test_a_line_of_code_in_a_trace_is_no_error() -> None:
+    text = "    raise LostDataError(reasons) if self._ahead else nobody\nstructured_streaming.errors.UnreachableError: it is away"
+    assert is_absence(text)
+    assert reput._retries(text, once=False) > reput.RETRIES
+    assert not is_absence(text.replace("errors.UnreachableError", "errors.LakeError"))
+
+
+def test_what_takes_too_long_is_left_alone_and_undone() -> None:
+    late, undone, looks = threading.Event(), threading.Event(), 0
+
+    def given_up() -> bool:
+        nonlocal looks
+        looks += 1
+        return looks > 2
+
+    def work() -> str:
+        late.wait(60)
+        return "late"
+
+    assert unless(given_up, work, lambda result: undone.set() if result == "late" else None) is None
+    assert not undone.is_set()
+    late.set()
+    assert undone.wait(60)
+    assert unless(lambda: False, lambda: "at once", lambda _: None) == "at once"
+    with pytest.raises(LakeError, match="away"):
+        unless(lambda: False, lambda: _raise(LakeError("away")), lambda _: None)
+
+
+def _raise(error: Exception) -> None:
+    raise error

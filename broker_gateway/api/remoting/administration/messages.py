@@ -100,6 +100,9 @@ class MessageQueries:
             return Pulled(ResponseCode.PULL_NOT_FOUND, b"", high, low, high)
         if not low <= offset < high:
             return Pulled(ResponseCode.PULL_OFFSET_MOVED, b"", low if offset < low else high, low, high)
+        behind = index.behind_absence(topic.name, queue_id, offset)
+        if behind != offset:
+            return Pulled(ResponseCode.PULL_RETRY_IMMEDIATELY, b"", behind, low, high)
         most = min(max(most, 1), MAX_BATCH)
         found: list[bytes] = []
         starts, lengths, codes = index.entries(

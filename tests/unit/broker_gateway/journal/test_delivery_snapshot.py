@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from broker_gateway.delivery.in_flight import InFlight
+from broker_gateway.delivery.lake_only import LakeMessage, LakeOnly
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.journal.broker_journal import journal_at_rest
 from broker_gateway.journal.contributor import Target
 from broker_gateway.journal.delivery_snapshot import queue_pieces
+from broker_gateway.metadata.catalog import Catalog
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from tests.unit.broker_gateway.journal.journaled import opened, parts
 
@@ -25,6 +28,19 @@ def test_records_stay_small_whatever_ids_are(tmp_path: Path) -> None:
         journaled.journal.write_snapshot()
         assert max(part.ByteSize() for part in parts(journaled.store)) < 1 << 19
         assert journaled.replayed() == journaled.told()
+
+
+def test_records_stay_small_whatever_ids_only_the_lake_has(tmp_path: Path) -> None:
+    kept = LakeOnly(tuple(LakeMessage(offset, 1, "m" * 30_000) for offset in range(90)), ((90, 95), (97, 99)))
+    with opened(tmp_path) as journaled:
+        journaled.deliveries.restore(KEY, 100).restore_lake_only(kept)
+        journaled.journal.write_snapshot()
+        assert max(part.ByteSize() for part in parts(journaled.store)) < 1 << 19
+        table = DeliveryTable(lambda topic, queue_id: 0)
+        journal_at_rest(journaled.store, Catalog(), table).journal.replay()
+        found = table.known(KEY)
+        assert found is not None
+        assert found.lake_only == kept
 
 
 def pieces(table: DeliveryTable, state: QueueDelivery) -> Iterator[pb.QueueChange]:
@@ -87,4 +103,35 @@ def test_a_queue_that_is_forgotten_before_its_turn_has_no_piece(table: DeliveryT
     table.forget(KEY)
     if again:
         flying(table, 3)
+    assert list(found) == []
+
+
+def in_the_lake(count: int) -> LakeOnly:
+    """So many messages that had been handed out, and as many ranges behind them."""
+    messages = [LakeMessage(2 * number, 1 + number % 3, f"m{number}") for number in range(count)]
+    spans = [(3 * count + 2 * number, 3 * count + 2 * number + 1) for number in range(count)]
+    return LakeOnly(tuple(messages), tuple(spans))
+
+
+def test_what_only_the_lake_has_comes_back_whatever_its_size(tmp_path: Path) -> None:
+    kept = {QueueKey("g", "t", number): in_the_lake(count) for number, count in enumerate((1, 512, 1300))}
+    with opened(tmp_path) as journaled:
+        for key, lake_only in kept.items():
+            journaled.deliveries.restore(key, 10_000).restore_lake_only(lake_only)
+        journaled.fly(QueueKey("g", "t", 2), 3)
+        journaled.journal.write_snapshot()
+        journaled.journal.write_snapshot()  # a second one replaces the first
+        assert max(part.ByteSize() for part in parts(journaled.store)) < 1 << 19
+        catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
+        journal_at_rest(journaled.store, catalog, deliveries).journal.replay()
+        assert {state.key: state.lake_only for state in deliveries.queues()} == kept
+        assert journaled.replayed() == journaled.told()
+
+
+def test_a_reset_while_pieces_are_made_ends_them(table: DeliveryTable) -> None:
+    state = table.restore(KEY, 10_000)
+    state.restore_lake_only(in_the_lake(1300))
+    found = pieces(table, state)
+    assert [next(found).HasField("lake_only"), next(found).HasField("lake_only")] == [False, True]
+    state.reset(5)
     assert list(found) == []

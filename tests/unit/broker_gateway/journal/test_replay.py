@@ -9,6 +9,7 @@ import pytest
 
 from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.snapshot import SnapshotPace
+from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from lakebroker_testing.faults import FaultyStore
 from store.log.record import PendingRecord
@@ -94,3 +95,21 @@ def test_a_contributor_that_cannot_apply_stops_the_start(
     monkeypatch.setattr(getattr(counted, who), "apply", fails)
     with pytest.raises(ValueError, match="a defect"):
         counted.journal.replay()
+
+
+def test_where_queue_offsets_jump_nothing_is_left_out(store: FaultyStore) -> None:
+    """A new log was begun, and a crash came before its first snapshot: the one before counts, and all behind it."""
+    before = Counted(store)
+    before.journal.write_snapshot()
+    before.one.count("a", 1)
+    before.tick()
+    put(store, "read", "before it")
+    store.begin_log()
+    for topic in (JOURNAL_TOPIC, "read"):
+        store.index.leave_out(topic, 0, store.index.max_offset(topic, 0), 2_000_000)
+    before.one.count("a", 2)
+    before.tick()
+    put(store, "read", "behind it")
+    after = Counted(store, topic="read")
+    assert after.one.calls == ["a=1", "a=2", "replayed"]
+    assert after.other.calls == ["before it", "behind it", "replayed"]

@@ -10,9 +10,13 @@ import pytest
 
 from broker_gateway.lake.reader import Lake, LakeUnreachableError
 from broker_gateway.runtime.errors import StartError
+from structured_streaming.commit.batch import LogSpan, progress_rows
 from structured_streaming.commit.table_log import TableLog
 from structured_streaming.lake import create_tables
+from structured_streaming.staging.table_file import write_file
+from structured_streaming.storage.delta_names import SPARK_APPLICATION
 from structured_streaming.storage.local import LocalFolder
+from structured_streaming.tables import REPUT_PROGRESS
 
 
 def commit(lake: Path, *ends: int) -> None:
@@ -105,3 +109,30 @@ def test_a_commit_is_believed_only_once_it_is_on_disk(
     monkeypatch.setattr(LocalFolder, "make_durable", make_durable)
     assert lake.dispatched_to("b", "l") == 9
     assert f"{2:020}.json" in synced
+
+
+def test_so_are_the_rows_of_sparks_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves its files to the system, and a progress whose file is cut by a power cut frees no segment."""
+    create_tables(str(tmp_path))
+    synced, real = list[str](), LocalFolder.make_durable
+
+    def make_durable(folder: LocalFolder, names: Iterable[str]) -> None:
+        names = list(names)
+        synced.extend(names)
+        real(folder, names)
+
+    def commit_rows(batch: int, end: int) -> list[str]:
+        rows = progress_rows([LogSpan("store:-", "b", "l", end - 1, end, end, 1)], {}, batch)
+        folder = LocalFolder(tmp_path)
+        file = write_file(folder, REPUT_PROGRESS, rows)
+        TableLog(folder.child("reput_progress")).append([file._asdict()], {SPARK_APPLICATION: batch})
+        return [file.path, f"{batch:020}.json"]
+
+    lake = Lake(str(tmp_path))
+    for batch, end in ((1, 5), (2, 9)):
+        expected = commit_rows(batch, end)
+        with monkeypatch.context() as patched:
+            patched.setattr(LocalFolder, "make_durable", make_durable)
+            synced.clear()
+            assert lake.dispatched_to("b", "l") == end
+        assert synced == expected

@@ -23,10 +23,13 @@ def test_a_group_that_fell_behind_may_not_consume(tmp_path: Path) -> None:
         record = PendingRecord("t", 0, b"x" * 1000, b"", 1, Host("127.0.0.1", 1).packed)
         store.append([record] * 20)
         catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
-        for name in ("slow", "quick"):
+        store.index.leave_out("t", 0, 20, 5_000_000)  # a new log was begun
+        store.append([record] * 2)
+        for name in ("slow", "quick", "crossing"):
             catalog.put_group(Group(name))
         deliveries.queue(QueueKey("slow", "t", 0)).reset(2)
         deliveries.queue(QueueKey("quick", "t", 0)).reset(18)
+        deliveries.queue(QueueKey("crossing", "t", 0)).reset(1_000)
         off = load_config(None, {"consumerFallbehindThreshold": "5000"}, {})[0]
         on = load_config(
             None,
@@ -41,6 +44,7 @@ def test_a_group_that_fell_behind_may_not_consume(tmp_path: Path) -> None:
         assert {group.name: group.consume_enabled for group in catalog.groups()} == {
             "slow": False,
             "quick": True,
+            "crossing": True,
         }
     finally:
         store.close()

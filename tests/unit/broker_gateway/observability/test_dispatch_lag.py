@@ -69,8 +69,19 @@ def test_it_is_what_the_lake_does_not_have(tmp_path: Path, store: MessageStore) 
         commit_progress(lake, store, store.max_offset + 1)
         asyncio.run(lag.measure())
     assert [each["event"] for each in logs if each["log_level"] == "error"] == [
-        "the lake is ahead of the log; stop the broker"
+        "the lake is ahead of the log; restart the broker: it begins a new log (lakeNewLogWhenAhead)"
     ]
+
+
+def test_of_a_new_log_it_is_what_comes_behind_its_beginning(tmp_path: Path, store: MessageStore) -> None:
+    lake = tmp_path / "lake"
+    lag = DispatchLag(store, Lake(str(lake)), lambda: 1.0)
+    append(store, 10)
+    commit_progress(lake, store, store.max_offset + 1)
+    store.begin_log()
+    append(store, 1)
+    asyncio.run(lag.measure())
+    assert lag.behind_bytes == store.max_offset - store.own_from < 5_000
 
 
 def test_a_lake_that_cannot_be_read_is_unknown_and_known_again(tmp_path: Path, store: MessageStore) -> None:

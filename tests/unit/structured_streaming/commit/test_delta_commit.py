@@ -12,11 +12,14 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.commit.report import BatchReport
+from structured_streaming.commit.sink import STAGED
+from structured_streaming.commit.table_log import TableLog
 from structured_streaming.errors import ForeignWriterError, LakeError
 from structured_streaming.lake import create_tables
 from structured_streaming.staging.table_file import write_file
+from structured_streaming.storage.delta_names import SPARK_APPLICATION
 from structured_streaming.storage.local import LocalFolder
-from structured_streaming.tables import MESSAGES, REPUT_PROGRESS
+from structured_streaming.tables import MESSAGES, REPUT_PROGRESS, Table
 
 
 def staged(lake: Path, start: int, end: int, broker: str = "b") -> list[dict[str, Any]]:
@@ -97,8 +100,9 @@ def test_a_lake_from_before_batches_were_counted_goes_on(lake: Path) -> None:
 
 
 def test_tables_ahead_of_progress_are_left_alone(lake: Path) -> None:
-    def die(table: str) -> None:
-        raise KeyboardInterrupt
+    def die(step: str) -> None:
+        if step == MESSAGES.name:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         DeltaCommitSink(str(lake), die).commit(staged(lake, 0, 10))
@@ -108,6 +112,26 @@ def test_tables_ahead_of_progress_are_left_alone(lake: Path) -> None:
     assert offsets(lake) == [0]
     with pytest.raises(ForeignWriterError, match="up to 10"):
         DeltaCommitSink(str(lake)).commit(staged(lake, 0, 20))
+
+
+@pytest.mark.parametrize("table", ["", STAGED, MESSAGES.name])
+@pytest.mark.parametrize("started", [[REPUT_PROGRESS], [REPUT_PROGRESS, MESSAGES]])
+def test_a_lake_that_sparks_writer_takes_over_gets_no_progress(
+    lake: Path, table: str, started: list[Table]
+) -> None:
+    """Whenever it begins: with an empty commit to the progress, then to every other table."""
+
+    def take_over(step: str) -> None:
+        if step == table:
+            for each in started:
+                TableLog(LocalFolder(lake / each.name)).append([], {SPARK_APPLICATION: 4})
+
+    sink = DeltaCommitSink(str(lake), take_over)
+    take_over("")
+    with pytest.raises(ForeignWriterError, match="give --sink spark"):
+        sink.commit(staged(lake, 0, 10))
+    assert DeltaTable(str(lake / REPUT_PROGRESS.name)).to_pyarrow_table().num_rows == 0
+    assert offsets(lake) == ([0] if table == MESSAGES.name or (table and len(started) == 1) else [])
 
 
 def test_a_staged_file_that_is_gone_is_named(lake: Path) -> None:

@@ -10,14 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from structured_streaming.commit.delta_commit import DeltaCommitSink
+from structured_streaming.commit.batch import LogSpan, progress_rows
+from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
+from structured_streaming.commit.sink import STAGED
 from structured_streaming.commit.snapshot import DataFile, Snapshot
 from structured_streaming.commit.table_log import TableLog
 from structured_streaming.errors import LakeError
 from structured_streaming.maintenance import check_log, windows
 from structured_streaming.maintenance.check import check_lake
+from structured_streaming.staging.table_file import write_file
 from structured_streaming.staging.wanted import Wanted
+from structured_streaming.storage.delta_names import SPARK_APPLICATION
 from structured_streaming.storage.local import LocalFolder
+from structured_streaming.tables import REPUT_PROGRESS
 from tests.reput_lake import ReputLake
 
 
@@ -49,6 +54,21 @@ def test_a_whole_lake(lake: ReputLake, rows: int, monkeypatch: pytest.MonkeyPatc
     assert counts == {name: rows.num_rows for name, rows in lake.rows().items()}
 
 
+def test_a_lake_that_went_over_to_sparks_writer(tmp_path: Path) -> None:
+    """Its progress is in rows alone from then on."""
+    other = ReputLake(tmp_path / "other")
+    other.fill(1)
+    ((broker, log_id), end), *_ = LakeProgress(other.location).offsets.items()
+    rows = progress_rows([LogSpan("store:x", broker, log_id, end, end + 100, end + 100, 1)], {}, 9)
+    folder = LocalFolder(other.lake)
+    file = write_file(folder, REPUT_PROGRESS, rows)._asdict()
+    log = TableLog(folder.child(REPUT_PROGRESS.name))
+    log.append([file], {})
+    assert [each.what for each in check_lake(other.location) if each.problems] == [REPUT_PROGRESS.name]
+    log.append([], {SPARK_APPLICATION: 9})
+    assert [each.problems for each in check_lake(other.location) if each.problems] == []
+
+
 def test_a_lake_that_is_being_filled(lake: ReputLake, tmp_path: Path) -> None:
     other = ReputLake(tmp_path / "other")
     other.fill(3)
@@ -57,10 +77,11 @@ def test_a_lake_that_is_being_filled(lake: ReputLake, tmp_path: Path) -> None:
     class Stop(Exception):
         pass
 
-    def stop(table: str) -> None:
-        raise Stop
+    def stop(step: str) -> None:
+        if step != STAGED:
+            raise Stop
 
-    other.sink._after_table = stop
+    other.sink._after_step = stop
     with pytest.raises(Stop):
         other.fill(1)  # one table is ahead of the progress
     assert problems(other) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import json
 import pickle
 import time
@@ -21,6 +22,7 @@ from structured_streaming.rows import bodies
 from structured_streaming.rows.all_tables import rows_of
 from structured_streaming.rows.quarantine import quarantine
 from structured_streaming.rows.records import Records
+from structured_streaming.source import reading
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.tables import DATA_TABLES, TABLES
@@ -53,6 +55,18 @@ def read(made: Any) -> pa.Table:
     batches = [batch for part in parts for batch in there.read(part)]
     assert all(batch.schema == made.selection.schema for batch in batches)
     return pa.Table.from_batches(batches, made.selection.schema)
+
+
+def test_collections_behind_tasks_pass_over_loaded_modules(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_left_out", False)
+    gc.unfreeze()
+    try:
+        read(reader(store))
+        assert gc.get_freeze_count() > 100_000, "each task's collection goes through numba and pyarrow"
+    finally:
+        gc.unfreeze()
 
 
 def size(parts: list[LogRange]) -> int:

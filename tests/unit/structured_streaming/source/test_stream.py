@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,13 +12,16 @@ from typing import Any
 
 import pytest
 
+from lakebroker_testing.logs import LogWriter, pending
 from store.log_reader import LogReader
+from store.log_source import StoreLog
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.errors import SourceError
 from structured_streaming.lake import create_tables
 from structured_streaming.reput_source import ReputDataSource
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.source.log_range import LogRange
+from structured_streaming.tables import DATA_TABLES
 from tests.lake_checks import assert_exact
 from tests.written_log import written
 
@@ -68,30 +72,74 @@ def test_every_batch_has_rows_of_each_broker_with_a_backlog(tmp_path: Path, coun
     assert set(found.values()) == {1}
 
 
-def test_planning_costs_the_batch_not_the_backlog(tmp_path: Path) -> None:
-    store = written(tmp_path / "store", "broker-a", 12_000)  # twelve segments
-    stream = reader(store, maxBytesPerTrigger=str(BATCH), partitionBytes=str(64 << 10))
-    opened: set[str] = set()
+def planned(store: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Segments opened and bytes looked at to plan a batch."""
     from store import log_reader
+    from store.kernels import walk
 
-    real = log_reader.Segment
+    stream = reader(store, maxBytesPerTrigger=str(BATCH), partitionBytes=str(64 << 10))
+    opened, looked_at = [], []
+    segment, split = log_reader.Segment, walk.split
 
-    def spy(path: Path, *arguments: Any, **named: Any) -> Any:
-        opened.add(path.name)
-        return real(path, *arguments, **named)
+    def open_segment(path: Path, *arguments: Any, **named: Any) -> Any:
+        opened.append(path.name)
+        return segment(path, *arguments, **named)
 
-    log_reader.Segment = spy  # type: ignore[misc,assignment]
-    try:
+    def split_counted(data: Any, base: int, start: int, most: int, limit: int, size: int) -> Any:
+        found = split(data, base, start, most, limit, size)
+        looked_at.append(int(found[-1]) if len(found) else 0)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(log_reader, "Segment", open_segment)
+        patched.setattr(walk, "split", split_counted)
         start = stream.initialOffset()
         latest = stream.latestOffset(start, stream.getDefaultReadLimit())
-        stream.partitions(start, latest)
-    finally:
-        log_reader.Segment = real  # type: ignore[misc]
-    assert len(opened) == 1, f"a batch of {BATCH} bytes looked into {len(opened)} segments"
+        assert stream.partitions(start, latest)
+    return len(opened), sum(looked_at)
+
+
+def test_planning_costs_the_batch_not_the_backlog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = written(tmp_path / "few", "broker-a", 850)
+    many = written(tmp_path / "many", "broker-a", 91_300)
+    assert [len(LogReader(store).segments()) for store in (few, many)] == [1, 100]
+    opened, looked_at = planned(many, monkeypatch)
+    assert (opened, looked_at) == planned(few, monkeypatch)
+    assert opened == 1
+    assert looked_at <= BATCH
     mapped = [
-        line for line in Path("/proc/self/maps").read_text().splitlines() if f"{store}/commitlog" in line
+        line for line in Path("/proc/self/maps").read_text().splitlines() if f"{many}/commitlog" in line
     ]
     assert not mapped, "a segment stays mapped that the broker may delete"
+
+
+def test_a_broker_plans_a_batch_at_the_cost_of_the_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched = []
+    for count in (850, 91_300):
+        with LogWriter(tmp_path / str(count), "broker-a", segment_size=1 << 20) as writer:
+            for first in range(0, count, 50):
+                writer.store.append([pending("t", bytes(1000), n % 4) for n in range(first, first + 50)])
+            flushed = threading.Event()
+            writer.store.wait_flushed(writer.store.max_offset, lambda _, done=flushed: done.set())
+            assert flushed.wait(60)
+            log = StoreLog(writer.store)
+            state = log.describe()
+            runs = type(writer.store.index.runs())
+            calls: list[int] = []
+            with monkeypatch.context() as patched:
+                for name in ("floor", "above"):
+
+                    def look(self: Any, offset: int, real: Any = getattr(runs, name)) -> Any:
+                        calls.append(offset)  # noqa: B023
+                        return real(self, offset)
+
+                    patched.setattr(runs, name, look)
+                cuts = log.split(state.log_id, state.start, state.end, 64 << 10, BATCH)
+            assert BATCH - (64 << 10) < cuts[-1] <= BATCH
+            searched.append(len(calls))
+    assert searched[0] == searched[1] > 0
 
 
 def test_a_record_larger_than_a_share_is_read_all_the_same(tmp_path: Path) -> None:
@@ -138,14 +186,18 @@ def test_a_wrong_option_is_named(tmp_path: Path, wrong: dict[str, str]) -> None:
         reader(tmp_path, **wrong)
 
 
+_DATA = {table.name for table in DATA_TABLES}
+
+
 def reput(lake: Path, *stores: Path, crash_after: int = 1 << 30) -> list[set[str]]:
     """A run over the stores that answer, which dies after so many commits of tables; brokers of each batch."""
     commits: list[str] = []
 
-    def count(table: str) -> None:
-        commits.append(table)
-        if len(commits) == crash_after:
-            raise KeyboardInterrupt
+    def count(step: str) -> None:
+        if step in _DATA:
+            commits.append(step)
+            if len(commits) == crash_after:
+                raise KeyboardInterrupt
 
     stream, sink = reader(*stores, lake=str(lake)), DeltaCommitSink(str(lake), count)
     read = []

@@ -6,6 +6,7 @@ import datetime
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -17,9 +18,13 @@ from structured_streaming.lake import create_tables
 from structured_streaming.source.access import Access
 from structured_streaming.source.log_ends import LogEnds
 from structured_streaming.storage.local import LocalFolder
-from structured_streaming.union.instants import LakeVersions, age, committed
+from structured_streaming.union.instants import age_of
+from structured_streaming.union.lakes import FolderLake, committed
 from structured_streaming.union.tables import _start
 from tests.union_lake import commit, cuts, manifest
+
+NO_SESSION: Any = None
+"""Versions and times are told without Spark."""
 
 
 @pytest.fixture
@@ -39,7 +44,7 @@ def test_the_newest_instant_is_that_of_the_progress_also_behind_a_crash(
     store: Path, lake: LocalFolder
 ) -> None:
     first, second, end = cuts(store, 2)
-    versions = LakeVersions(lake)
+    versions = FolderLake(NO_SESSION, lake)
     assert versions.newest(["messages"]).ends == {}
     commit(lake.path, manifest(lake.path, store, first, second))
     before = versions.newest(["messages", "consume_queue", "reput_progress"])
@@ -49,7 +54,7 @@ def test_the_newest_instant_is_that_of_the_progress_also_behind_a_crash(
     crashed = versions.newest(["messages", "consume_queue"])
     assert crashed.ends == before.ends
     assert crashed.versions == {"messages": 1, "consume_queue": 2, "reput_progress": 1}
-    assert LakeVersions(lake).newest(["messages", "consume_queue"]) == crashed
+    assert FolderLake(NO_SESSION, lake).newest(["messages", "consume_queue"]) == crashed
 
 
 def test_a_reader_changes_nothing(store: Path, lake: LocalFolder) -> None:
@@ -60,16 +65,16 @@ def test_a_reader_changes_nothing(store: Path, lake: LocalFolder) -> None:
     scratch.touch()
     os.utime(scratch, (0, 0))  # a writer would remove it
     files = {path: path.stat().st_mtime_ns for path in lake.path.rglob("*")}
-    versions = LakeVersions(lake)
+    versions = FolderLake(NO_SESSION, lake)
     assert versions.newest(["messages"]).versions["messages"] == 1
-    assert age(lake)
+    assert age_of(committed(lake))
     assert {path: path.stat().st_mtime_ns for path in lake.path.rglob("*")} == files
     assert stat.S_ISREG(scratch.stat().st_mode)
 
 
 def test_how_old_tables_are(store: Path, lake: LocalFolder) -> None:
     assert committed(lake) is None
-    assert age(lake) == ""
+    assert age_of(committed(lake)) == ""
     *starts, end = cuts(store, 3)
     began = datetime.datetime.now(datetime.UTC)
     for start, stop in zip(starts, [*starts[1:], end], strict=True):
@@ -79,7 +84,7 @@ def test_how_old_tables_are(store: Path, lake: LocalFolder) -> None:
     assert began <= newest <= datetime.datetime.now(datetime.UTC)
     DeltaTable(str(lake.path / "reput_progress")).optimize.compact()
     assert committed(lake) == newest
-    assert age(lake).startswith(f"as of {newest:%Y-%m-%d %H:%M:%S} UTC (")
+    assert age_of(committed(lake)).startswith(f"as of {newest:%Y-%m-%d %H:%M:%S} UTC (")
 
 
 def test_logs_that_do_not_answer_are_named(store: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from broker_gateway.api.grpc.log import LogService
+from broker_gateway.observability.metrics import Metrics
 from broker_gateway.transport.context import CallContext
 from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
@@ -40,3 +41,23 @@ def test_many_splits_at_once_let_others_be_served(monkeypatch: pytest.MonkeyPatc
         asyncio.run(together())
     assert order.count("split") == 5
     assert "split split" not in " ".join(order), "one a tick"
+
+
+def test_bytes_that_readers_are_sent_are_counted() -> None:
+    with InProcessBroker() as broker:
+        broker.create_topic("t")
+        broker.send("t", b"x" * 5000)
+        broker.flush()
+        metrics, store = Metrics(), broker.store
+        service = LogService(StoreLog(store), on_read=metrics.log_read)
+        end = store.readable_offset
+        request = pb.ReadLogRequest(log_id=store.log_id, end_offset=end)
+        context = CallContext({}, "127.0.0.1:1", None, ("127.0.0.1", 8081))
+
+        async def read() -> int:
+            return sum([len(answer.data) async for answer in service.ReadLog(request, context)])
+
+        sent = asyncio.run(read()) + asyncio.run(read())
+    assert sent == 2 * end > 10_000
+    node = {"cluster": "", "node_id": ""}
+    assert metrics.registry.get_sample_value("lakebroker_log_bytes_read_total", node) == sent

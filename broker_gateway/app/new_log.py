@@ -1,0 +1,134 @@
+"""A start compares the store with the lake, before anything is served.
+
+Where the lake has more of the store's log than there is, a new log is begun: see `store/log/new_log.py` for the steps. Here
+is what the lake and the journal have to do with it. An empty store goes on where the lake ends (`migration/from_lake.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import structlog
+
+from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.delivery.table import DeliveryTable
+from broker_gateway.journal.broker_journal import journal_at_rest
+from broker_gateway.lake.ahead import ahead
+from broker_gateway.lake.queue_ends import queue_ends
+from broker_gateway.lake.reader import Lake, LakeUnreachableError
+from broker_gateway.metadata.catalog import Catalog
+from broker_gateway.metadata.system_topics import make_system_topics
+from broker_gateway.migration.from_lake import start_from_lake, take_lost_end
+from broker_gateway.runtime.errors import StartError
+from store.errors import StoreError
+from store.index.queue_index import QueueIndex
+from store.message_store import MessageStore
+
+log = structlog.get_logger(__name__)
+QueueEnds = Mapping[tuple[str, int], int]
+"""Queue offsets by topic and queue id: those that the next record of each queue gets at least."""
+
+
+def compare_with_lake(config: GatewayConfig, store: MessageStore) -> None:
+    """Begins a new log where the lake is ahead, and finishes one that a crash left half begun; starts an empty store.
+
+    A lake that cannot be read now is no reason not to start, unless a new log needs it. Raises StartError.
+    """
+    location, ends = config.lake.lake_location, None
+    if location and (wrong := _found_ahead(Lake(location), store)):
+        if not config.lake.lake_new_log_when_ahead:
+            raise StartError(
+                f"{wrong} (lakeLocation={location}, store {store.root}). Restore the newest copy of the store; or set "
+                "lakeNewLogWhenAhead=true: a new log is begun, and what was lost is in the lake alone; or give lakeLocation "
+                "another, empty lake, to which all that the log still has goes"
+            )
+        ends = _queue_ends(location, store, wrong)
+        _begin(store, wrong)
+    if store.identity.beginning:
+        if ends is None:
+            ends = _queue_ends(location, store, f"the log {store.log_id} was begun, but not to its end")
+        _finish(config, store, ends)
+    elif location:
+        _start_empty(Lake(location), store)
+
+
+def _start_empty(lake: Lake, store: MessageStore) -> None:
+    restored = start_from_lake(lake, store)
+    if restored is not None:
+        log.warning(
+            "the store was empty: topics, groups and offsets are those of the lake; messages that only the lake has wait there",
+            **asdict(restored),
+        )
+
+
+def _found_ahead(lake: Lake, store: MessageStore) -> str:
+    try:
+        return ahead(lake.dispatched_to(store.broker, store.log_id), store)
+    except LakeUnreachableError as error:
+        log.warning("whether the lake is ahead of the log is not known: it cannot be read", error=str(error))
+        return ""
+
+
+def _queue_ends(location: str, store: MessageStore, why: str) -> QueueEnds:
+    where = f"lakeLocation={location}, store {store.root}"
+    if not location:
+        raise StartError(
+            f"{why}: its queues go on above what the lake has of them, and no lake is named ({where}); "
+            "set lakeLocation as it was"
+        )
+    log.info("reading where the queues end in the lake", lake=location)
+    try:
+        return queue_ends(location, store.broker)
+    except LakeUnreachableError as error:
+        raise StartError(
+            f"{why}. A new log's queues go on above what the lake has of them, and that cannot be read ({where}): {error}; start "
+            "again when it can"
+        ) from error
+
+
+def _begin(store: MessageStore, wrong: str) -> None:
+    former = store.log_id
+    try:
+        store.begin_log()
+    except (StoreError, OSError) as error:
+        raise StartError(f"{wrong}. A new log could not be begun: {error}; start again") from error
+    log.warning(
+        f"{wrong}. A new log is begun: what stands before it here is still delivered, what was lost is in the lake alone",
+        former_log_id=former,
+        log_id=store.log_id,
+        begins_at=store.own_from,
+    )
+
+
+def _finish(config: GatewayConfig, store: MessageStore, ends: QueueEnds) -> None:
+    """Raises the queues, and writes what a start needs of the journal into the new log."""
+    catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
+    journal = journal_at_rest(store, catalog, deliveries).journal
+    journal.replay()
+    make_system_topics(config, catalog)
+    raised = raise_queues(store.index, ends)
+    waiting = take_lost_end(Lake(config.lake.lake_location), store, catalog, deliveries)
+    try:
+        journal.write_snapshot()
+        store.log_begun()
+    except (StoreError, OSError) as error:
+        raise StartError(
+            f"the new log {store.log_id} of the store {store.root} could not be begun: {error}; make room, and start again"
+        ) from error
+    log.info("queues go on above what the lake has of them", queues=raised, messages_only_in_the_lake=waiting)
+
+
+def raise_queues(index: QueueIndex, ends: QueueEnds) -> int:
+    """Makes every queue go on where the lake ends, or above; how many were raised."""
+    raised = 0
+    for (topic, queue_id), end in ends.items():
+        following = index.max_offset(topic, queue_id)
+        if end <= following:
+            continue
+        raised += 1
+        if index.min_offset(topic, queue_id) < following:
+            index.leave_out(topic, queue_id, following, end)
+        else:
+            index.raise_next(topic, queue_id, end)
+    return raised

@@ -1,0 +1,105 @@
+"""What a manifest says of a batch, whichever sink commits it: its extent of each log, its files, its progress rows."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from structured_streaming.commit.report import BatchReport
+from structured_streaming.errors import LakeError
+from structured_streaming.tables import QUARANTINE, REPUT_PROGRESS
+
+
+class LogSpan(NamedTuple):
+    """What a batch holds of a log."""
+
+    target: str
+    broker: str
+    log_id: str
+    start: int
+    end: int
+    log_end: int
+    records: int
+
+    @property
+    def application(self) -> str:
+        return f"{self.broker}/{self.log_id}"
+
+
+def spans_of(manifest: list[dict[str, Any]]) -> list[LogSpan]:
+    """The batch's extent of each log; raises LakeError when its ranges do not join."""
+    ranges: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in manifest:
+        if not row["table"]:
+            ranges.setdefault((row["broker"], row["log_id"]), []).append(row)
+    spans = []
+    for (broker, log_id), parts in sorted(ranges.items()):
+        parts.sort(key=lambda part: part["start"])
+        for before, after in itertools.pairwise(parts):
+            if before["end"] != after["start"]:
+                raise LakeError(
+                    f"the batch of {broker}/{log_id} has a gap from {before['end']} to {after['start']}"
+                )
+        spans.append(
+            LogSpan(
+                parts[0]["target"],
+                broker,
+                log_id,
+                parts[0]["start"],
+                parts[-1]["end"],
+                max(part["log_end"] for part in parts),
+                sum(part["rows"] for part in parts),
+            )
+        )
+    return spans
+
+
+def files_by_table(manifest: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of a manifest that stand for files."""
+    files: dict[str, list[dict[str, Any]]] = {}
+    for row in manifest:
+        if row["table"]:
+            files.setdefault(row["table"], []).append(row)
+    return files
+
+
+def progress_rows(spans: Sequence[LogSpan], versions: Mapping[str, int], batch: int) -> pa.Table:
+    """Of `reput_progress`: one for each log; `versions` of the tables that hold the batch."""
+    now = time.time_ns() // 1000
+    return pa.Table.from_pylist(
+        [
+            {
+                "broker": span.broker,
+                "log_id": span.log_id,
+                "end_offset": span.end,
+                "batch": batch,
+                "start_offset": span.start,
+                "log_end_offset": span.log_end,
+                "records": span.records,
+                "bytes": span.end - span.start,
+                "table_versions": list(versions.items()),
+                "commit_timestamp": now,
+            }
+            for span in spans
+        ],
+        REPUT_PROGRESS.schema,
+    )
+
+
+def report(
+    batch: int, spans: Sequence[LogSpan], manifest: list[dict[str, Any]], seconds: float
+) -> BatchReport:
+    """Of a batch that is in the lake; `seconds` that its commit took."""
+    return BatchReport(
+        batch,
+        sum(span.records for span in spans),
+        sum(span.end - span.start for span in spans),
+        seconds,
+        sum(max(span.log_end - span.end, 0) for span in spans),
+        sum(row["rows"] for row in manifest if row["table"] == QUARANTINE.name),
+        {(span.target, span.broker, span.log_id): span.end for span in spans},
+    )

@@ -1,0 +1,97 @@
+"""A broker whose disk is gone goes on with an empty one: from the lake, on loopback, as its operator does it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.client import OPTIONS, Client
+from lakebroker_testing.gateway import Gateway, command
+from structured_streaming.lake import create_tables
+from tests.union_lake import commit, cuts, manifest
+
+
+def dispatch(lake: Path, store: Path) -> None:
+    create_tables(str(lake))
+    start, end = cuts(store, 1)
+    commit(lake, manifest(lake, store, start, end))
+
+
+def test_a_broker_goes_on_with_an_empty_disk(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    options = {**OPTIONS, "lakeLocation": str(lake), "flushIntervalCommitLog": "50"}
+    with Gateway(tmp_path, **options) as gateway:
+        client = Client(gateway.address)
+        sent = [client.send("orders", b"%d" % number).entries[0] for number in range(20)]
+        first = client.receive("orders", "billing", batch=8, invisible_ms=60_000)[1]
+        client.ack("orders", "billing", *first[:5])
+        client.channel.close()
+        assert gateway.terminate() == 0
+        dispatch(lake, gateway.store)
+        shutil.rmtree(gateway.store)
+
+        gateway.start()
+        told = gateway.log.read_text()
+        assert "the store was empty: topics, groups and offsets are those of the lake" in told
+        assert f"waiting={len(sent) - 5}" in told
+        client = Client(gateway.address)
+        again = [client.send("orders", b"again").entries[0] for _ in range(20)]
+        found: list[pb.Message] = []
+        while messages := client.receive("orders", "billing", invisible_ms=60_000)[1]:
+            found += messages
+        assert {each.system_properties.message_id for each in found} == {each.message_id for each in again}
+        client.ack("orders", "billing", *found)
+        client.channel.close()
+        gateway.kill()
+        gateway.start()
+        assert "the store was empty" not in gateway.log.read_text().split("boot success")[-1]
+        assert gateway.terminate() == 0
+        dispatch(lake, gateway.store)
+        done = subprocess.run(
+            command("lake", "check", "--lake", str(lake), "--store", str(gateway.store)),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    rows = DeltaTable(str(lake / "consume_queue")).to_pyarrow_table(
+        columns=["topic", "queue_id", "queue_offset"]
+    )
+    entries = [tuple(row.values()) for row in rows.to_pylist()]
+    assert len(entries) == len(set(entries)), "no place in a queue was given out twice"
+    assert sum(topic == "orders" for topic, _, _ in entries) == len(sent) + len(again)
+
+
+def test_a_lake_that_cannot_be_read_is_named_at_the_first_start(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    with Gateway(tmp_path / "old", **OPTIONS) as gateway:
+        client = Client(gateway.address)
+        client.send("orders", b"1")
+        client.channel.close()
+        assert gateway.terminate() == 0
+        dispatch(lake, gateway.store)
+    (lake / "consume_queue" / "_delta_log" / f"{0:020}.json").write_text("torn")
+    done = subprocess.run(
+        command("gateway", "--store", str(tmp_path / "new"), "--set", f"lakeLocation={lake}")
+        + [part for port in ("grpcServerPort", "listenPort") for part in ("--set", f"{port}=0")]
+        + [
+            "--set",
+            "metricsPromExporterPort=-1",
+            "--set",
+            "bindAddress=127.0.0.1",
+            "--set",
+            "grpcBindAddress=127.0.0.1",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 255
+    assert "without lakeLocation, or with another lake" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,81 @@
+"""Tables whose commits a catalog owns: Delta's in-memory coordinator, within one JVM, in the place of a catalog.
+
+Delta makes such tables only where a catalog asks for them, or in its own tests; these here are made as in those.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from structured_streaming.catalog.lake_tables import SchemaTables, created
+from structured_streaming.catalog.names import CatalogSchema
+from structured_streaming.catalog.spark_commit import SparkCommitSink
+from structured_streaming.errors import ForeignWriterError
+from structured_streaming.storage.local import LocalFolder
+from structured_streaming.tables import DATA_TABLES, TABLES
+from tests.lake_checks import expected_keys
+from tests.spark_lake import Crash, SparkLake
+
+MANAGED = CatalogSchema("spark_catalog", "managed")
+_BACKFILL = 3
+"""Commits after which the coordinator puts them where readers of the folder look."""
+
+
+@pytest.fixture
+def schema(spark: SparkSession) -> Iterator[CatalogSchema]:
+    jvm: Any = spark._jvm
+    commits = jvm.org.apache.spark.sql.delta.coordinatedcommits
+    commits.CatalogOwnedCommitCoordinatorProvider.registerBuilder(
+        "spark_catalog", commits.InMemoryCommitCoordinatorBuilder(_BACKFILL)
+    )
+    spark.sql(f"CREATE SCHEMA {MANAGED.quoted}")
+    jvm.java.lang.System.setProperty("spark.testing", "1")
+    for table in TABLES.values():
+        spark.sql(created(MANAGED, table, {"delta.feature.catalogManaged": "supported"}))
+    jvm.java.lang.System.clearProperty("spark.testing")
+    yield MANAGED
+    spark.sql(f"DROP SCHEMA {MANAGED.quoted} CASCADE")
+
+
+def test_a_batch_is_there_once_though_writers_crash_and_overtake_each_other(
+    spark: SparkSession, schema: CatalogSchema, tmp_path: Path
+) -> None:
+    lake = SparkLake(spark, tmp_path)
+
+    def crash(table: str) -> None:
+        if table == "messages":
+            raise Crash
+
+    def sink(after: Any = lambda table: None) -> SparkCommitSink:
+        return SparkCommitSink(
+            spark,
+            SchemaTables(schema),
+            LocalFolder(lake.staging),
+            lake.told.update,
+            uuid.uuid4().hex,
+            after_step=after,
+        )
+
+    first, second, *_, end = lake.cuts()
+    stale = sink()
+    stale.commit(lake.manifest(first, second))
+    dying = sink(crash)
+    with pytest.raises(Crash):
+        dying.commit(lake.manifest(second, end))
+    again = sink()
+    with pytest.raises(ForeignWriterError):
+        stale.commit(lake.manifest(second, end))
+    again.commit(lake.manifest(second, end))
+    features = spark.sql(f"DESCRIBE DETAIL {schema.table('messages')}").collect()[0]["tableFeatures"]
+    assert "catalogManaged" in features
+    expected = expected_keys(lake.store)
+    for table in DATA_TABLES:
+        rows = spark.table(schema.table(table.name)).select(*table.key).collect()
+        assert Counter(map(tuple, rows)) == expected[table.name], table.name

@@ -1,0 +1,74 @@
+"""A Hive metastore of pyspark's own jars, with a Derby database, on a free port; and Spark's configuration for it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+
+from lakebroker_testing.gateway import ProcessError
+from lakebroker_testing.real_rocketmq import free_ports
+
+_SITE = """<configuration>
+<property><name>javax.jdo.option.ConnectionURL</name><value>jdbc:derby:;databaseName={folder}/database;create=true</value></property>
+<property><name>datanucleus.schema.autoCreateAll</name><value>true</value></property>
+<property><name>hive.metastore.schema.verification</name><value>false</value></property>
+<property><name>hive.async.log.enabled</name><value>false</value></property>
+<property><name>hive.metastore.warehouse.dir</name><value>file://{folder}/warehouse</value></property>
+</configuration>
+"""
+_START_S = 120
+
+
+@contextmanager
+def hive_metastore(folder: Path) -> Iterator[Path]:
+    """Serves the port of 127.0.0.1 that is named in the folder it yields, which is for SPARK_CONF_DIR."""
+    port = free_ports(1)[0]
+    for name in ("hive", "spark"):
+        (folder / name).mkdir(parents=True)
+    (folder / "hive" / "hive-site.xml").write_text(_SITE.format(folder=folder))
+    (folder / "spark" / "spark-defaults.conf").write_text(
+        "spark.sql.catalogImplementation hive\n"
+        f"spark.hadoop.hive.metastore.uris thrift://127.0.0.1:{port}\n"
+        f"spark.sql.warehouse.dir file://{folder}/warehouse\n"
+    )
+    jars = Path(pyspark.__file__).parent / "jars"
+    command = [
+        "java",
+        "-XX:TieredStopAtLevel=1",
+        "-Xmx256m",
+        f"-Dderby.stream.error.file={folder}/derby.log",
+        "-cp",
+        f"{folder}/hive:{jars}/*",
+        "org.apache.hadoop.hive.metastore.HiveMetaStore",
+        "-p",
+        str(port),
+    ]
+    with (folder / "metastore.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
+    try:
+        _await(port, process, folder / "metastore.log")
+        yield folder / "spark"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _await(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + _START_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError as error:
+            if process.poll() is not None or time.monotonic() > until:
+                raise ProcessError(
+                    f"the Hive metastore did not start: {log.read_text(errors='replace')[-1500:]}"
+                ) from error
+            time.sleep(0.1)
+        else:
+            return

@@ -1,0 +1,119 @@
+"""A lake in a schema of a catalog, committed by Spark's own writer: the same rows as in a folder, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from lakebroker_testing.gateway import ROOT, command
+from lakebroker_testing.logs import LogWriter
+from structured_streaming.tables import DATA_TABLES
+from tests.interop.hive_metastore import hive_metastore
+from tests.lake_checks import assert_exact
+from tests.reput_lake import ReputLake, rows_of
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Its folder; commands find it by SPARK_CONF_DIR."""
+    folder = tmp_path_factory.mktemp("metastore")
+    with hive_metastore(folder) as conf, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_CONF_DIR", str(conf))
+        yield folder
+
+
+def run(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr[-3000:]
+    return done
+
+
+def test_the_rows_are_those_of_a_folder_after_a_kill_between_two_tables(
+    metastore: Path, tmp_path: Path
+) -> None:
+    folder = ReputLake(tmp_path)
+    folder.fill()
+    location, store = "spark_catalog.killed", str(folder.store)
+    script = [
+        sys.executable,
+        "-m",
+        "tests.fault.crashing_reput",
+        store,
+        location,
+        "spark",
+        "messages",
+        "40000",
+    ]
+    assert (
+        subprocess.run(script, cwd=ROOT, check=False, stdout=subprocess.DEVNULL).returncode == -signal.SIGKILL
+    )
+    tables = metastore / "warehouse" / "killed.db"
+    with pytest.raises(AssertionError):
+        assert_exact(tables, folder.store)
+    done = run("reput", "--store", store, "--lake", location, "--once", "--json")
+    assert [json.loads(line)["lag_bytes"] for line in done.stdout.splitlines()][-1] == 0
+    assert_exact(tables, folder.store)
+    for table in DATA_TABLES:
+        ours = rows_of(tables, table.name)
+        theirs = rows_of(folder.lake, table.name).cast(ours.schema)
+        found = "found_timestamp"
+        if found in ours.column_names:
+            ours, theirs = ours.drop_columns(found), theirs.drop_columns(found)
+        assert ours.equals(theirs), table.name
+
+
+def test_every_command_takes_a_catalog(metastore: Path, tmp_path: Path) -> None:
+    with LogWriter(tmp_path / "store") as writer:
+        writer.everything()
+    store, location = str(writer.folder), "spark_catalog.commands"
+    assert "10 tables are in spark_catalog.commands" in run("init", "--lake", location).stdout
+    source = ("reput", "--store", store, "--once", "--lake")
+    run(*source, location)
+    tables = metastore / "warehouse" / "commands.db"
+    before = assert_exact(tables, writer.folder)
+    with LogWriter(tmp_path / "store") as writer:
+        writer.messages(7)
+    sql = ("sql", "--lake", location, "--format", "csv", "SELECT count(*) AS n FROM messages")
+    assert run(*sql, "--store", store).stdout.split() == ["n", str(before["messages"] + 7)]
+    run(*source, location)
+    progress = DeltaTable(str(tables / "reput_progress")).to_pyarrow_table().to_pylist()
+    first = min(row["batch"] for row in progress)
+    assert run(*sql, "--as-of", str(first)).stdout.split() == ["n", str(before["messages"])]
+    maintained = [
+        json.loads(line) for line in run("maintain", "--lake", location, "--json").stdout.splitlines()
+    ]
+    (messages,) = [row for row in maintained if row["table"] == "messages"]
+    assert messages["files_after"] == 1 < messages["files_before"]
+    assert assert_exact(tables, writer.folder)["messages"] == before["messages"] + 7
+    # the other writer is not let in
+    refused = run("reput", "--store", store, "--once", "--lake", str(tables), status=1)
+    assert "give --sink spark" in refused.stderr
+
+
+def test_what_is_no_lake_is_refused_by_name(metastore: Path, tmp_path: Path) -> None:
+    with LogWriter(tmp_path / "store") as writer:
+        writer.messages(1)
+    missing = run("sql", "--lake", "spark_catalog.nowhere", "SELECT 1", status=1)
+    assert "lake location spark_catalog.nowhere" in missing.stderr
+    unknown = run("init", "--lake", "nowhere.lake", status=1)
+    assert "for a folder of that name give ./nowhere.lake" in unknown.stderr
+    checked = run("lake", "check", "--lake", "spark_catalog.commands", status=1)
+    assert "a folder is needed here" in checked.stderr
+    for each in (missing, unknown, checked):
+        assert "Traceback" not in each.stderr
+
+
+def test_a_catalog_in_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
+    done = run("init", "--lake", "spark_catalog.lake", status=1)
+    assert "keeps its catalog in memory alone" in done.stderr
