@@ -26,27 +26,45 @@ def open_lake(location: str) -> Folder:
             f"{folder} is no lake: it {what}; give the lake's folder, or make one with `lakebroker init`"
         )
     if missing:
+        _refuse_lost(folder, missing)
         raise LocationError(
             f"the lake {folder} lacks the table {missing[0]}; `lakebroker init --lake` makes what is missing"
         )
-    _check_version(folder)
+    if _progress(folder)[0] < SCHEMA_VERSION:
+        raise LocationError(
+            f"the lake {folder} is of an earlier version; `lakebroker init --lake` adds the columns that are new"
+        )
     return folder
 
 
-def _check_version(lake: Folder) -> None:
-    """An upgrade ends with the progress."""
+def _progress(lake: Folder) -> tuple[int, bool]:
+    """The lake's schema version (an upgrade ends with the progress), and whether it has batches."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     folder = lake.child(REPUT_PROGRESS.name)
     try:
-        configuration = DeltaTable(folder.uri).metadata().configuration
+        table = DeltaTable(folder.uri)
+        return schema_version(folder, table.metadata().configuration), bool(table.file_uris())
     except (DeltaError, OSError) as error:
         raise LocationError(f"lake location {lake}: {error}") from error
-    if schema_version(folder, configuration) < SCHEMA_VERSION:
-        raise LocationError(
-            f"the lake {lake} is of an earlier version; `lakebroker init --lake` adds the columns that are new"
-        )
+
+
+def _refuse_lost(lake: Folder, missing: list[str]) -> None:
+    """Raises LocationError where tables are missing that batches went to. An upgrade's new ones are not lost."""
+    if not missing or REPUT_PROGRESS.name in missing:
+        return
+    version, has_batches = _progress(lake)
+    if has_batches and version == SCHEMA_VERSION:
+        raise lost_table(lake, missing[0])
+
+
+def lost_table(lake: object, name: str) -> LocationError:
+    """A table that was there is gone."""
+    return LocationError(
+        f"the lake {lake} lost its table {name}: its progress has batches that went there. Made anew, it would lack their rows "
+        "for good. Restore the table from a copy; or move the whole lake away: the reput makes another from what the logs have"
+    )
 
 
 def schema_version(place: object, configuration: Mapping[str, str]) -> int:
@@ -65,9 +83,10 @@ def schema_version(place: object, configuration: Mapping[str, str]) -> int:
 def create_tables(location: str) -> Folder:
     """Makes what is missing of the lake's tables, durably; a table is there as a whole or not at all.
 
-    Raises LocationError, also for a folder with other things in it and no table.
+    Raises LocationError, also for a folder with other things in it and no table, and for a lake that lost one.
     """
     folder, missing = checked_place(location)
+    _refuse_lost(folder, [table.name for table in missing])
     try:
         folder.make()
         check_commits(folder)

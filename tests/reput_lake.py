@@ -13,6 +13,7 @@ from lakebroker_testing.logs import LogWriter
 from store.log_reader import LogReader
 from store.log_source import FolderLog
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
+from structured_streaming.commit.sink import AfterStep, no_step
 from structured_streaming.lake import create_tables
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.stage import stage
@@ -74,10 +75,16 @@ class ReputLake:
         }
 
 
-def reput(store: Path, location: str, batch_bytes: int = 1 << 30, wanted: Wanted = EVERYTHING) -> None:
+def reput(
+    store: Path,
+    location: str,
+    batch_bytes: int = 1 << 30,
+    wanted: Wanted = EVERYTHING,
+    after_step: AfterStep = no_step,
+) -> None:
     """Commits to a lake, which is made where there is none, what it has not of the log in `store`."""
     create_tables(location)
-    log, sink = FolderLog(store), DeltaCommitSink(location, wanted=wanted)
+    log, sink = FolderLog(store), DeltaCommitSink(location, after_step, wanted)
     state = log.describe()
     known = LakeProgress(location).offsets.get((state.broker, state.log_id), state.start)
     if known < state.end:

@@ -64,7 +64,7 @@ def _start_empty(lake: Lake, store: MessageStore) -> None:
 
 def _found_ahead(lake: Lake, store: MessageStore) -> str:
     try:
-        return ahead(lake.dispatched_to(store.broker, store.log_id), store)
+        return ahead(lake.written_to(store.broker, store.log_id), store)
     except LakeUnreachableError as error:
         log.warning("whether the lake is ahead of the log is not known: it cannot be read", error=str(error))
         return ""

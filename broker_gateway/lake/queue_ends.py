@@ -40,8 +40,8 @@ def queue_ends(location: str, broker: str) -> dict[tuple[str, int], int]:
 
 
 def tables_of_offsets(lake: Folder, broker: str) -> Iterator[Table]:
-    """Those that have the queue offsets of a broker's records: two more where `consume_queue` was left out for a time. Raises
-    DeltaError, LakeError, OSError.
+    """Those that have the queue offsets of a broker's records: two more where `consume_queue` was left out for a time. It is
+    the first that a batch is committed to. Raises DeltaError, LakeError, OSError.
     """
     from structured_streaming.tables import CONSUME_QUEUE, MESSAGE_INDEX, MESSAGES, REPUT_PROGRESS
 

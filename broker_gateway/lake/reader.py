@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from broker_gateway.runtime.errors import StartError
-from structured_streaming.errors import LocationError
+from structured_streaming.errors import LakeError, LocationError
 from structured_streaming.storage.delta_names import LOG, SPARK_APPLICATION, commit_name
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import named_folder
@@ -91,6 +91,24 @@ class Lake:
                 self._progress = None
                 raise LakeUnreachableError(f"{path}: {error}") from error
 
+    def written_to(self, broker: str, log_id: str) -> int:
+        """The physical offset up to which any table has rows of that log: above `dispatched_to` where a crash ended a batch
+        between two tables. Opens every table's log; blocks. Raises LakeUnreachableError.
+        """
+        from structured_streaming.commit.table_log import TableLog
+        from structured_streaming.tables import DATA_TABLES
+
+        written = self.dispatched_to(broker, log_id)
+        for table in DATA_TABLES:
+            folder = self._folder.child(table.name)
+            try:
+                if folder.child(LOG).exists():
+                    held = TableLog(folder, reads=True).transaction_version(f"{broker}/{log_id}")
+                    written = max(written, held or 0)
+            except (LakeError, OSError) as error:
+                raise LakeUnreachableError(f"{folder}: {error}") from error
+        return written
+
 
 class _Progress:
     """The progress table in a folder as it was read last: loaded once, then followed commit by commit."""
@@ -98,12 +116,13 @@ class _Progress:
     def __init__(self, folder: Folder) -> None:
         from deltalake import DeltaTable
 
+        from structured_streaming.commit.ends import EndsInRows
+
         self._folder, self._log = folder, folder.child(LOG)
         self._table = DeltaTable(folder.uri)
         self._version = self._table.version()
         self._newer: dict[str, int] = {}
-        self._rows_at = -1
-        self._in_rows: dict[tuple[str, str], int] = {}
+        self._in_rows = EndsInRows(folder.uri)
         name = commit_name(self._version)
         self._stamp = self._log.stamp(name)
         actions = _actions(self._log.read(name)) if self._stamp is not None else []
@@ -114,17 +133,10 @@ class _Progress:
         return self._newer.get(application) or self._table.transaction_version(application) or 0
 
     def end(self, broker: str, log_id: str) -> int:
-        """Up to where the lake holds a log; from the rows where Spark's writer commits, which are read when there are new ones."""
+        """Up to where the lake holds a log; from the rows where Spark's writer commits."""
         if not self.transaction_version(SPARK_APPLICATION):
             return self.transaction_version(f"{broker}/{log_id}")
-        if self._rows_at != self._version:
-            from deltalake import DeltaTable
-
-            from structured_streaming.commit.ends import ends_in_rows
-
-            self._in_rows = ends_in_rows(DeltaTable(self._table.table_uri, version=self._version))
-            self._rows_at = self._version
-        return self._in_rows.get((broker, log_id), 0)
+        return self._in_rows.at(self._version).get((broker, log_id), 0)
 
     def follow(self) -> bool:
         """Reads what was committed since; False when this is not the table that was read, or it went on too far.

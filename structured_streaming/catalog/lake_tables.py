@@ -12,7 +12,7 @@ from urllib.parse import quote
 from structured_streaming.catalog.names import CatalogSchema
 from structured_streaming.catalog.spark_errors import is_away, said, spark_errors
 from structured_streaming.errors import CatalogAwayError, LakeError, LocationError
-from structured_streaming.lake import schema_version
+from structured_streaming.lake import lost_table, schema_version
 from structured_streaming.storage.folder import Folder
 from structured_streaming.tables import REPUT_PROGRESS, SCHEMA_PROPERTY, SCHEMA_VERSION, TABLES, Table
 
@@ -85,6 +85,7 @@ def make_tables(session: SparkSession, schema: CatalogSchema) -> None:
         _check_kept(session, schema)
         session.sql(f"CREATE SCHEMA IF NOT EXISTS {schema.quoted}")
         there = _names(session, schema)
+        _refuse_lost(session, schema, there)
         for table in _in_order():
             if table.name not in there:
                 session.sql(created(schema, table))
@@ -100,6 +101,7 @@ def check_tables(session: SparkSession, schema: CatalogSchema) -> None:
         there = _names(session, schema)
         missing = [name for name in TABLES if name not in there]
         if missing:
+            _refuse_lost(session, schema, there)
             lacks = "none of a lake's tables" if len(missing) == len(TABLES) else f"no table {missing[0]}"
             raise LocationError(
                 f"{schema} has {lacks}; `lakebroker init --lake {schema}` makes what is missing"
@@ -140,6 +142,16 @@ def _check_kept(session: SparkSession, schema: CatalogSchema) -> None:
 
 def _names(session: SparkSession, schema: CatalogSchema) -> set[str]:
     return {row.tableName for row in session.sql(f"SHOW TABLES IN {schema.quoted}").collect()}
+
+
+def _refuse_lost(session: SparkSession, schema: CatalogSchema, there: set[str]) -> None:
+    """Raises LocationError where tables are missing that batches went to. An upgrade's new ones are not lost."""
+    missing = [name for name in TABLES if name not in there]
+    if not missing or REPUT_PROGRESS.name in missing:
+        return
+    upgraded = _version(session, schema, REPUT_PROGRESS) == SCHEMA_VERSION
+    if upgraded and not session.table(schema.table(REPUT_PROGRESS.name)).isEmpty():
+        raise lost_table(schema, missing[0])
 
 
 def _in_order() -> list[Table]:

@@ -26,28 +26,66 @@ def ends_of(progress: TableLog) -> Ends:
 
 
 class FollowedEnds:
-    """Of the lake in `folder`, from transactions where there are some, else from rows, which are read when there are new ones."""
+    """Of the lake in `folder`, from transactions where there are some, else from rows."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder.child(REPUT_PROGRESS.name)
-        self._read_at = -1
-        self._in_rows: Ends = {}
+        self._rows = EndsInRows(self._folder.uri)
 
     def at(self, progress: TableLog) -> Ends:
         """By the table's log as it was read last. Raises LakeError."""
         if progress.transaction_version(SPARK_APPLICATION) is None:
             return ends_of(progress)
-        if progress.version != self._read_at:
-            try:
-                self._in_rows = ends_in_rows(DeltaTable(self._folder.uri, version=progress.version))
-            except (DeltaError, OSError) as error:
-                raise LakeError(f"table {self._folder}: {error}") from error
-            self._read_at = progress.version
-        return dict(self._in_rows)
+        try:
+            return self._rows.at(progress.version)
+        except (DeltaError, OSError) as error:
+            raise LakeError(f"table {self._folder}: {error}") from error
+
+
+class EndsInRows:
+    """As the rows of the `reput_progress` at `uri` say. Versions that follow each other cost the files that are new in them."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._table: DeltaTable | None = None
+        self._read_at = -1
+        self._by_file: dict[str, Ends] = {}
+        self._ends: Ends = {}
+
+    def at(self, version: int) -> Ends:
+        """By a version of the table. Raises DeltaError, OSError."""
+        if version != self._read_at:
+            if self._table is None:
+                self._table = DeltaTable(self._uri, version=version)
+            else:
+                self._table.load_as_version(version)
+            self._by_file = _by_file(self._table, self._by_file)
+            self._ends = _merged(self._by_file)
+            self._read_at = version
+        return dict(self._ends)
 
 
 def ends_in_rows(progress: DeltaTable) -> Ends:
     """As the rows of `reput_progress` say. Raises DeltaError, OSError."""
-    rows = progress.to_pyarrow_table(columns=["broker", "log_id", "end_offset"])
-    last = rows.group_by(["broker", "log_id"], use_threads=False).aggregate([("end_offset", "max")])
-    return {(row["broker"], row["log_id"]): row["end_offset_max"] for row in last.to_pylist()}
+    return _merged(_by_file(progress, {}))
+
+
+def _by_file(progress: DeltaTable, known: dict[str, Ends]) -> dict[str, Ends]:
+    """What each file says; the `known` ones are not read."""
+    found = {}
+    for file in progress.to_pyarrow_dataset().get_fragments():
+        ends = known.get(file.path)
+        if ends is None:
+            rows = file.to_table(columns=["broker", "log_id", "end_offset"])
+            last = rows.group_by(["broker", "log_id"], use_threads=False).aggregate([("end_offset", "max")])
+            ends = {(row["broker"], row["log_id"]): row["end_offset_max"] for row in last.to_pylist()}
+        found[file.path] = ends
+    return found
+
+
+def _merged(by_file: dict[str, Ends]) -> Ends:
+    merged: Ends = {}
+    for ends in by_file.values():
+        for log, end in ends.items():
+            merged[log] = max(end, merged.get(log, 0))
+    return merged

@@ -35,8 +35,10 @@ _WHOLE_BYTES = 1 << 20
 """Objects up to that size are read at once."""
 _READERS = 16
 _SAID = 500
-_AWAY = re.compile(r"HTTP error: (?!builder error)|status code: (?:429|5\d\d)\b")
-"""In an error's text, after some tries: no connection, no answer, or one that says to come later."""
+_AWAY = re.compile(r"HTTP error: (?!builder error)|status code: (?:429|5(?!01|05)\d\d)\b")
+"""In an error's text, after some tries: no connection, no answer, or one that says to come later. 501 and 505 stay as they are."""
+_UNTRUSTED = re.compile(r"InvalidCertificate\(\s*(\w+)")
+"""In an error's text: the server's certificate is refused, and why."""
 _TRUE = ("1", "true", "yes", "on")
 
 
@@ -313,8 +315,13 @@ def _as_os_errors() -> Iterator[None]:
     except AlreadyExistsError:
         raise
     except BaseError as error:
-        away = _AWAY.search(str(error)) is not None
-        raise (StoreAwayError if away else OSError)(_said(str(error))) from error
+        text = str(error)
+        if (untrusted := _UNTRUSTED.search(text)) is not None:
+            raise OSError(
+                f"{_said(text)}: the certificate is refused ({untrusted[1]}); its authority must be among those that this machine "
+                "trusts"
+            ) from error
+        raise (StoreAwayError if _AWAY.search(text) else OSError)(_said(text)) from error
 
 
 def _said(text: str) -> str:

@@ -11,7 +11,9 @@ from pyspark.sql import SparkSession
 
 from broker_gateway.lake.reader import Lake
 from lakebroker_testing.logs import LogWriter
-from structured_streaming.catalog.lake_tables import FolderTables
+from structured_streaming.catalog import lake_tables
+from structured_streaming.catalog.lake_tables import FolderTables, SchemaTables, check_tables, make_tables
+from structured_streaming.catalog.names import CatalogSchema
 from structured_streaming.catalog.places import check_place
 from structured_streaming.catalog.spark_commit import SparkCommitSink
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
@@ -285,3 +287,22 @@ def test_in_s3_somebody_must_order_the_commits(spark: SparkSession) -> None:
         check_place(spark, "messages", table)
     check_place(spark, "messages", table | {"tableFeatures": ["catalogManaged"]})
     check_place(spark, "messages", table | {"location": "abfss://c@a/messages"})
+
+
+def test_a_table_of_a_catalog_that_batches_went_to_is_not_made_anew(
+    spark: SparkSession, lake: SparkLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lake_tables, "_check_kept", lambda session, schema: None)  # this one is in memory
+    schema = CatalogSchema("spark_catalog", "dropped")
+    make_tables(spark, schema)
+    spark.sql(f"DROP TABLE {schema.table('quarantine')}")
+    make_tables(spark, schema)  # nothing is lost yet
+    sink = SparkCommitSink(spark, SchemaTables(schema), LocalFolder(lake.staging), lake.told.update, "writer")
+    start, *_, end = lake.cuts()
+    sink.commit(lake.manifest(start, end))
+    spark.sql(f"DROP TABLE {schema.table('quarantine')}")
+    for refused in (make_tables, check_tables):
+        with pytest.raises(LocationError, match=r"the lake spark_catalog.dropped lost its table quarantine"):
+            refused(spark, schema)
+    assert not spark.catalog.tableExists(schema.table("quarantine"))
+    spark.sql(f"DROP SCHEMA {schema.quoted} CASCADE")

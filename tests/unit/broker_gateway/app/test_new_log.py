@@ -67,9 +67,20 @@ def events(broker: InProcessBroker, kind: journal_pb2.EventKind) -> list[int]:
     ]
 
 
-def lose_the_end(folder: Path, location: str, wanted: Wanted = EVERYTHING) -> tuple[str, int]:
+class Crash(BaseException):
+    """The reput's end."""
+
+
+def lose_the_end(
+    folder: Path, location: str, wanted: Wanted = EVERYTHING, crash_behind: str = ""
+) -> tuple[str, int]:
     """A store with an older copy in its place: 20 messages, 5 of them settled; the lake has 60, 9 of them
-    settled. Id and end of its log."""
+    settled. Id and end of its log. The reput may crash between two tables of the batch that has the others."""
+
+    def after_step(step: str) -> None:
+        if step == crash_behind:
+            raise Crash
+
     with InProcessBroker(folder) as broker:
         broker.create_topic("orders")
         broker.create_group("billing")
@@ -78,6 +89,8 @@ def lose_the_end(folder: Path, location: str, wanted: Wanted = EVERYTHING) -> tu
         broker.ack("orders", "billing", *settled)
         broker.stop()
         shutil.copytree(broker.root, folder / "older")
+        if crash_behind:
+            reput(broker.root, location, wanted=wanted)
         broker.restart()
         send(broker, 20, 60)
         broker.create_topic("later")
@@ -86,7 +99,8 @@ def lose_the_end(folder: Path, location: str, wanted: Wanted = EVERYTHING) -> tu
         broker.ack("orders", "billing", *settled[:4])
         broker.create_group("afterwards")
         broker.flush()
-        reput(broker.root, location, wanted=wanted)
+        with contextlib.suppress(Crash):
+            reput(broker.root, location, wanted=wanted, after_step=after_step)
         broker.stop()
         shutil.rmtree(broker.root)
         (folder / "older").rename(broker.root)
@@ -141,6 +155,24 @@ def test_a_store_that_lost_its_end_goes_on_above_the_lake(tmp_path: Path) -> Non
         assert_exact(lake)
     found = rows(lake, "messages").to_pylist()
     assert sorted(int(row["body"]) for row in found if row["topic"] == "orders") == list(range(90))
+
+
+@pytest.mark.parametrize("table", ["consume_queue", "messages", "delivery_events"])
+def test_a_batch_that_no_progress_covers_is_ahead_too(tmp_path: Path, table: str) -> None:
+    lake = tmp_path / "lake"
+    former, end = lose_the_end(tmp_path, str(lake), crash_behind=table)
+    with InProcessBroker(tmp_path, lakeLocation=str(lake)) as broker:
+        assert Lake(str(lake)).dispatched_to(broker.store.broker, former) <= end
+        assert broker.store.log_id != former
+        assert broker.store.index.max_offset("orders", 0) == 60
+        send(broker, 60, 80)
+        broker.flush()
+        for _ in range(2):  # what is left of the former log, then the new one
+            reput(broker.root, str(lake))
+        assert_exact(lake)
+    found = [int(row["body"]) for row in rows(lake, "messages").to_pylist() if row["topic"] == "orders"]
+    lost = range(20, 60) if table == "consume_queue" else ()
+    assert sorted(found) == [number for number in range(80) if number not in lost]
 
 
 @pytest.mark.parametrize("left_out", ["consume_queue", "delivery_events", "message_index,consume_queue"])

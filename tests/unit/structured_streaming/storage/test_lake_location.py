@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from broker_gateway.cli.main import app
 from structured_streaming.lake import create_tables
 from structured_streaming.tables import TABLES
+from tests.reput_lake import ReputLake
 from tests.written_log import written
 
 
@@ -111,6 +112,19 @@ def test_sql_names_a_table_that_is_missing(tmp_path: Path) -> None:
     assert "lacks the table quarantine" in line
     create_tables(str(tmp_path))
     assert DeltaTable(str(tmp_path / "quarantine")).version() == 0
+
+
+def test_a_table_that_batches_went_to_is_not_made_anew(tmp_path: Path) -> None:
+    held = ReputLake(tmp_path)
+    held.fill()
+    (held.lake / "messages").rename(tmp_path / "elsewhere")
+    lake = ("--lake", str(held.lake))
+    for command in (("init", *lake), ("sql", *lake, "select 1"), ("lake", "check", *lake)):
+        line = ended(*command)
+        assert f"the lake {held.lake} lost its table messages" in line
+        assert not (held.lake / "messages").exists()
+    (tmp_path / "elsewhere").rename(held.lake / "messages")
+    assert create_tables(str(held.lake)).path == held.lake
 
 
 @pytest.mark.parametrize(

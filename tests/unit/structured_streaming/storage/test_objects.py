@@ -1,0 +1,86 @@
+"""What an object store answers, as errors: waited for, or ended with."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from broker_gateway.transport.certificates import trial_certificate
+from structured_streaming.errors import StoreAwayError
+from structured_streaming.storage.objects import ObjectFolder
+
+
+@pytest.fixture(autouse=True)
+def access(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("ACCESS_KEY_ID", "key"), ("SECRET_ACCESS_KEY", "secret"), ("REGION", "us-east-1")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+
+
+@contextlib.contextmanager
+def answering(status: int, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """The address of a server that answers everything with `status`."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: object, client_address: object) -> None:
+            """A client that refuses the certificate leaves."""
+
+    with Server(("127.0.0.1", 0), Answer) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_a_store_that_says_to_come_later_is_away(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(status) as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        with pytest.raises(StoreAwayError, match=str(status)):
+            ObjectFolder("s3://bucket", "lake").names()
+
+
+@pytest.mark.parametrize("status", [400, 403, 501, 505])
+def test_a_store_that_will_never_do_it_is_not(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with answering(status) as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        with pytest.raises(OSError, match=str(status)) as error:
+            ObjectFolder("s3://bucket", "lake").names()
+        assert not isinstance(error.value, StoreAwayError)
+
+
+def test_nobody_there_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+    with pytest.raises(StoreAwayError):
+        ObjectFolder("s3://bucket", "lake").names()
+
+
+def test_a_certificate_that_nobody_trusts_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*trial_certificate(tmp_path, "127.0.0.1"))
+    with answering(200, context) as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        with pytest.raises(OSError, match="the certificate is refused") as error:
+            ObjectFolder("s3://bucket", "lake").names()
+        assert not isinstance(error.value, StoreAwayError)
