@@ -81,7 +81,12 @@ class TokenPolicy:
             return
         scheme, _, shown = principal.shown.partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(shown.strip().encode(), self._token):
-            raise NotAuthorizedError(Denial.UNKNOWN, "the call carries no valid token; give --token-file")
+            raise NotAuthorizedError(
+                Denial.UNKNOWN,
+                "the call carries another token than this service has; give --token-file the file with the same one"
+                if shown
+                else "the call carries no token, and this service asks for one; give --token-file",
+            )
 
 
 def _read(file: Path) -> bytes:

@@ -329,6 +329,7 @@ def _sql(lake: str, statement: str | None, asked: _Session, form: Form) -> None:
     from structured_streaming.source.addresses import parse_address
     from structured_streaming.source.name_servers import name_servers
     from structured_streaming.sql import lake_session, union_session
+    from structured_streaming.union.instants import batch_or_time
 
     if sys.stdout is None:
         fail("standard output is closed; results need one")
@@ -347,6 +348,8 @@ def _sql(lake: str, statement: str | None, asked: _Session, form: Form) -> None:
         for broker in filter(None, asked.source.get("brokers", "").split(",")):
             parse_address(broker.strip(), "--brokers")
         name_servers({name.lower(): value for name, value in asked.source.items()})
+        if asked.as_of:
+            batch_or_time(asked.as_of)
         session = started(start)
         form = form._replace(tables=unions[0] if unions else None)
         if statement is None:

@@ -46,13 +46,14 @@ def instant_of(progress: DataFrame, lake: str, moment: str) -> Instant:
     ]
     if last is None:
         raise LakeError(f"the lake {lake} holds no batch yet; run `lakebroker reput`")
-    if moment.isascii() and moment.isdigit():
-        batch = int(moment)
+    asked = batch_or_time(moment)
+    if isinstance(asked, int):
+        batch = asked
         if not first <= batch <= last:
             raise LakeError(f"the lake {lake} has no batch {batch}; it has {first} to {last}")
         chosen = progress.where(progress.batch == batch)
     else:
-        time = _time(moment)
+        time = asked
         if time > datetime.datetime.now(datetime.UTC):
             raise LakeError(f"{moment} is in the future; the newest batch was committed at {shown(newest)}")
         chosen = progress.where(progress.commit_timestamp <= time)
@@ -61,7 +62,7 @@ def instant_of(progress: DataFrame, lake: str, moment: str) -> Instant:
         oldest = progress.selectExpr("min(commit_timestamp)").collect()[0][0]
         raise LakeError(
             f"at {moment} the lake {lake} held nothing: its first batch is {first}, committed at {shown(oldest)}"
-            if not moment.isdigit()
+            if not isinstance(asked, int)
             else f"the lake {lake} has no batch {moment}, though later ones; give another"
         )
     batch = row[0].batch
@@ -75,8 +76,10 @@ def shown(time: datetime.datetime) -> str:
     return f"{time.astimezone(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _time(text: str) -> datetime.datetime:
-    """ISO 8601, UTC where it names no zone."""
+def batch_or_time(text: str) -> int | datetime.datetime:
+    """The number of a batch, or a time: ISO 8601, UTC where it names no zone. Raises LakeError."""
+    if text.isascii() and text.isdigit():
+        return int(text)
     try:
         time = datetime.datetime.fromisoformat(text)
     except ValueError as error:

@@ -10,15 +10,18 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from typer.testing import CliRunner
 
+from broker_gateway.cli.main import app
 from lakebroker_testing.logs import LogWriter
 from store.log_source import LogState
-from structured_streaming.errors import SameBrokerError, SourceError, UnreachableError
+from structured_streaming import sql
+from structured_streaming.errors import LakeError, SameBrokerError, SourceError, UnreachableError
 from structured_streaming.lake import create_tables
 from structured_streaming.source.access import Access
 from structured_streaming.source.log_ends import LogEnds
 from structured_streaming.storage.local import LocalFolder
-from structured_streaming.union.instants import age_of
+from structured_streaming.union.instants import age_of, batch_or_time
 from structured_streaming.union.lakes import FolderLake, committed
 from structured_streaming.union.tables import _start
 from tests.union_lake import commit, cuts, manifest
@@ -117,3 +120,23 @@ def test_a_log_is_read_from_where_the_lake_ends(reached: int | None, start: int)
 def test_lake_and_log_that_do_not_meet_are_an_error(reached: int, said: str) -> None:
     with pytest.raises(SourceError, match=said):
         _start(LogState("b", "l", 100, 200), {("b", "l"): reached})
+
+
+def test_a_moment_is_a_batch_or_a_time() -> None:
+    assert batch_or_time("12") == 12
+    assert batch_or_time("2026-11-24T03:40:12Z") == datetime.datetime(
+        2026, 11, 24, 3, 40, 12, tzinfo=datetime.UTC
+    )
+    assert batch_or_time("2026-11-24") == datetime.datetime(2026, 11, 24, tzinfo=datetime.UTC)
+    for text in ("yesterday", "", "-1", "١٢"):
+        with pytest.raises(LakeError, match="neither the number of a batch nor a time"):
+            batch_or_time(text)
+
+
+def test_a_wrong_moment_is_refused_before_spark_starts(
+    lake: LocalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql, "lake_session", lambda *_: pytest.fail("Spark was started"))
+    done = CliRunner().invoke(app, ["sql", "--lake", str(lake.path), "--as-of", "yesterday", "select 1"])
+    assert done.exit_code == 1
+    assert "yesterday is neither the number of a batch nor a time" in done.stderr
