@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JARS := $(VENV)/.jars
 TEST_WORKERS ?= 3
-INTEROP_WORKERS ?= 2
+INTEROP_WORKERS ?= 3
 ROUNDS ?= 10
 BUSY ?= 8
 
@@ -65,9 +65,9 @@ bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the repu
 	@$(BIN)/python -m benchmarks.many_batches
 	@$(BIN)/python -m benchmarks.many_topics --topics 10000 --records 100000
 
-evidence: $(JARS) ## The long versions of the crash tests, and of registration with the real name server
-	@echo "Running the long crash tests; what they did goes to docs/evidence"
-	@LAKEBROKER_EVIDENCE=1 LAKEBROKER_FUZZ_KEEP=$(CURDIR)/tests/fuzz/corpus $(BIN)/python -m pytest -p tests.outcomes --outcomes docs/evidence/faults.json tests/fault tests/interop/test_registration.py tests/unit/structured_streaming/staging/test_many_topics.py --timeout 7200
+evidence: $(JARS) ## The long versions of tests: crashes, registration with the real name server, every Spark
+	@echo "Running the long tests; what they did goes to docs/evidence"
+	@LAKEBROKER_EVIDENCE=1 LAKEBROKER_FUZZ_KEEP=$(CURDIR)/tests/fuzz/corpus $(BIN)/python -m pytest -p tests.outcomes --outcomes docs/evidence/faults.json tests/fault tests/interop/test_registration.py tests/interop/test_spark_versions.py tests/unit/structured_streaming/staging/test_many_topics.py --timeout 7200
 
 rounds: $(JARS) ## Run tests again and again beside busy processes (ROUNDS=10 BUSY=8)
 	@echo "Running the tests $(ROUNDS) times beside $(BUSY) busy processes"

@@ -28,6 +28,8 @@ STEPS = {
     "spark": [NUMBERED, STARTED, SET_BACK, STAGED, DURABLE, *_TABLES],
 }
 ROUNDS = 50
+_BATCH_BYTES = 150_000
+"""More than a round writes: what is left to read does not grow from round to round."""
 
 
 class Death(NamedTuple):
@@ -108,7 +110,7 @@ def test_killed_at_every_step_of_a_commit(
         with LogWriter(store) as writer:
             writer.everything()
             writer.raw(b"no record at all".ljust(500, b"?"))
-        process = start(store, lake, sink, death.step, 40_000, "1", death.who, str(death.delay_s))
+        process = start(store, lake, sink, death.step, _BATCH_BYTES, "1", death.who, str(death.delay_s))
         assert process.stdout is not None
         told = [line.split() for line in process.stdout]
         status = process.wait()

@@ -1,8 +1,13 @@
-"""Every version of Spark that is allowed reads a log to its end: continuously, once, and in a stream of one's own."""
+"""Every version of Spark that is allowed reads a log to its end: continuously, once, and in a stream of one's own.
+
+The newest is the one that all other tests run on; here it is in the long form alone.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import os
 import signal
 import subprocess
 import threading
@@ -20,6 +25,8 @@ BATCHES = 10
 BATCH_BYTES = 1 << 20
 RECORDS = BATCHES * BATCH_BYTES // 1200
 PATIENCE_S = 600.0
+NEWEST = "4.2"
+VERSIONS = ["4.0", "4.1", *([NEWEST] if os.environ.get("LAKEBROKER_EVIDENCE") == "1" else [])]
 
 pytestmark = pytest.mark.timeout(2400)
 
@@ -48,7 +55,11 @@ def reput(version: str, store: Path, lake: Path, *arguments: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("version", ["4.0", "4.1", "4.2"])
+def test_the_newest_is_what_all_other_tests_run_on() -> None:
+    assert importlib.metadata.version("pyspark").startswith(f"{NEWEST}.")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_a_log_of_ten_batches_is_read_to_its_end(tmp_path: Path, store: Path, version: str) -> None:
     running = [interpreter(version), "-c", "import pyspark; print(pyspark.__version__)"]
     assert subprocess.check_output(running, text=True, env=environment()).startswith(f"{version}.")
