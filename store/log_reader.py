@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,6 +18,12 @@ from store.scan import Scan, as_bytes, scan
 
 _MOST_OPEN = 4
 """Segments mapped at a time, beside those that views are held of."""
+_SETTLED_NS = 2_000_000_000
+"""A folder's time stamp that is younger may hide a later change: file systems keep it in steps."""
+
+
+_Stamp = tuple[int, int, int]
+"""Of a folder: device, inode, and when it changed last, in nanoseconds; all 0 where none is."""
 
 
 class LogReader:
@@ -48,6 +55,8 @@ class LogReader:
         self._folders = list(folders) or commit_log_folders(root, identity)
         self._published = identity is not None
         self._segment_size = identity.segment_size if identity else 0
+        self._listed: list[tuple[int, Path]] = []
+        self._listed_at: list[_Stamp] = []
         if identity is not None:
             CODE_FOLDERS.read(root)
 
@@ -146,7 +155,13 @@ class LogReader:
         self._open.clear()
 
     def _found(self) -> list[tuple[int, Path]]:
-        return sorted(each for folder in self._folders for each in list_segments(folder))
+        """As they were listed since the folders changed last."""
+        stamps = [_stamp(folder) for folder in self._folders]
+        if stamps != self._listed_at:
+            self._listed = sorted(each for folder in self._folders for each in list_segments(folder))
+            settled = time.time_ns() - max(changed for _, _, changed in stamps) > _SETTLED_NS
+            self._listed_at = stamps if settled else []
+        return self._listed
 
     def _unmap_deleted(self) -> None:
         """The broker's retention frees no disk as long as a reader has the files."""
@@ -169,3 +184,11 @@ class LogReader:
         segment = Segment(path, start, path.stat().st_size, writable=False)
         self._open[start] = segment
         return segment
+
+
+def _stamp(folder: Path) -> _Stamp:
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        return 0, 0, 0
+    return found.st_dev, found.st_ino, found.st_mtime_ns
