@@ -8,7 +8,7 @@ Reads one command a line, `{"do": NAME, ...}`, and answers one line, `{"ok": tru
 |---|---|---|
 | `producer` | endpoints, topics | |
 | `send` | topic, bodies, tag, keys (one for each body), properties | ids |
-| `simple` | endpoints, group, topics: {topic: expression}, await_s | |
+| `simple` | endpoints, group, topics: {topic: expression}, await_s, kind: TAG or SQL | |
 | `receive` | max, invisible_s | messages |
 | `ack` | ids | errors |
 | `invisible` | id, seconds | |
@@ -35,14 +35,15 @@ from rocketmq import (
     PushConsumer,
     SimpleConsumer,
 )
+from rocketmq.grpc_protocol import FilterType
 
 
 def configuration(endpoints: str) -> ClientConfiguration:
     return ClientConfiguration(endpoints, Credentials())
 
 
-def subscriptions(topics: dict[str, str]) -> dict[str, FilterExpression]:
-    return {topic: FilterExpression(expression) for topic, expression in topics.items()}
+def subscriptions(topics: dict[str, str], kind: str = "TAG") -> dict[str, FilterExpression]:
+    return {topic: FilterExpression(text, FilterType.Value(kind)) for topic, text in topics.items()}
 
 
 def described(message: Message) -> dict[str, Any]:
@@ -115,10 +116,10 @@ class Driver:
         return {"ids": ids}
 
     def do_simple(
-        self, endpoints: str, group: str, topics: dict[str, str], await_s: int = 5
+        self, endpoints: str, group: str, topics: dict[str, str], await_s: int = 5, kind: str = "TAG"
     ) -> dict[str, Any]:
         self.simple = SimpleConsumer(
-            configuration(endpoints), group, subscriptions(topics), await_duration=await_s
+            configuration(endpoints), group, subscriptions(topics, kind), await_duration=await_s
         )
         self.simple.startup()
         self.clients.append(self.simple)

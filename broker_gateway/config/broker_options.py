@@ -129,6 +129,9 @@ class BrokerOptions(_Group):
     pop_inflight_message_threshold: int = Field(
         10_000, ge=1, description="messages of a group on a queue, with enablePopMessageThreshold"
     )
+    enable_property_filter: bool = Field(
+        False, description="SQL filters in pulls over the remoting port; over gRPC they are always served"
+    )
     disable_consume_if_consumer_read_slowly: bool = Field(
         False, description="forbid groups to consume that fell behind by consumerFallbehindThreshold"
     )

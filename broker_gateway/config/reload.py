@@ -44,6 +44,7 @@ RELOADABLE = frozenset(
         "diskSpaceWarningLevelRatio",
         "enableMixedMessageType",
         "enablePopMessageThreshold",
+        "enablePropertyFilter",
         "endTransactionPoolQueueCapacity",
         "fileReservedTime",
         "heartbeatThreadPoolQueueCapacity",

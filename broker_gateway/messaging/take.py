@@ -345,7 +345,7 @@ class _Search:
 
     def passed_over(self, size: int) -> None:
         """A record of so many bytes was read that the filter does not want."""
-        self.work -= _A_SKIP + size // _BYTES_AN_ENTRY
+        self.work -= _A_SKIP + size // _BYTES_AN_ENTRY + self.poll.filter.work
 
     def deliver(self, stored: StoredMessage, offset: int, attempt: int, tags_code: int) -> InFlight:
         """Puts a message into what the reply will have."""

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from broker_gateway.api.grpc import shortcuts
 from broker_gateway.api.grpc.fields import client_id_of, duration_ms, group_name, topic_name
 from broker_gateway.api.grpc.status import status
-from broker_gateway.delivery.filters.message_filter import MessageFilter
-from broker_gateway.delivery.filters.tags import FilterExpressionError, parse_tag_filter
+from broker_gateway.delivery.filters.message_filter import FilterExpressionError, MessageFilter
+from broker_gateway.delivery.filters.sql92 import parse_sql_filter
+from broker_gateway.delivery.filters.tags import parse_tag_filter
 from broker_gateway.messaging.long_polling import LongPolling
 from broker_gateway.messaging.outcome import Outcome, Reason, ServiceError
 from broker_gateway.messaging.poll import Poll, Polls, UsualWriter, Wanted
@@ -95,15 +96,12 @@ def _wanted(
 
 
 def _filter(expression: pb.FilterExpression) -> MessageFilter:
-    if expression.type == pb.SQL:
+    if expression.type not in (pb.TAG, pb.SQL, pb.FILTER_TYPE_UNSPECIFIED):
         raise ServiceError(
-            Reason.NOT_IMPLEMENTED, "SQL filters are not implemented yet; use a tag filter such as `a || b`"
+            Reason.ILLEGAL_FILTER_EXPRESSION, f"filter type {expression.type} is unknown; use TAG or SQL"
         )
-    if expression.type not in (pb.TAG, pb.FILTER_TYPE_UNSPECIFIED):
-        raise ServiceError(
-            Reason.ILLEGAL_FILTER_EXPRESSION, f"filter type {expression.type} is unknown; use TAG"
-        )
+    parse = parse_sql_filter if expression.type == pb.SQL else parse_tag_filter
     try:
-        return parse_tag_filter(expression.expression)
+        return parse(expression.expression)
     except FilterExpressionError as error:
         raise ServiceError(Reason.ILLEGAL_FILTER_EXPRESSION, str(error)) from error

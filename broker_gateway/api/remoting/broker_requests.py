@@ -7,12 +7,9 @@ from broker_gateway.api.remoting.administration.statistics import Figure
 from broker_gateway.auth.policy import Policy
 from broker_gateway.auth.remoting_calls import permits
 from broker_gateway.auth.requests import WHOLE_CONFIGURATION
-from broker_gateway.delivery.filters.message_filter import MessageFilter
-from broker_gateway.delivery.filters.tags import (
-    EVERYTHING,
-    FilterExpressionError,
-    parse_tag_filter,
-)
+from broker_gateway.delivery.filters.message_filter import FilterExpressionError, MessageFilter
+from broker_gateway.delivery.filters.sql92 import parse_sql_filter
+from broker_gateway.delivery.filters.tags import EVERYTHING, parse_tag_filter
 from broker_gateway.protocol import java_json
 from broker_gateway.protocol.body.tables import KVTable
 from broker_gateway.protocol.codes import RequestCode, ResponseCode
@@ -26,6 +23,7 @@ _UNIQUE_KEY = "_UNIQUE_KEY_QUERY"
 _UNIQUE_MOST = 32
 _MAY_WAIT, _HAS_SUBSCRIPTION = 0x2, 0x4
 """In the `sysFlag` of a pull: the broker may hold it until there is something; it names tags."""
+_FILTERS = {"TAG": parse_tag_filter, "SQL92": parse_sql_filter}
 _SLAVE = (
     "lastReadTimestamp",
     "lastWriteTimestamp",
@@ -141,7 +139,7 @@ class BrokerRequests:
             fields.small("queueId"),
             fields.long("queueOffset"),
             fields.small("maxMsgNums"),
-            _subscription(fields),
+            _subscription(fields, self._admin.filters_properties),
         )
         told = {
             "suggestWhichBrokerId": "0",
@@ -163,19 +161,24 @@ class BrokerRequests:
         return request.reply(body=java_json.dumps(body))
 
 
-def _subscription(fields: Fields) -> MessageFilter:
+def _subscription(fields: Fields, filters_properties: bool) -> MessageFilter:
     """What a pull wants of a queue; everything where it does not say. SUBSCRIPTION_PARSE_FAILED, SYSTEM_ERROR."""
     if not fields.small("sysFlag") & _HAS_SUBSCRIPTION:
         return EVERYTHING
     kind = fields.optional_text("expressionType") or "TAG"
-    if kind != "TAG":
+    if kind not in _FILTERS:
         raise RequestError(f"The broker does not support consumer to filter message by {kind[:64]}")
     try:
-        return parse_tag_filter(fields.optional_text("subscription") or "")
+        wanted = _FILTERS[kind](fields.optional_text("subscription") or "")
     except FilterExpressionError as error:
         raise RequestError(
             f"parse the consumer's subscription failed: {error}", ResponseCode.SUBSCRIPTION_PARSE_FAILED
         ) from error
+    if kind != "TAG" and not filters_properties:
+        raise RequestError(
+            f"The broker does not support consumer to filter message by {kind}; set enablePropertyFilter=true to allow it"
+        )
+    return wanted
 
 
 def _item(figure: Figure) -> dict[str, float]:

@@ -89,7 +89,7 @@ ROWS = (
     Row("maxErrorRateOfBloomFilter", Kind.INT, "20", v.FILTERS),
     Row("filterDataCleanTimeSpan", Kind.LONG, "86400000", v.FILTERS),
     Row("filterSupportRetry", Kind.BOOL, "false", v.FILTERS),
-    Row("enablePropertyFilter", Kind.BOOL, "false", v.SQL_REFUSED),
+    Row("enablePropertyFilter", Kind.BOOL, "false", v.EFFECTIVE),
     Row("compressedRegister", Kind.BOOL, "false", v.EFFECTIVE),
     Row("forceRegister", Kind.BOOL, "true", v.EFFECTIVE),
     Row("registerNameServerPeriod", Kind.INT, "30000", v.EFFECTIVE),

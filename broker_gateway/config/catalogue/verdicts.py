@@ -40,7 +40,6 @@ RECALL = _accepted("recalling messages is not built yet")
 RECALL_REFUSED = _refused("recalling messages is not built yet")
 STATISTICS = _accepted("counters are the metrics' and the journal's minutes; they have no such settings")
 FILTERS = _accepted("there is no consume queue extension, bit map or filter server; left out on purpose")
-SQL_REFUSED = _refused("SQL filters are not built yet; use a tag filter")
 FLOW_REFUSED = _refused(
     "this kind of flow control is not built; the queue capacities bound what is under way"
 )

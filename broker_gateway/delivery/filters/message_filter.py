@@ -9,6 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+class FilterExpressionError(ValueError):
+    """An expression that cannot be read; the text says why."""
+
+
 class MessageFilter(Protocol):
     """Says which messages are wanted. The first stage may let too many through, never too few."""
 
@@ -21,6 +25,10 @@ class MessageFilter(Protocol):
 
     def wants(self, properties: Mapping[str, str]) -> bool:
         """The second stage: whether the message with these properties is wanted."""
+
+    @property
+    def work(self) -> int:
+        """What the second stage costs beside reading the message, as entries of the queue index that could be looked at."""
 
     @property
     def by_tag(self) -> Callable[[str | None], bool] | None:

@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from broker_gateway.delivery.filters.message_filter import FilterExpressionError
 from store.log.record import tags_code
 
 MAX_EXPRESSION_LENGTH = 16_384
@@ -17,10 +18,6 @@ MAX_EXPRESSION_LENGTH = 16_384
 MAX_TAGS = 1024
 _DOUBTFUL = re.compile(r"[|&,\s]")
 """In a tag: as in the original only `||` divides, and `a && b` or `a |` is a tag of that name."""
-
-
-class FilterExpressionError(ValueError):
-    """An expression that cannot be read; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +43,11 @@ class TagFilter:
     def wants(self, properties: Mapping[str, str]) -> bool:
         """The tag itself decides, since codes collide."""
         return self.matches(properties.get("TAGS"))
+
+    @property
+    def work(self) -> int:
+        """A look-up."""
+        return 0
 
     @property
     def by_tag(self) -> Callable[[str | None], bool]:

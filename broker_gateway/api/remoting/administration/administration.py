@@ -39,6 +39,8 @@ class Administration:
         self.broker = config.broker.broker_name
         self.address = written_address(config.broker.broker_ip1, config.broker.listen_port)
         self.system_topics = system_topic_names(config)
+        self.filters_properties = config.broker.enable_property_filter
+        """Whether pulls may have SQL filters."""
         self._store = store
         self._catalog = catalog
         self.retention = retention
@@ -58,6 +60,7 @@ class Administration:
 
     def configure(self, config: GatewayConfig) -> None:
         """Takes what may change while the broker runs."""
+        self.filters_properties = config.broker.enable_property_filter
         self.messages.configure(config)
         self.topics.configure(config)
 

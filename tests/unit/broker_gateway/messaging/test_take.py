@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from structlog.testing import capture_logs
 
-from broker_gateway.api.grpc import receive as receive_module
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.journal import journal as journal_module
 from broker_gateway.journal.replay import records_from
@@ -422,41 +420,30 @@ def test_who_waits_behind_a_long_look_that_ends_early_goes_on(
     assert bodies(second.messages) == [b"last"]
 
 
-class _ByAmount:
-    """A filter that reads a property, as SQL filters do; no tag decides."""
-
-    everything = False
-    by_tag = None
-
-    def mask(self, codes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.ones(len(codes), dtype=np.bool_)
-
-    def wants(self, properties: Mapping[str, str]) -> bool:
-        return int(properties.get("amount", "0")) > 5
-
-
-def test_a_filter_may_decide_by_properties(broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receive_module, "parse_tag_filter", lambda _: _ByAmount())
+def test_a_filter_may_decide_by_properties(broker: InProcessBroker) -> None:
     messages = [message("orders", b"%d" % amount, {"amount": str(amount)}) for amount in range(3, 9)]
-    broker.call("SendMessage", send_request(*messages))
-    _, found = broker.receive("orders", "billing")
-    assert [bytes(each.body) for each in found] == [b"6", b"7", b"8"]
-    assert broker.receive("orders", "billing")[1] == []
+    broker.call("SendMessage", send_request(*messages, message("orders", b"none", {"amount": "many"})))
+    wanted = pb.FilterExpression(type=pb.SQL, expression="amount > 5 AND amount <> 7")
+    _, found = broker.receive("orders", "billing", filter=wanted)
+    assert [bytes(each.body) for each in found] == [b"6", b"8"]
+    broker.ack("orders", "billing", *found)
+    assert broker.receive("orders", "billing", filter=wanted)[1] == []
+    assert broker.committed("orders", "billing") == 7, "what is not wanted is not waited for"
 
 
-SQL = pb.FilterExpression(type=pb.SQL, expression="a > 1")
+SQL = pb.FilterExpression(type=pb.SQL, expression="a > ")
 
 
 @pytest.mark.parametrize(
     ("topic", "group", "asked", "code"),
     [
-        ("unknown", "billing", {"filter": SQL}, pb.NOT_IMPLEMENTED),
+        ("unknown", "billing", {"filter": SQL}, pb.ILLEGAL_FILTER_EXPRESSION),
         ("unknown", "billing", {"filter": "||"}, pb.ILLEGAL_FILTER_EXPRESSION),
         ("no topic!", "", {}, pb.ILLEGAL_CONSUMER_GROUP),
         ("no topic!", "billing", {"batch": 0}, pb.ILLEGAL_TOPIC),
         ("orders", "billing", {"batch": 0, "invisible_ms": 1}, pb.BAD_REQUEST),
         ("orders", "billing", {"invisible_ms": 1}, pb.ILLEGAL_INVISIBLE_TIME),
-        ("orders", "new", {"filter": SQL}, pb.NOT_IMPLEMENTED),
+        ("orders", "new", {"filter": SQL}, pb.ILLEGAL_FILTER_EXPRESSION),
     ],
 )
 def test_what_is_malformed_is_refused_before_anything_is_looked_up(

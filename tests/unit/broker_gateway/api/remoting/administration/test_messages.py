@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from broker_gateway.delivery.filters.message_filter import MessageFilter
+from broker_gateway.delivery.filters.sql92 import parse_sql_filter
 from broker_gateway.delivery.filters.tags import parse_tag_filter
 from broker_gateway.protocol.codes import ResponseCode
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.messages import message, send_request
 from store.log.record import decode_record
 
-
-class _ByAmount:
-    """A filter that reads a property, as SQL filters do; no tag decides."""
-
-    everything = False
-    by_tag = None
-
-    def mask(self, codes: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.ones(len(codes), dtype=np.bool_)
-
-    def wants(self, properties: Mapping[str, str]) -> bool:
-        return int(properties["amount"]) > 5
+BY_AMOUNT = parse_sql_filter("amount > 5")
 
 
 @pytest.fixture
@@ -55,8 +43,8 @@ def pulled(broker: InProcessBroker, wanted: MessageFilter, offset: int, most: in
 
 
 def test_a_pull_has_what_a_filter_by_properties_wants(broker: InProcessBroker) -> None:
-    assert pulled(broker, _ByAmount(), 0, 32) == ([6, 7], 8)
-    assert pulled(broker, _ByAmount(), 0, 1) == ([6], 7)
+    assert pulled(broker, BY_AMOUNT, 0, 32) == ([6, 7], 8)
+    assert pulled(broker, BY_AMOUNT, 0, 1) == ([6], 7)
 
 
 def test_of_a_filter_by_tag_the_reader_tells_equal_codes_apart(broker: InProcessBroker) -> None:
