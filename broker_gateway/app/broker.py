@@ -213,6 +213,7 @@ class Broker:
     async def drain(self) -> None:
         """Ends waiting receives with nothing and closes telemetry streams."""
         self.parts.long_polling.close()
+        self.parts.pulls.close()
         self.clients.end_streams()
 
     async def stop(self) -> None:

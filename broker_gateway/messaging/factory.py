@@ -19,6 +19,7 @@ from broker_gateway.messaging.offset_changes import OffsetChanges
 from broker_gateway.messaging.offsets import Offsets
 from broker_gateway.messaging.poll import Polls
 from broker_gateway.messaging.produce import Producer
+from broker_gateway.messaging.pull import Pulls
 from broker_gateway.messaging.redelivery import Redelivery
 from broker_gateway.messaging.resources import Resources
 from broker_gateway.messaging.routes import Routes
@@ -40,6 +41,7 @@ class Messaging:
     producer: Producer
     polls: Polls
     long_polling: LongPolling
+    pulls: Pulls
     redelivery: Redelivery
     settlement: Settlement
     offsets: Offsets
@@ -67,13 +69,15 @@ def make_messaging(config: GatewayConfig, core: Core, peers: Peers, peer_routes:
     taker = Taker(core, SearchedQueues(core, resources), redelivery, messages)
     attempts = Attempts(core, messages)
     offsets = Offsets(core, resources)
+    polls = Polls(config, resources, clients)
     return Messaging(
         admission,
         clients,
         resources,
         Producer(config, core, resources, admission.send),
-        Polls(config, resources, clients),
+        polls,
         LongPolling(config, core, taker, attempts, admission.pull),
+        Pulls(config, core, resources, offsets, polls, messages),
         redelivery,
         Settlement(config, core, resources, clients, mover),
         offsets,

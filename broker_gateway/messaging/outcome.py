@@ -25,6 +25,7 @@ class Reason(enum.Enum):
     ILLEGAL_MESSAGE_KEY = enum.auto()
     ILLEGAL_MESSAGE_PROPERTY_KEY = enum.auto()
     ILLEGAL_MESSAGE_TAG = enum.auto()
+    ILLEGAL_OFFSET = enum.auto()
     ILLEGAL_POLLING_TIME = enum.auto()
     ILLEGAL_TOPIC = enum.auto()
     INTERNAL_SERVER_ERROR = enum.auto()

@@ -83,13 +83,19 @@ class ReplyWriter(Protocol):
         """Gives the reply: OK with `poll.messages`, MESSAGE_NOT_FOUND, or why the call failed."""
 
 
+class Patience(NamedTuple):
+    """How long to wait for a message: `polling_ms` as the call says, None when it does not; `remaining_s` what is left of
+    its deadline (None: it has none), `request_timeout_ms` what its client's settings say."""
+
+    polling_ms: int | None = None
+    remaining_s: float | None = None
+    request_timeout_ms: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a receive asks for. `invisible_ms` is None for messages that are renewed while their client lives.
-
-    `polling_ms` is how long to wait for one, None when it does not say; `remaining_s` what is left of the call's
-    deadline (None: it has none), `request_timeout_ms` what its client's settings say. `peer` is `host:port`.
-    """
+    """What a receive asks for. `invisible_ms` is None for messages that are renewed while their client lives. `peer` is
+    `host:port`."""
 
     topic: str
     group: str
@@ -99,9 +105,7 @@ class Wanted:
     client_id: str
     attempt_id: str
     peer: str
-    polling_ms: int | None = None
-    remaining_s: float | None = None
-    request_timeout_ms: int | None = None
+    patience: Patience
 
 
 @dataclass(slots=True, eq=False)
@@ -152,6 +156,15 @@ def check_may_receive(topic: Topic, group: Group) -> None:
         raise ServiceError(Reason.FORBIDDEN, f"consumer group {shown(group.name)} must not consume")
 
 
+def batch_of(asked: int) -> int:
+    """How many messages a call gets at most. BAD_REQUEST."""
+    if asked <= 0:
+        raise ServiceError(
+            Reason.BAD_REQUEST, f"batch size {asked} is not positive; ask for 1 to {MAX_BATCH}"
+        )
+    return min(asked, MAX_BATCH)
+
+
 class Polls:
     """Makes polls of what receives ask for."""
 
@@ -172,19 +185,11 @@ class Polls:
 
     def make(self, wanted: Wanted, writer: ReplyWriter) -> Poll:
         """Raises ServiceError when the call cannot be served."""
-        if not self._permission & READ:
-            raise ServiceError(
-                Reason.FORBIDDEN,
-                f"the broker gives no messages now (brokerPermission={self._permission}); receive from another",
-            )
+        self.check_readable()
         topic = self._resources.topic(wanted.topic)
         group = self._resources.group(wanted.group, wanted.peer)
         check_may_receive(topic, group)
-        if wanted.batch_size <= 0:
-            raise ServiceError(
-                Reason.BAD_REQUEST,
-                f"batch size {wanted.batch_size} is not positive; ask for 1 to {MAX_BATCH}",
-            )
+        most = batch_of(wanted.batch_size)
         auto_renew, invisible_ms = wanted.invisible_ms is None, self._invisible_ms(wanted)
         if isinstance(wanted.filter, TagFilter) and wanted.filter.doubtful:
             self._warnings.check(wanted.filter, group.name, topic.name, wanted.peer)
@@ -193,16 +198,28 @@ class Polls:
             group,
             topic,
             wanted.filter,
-            min(wanted.batch_size, MAX_BATCH),
+            most,
             invisible_ms,
             auto_renew,
             wanted.client_id,
             wanted.attempt_id[:128],
-            min(self._polling_s(wanted), self._longest_wait_s),
+            self.waits(wanted.patience),
             writer,
             wanted.peer,
             address_of(wanted.peer) if known else "",
         )
+
+    def check_readable(self) -> None:
+        """FORBIDDEN while the broker gives no messages."""
+        if not self._permission & READ:
+            raise ServiceError(
+                Reason.FORBIDDEN,
+                f"the broker gives no messages now (brokerPermission={self._permission}); receive from another",
+            )
+
+    def waits(self, patience: Patience) -> float:
+        """How long a call waits for a message, s. ILLEGAL_POLLING_TIME."""
+        return min(self._polling_s(patience), self._longest_wait_s)
 
     def _invisible_ms(self, wanted: Wanted) -> int:
         if wanted.invisible_ms is None:
@@ -210,8 +227,8 @@ class Polls:
         least, most = self._proxy.min_invisible_time_mills_for_recv, self._proxy.max_invisible_time_mills
         return check_invisible_ms(wanted.invisible_ms, least, most)
 
-    def _polling_s(self, wanted: Wanted) -> float:
-        """How long to wait for a message, s: within the proxy's limits and the call's deadline."""
+    def _polling_s(self, wanted: Patience) -> float:
+        """Within the proxy's limits and the call's deadline."""
         shortest = self._proxy.grpc_client_consumer_min_long_polling_timeout_millis / 1000
         longest = self._proxy.grpc_client_consumer_max_long_polling_timeout_millis / 1000
         remaining = wanted.remaining_s

@@ -49,6 +49,8 @@ _LIMITS = {
     _MESSAGING + "QueryAssignment": _SMALL,
     _MESSAGING + "Heartbeat": _SMALL,
     _MESSAGING + "ReceiveMessage": RequestLimits(128 * KIB, 1024),
+    _MESSAGING + "PullMessage": RequestLimits(128 * KIB, 1024),
+    _MESSAGING + "UpdateOffset": _SMALL,
     _MESSAGING + "AckMessage": RequestLimits(2 * MIB, 32_768),  # its reply repeats it, and clients take 4 MiB
     _MESSAGING + "ChangeInvisibleDuration": _SMALL,
     _MESSAGING + "ForwardMessageToDeadLetterQueue": _SMALL,

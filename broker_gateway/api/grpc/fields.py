@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from broker_gateway.delivery.filters.message_filter import FilterExpressionError, MessageFilter
+from broker_gateway.delivery.filters.sql92 import parse_sql_filter
+from broker_gateway.delivery.filters.tags import parse_tag_filter
 from broker_gateway.messaging.outcome import Reason, ServiceError
+from broker_gateway.messaging.poll import Patience
 from broker_gateway.protocol.resource_names import resource_name
 from broker_gateway.transport.context import CallContext
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.google.protobuf.duration_pb2 import Duration
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 
@@ -58,3 +63,29 @@ def timestamp_ms(timestamp: Timestamp) -> int:
             f"a timestamp of {timestamp.nanos} ns behind the second is none; give 0 to 999999999",
         )
     return timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
+
+
+def patience_of(
+    request: rpc.ReceiveMessageRequest | rpc.PullMessageRequest,
+    context: CallContext,
+    request_timeout_ms: int | None,
+) -> Patience:
+    """How long a request is to wait for messages. ILLEGAL_POLLING_TIME."""
+    polling_ms = None
+    if request.HasField("long_polling_timeout"):
+        reason = Reason.ILLEGAL_POLLING_TIME
+        polling_ms = duration_ms(request.long_polling_timeout, "the polling timeout", reason)
+    return Patience(polling_ms, context.remaining_s, request_timeout_ms)
+
+
+def filter_of(expression: pb.FilterExpression) -> MessageFilter:
+    """ILLEGAL_FILTER_EXPRESSION."""
+    if expression.type not in (pb.TAG, pb.SQL, pb.FILTER_TYPE_UNSPECIFIED):
+        raise ServiceError(
+            Reason.ILLEGAL_FILTER_EXPRESSION, f"filter type {expression.type} is unknown; use TAG or SQL"
+        )
+    parse = parse_sql_filter if expression.type == pb.SQL else parse_tag_filter
+    try:
+        return parse(expression.expression)
+    except FilterExpressionError as error:
+        raise ServiceError(Reason.ILLEGAL_FILTER_EXPRESSION, str(error)) from error

@@ -10,6 +10,7 @@ import structlog
 from broker_gateway.api.extensions import AppendHook
 from broker_gateway.api.grpc.fields import client_id_of
 from broker_gateway.api.grpc.offsets import OffsetService
+from broker_gateway.api.grpc.pull import PullService
 from broker_gateway.api.grpc.receive import ReceiveService
 from broker_gateway.api.grpc.route import RouteService
 from broker_gateway.api.grpc.send import SendService
@@ -49,7 +50,8 @@ class MessagingService:
         self._receive = ReceiveService(messaging.polls, messaging.long_polling)
         self._settlement = SettlementService(messaging.settlement)
         self._client = ClientService(config, core, messaging)
-        self._offsets = OffsetService(messaging.offsets)
+        self._offsets = OffsetService(messaging.offsets, messaging.offset_changes)
+        self._pull = PullService(messaging.pulls)
         self._journal = core.journal
         self._admission = messaging.admission
 
@@ -154,12 +156,21 @@ class MessagingService:
     async def PullMessage(
         self, request: rpc.PullMessageRequest, context: CallContext
     ) -> AsyncIterator[rpc.PullMessageResponse]:
-        yield rpc.PullMessageResponse(status=_later("PullMessage", "receive with a push or simple consumer"))
+        try:
+            client_id_of(context)
+            self._admission.pull.check(context.peer)
+            with self._admission.pull.entered(context.peer):
+                responses = await self._pull.pull(request, context, self._client.request_timeout_ms(context))
+        except Exception as error:
+            responses = [rpc.PullMessageResponse(status=_status("PullMessage", error))]
+        for response in responses:
+            yield response
 
-    async def UpdateOffset(
+    def UpdateOffset(
         self, request: rpc.UpdateOffsetRequest, context: CallContext
-    ) -> rpc.UpdateOffsetResponse:
-        return rpc.UpdateOffsetResponse(status=_later("UpdateOffset", "acknowledge messages instead"))
+    ) -> Answer[rpc.UpdateOffsetResponse]:
+        bulkhead = self._admission.consumer_manager
+        return self._journaled(rpc.UpdateOffsetResponse, self._offsets.update, request, context, bulkhead)
 
     async def GetOffset(self, request: rpc.GetOffsetRequest, context: CallContext) -> rpc.GetOffsetResponse:
         try:

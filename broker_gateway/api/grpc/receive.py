@@ -5,18 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker_gateway.api.grpc import shortcuts
-from broker_gateway.api.grpc.fields import client_id_of, duration_ms, group_name, topic_name
+from broker_gateway.api.grpc.fields import (
+    client_id_of,
+    duration_ms,
+    filter_of,
+    group_name,
+    patience_of,
+    topic_name,
+)
 from broker_gateway.api.grpc.status import status
-from broker_gateway.delivery.filters.message_filter import FilterExpressionError, MessageFilter
-from broker_gateway.delivery.filters.sql92 import parse_sql_filter
-from broker_gateway.delivery.filters.tags import parse_tag_filter
 from broker_gateway.messaging.long_polling import LongPolling
-from broker_gateway.messaging.outcome import Outcome, Reason, ServiceError
+from broker_gateway.messaging.outcome import Outcome, Reason
 from broker_gateway.messaging.poll import Poll, Polls, UsualWriter, Wanted
 from broker_gateway.messaging.stored_message import StoredMessage
 from broker_gateway.runtime.reply import Reply
 from broker_gateway.transport.context import CallContext
-from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 
 if TYPE_CHECKING:
@@ -75,11 +78,11 @@ def _wanted(
 ) -> Wanted:
     """What a request asks for. Raises ServiceError for a malformed one."""
     client_id = client_id_of(context)
-    invisible, polling = request.invisible_duration, request.long_polling_timeout
+    invisible = request.invisible_duration
     return Wanted(
         topic_name(request.message_queue.topic),
         group_name(request.group),
-        _filter(request.filter_expression),
+        filter_of(request.filter_expression),
         request.batch_size,
         None
         if request.auto_renew
@@ -87,21 +90,5 @@ def _wanted(
         client_id,
         request.attempt_id,
         context.peer,
-        duration_ms(polling, "the polling timeout", Reason.ILLEGAL_POLLING_TIME)
-        if request.HasField("long_polling_timeout")
-        else None,
-        context.remaining_s,
-        request_timeout_ms,
+        patience_of(request, context, request_timeout_ms),
     )
-
-
-def _filter(expression: pb.FilterExpression) -> MessageFilter:
-    if expression.type not in (pb.TAG, pb.SQL, pb.FILTER_TYPE_UNSPECIFIED):
-        raise ServiceError(
-            Reason.ILLEGAL_FILTER_EXPRESSION, f"filter type {expression.type} is unknown; use TAG or SQL"
-        )
-    parse = parse_sql_filter if expression.type == pb.SQL else parse_tag_filter
-    try:
-        return parse(expression.expression)
-    except FilterExpressionError as error:
-        raise ServiceError(Reason.ILLEGAL_FILTER_EXPRESSION, str(error)) from error

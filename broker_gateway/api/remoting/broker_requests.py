@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from broker_gateway.api.remoting.administration.administration import Administration
 from broker_gateway.api.remoting.administration.statistics import Figure
 from broker_gateway.auth.policy import Policy
@@ -23,7 +25,7 @@ _UNIQUE_KEY = "_UNIQUE_KEY_QUERY"
 _UNIQUE_MOST = 32
 _MAY_WAIT, _HAS_SUBSCRIPTION = 0x2, 0x4
 """In the `sysFlag` of a pull: the broker may hold it until there is something; it names tags."""
-_FILTERS = {"TAG": parse_tag_filter, "SQL92": parse_sql_filter}
+_FILTERS: dict[str, Callable[[str], MessageFilter]] = {"TAG": parse_tag_filter, "SQL92": parse_sql_filter}
 _SLAVE = (
     "lastReadTimestamp",
     "lastWriteTimestamp",

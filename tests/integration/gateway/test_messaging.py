@@ -213,11 +213,9 @@ def test_a_call_without_client_id_is_refused(gateway: Any, name: str) -> None:
 @pytest.mark.parametrize(
     ("method", "request_"),
     [
-        ("UpdateOffset", rpc.UpdateOffsetRequest()),
         ("EndTransaction", rpc.EndTransactionRequest()),
         ("RecallMessage", rpc.RecallMessageRequest()),
         ("SyncLiteSubscription", rpc.SyncLiteSubscriptionRequest()),
-        ("PullMessage", rpc.PullMessageRequest()),
     ],
 )
 def test_what_comes_later_says_so(client: Client, method: str, request_: Any) -> None:

@@ -11,11 +11,11 @@ import pytest
 from broker_gateway.api.grpc.receive import ReceiveService
 from broker_gateway.delivery.filters.tags import EVERYTHING
 from broker_gateway.messaging.outcome import Reason, ServiceError
-from broker_gateway.messaging.poll import MAX_BATCH, RECEIVE_BYTES, RENEWED_MS, Poll, Wanted
+from broker_gateway.messaging.poll import MAX_BATCH, RECEIVE_BYTES, RENEWED_MS, Patience, Poll, Wanted
 from broker_gateway.metadata.catalog import WRITE, Group, Topic
 from lakebroker_testing.broker import InProcessBroker
 
-WANTED = Wanted("t", "g", EVERYTHING, 32, 10_000, "client", "", "10.0.0.1:1000")
+WANTED = Wanted("t", "g", EVERYTHING, 32, 10_000, "client", "", "10.0.0.1:1000", Patience())
 
 
 @pytest.fixture
@@ -59,22 +59,20 @@ def test_a_receive_waits_as_long_as_it_asks_for_and_its_deadline_leaves(
     wait_s: float,
 ) -> None:
     """What does not say how long leaves half of its client's timeout of other calls."""
-    poll = polled(
-        broker, polling_ms=polling_ms, remaining_s=remaining_s, request_timeout_ms=request_timeout_ms
-    )
+    poll = polled(broker, patience=Patience(polling_ms, remaining_s, request_timeout_ms))
     assert poll.wait_s == pytest.approx(wait_s)
 
 
 @pytest.mark.parametrize(
     ("asked", "text"),
     [
-        ({"remaining_s": 4.7}, "the deadline leaves 4.7 s, long polling needs at least 5 s"),
-        ({"polling_ms": -1500}, "the polling timeout of -1.5 s is negative"),
+        (Patience(remaining_s=4.7), "the deadline leaves 4.7 s, long polling needs at least 5 s"),
+        (Patience(polling_ms=-1500), "the polling timeout of -1.5 s is negative"),
     ],
 )
-def test_a_wait_that_cannot_be_is_refused(broker: InProcessBroker, asked: dict[str, Any], text: str) -> None:
+def test_a_wait_that_cannot_be_is_refused(broker: InProcessBroker, asked: Patience, text: str) -> None:
     with pytest.raises(ServiceError, match=text) as refused:
-        polled(broker, **asked)
+        polled(broker, patience=asked)
     assert refused.value.reason is Reason.ILLEGAL_POLLING_TIME
 
 
@@ -82,9 +80,9 @@ def test_receives_wait_shortly_while_long_polling_is_off(broker: InProcessBroker
     broker.run(
         broker.broker.configuration.apply({"longPollingEnable": "false", "shortPollingTimeMills": "300"})
     )
-    assert polled(broker, polling_ms=10_000).wait_s == 0.3
+    assert polled(broker, patience=Patience(10_000)).wait_s == 0.3
     broker.run(broker.broker.configuration.apply({"longPollingEnable": "true"}))
-    assert polled(broker, polling_ms=10_000).wait_s == 10.0
+    assert polled(broker, patience=Patience(10_000)).wait_s == 10.0
 
 
 @pytest.mark.parametrize("topic", [Topic("write-only", 1, 1, WRITE), Topic("no-queue", 0, 1)])
