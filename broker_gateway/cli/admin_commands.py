@@ -5,37 +5,20 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from broker_gateway.cli.output import fail, show, warn
+from broker_gateway.cli.gateway_calls import (
+    DEFAULT_GATEWAY,
+    AsJson,
+    Gateway,
+    TlsCa,
+    TokenFile,
+    connected,
+)
+from broker_gateway.cli.output import show, warn
 
-if TYPE_CHECKING:
-    from structured_streaming.source.access import Access
-
-Gateway = Annotated[
-    str, typer.Option(envvar="LAKEBROKER_GATEWAY", help="The gateway's gRPC address, host:port")
-]
-TokenFile = Annotated[
-    Path | None, typer.Option(envvar="LAKEBROKER_TOKEN_FILE", help="File with the gateway's token")
-]
-TlsCa = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="LAKEBROKER_TLS_CA",
-        help="File with certificates of the authorities that count, PEM; else the system's. Gateways beyond this machine "
-        "are spoken to over TLS only",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
-_DEFAULT = "127.0.0.1:8081"
-_TIMEOUT_S = 10.0
-_UNCONNECTED = ("failed to connect to all addresses", "errors resolving ", "DNS resolution failed")
-"""How gRPC's details begin when there was no connection."""
-_TIMED_OUT = "Deadline Exceeded"
-"""gRPC's own details, when no answer came in time."""
-_GRPC_PORT = "--gateway takes the host and gRPC port of a gateway (grpcServerPort, 8081 unless it is set)"
 _TYPES_HELP = (
     "Accepted message type, may be repeated: NORMAL, FIFO, DELAY, TRANSACTION, LITE or PRIORITY; MIXED: all; "
     "none: as it is, or all"
@@ -63,7 +46,10 @@ def register(app: typer.Typer) -> None:
 
 
 def list_tasks(
-    gateway: Gateway = _DEFAULT, token_file: TokenFile = None, tls_ca: TlsCa = None, as_json: AsJson = False
+    gateway: Gateway = DEFAULT_GATEWAY,
+    token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
+    as_json: AsJson = False,
 ) -> None:
     from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 
@@ -96,7 +82,7 @@ def create_topic(
         list[str] | None,
         typer.Option("--type", help=_TYPES_HELP),
     ] = None,
-    gateway: Gateway = _DEFAULT,
+    gateway: Gateway = DEFAULT_GATEWAY,
     token_file: TokenFile = None,
     tls_ca: TlsCa = None,
     as_json: AsJson = False,
@@ -117,7 +103,7 @@ def create_topic(
 
 def list_topics(
     system: Annotated[bool, typer.Option("--system", help="Retry and dead-letter topics too")] = False,
-    gateway: Gateway = _DEFAULT,
+    gateway: Gateway = DEFAULT_GATEWAY,
     token_file: TokenFile = None,
     tls_ca: TlsCa = None,
     as_json: AsJson = False,
@@ -135,7 +121,7 @@ def create_group(
         int | None, typer.Option(help="Deliveries after the first before the dead-letter topic")
     ] = None,
     fifo: Annotated[bool | None, typer.Option("--fifo/--no-fifo", help="Deliver in order")] = None,
-    gateway: Gateway = _DEFAULT,
+    gateway: Gateway = DEFAULT_GATEWAY,
     token_file: TokenFile = None,
     tls_ca: TlsCa = None,
     as_json: AsJson = False,
@@ -158,7 +144,10 @@ def create_group(
 
 
 def list_groups(
-    gateway: Gateway = _DEFAULT, token_file: TokenFile = None, tls_ca: TlsCa = None, as_json: AsJson = False
+    gateway: Gateway = DEFAULT_GATEWAY,
+    token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
+    as_json: AsJson = False,
 ) -> None:
     from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 
@@ -181,66 +170,5 @@ def _group_row(group: Any) -> dict[str, Any]:
 def _call(
     gateway: str, token_file: Path | None, tls_ca: Path | None, method: str, request: Any, response_type: Any
 ) -> Any:
-    import grpc
-
-    from broker_gateway.protocol.errors import ConnectError
-    from broker_gateway.transport.remoting.address import parse_address
-    from structured_streaming.errors import SourceError, UnreachableError
-    from structured_streaming.source.access import unconnected
-
-    try:
-        parse_address(gateway)
-    except ConnectError as error:
-        fail(f"--gateway: {error}", 2)
-    try:
-        access = _access(token_file, tls_ca)
-        channel = access.channel(gateway)
-    except SourceError as error:
-        fail(str(error))
-    with channel:
-        call = channel.unary_unary(
-            f"/lakebroker.admin.v1.AdminService/{method}",
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=response_type.FromString,
-        )
-        try:
-            return call(request, timeout=_TIMEOUT_S, metadata=access.metadata)
-        except grpc.RpcError as error:
-            code, details = error.code().name, error.details() or ""
-            told = unconnected(gateway, details, own_ca=access.ca is not None)
-            if code == "UNAVAILABLE" and told is not None and not isinstance(told, UnreachableError):
-                fail(str(told))
-            fail(_failed(gateway, code, details))
-
-
-def _access(token_file: Path | None, tls_ca: Path | None) -> Access:
-    """Ends the command, or raises SourceError, for files that cannot be used."""
-    from broker_gateway.runtime.errors import reason
-    from store.errors import SecretError
-    from store.log.permissions import check_secret
-    from structured_streaming.source.access import access_of
-
-    files = {}
-    if token_file is not None:
-        try:
-            check_secret(token_file, "--token-file")
-        except SecretError as error:
-            fail(str(error))
-        except OSError as error:
-            fail(f"--token-file {token_file} cannot be read: {reason(error)}")
-        files["tokenfile"] = str(token_file)
-    if tls_ca is not None:
-        files["tlsca"] = str(tls_ca)
-    return access_of(files)
-
-
-def _failed(gateway: str, code: str, details: str) -> str:
-    """What became of a call; gRPC gives UNAVAILABLE, too, when nobody answered."""
-    unconnected = details.startswith(_UNCONNECTED)
-    if code == "UNAVAILABLE" and unconnected and "connection refused" in details.lower():
-        return f"no gateway at {gateway}: connection refused; {_GRPC_PORT}"
-    if code == "UNAVAILABLE" and unconnected:
-        return f"nobody answers gRPC at {gateway} ({details}); {_GRPC_PORT}"
-    if code == "DEADLINE_EXCEEDED" and details == _TIMED_OUT:
-        return f"nobody answered at {gateway} within {_TIMEOUT_S:.0f} s; {_GRPC_PORT}"
-    return f"the gateway at {gateway} answered {code}: {details}"
+    with connected(gateway, token_file, tls_ca) as calls:
+        return calls.admin(method, request, response_type)

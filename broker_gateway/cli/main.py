@@ -9,6 +9,7 @@ import typer
 
 from broker_gateway.cli import (
     admin_commands,
+    dlq_commands,
     gateway_command,
     lake_commands,
     maintain_commands,
@@ -46,6 +47,7 @@ gateway_command.register(app)
 namesrv_command.register(app)
 sidecar_command.register(app)
 admin_commands.register(app)
+dlq_commands.register(app)
 lake_commands.register(app)
 maintain_commands.register(app)
 store_commands.register(app)

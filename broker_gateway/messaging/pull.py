@@ -79,7 +79,8 @@ class Pulls:
         """
         topic, group = self._checked(wanted)
         most = batch_of(wanted.batch_size)
-        deadline_s = monotonic_s() + self._polls.waits(wanted.patience)
+        waits_s = 0.0 if wanted.patience.polling_ms == 0 else self._polls.waits(wanted.patience)
+        deadline_s = monotonic_s() + waits_s
         first, end = self._offsets.bounds(topic.name, wanted.queue_id)
         if not first <= wanted.offset <= end:
             nearest = first if wanted.offset < first else end

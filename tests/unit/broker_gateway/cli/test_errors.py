@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from broker_gateway.cli.admin_commands import _failed, _when
+from broker_gateway.cli.admin_commands import _when
+from broker_gateway.cli.gateway_calls import failed
 from broker_gateway.cli.main import app
 from store.log.record import Host, PendingRecord
 from store.message_store import MessageStore
@@ -46,7 +47,7 @@ def test_a_gateway_without_a_port_is_refused() -> None:
 def test_nobody_at_an_address_is_said_in_a_sentence(closed_port: str) -> None:
     text = said("topic", "list", "--gateway", closed_port)
     assert text.startswith(f"lakebroker: no gateway at {closed_port}: connection refused; --gateway takes")
-    assert _failed("h:1", "UNAVAILABLE", "stopping") == "the gateway at h:1 answered UNAVAILABLE: stopping"
+    assert failed("h:1", "UNAVAILABLE", "stopping") == "the gateway at h:1 answered UNAVAILABLE: stopping"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_nobody_at_an_address_is_said_in_a_sentence(closed_port: str) -> None:
     ],
 )
 def test_where_nobody_answers_the_grpc_port_is_named(details: str) -> None:
-    assert _failed("h:1", "UNAVAILABLE", details) == (
+    assert failed("h:1", "UNAVAILABLE", details) == (
         f"nobody answers gRPC at h:1 ({details}); --gateway takes the host and gRPC port of a gateway "
         "(grpcServerPort, 8081 unless it is set)"
     )
@@ -85,10 +86,10 @@ def test_a_server_of_another_protocol_did_not_answer() -> None:
 
 
 def test_no_answer_in_time_is_not_called_one() -> None:
-    assert _failed("h:1", "DEADLINE_EXCEEDED", "Deadline Exceeded").startswith(
+    assert failed("h:1", "DEADLINE_EXCEEDED", "Deadline Exceeded").startswith(
         "nobody answered at h:1 within 10 s; --gateway takes"
     )
-    assert _failed("h:1", "DEADLINE_EXCEEDED", "too long") == (
+    assert failed("h:1", "DEADLINE_EXCEEDED", "too long") == (
         "the gateway at h:1 answered DEADLINE_EXCEEDED: too long"
     )
 

@@ -1,0 +1,380 @@
+"""`lakebroker dlq …`: a group's dead letters, looked at and sent again."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from broker_gateway.cli.gateway_calls import (
+    DEFAULT_GATEWAY,
+    AsJson,
+    Gateway,
+    GatewayCalls,
+    TlsCa,
+    TokenFile,
+    connected,
+)
+from broker_gateway.cli.output import counted, fail, lines, show, warn
+
+_BATCH = 32
+_BODY_SHOWN = 60
+_COLUMNS = ["queue", "offset", "message_id", "topic", "tag", "keys", "dead_since", "body"]
+_OUTCOMES = ["message_id", "topic", "outcome", "new_message_id"]
+REPLAYED = "REPLAY_OF"
+"""A property of what is sent again: the id of the message that became the dead letter."""
+
+Group = Annotated[str, typer.Argument(help="The consumer group that gave the messages up")]
+Filter = Annotated[
+    str, typer.Option("--filter", help="SQL92 filter over properties, such as \"region = 'north'\"")
+]
+Topic = Annotated[str, typer.Option("--topic", help="Only messages that were sent to this topic")]
+Ids = Annotated[list[str] | None, typer.Option("--id", help="Only the message with this id; may be repeated")]
+Since = Annotated[
+    str, typer.Option(help="Only what is dead since this time, ISO 8601 (UTC where it names no zone)")
+]
+Until = Annotated[str, typer.Option(help="Only what died before this time")]
+
+
+class Choice(NamedTuple):
+    """Which dead letters; empty or None: all."""
+
+    expression: str
+    topic: str
+    ids: frozenset[str]
+    since: datetime | None
+    until: datetime | None
+
+    def takes(self, message: Any) -> bool:
+        """Whether a message of the dead-letter topic is one of them, as far as the broker has not looked at it."""
+        system = message.system_properties
+        dead_at = system.store_timestamp.ToDatetime(tzinfo=UTC)
+        return (
+            (not self.topic or _origin(message) == self.topic)
+            and (not self.ids or _origin_id(message) in self.ids)
+            and (self.since is None or dead_at >= self.since)
+            and (self.until is None or dead_at < self.until)
+        )
+
+    @property
+    def everything(self) -> bool:
+        return self == Choice("", "", frozenset(), None, None)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command group `dlq`."""
+    settings = {"help_option_names": ["-h", "--help"]}
+    dlq = typer.Typer(
+        help="Dead letters: messages whose attempts are used up.",
+        no_args_is_help=True,
+        context_settings=settings,
+    )
+    dlq.command(
+        "list",
+        help="Lists a group's dead letters, oldest first. Example: lakebroker dlq list billing --filter \"region = 'north'\"",
+    )(list_dead_letters)
+    dlq.command(
+        "replay",
+        help="Sends a group's dead letters to the topics that they came from, as new messages. A dead letter stays where it "
+        "is, and is sent again by the next replay, unless both have --resume. Example: lakebroker dlq replay billing "
+        "--since 2026-11-25T08:00 --rate 50 --dry-run",
+    )(replay_dead_letters)
+    app.add_typer(dlq, name="dlq")
+
+
+def list_dead_letters(
+    group: Group,
+    expression: Filter = "",
+    topic: Topic = "",
+    ids: Ids = None,
+    since: Since = "",
+    until: Until = "",
+    limit: Annotated[int, typer.Option(min=1, help="List so many at most")] = 100,
+    gateway: Gateway = DEFAULT_GATEWAY,
+    token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
+    as_json: AsJson = False,
+) -> None:
+    choice = _choice(expression, topic, ids, since, until)
+    rows: list[dict[str, Any]] = []
+    with connected(gateway, token_file, tls_ca) as calls:
+        for queue_id in range(_queues(calls, group)):
+            for batch in _batches(calls, group, queue_id, choice, 0):
+                rows += [_row(each, as_json) for each in batch.messages]
+                if len(rows) > limit:
+                    break
+            if len(rows) > limit:
+                break
+    if len(rows) > limit:
+        warn([f"only the first {limit} are listed; --limit lists more"])
+    show(rows[:limit], _COLUMNS, as_json)
+
+
+def replay_dead_letters(
+    group: Group,
+    expression: Filter = "",
+    topic: Topic = "",
+    ids: Ids = None,
+    since: Since = "",
+    until: Until = "",
+    rate: Annotated[float, typer.Option(min=0.01, help="Messages a second, at most")] = 100.0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be sent, and send nothing")
+    ] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Begin behind what the last replay with --resume sent. It is noted as the group's offset on its dead-letter "
+            "topic, so not with other choices, nor where something consumes that topic under the group's name",
+        ),
+    ] = False,
+    gateway: Gateway = DEFAULT_GATEWAY,
+    token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
+    as_json: AsJson = False,
+) -> None:
+    choice = _choice(expression, topic, ids, since, until)
+    if resume and not choice.everything:
+        fail(
+            "--resume notes how far all dead letters were sent: leave out --filter, --topic, --id, --since and --until",
+            2,
+        )
+    outcomes: list[dict[str, Any]] = []
+    with connected(gateway, token_file, tls_ca) as calls:
+        sender = _Sender(calls, rate, dry_run)
+        for queue_id in range(_queues(calls, group)):
+            start = _noted(calls, group, queue_id) if resume else 0
+            for batch in _batches(calls, group, queue_id, choice, start):
+                done = [sender.send(each) for each in batch.messages]
+                for each in done:
+                    _tell(each, as_json)
+                outcomes += done
+                if any(each["outcome"] not in ("sent", "would be sent") for each in done):
+                    break  # what failed stays to be sent, and what is behind it
+                if resume and not dry_run:
+                    _note(calls, group, queue_id, batch.next_offset)
+    failed = sum(each["outcome"] not in ("sent", "would be sent") for each in outcomes)
+    if not as_json:
+        what = "would be sent" if dry_run else "sent"
+        typer.echo(f"{counted(len(outcomes) - failed, 'dead letter')} {what}")
+    if failed:
+        fail(f"{counted(failed, 'dead letter')} could not be sent; a replay with --id sends one again")
+
+
+class _Batch(NamedTuple):
+    messages: list[Any]
+    next_offset: int
+
+
+class _Sender:
+    """Sends dead letters where they came from, so many a second at most."""
+
+    def __init__(self, calls: GatewayCalls, rate: float, dry_run: bool) -> None:
+        self._calls = calls
+        self._pause_s = 1 / rate
+        self._dry_run = dry_run
+        self._next_s = 0.0
+
+    def send(self, message: Any) -> dict[str, Any]:
+        """What became of one."""
+        from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+        from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+
+        origin, origin_id = _origin(message), _origin_id(message)
+        row = {"message_id": origin_id, "topic": origin, "outcome": "would be sent", "new_message_id": ""}
+        if not origin:
+            return row | {"outcome": "failed: it does not say where it came from"}
+        if self._dry_run:
+            return row
+        time.sleep(max(self._next_s - time.monotonic(), 0))
+        self._next_s = time.monotonic() + self._pause_s
+        new = _again(message, origin, origin_id)
+        request = rpc.SendMessageRequest(messages=[new])
+        answer = self._calls.messaging("SendMessage", request, rpc.SendMessageResponse)
+        if answer.status.code != pb.OK:
+            said = f"failed: {pb.Code.Name(answer.status.code)} {answer.status.message}"
+            return row | {"outcome": lines(said)}
+        return row | {"outcome": "sent", "new_message_id": new.system_properties.message_id}
+
+
+def _again(message: Any, topic: str, origin_id: str) -> Any:
+    """A new message with all that the sender gave the dead one."""
+    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+
+    system = message.system_properties
+    new = pb.Message(
+        topic=pb.Resource(name=topic),
+        user_properties={**message.user_properties, REPLAYED: origin_id},
+        body=message.body,
+        system_properties=pb.SystemProperties(
+            message_id=f"01{secrets.token_hex(16).upper()}",
+            keys=system.keys,
+            body_encoding=system.body_encoding,
+            message_type=pb.FIFO if system.HasField("message_group") else pb.NORMAL,
+        ),
+    )
+    for name in ("tag", "message_group", "trace_context"):
+        if system.HasField(name):
+            setattr(new.system_properties, name, getattr(system, name))
+    new.system_properties.born_timestamp.GetCurrentTime()
+    return new
+
+
+def _batches(calls: GatewayCalls, group: str, queue_id: int, choice: Choice, start: int) -> Iterator[_Batch]:
+    """The chosen dead letters of a queue, up to where it ends now."""
+    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+    from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+
+    at = max(start, _bound(calls, group, queue_id, pb.BEGINNING))
+    end = _bound(calls, group, queue_id, pb.END)
+    wanted = pb.FilterExpression(type=pb.TAG, expression="*")
+    if choice.expression:
+        wanted = pb.FilterExpression(type=pb.SQL, expression=choice.expression)
+    while at < end:
+        request = rpc.PullMessageRequest(
+            group=pb.Resource(name=group),
+            message_queue=_queue(group, queue_id),
+            offset=at,
+            batch_size=_BATCH,
+            filter_expression=wanted,
+        )
+        request.long_polling_timeout.FromMilliseconds(0)
+        answers = calls.messages("PullMessage", request, rpc.PullMessageResponse)
+        status = next(each.status for each in answers if each.HasField("status"))
+        if status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND):
+            _refused(calls, "PullMessage", status)
+        at = next(each.next_offset for each in answers if each.HasField("next_offset"))
+        found = [each.message for each in answers if each.HasField("message")]
+        yield _Batch([each for each in found if choice.takes(each)], at)
+
+
+def _queues(calls: GatewayCalls, group: str) -> int:
+    """How many the group's dead-letter topic has; 0 before its first dead letter. Ends the command for a group that is none."""
+    from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as admin
+
+    groups = calls.admin("ListGroups", admin.ListGroupsRequest(), admin.ListGroupsResponse).groups
+    if group not in {each.name for each in groups}:
+        fail(f"there is no consumer group {group!r} at {calls.address}; `lakebroker group list` names them")
+    topics = calls.admin(
+        "ListTopics", admin.ListTopicsRequest(include_system=True), admin.ListTopicsResponse
+    ).topics
+    return next((each.queues for each in topics if each.name == _topic(group)), 0)
+
+
+def _bound(calls: GatewayCalls, group: str, queue_id: int, policy: Any) -> int:
+    from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+
+    request = rpc.QueryOffsetRequest(message_queue=_queue(group, queue_id), query_offset_policy=policy)
+    answer = calls.messaging("QueryOffset", request, rpc.QueryOffsetResponse)
+    _check(calls, "QueryOffset", answer.status)
+    return int(answer.offset)
+
+
+def _noted(calls: GatewayCalls, group: str, queue_id: int) -> int:
+    """Up to where a replay with --resume sent."""
+    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+    from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+
+    request = rpc.GetOffsetRequest(group=pb.Resource(name=group), message_queue=_queue(group, queue_id))
+    answer = calls.messaging("GetOffset", request, rpc.GetOffsetResponse)
+    if answer.status.code == pb.OFFSET_NOT_FOUND:
+        return 0
+    _check(calls, "GetOffset", answer.status)
+    return int(answer.offset)
+
+
+def _note(calls: GatewayCalls, group: str, queue_id: int, offset: int) -> None:
+    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+    from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+
+    request = rpc.UpdateOffsetRequest(
+        group=pb.Resource(name=group), message_queue=_queue(group, queue_id), offset=offset
+    )
+    _check(calls, "UpdateOffset", calls.messaging("UpdateOffset", request, rpc.UpdateOffsetResponse).status)
+
+
+def _check(calls: GatewayCalls, method: str, status: Any) -> None:
+    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+
+    if status.code != pb.OK:
+        _refused(calls, method, status)
+
+
+def _refused(calls: GatewayCalls, method: str, status: Any) -> None:
+    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+
+    fail(
+        f"the gateway at {calls.address} answered {method} with {pb.Code.Name(status.code)}: {status.message}"
+    )
+
+
+def _topic(group: str) -> str:
+    from broker_gateway.metadata.names import dead_letter_topic
+
+    return dead_letter_topic(group)
+
+
+def _queue(group: str, queue_id: int) -> Any:
+    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+
+    return pb.MessageQueue(topic=pb.Resource(name=_topic(group)), id=queue_id)
+
+
+def _origin(message: Any) -> str:
+    return str(message.system_properties.dead_letter_queue.topic)
+
+
+def _origin_id(message: Any) -> str:
+    system = message.system_properties
+    return str(system.dead_letter_queue.message_id or system.message_id)
+
+
+def _choice(expression: str, topic: str, ids: list[str] | None, since: str, until: str) -> Choice:
+    return Choice(expression, topic, frozenset(ids or ()), _time("--since", since), _time("--until", until))
+
+
+def _time(option: str, text: str) -> datetime | None:
+    if not text:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        fail(f"{option} {text} is no time; write one such as 2026-11-25T08:00", 2)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _row(message: Any, whole: bool) -> dict[str, Any]:
+    system = message.system_properties
+    body = message.body.decode("utf-8", "replace")
+    row: dict[str, Any] = {
+        "queue": system.queue_id,
+        "offset": system.queue_offset,
+        "message_id": _origin_id(message),
+        "topic": _origin(message),
+        "tag": system.tag,
+        "keys": " ".join(system.keys),
+        "dead_since": f"{system.store_timestamp.ToDatetime(tzinfo=UTC):%Y-%m-%d %H:%M:%S}",
+        "body": body
+        if whole
+        else re.sub(r"\s+", " ", body[:_BODY_SHOWN]) + ("…" if len(body) > _BODY_SHOWN else ""),
+    }
+    if not whole:
+        return row
+    if body.encode() != message.body:
+        row["body_base64"] = base64.b64encode(message.body).decode()
+    return row | {"properties": dict(message.user_properties)}
+
+
+def _tell(outcome: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(outcome))
+    else:
+        typer.echo(lines("  ".join(str(outcome[name]) for name in _OUTCOMES if outcome[name])))

@@ -1,0 +1,143 @@
+"""Calls of a command to a gateway's gRPC port: the options that say where, the connection, what failed, in a sentence."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from broker_gateway.cli.output import fail
+
+if TYPE_CHECKING:
+    import grpc
+
+    from structured_streaming.source.access import Access
+
+Gateway = Annotated[
+    str, typer.Option(envvar="LAKEBROKER_GATEWAY", help="The gateway's gRPC address, host:port")
+]
+TokenFile = Annotated[
+    Path | None, typer.Option(envvar="LAKEBROKER_TOKEN_FILE", help="File with the gateway's token")
+]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="LAKEBROKER_TLS_CA",
+        help="File with certificates of the authorities that count, PEM; else the system's. Gateways beyond this machine "
+        "are spoken to over TLS only",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
+DEFAULT_GATEWAY = "127.0.0.1:8081"
+_TIMEOUT_S = 10.0
+_UNCONNECTED = ("failed to connect to all addresses", "errors resolving ", "DNS resolution failed")
+"""How gRPC's details begin when there was no connection."""
+_TIMED_OUT = "Deadline Exceeded"
+"""gRPC's own details, when no answer came in time."""
+_GRPC_PORT = "--gateway takes the host and gRPC port of a gateway (grpcServerPort, 8081 unless it is set)"
+_CLIENT_ID = "lakebroker-cli"
+
+
+class GatewayCalls:
+    """A connection to one gateway. What fails ends the command."""
+
+    def __init__(self, gateway: str, access: Access, channel: grpc.Channel) -> None:
+        self.address = gateway
+        self._access = access
+        self._channel = channel
+        self._metadata = (*(access.metadata or ()), ("x-mq-client-id", _CLIENT_ID))
+
+    def admin(self, method: str, request: Any, response_type: Any) -> Any:
+        """One of lakebroker's own Admin service."""
+        return self._call(f"/lakebroker.admin.v1.AdminService/{method}", request, response_type)
+
+    def messaging(self, method: str, request: Any, response_type: Any) -> Any:
+        """One of RocketMQ's service; its status is the caller's to look at."""
+        return self._call(f"/apache.rocketmq.v2.MessagingService/{method}", request, response_type)
+
+    def messages(self, method: str, request: Any, response_type: Any) -> list[Any]:
+        """All responses of one that streams them."""
+        return list(
+            self._call(f"/apache.rocketmq.v2.MessagingService/{method}", request, response_type, stream=True)
+        )
+
+    def _call(self, path: str, request: Any, response_type: Any, stream: bool = False) -> Any:
+        import grpc
+
+        make = self._channel.unary_stream if stream else self._channel.unary_unary
+        call = make(
+            path,
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=response_type.FromString,
+        )
+        try:
+            answer = call(request, timeout=_TIMEOUT_S, metadata=self._metadata)
+            return list(answer) if stream else answer
+        except grpc.RpcError as error:
+            self._fail(error)
+
+    def _fail(self, error: grpc.RpcError) -> NoReturn:
+        from structured_streaming.errors import UnreachableError
+        from structured_streaming.source.access import unconnected
+
+        code, details = error.code().name, error.details() or ""
+        told = unconnected(self.address, details, own_ca=self._access.ca is not None)
+        if code == "UNAVAILABLE" and told is not None and not isinstance(told, UnreachableError):
+            fail(str(told))
+        fail(failed(self.address, code, details))
+
+
+@contextlib.contextmanager
+def connected(gateway: str, token_file: Path | None, tls_ca: Path | None) -> Iterator[GatewayCalls]:
+    """Ends the command for an address or files that cannot be used."""
+    from broker_gateway.protocol.errors import ConnectError
+    from broker_gateway.transport.remoting.address import parse_address
+    from structured_streaming.errors import SourceError
+
+    try:
+        parse_address(gateway)
+    except ConnectError as error:
+        fail(f"--gateway: {error}", 2)
+    try:
+        access = _access(token_file, tls_ca)
+        channel = access.channel(gateway)
+    except SourceError as error:
+        fail(str(error))
+    with channel:
+        yield GatewayCalls(gateway, access, channel)
+
+
+def _access(token_file: Path | None, tls_ca: Path | None) -> Access:
+    """Ends the command, or raises SourceError, for files that cannot be used."""
+    from broker_gateway.runtime.errors import reason
+    from store.errors import SecretError
+    from store.log.permissions import check_secret
+    from structured_streaming.source.access import access_of
+
+    files = {}
+    if token_file is not None:
+        try:
+            check_secret(token_file, "--token-file")
+        except SecretError as error:
+            fail(str(error))
+        except OSError as error:
+            fail(f"--token-file {token_file} cannot be read: {reason(error)}")
+        files["tokenfile"] = str(token_file)
+    if tls_ca is not None:
+        files["tlsca"] = str(tls_ca)
+    return access_of(files)
+
+
+def failed(gateway: str, code: str, details: str) -> str:
+    """What became of a call; gRPC gives UNAVAILABLE, too, when nobody answered."""
+    unconnected = details.startswith(_UNCONNECTED)
+    if code == "UNAVAILABLE" and unconnected and "connection refused" in details.lower():
+        return f"no gateway at {gateway}: connection refused; {_GRPC_PORT}"
+    if code == "UNAVAILABLE" and unconnected:
+        return f"nobody answers gRPC at {gateway} ({details}); {_GRPC_PORT}"
+    if code == "DEADLINE_EXCEEDED" and details == _TIMED_OUT:
+        return f"nobody answered at {gateway} within {_TIMEOUT_S:.0f} s; {_GRPC_PORT}"
+    return f"the gateway at {gateway} answered {code}: {details}"
