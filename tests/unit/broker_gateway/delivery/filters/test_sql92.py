@@ -8,12 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_gateway.delivery.filters.message_filter import FilterExpressionError
-from broker_gateway.delivery.filters.sql92 import (
-    MAX_DEPTH,
-    MAX_EXPRESSION_LENGTH,
-    MAX_VALUES,
-    parse_sql_filter,
-)
+from broker_gateway.delivery.filters.sql92 import MAX_EXPRESSION_LENGTH, parse_sql_filter
+from broker_gateway.delivery.filters.sql92_grammar import MAX_DEPTH, MAX_VALUES
 
 PROPERTIES = {
     "price": "12",
