@@ -6,7 +6,7 @@ is what the lake and the journal have to do with it. An empty store goes on wher
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 import structlog
@@ -30,27 +30,36 @@ QueueEnds = Mapping[tuple[str, int], int]
 """Queue offsets by topic and queue id: those that the next record of each queue gets at least."""
 
 
-def compare_with_lake(config: GatewayConfig, store: MessageStore) -> None:
+def compare_with_lake(
+    config: GatewayConfig, store: MessageStore, is_stopped: Callable[[], bool] = lambda: False
+) -> None:
     """Begins a new log where the lake is ahead, and finishes one that a crash left half begun; starts an empty store.
 
-    A lake that cannot be read now is no reason not to start, unless a new log needs it. Raises StartError.
+    A lake that cannot be read now is no reason not to start, unless a new log needs it. Raises StartError, LakeReadStoppedError.
     """
     location, ends = config.lake.lake_location, None
-    if location and (wrong := _found_ahead(Lake(location), store)):
+    lake = Lake(location, is_stopped) if location else None
+    if lake is not None and (wrong := _found_ahead(lake, store)):
         if not config.lake.lake_new_log_when_ahead:
             raise StartError(
                 f"{wrong} (lakeLocation={location}, store {store.root}). Restore the newest copy of the store; or set "
                 "lakeNewLogWhenAhead=true: a new log is begun, and what was lost is in the lake alone; or give lakeLocation "
                 "another, empty lake, to which all that the log still has goes"
             )
-        ends = _queue_ends(location, store, wrong)
+        ends = _queue_ends(lake, store, wrong)
         _begin(store, wrong)
     if store.identity.beginning:
+        why = f"the log {store.log_id} was begun, but not to its end"
+        if lake is None:
+            raise StartError(
+                f"{why}: its queues go on above what the lake has of them, and no lake is named (store {store.root}); set "
+                "lakeLocation as it was"
+            )
         if ends is None:
-            ends = _queue_ends(location, store, f"the log {store.log_id} was begun, but not to its end")
-        _finish(config, store, ends)
-    elif location:
-        _start_empty(Lake(location), store)
+            ends = _queue_ends(lake, store, why)
+        _finish(config, lake, store, ends)
+    elif lake is not None:
+        _start_empty(lake, store)
 
 
 def _start_empty(lake: Lake, store: MessageStore) -> None:
@@ -70,20 +79,14 @@ def _found_ahead(lake: Lake, store: MessageStore) -> str:
         return ""
 
 
-def _queue_ends(location: str, store: MessageStore, why: str) -> QueueEnds:
-    where = f"lakeLocation={location}, store {store.root}"
-    if not location:
-        raise StartError(
-            f"{why}: its queues go on above what the lake has of them, and no lake is named ({where}); "
-            "set lakeLocation as it was"
-        )
-    log.info("reading where the queues end in the lake", lake=location)
+def _queue_ends(lake: Lake, store: MessageStore, why: str) -> QueueEnds:
+    log.info("reading where the queues end in the lake", lake=lake.location)
     try:
-        return queue_ends(location, store.broker)
+        return queue_ends(lake, store.broker)
     except LakeUnreachableError as error:
         raise StartError(
-            f"{why}. A new log's queues go on above what the lake has of them, and that cannot be read ({where}): {error}; start "
-            "again when it can"
+            f"{why}. A new log's queues go on above what the lake has of them, and that cannot be read "
+            f"(lakeLocation={lake.location}, store {store.root}): {error}; start again when it can"
         ) from error
 
 
@@ -101,14 +104,14 @@ def _begin(store: MessageStore, wrong: str) -> None:
     )
 
 
-def _finish(config: GatewayConfig, store: MessageStore, ends: QueueEnds) -> None:
+def _finish(config: GatewayConfig, lake: Lake, store: MessageStore, ends: QueueEnds) -> None:
     """Raises the queues, and writes what a start needs of the journal into the new log."""
     catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
     journal = journal_at_rest(store, catalog, deliveries).journal
     journal.replay()
     make_system_topics(config, catalog)
     raised = raise_queues(store.index, ends)
-    waiting = take_lost_end(Lake(config.lake.lake_location), store, catalog, deliveries)
+    waiting = take_lost_end(lake, store, catalog, deliveries)
     try:
         journal.write_snapshot()
         store.log_begun()

@@ -68,6 +68,7 @@ from broker_gateway.auth.rpcs import RPCS
 from broker_gateway.cluster.startup import name_server_port, start_registration
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
+from broker_gateway.lake.reader import LakeReadStoppedError
 from broker_gateway.observability.metrics import Metrics
 from broker_gateway.runtime.cleanup import Cleanup
 from broker_gateway.runtime.connection_slots import ConnectionSlots
@@ -229,7 +230,10 @@ class _Start:
         except RecoveryStoppedError as error:
             raise _StoppedError from error
         self._cleanup.add("closing the store", self._close_store)
-        await asyncio.to_thread(compare_with_lake, self.config, self.store)
+        try:
+            await asyncio.to_thread(compare_with_lake, self.config, self.store, self._stopped.is_set)
+        except LakeReadStoppedError as error:
+            raise _StoppedError from error
 
     def _close_store(self) -> None:
         try:

@@ -92,6 +92,7 @@ class _Reading:
     """One look at the tables of a lake."""
 
     def __init__(self, lake: Lake, broker: str, tell: Callable[[str], None]) -> None:
+        self._lake = lake
         self._folder = lake.folder
         self._broker = broker
         self._tell = tell
@@ -379,6 +380,7 @@ class _Reading:
                 return
             rows = DeltaTable(folder.uri).to_pyarrow_dataset()
             for batch in rows.to_batches(columns=columns, filter=ours if where is None else ours & where):
+                self._lake.go_on()
                 if not batch.num_rows:
                     continue
                 some = pa.Table.from_batches([batch])

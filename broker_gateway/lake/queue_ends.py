@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from broker_gateway.lake.reader import LakeUnreachableError
+from broker_gateway.lake.reader import Lake, LakeUnreachableError
 from structured_streaming.errors import LakeError
 from structured_streaming.storage.folder import Folder
-from structured_streaming.storage.location import named_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,20 +18,22 @@ if TYPE_CHECKING:
 _QUEUE = ("topic", "queue_id")
 
 
-def queue_ends(location: str, broker: str) -> dict[tuple[str, int], int]:
-    """The queue offset behind the highest one that the lake in `location` has, by topic and queue id of the broker.
+def queue_ends(lake: Lake, broker: str) -> dict[tuple[str, int], int]:
+    """The queue offset behind the highest one that a lake has, by topic and queue id of the broker.
 
     Of every log, above the progress too. Reads a row group at a time; blocks, for as long as the broker's rows are
-    many. A place without a lake has none. Raises LakeUnreachableError, LocationError.
+    many. A place without a lake has none. Raises LakeUnreachableError,
+    LakeReadStoppedError.
     """
     from deltalake.exceptions import DeltaError
 
-    lake, ends = named_folder(location), dict[tuple[str, int], int]()
-    place = lake
+    ends = dict[tuple[str, int], int]()
+    place = lake.folder
     try:
-        for table in tables_of_offsets(lake, broker):
-            place = lake.child(table.name)
+        for table in tables_of_offsets(lake.folder, broker):
+            place = lake.folder.child(table.name)
             for topic, queue_id, last in _highest(place, table, broker):
+                lake.go_on()
                 ends[topic, queue_id] = max(ends.get((topic, queue_id), 0), last + 1)
     except (DeltaError, LakeError, OSError) as error:
         raise LakeUnreachableError(f"{place}: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import threading
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,10 +22,18 @@ class LakeUnreachableError(Exception):
     """The lake could not be read now; the text says why."""
 
 
-class Lake:
-    """The Delta tables in `location`. Raises StartError when deltalake is not installed."""
+class LakeReadStoppedError(Exception):
+    """The broker is to stop: what was being read is left. Nothing was changed for it yet."""
 
-    def __init__(self, location: str) -> None:
+
+def _never() -> bool:
+    return False
+
+
+class Lake:
+    """The Delta tables in `location`. Long readings end when `is_stopped`. Raises StartError when deltalake is not installed."""
+
+    def __init__(self, location: str, is_stopped: Callable[[], bool] = _never) -> None:
         if importlib.util.find_spec("deltalake") is None:
             raise StartError(
                 f"lakeLocation={location} needs the package deltalake; install the extra 'lake' of lakebroker: "
@@ -36,6 +45,7 @@ class Lake:
             raise StartError(f"lakeLocation={location}: {error}") from error
         if "://" not in location and self._folder.is_file():
             raise StartError(f"lakeLocation={location} is a file; name the lake's folder")
+        self._is_stopped = is_stopped
         self._location = location.rstrip("/")
         self._lock = threading.Lock()
         self._progress: _Progress | None = None
@@ -49,6 +59,11 @@ class Lake:
     def folder(self) -> Folder:
         """Where its tables are."""
         return self._folder
+
+    def go_on(self) -> None:
+        """To be called between two parts of a long reading. Raises LakeReadStoppedError."""
+        if self._is_stopped():
+            raise LakeReadStoppedError
 
     def brokers(self) -> list[str] | None:
         """Names of the brokers that the lake holds logs of; None where no lake is. Raises LakeUnreachableError."""

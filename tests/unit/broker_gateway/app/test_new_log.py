@@ -119,7 +119,7 @@ def assert_exact(lake: Path) -> None:
 def test_a_store_that_lost_its_end_goes_on_above_the_lake(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     former, end = lose_the_end(tmp_path, str(lake))
-    ends = queue_ends(str(lake), rows(lake, "reput_progress")["broker"][0].as_py())
+    ends = queue_ends(Lake(str(lake)), rows(lake, "reput_progress")["broker"][0].as_py())
     assert ends["orders", 0] == 60
     with InProcessBroker(tmp_path, lakeLocation=str(lake)) as broker:
         store = broker.store
