@@ -17,6 +17,8 @@ MAX_DEPTH = 64
 """Of operators within each other; a row of ANDs or ORs is one."""
 MAX_VALUES = 1024
 """Of one IN."""
+MAX_SIZE = 8192
+"""Operands and operators that are asked of a message; BETWEEN asks what is on its left twice."""
 
 _GRAMMAR = r"""
 selector: either
@@ -281,7 +283,12 @@ def _over(evaluate: Evaluate, *nodes: _Node, is_boolean: bool = True) -> _Node:
     depth = 1 + max(node.depth for node in nodes)
     if depth > MAX_DEPTH:
         raise FilterExpressionError(f"SQL filter: it nests deeper than {MAX_DEPTH}; write it flatter")
-    return _Node(evaluate, is_boolean=is_boolean, depth=depth, size=1 + sum(node.size for node in nodes))
+    size = 1 + sum(node.size for node in nodes)
+    if size > MAX_SIZE:
+        raise FilterExpressionError(
+            f"SQL filter: it asks more than {MAX_SIZE} times of a message; make it smaller"
+        )
+    return _Node(evaluate, is_boolean=is_boolean, depth=depth, size=size)
 
 
 def _boolean(node: _Node) -> _Node:

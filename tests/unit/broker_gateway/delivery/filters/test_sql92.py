@@ -120,6 +120,10 @@ def test_a_term_that_decides_ends_it() -> None:
         ("price IS 1", "'1' is not expected at character 10"),
         ("x" * (MAX_EXPRESSION_LENGTH + 1), f"at most {MAX_EXPRESSION_LENGTH} are read"),
         ("(" * 8000, "ends where more is expected"),
+        (
+            "-(" * 15 + "a BETWEEN 1 AND 2" + ") BETWEEN 1 AND 2" * 15,
+            "asks more than 8192 times of a message",
+        ),
         ("NOT " * (MAX_DEPTH + 1) + "TRUE", f"nests deeper than {MAX_DEPTH}"),
         (f"a IN ({','.join(['1'] * 3)})", "'1' is not expected"),
         ("a IN (" + ",".join(["''"] * (MAX_VALUES + 1)) + ")", f"IN has {MAX_VALUES + 1} values"),
