@@ -6,6 +6,7 @@ READY := $(VENV)/.ready
 JARS := $(VENV)/.jars
 TEST_WORKERS ?= 3
 INTEROP_WORKERS ?= 3
+LONGEST := $(addprefix tests/interop/test_,spark_versions.py store_exchange.py catalogs.py)
 ROUNDS ?= 10
 BUSY ?= 8
 
@@ -50,8 +51,8 @@ check: $(READY) ## Lint, format check, types, who may import whom
 	$(BIN)/lint-imports --no-cache
 
 interop: $(READY) ## Compare and talk with RocketMQ's official programs (fetched from their registries)
-	@echo "Running the tests beside RocketMQ's own programs"
-	@$(BIN)/python -m pytest -n $(INTEROP_WORKERS) --dist loadfile tests/interop
+	@echo "Running the tests beside RocketMQ's own programs with $(INTEROP_WORKERS) workers, the longest files first"
+	@$(BIN)/python -m pytest -n $(INTEROP_WORKERS) --dist loadfile --no-loadscope-reorder $(LONGEST) tests/interop
 
 bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the reput (needs Go and Maven)
 	@echo "Measuring the store, starts, the data plane, the reput, commits, planning, freshness, many batches, many topics"
