@@ -108,3 +108,8 @@ class OfficialClient:
         self._errors.seek(0, os.SEEK_END)
         self._errors.seek(max(0, self._errors.tell() - 2000))
         return self._errors.read().decode("utf-8", "replace")
+
+
+def just_started(error: OfficialClientError) -> bool:
+    """Whether a real proxy has not the client's settings yet, or its name server not the broker: ask again."""
+    return any(text in str(error) for text in ('"settings" is null', "failed to fetch topic"))

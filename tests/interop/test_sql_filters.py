@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import random
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from broker_gateway.delivery.filters.message_filter import FilterExpressionError
 from broker_gateway.delivery.filters.sql92 import parse_sql_filter
 from lakebroker_testing.gateway import ROOT, Gateway, command
-from lakebroker_testing.official_client import OfficialClient
+from lakebroker_testing.official_client import OfficialClient, OfficialClientError, just_started
 from lakebroker_testing.real_rocketmq import RocketMQ
 
 CASES = 20_000
@@ -196,11 +197,24 @@ def received(address: str) -> list[list[str]]:
                 "kind": "SQL",
             }
             official.call("simple", endpoints=address, **asked)
-            bodies = list[str]()
-            while messages := official.call("receive", max=32, invisible_s=30)["messages"]:
-                bodies += [each["body"] for each in messages]
-            found.append(sorted(bodies))
+            found.append(sorted(bodies_until_quiet(official)))
         return found
+
+
+def bodies_until_quiet(official: OfficialClient) -> list[str]:
+    bodies, deadline_s = list[str](), time.monotonic() + 60
+    while time.monotonic() < deadline_s:
+        try:
+            messages = official.call("receive", max=32, invisible_s=30)["messages"]
+        except OfficialClientError as error:
+            if not just_started(error):
+                raise
+            time.sleep(0.5)
+            continue
+        if not messages:
+            return bodies
+        bodies += [each["body"] for each in messages]
+    raise AssertionError(f"still receiving after 60 s: {bodies}")
 
 
 @pytest.mark.timeout(300)

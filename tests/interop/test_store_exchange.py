@@ -18,16 +18,11 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import ROOT, Gateway, command
 from lakebroker_testing.messages import message
-from lakebroker_testing.official_client import OfficialClient, OfficialClientError
+from lakebroker_testing.official_client import OfficialClient, OfficialClientError, just_started
 from lakebroker_testing.real_rocketmq import RocketMQ
 
 SEGMENT = 1 << 20
 COUNT = 300
-
-
-def just_started(error: OfficialClientError) -> bool:
-    """Whether the real proxy has not the client's settings yet, or the name server not the broker."""
-    return any(text in str(error) for text in ('"settings" is null', "failed to fetch topic"))
 
 
 def receive_all(official: OfficialClient, count: int, seconds: float = 60) -> list[str]:
