@@ -113,3 +113,15 @@ class OfficialClient:
 def just_started(error: OfficialClientError) -> bool:
     """Whether a real proxy has not the client's settings yet, or its name server not the broker: ask again."""
     return any(text in str(error) for text in ('"settings" is null', "failed to fetch topic"))
+
+
+def when_started(official: OfficialClient, do: str, **arguments: Any) -> dict[str, Any]:
+    """The answer to a call, which is made again for a minute while a real proxy has just started. Raises OfficialClientError."""
+    deadline_s = time.monotonic() + 60
+    while True:
+        try:
+            return official.call(do, **arguments)
+        except OfficialClientError as error:
+            if not just_started(error) or time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.5)

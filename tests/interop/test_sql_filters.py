@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import random
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from broker_gateway.delivery.filters.message_filter import FilterExpressionError
 from broker_gateway.delivery.filters.sql92 import parse_sql_filter
 from lakebroker_testing.gateway import ROOT, Gateway, command
-from lakebroker_testing.official_client import OfficialClient, OfficialClientError, just_started
+from lakebroker_testing.official_client import OfficialClient, when_started
 from lakebroker_testing.real_rocketmq import RocketMQ
 
 CASES = 20_000
@@ -176,7 +175,7 @@ FILTERS = [
 def received(address: str) -> list[list[str]]:
     """Bodies of what an official client gets by each filter, in a group each."""
     with OfficialClient() as official:
-        official.call("producer", endpoints=address, topics=["orders"])
+        when_started(official, "producer", endpoints=address, topics=["orders"])
         for number, price in enumerate(("4", "5", "11", "15", "16", "many", "10.5", "-1")):
             properties = {"price": price} | (
                 {"region": ("north", "south", "east")[number % 3]} if number % 4 else {}
@@ -187,7 +186,7 @@ def received(address: str) -> list[list[str]]:
                 "tag": "ab"[number % 2],
                 "keys": [f"k{number}"],
             }
-            official.call("send", **sent, properties=properties)
+            when_started(official, "send", **sent, properties=properties)
         found = []
         for number, expression in enumerate(FILTERS):
             asked = {
@@ -202,19 +201,10 @@ def received(address: str) -> list[list[str]]:
 
 
 def bodies_until_quiet(official: OfficialClient) -> list[str]:
-    bodies, deadline_s = list[str](), time.monotonic() + 60
-    while time.monotonic() < deadline_s:
-        try:
-            messages = official.call("receive", max=32, invisible_s=30)["messages"]
-        except OfficialClientError as error:
-            if not just_started(error):
-                raise
-            time.sleep(0.5)
-            continue
-        if not messages:
-            return bodies
+    bodies = list[str]()
+    while messages := when_started(official, "receive", max=32, invisible_s=30)["messages"]:
         bodies += [each["body"] for each in messages]
-    raise AssertionError(f"still receiving after 60 s: {bodies}")
+    return bodies
 
 
 @pytest.mark.timeout(300)
