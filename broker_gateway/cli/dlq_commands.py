@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import re
 import secrets
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
@@ -103,15 +104,14 @@ def list_dead_letters(
     as_json: AsJson = False,
 ) -> None:
     choice = _choice(expression, topic, ids, since, until)
-    rows: list[dict[str, Any]] = []
     with connected(gateway, token_file, tls_ca) as calls:
-        for queue_id in range(_queues(calls, group)):
-            for batch in _batches(calls, group, queue_id, choice, 0):
-                rows += [_row(each, as_json) for each in batch.messages]
-                if len(rows) > limit:
-                    break
-            if len(rows) > limit:
-                break
+        letters = (
+            message
+            for queue_id in range(_queues(calls, group))
+            for batch in _batches(calls, group, queue_id, choice, 0)
+            for message in batch.messages
+        )
+        rows = [_row(each, as_json) for each in itertools.islice(letters, limit + 1)]
     if len(rows) > limit:
         warn([f"only the first {limit} are listed; --limit lists more"])
     show(rows[:limit], _COLUMNS, as_json)
@@ -157,11 +157,11 @@ def replay_dead_letters(
                 for each in done:
                     _tell(each, as_json)
                 outcomes += done
-                if any(each["outcome"] not in ("sent", "would be sent") for each in done):
+                if any(map(_failed, done)):
                     break  # what failed stays to be sent, and what is behind it
                 if resume and not dry_run:
                     _note(calls, group, queue_id, batch.next_offset)
-    failed = sum(each["outcome"] not in ("sent", "would be sent") for each in outcomes)
+    failed = sum(map(_failed, outcomes))
     if not as_json:
         what = "would be sent" if dry_run else "sent"
         typer.echo(f"{counted(len(outcomes) - failed, 'dead letter')} {what}")
@@ -308,7 +308,7 @@ def _check(calls: GatewayCalls, method: str, status: Any) -> None:
         _refused(calls, method, status)
 
 
-def _refused(calls: GatewayCalls, method: str, status: Any) -> None:
+def _refused(calls: GatewayCalls, method: str, status: Any) -> NoReturn:
     from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
     fail(
@@ -371,6 +371,10 @@ def _row(message: Any, whole: bool) -> dict[str, Any]:
     if body.encode() != message.body:
         row["body_base64"] = base64.b64encode(message.body).decode()
     return row | {"properties": dict(message.user_properties)}
+
+
+def _failed(outcome: dict[str, Any]) -> bool:
+    return outcome["outcome"] not in ("sent", "would be sent")
 
 
 def _tell(outcome: dict[str, Any], as_json: bool) -> None:

@@ -48,7 +48,7 @@ class GatewayCalls:
         self.address = gateway
         self._access = access
         self._channel = channel
-        self._metadata = (*(access.metadata or ()), ("x-mq-client-id", _CLIENT_ID))
+        self._metadata = (*access.metadata, ("x-mq-client-id", _CLIENT_ID))
 
     def admin(self, method: str, request: Any, response_type: Any) -> Any:
         """One of lakebroker's own Admin service."""

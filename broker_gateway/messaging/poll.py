@@ -84,8 +84,11 @@ class ReplyWriter(Protocol):
 
 
 class Patience(NamedTuple):
-    """How long to wait for a message: `polling_ms` as the call says, None when it does not; `remaining_s` what is left of
-    its deadline (None: it has none), `request_timeout_ms` what its client's settings say."""
+    """What decides how long a call waits for a message.
+
+    `polling_ms` is what the call asks for, None when it does not say. `remaining_s` is the time until its deadline, None when
+    it has none. `request_timeout_ms` is the client's timeout of other calls.
+    """
 
     polling_ms: int | None = None
     remaining_s: float | None = None

@@ -136,7 +136,7 @@ class Pulls:
         places, sizes, codes = self._index.entries(topic, queue_id, start, count)
         for at in np.flatnonzero(wanted.filter.mask(codes)).tolist():
             stored = self._messages.read(int(places[at]), int(sizes[at]))
-            if stored is None or not (wanted.filter.everything or wanted.filter.wants(stored.properties)):
+            if stored is None or not wanted.filter.wants(stored.properties):
                 continue
             if found.messages and found.body_bytes + stored.body_length > RECEIVE_BYTES:
                 found.next_offset = start + at

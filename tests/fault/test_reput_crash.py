@@ -29,7 +29,7 @@ STEPS = {
 }
 ROUNDS = 50
 _BATCH_BYTES = 150_000
-"""More than a round writes: what is left to read does not grow from round to round."""
+"""More than one round writes, so one batch takes a round's records and no backlog builds up."""
 
 
 class Death(NamedTuple):

@@ -160,32 +160,10 @@ class _Builder(Transformer[Token, _Node]):
         return _boolean(node)
 
     def either(self, *nodes: _Node) -> _Node:
-        parts = [_boolean(node).evaluate for node in nodes]
-
-        def evaluate(properties: Mapping[str, str]) -> Value:
-            known = True
-            for part in parts:
-                value = part(properties)
-                if value:
-                    return True
-                known = known and value is not None
-            return False if known else None
-
-        return _over(evaluate, *nodes)
+        return _joined(nodes, decides=True)
 
     def both(self, *nodes: _Node) -> _Node:
-        parts = [_boolean(node).evaluate for node in nodes]
-
-        def evaluate(properties: Mapping[str, str]) -> Value:
-            known = True
-            for part in parts:
-                value = part(properties)
-                if value is False:
-                    return False
-                known = known and value is not None
-            return True if known else None
-
-        return _over(evaluate, *nodes)
+        return _joined(nodes, decides=False)
 
     def equal(self, left: _Node, token: Token, right: _Node) -> _Node:
         for node in (left, right):
@@ -301,6 +279,22 @@ def _boolean(node: _Node) -> _Node:
         )
     inner = node.evaluate
     return _over(lambda properties: None if inner(properties) is None else False, node)
+
+
+def _joined(nodes: tuple[_Node, ...], decides: bool) -> _Node:
+    """OR, where a part that is true decides, or AND, where one that is false does; NULL where none decides and one is NULL."""
+    parts = [_boolean(node).evaluate for node in nodes]
+
+    def evaluate(properties: Mapping[str, str]) -> Value:
+        known = True
+        for part in parts:
+            value = part(properties)
+            if value is decides:
+                return decides
+            known = known and value is not None
+        return not decides if known else None
+
+    return _over(evaluate, *nodes)
 
 
 def _equal(left: _Node, right: _Node) -> _Node:

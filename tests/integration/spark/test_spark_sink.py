@@ -1,4 +1,5 @@
-"""Commits by Spark's own writer: a batch is there once, whoever crashed or still runs, and readers find what is there."""
+"""Commits by Spark's own writer: each batch is in the lake exactly once, after crashes and beside other writers, and readers
+see it."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def test_a_batch_that_no_progress_covers_is_ahead_too(tmp_path: Path, table: str
         assert broker.store.index.max_offset("orders", 0) == 60
         send(broker, 60, 80)
         broker.flush()
-        for _ in range(2):  # what is left of the former log, then the new one
+        for _ in range(2):  # the first takes the rest of the former log, the second the new one
             reput(broker.root, str(lake))
         assert_exact(lake)
     found = [int(row["body"]) for row in rows(lake, "messages").to_pylist() if row["topic"] == "orders"]
