@@ -141,7 +141,9 @@ def _check_kept(session: SparkSession, schema: CatalogSchema) -> None:
 
 
 def _names(session: SparkSession, schema: CatalogSchema) -> set[str]:
-    return {row.tableName for row in session.sql(f"SHOW TABLES IN {schema.quoted}").collect()}
+    """Of the schema's tables. Spark lists a session's temporary views beside them, which `lakebroker sql` names alike."""
+    listed = session.sql(f"SHOW TABLES IN {schema.quoted}").collect()
+    return {row.tableName for row in listed if not row.isTemporary}
 
 
 def _refuse_lost(session: SparkSession, schema: CatalogSchema, there: set[str]) -> None:

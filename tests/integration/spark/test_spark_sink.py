@@ -295,7 +295,9 @@ def test_a_table_of_a_catalog_that_batches_went_to_is_not_made_anew(
 ) -> None:
     monkeypatch.setattr(lake_tables, "_check_kept", lambda session, schema: None)  # this one is in memory
     schema = CatalogSchema("spark_catalog", "dropped")
+    spark.range(1).createOrReplaceTempView("consume_queue")  # as a session has that was asked in SQL before
     make_tables(spark, schema)
+    spark.catalog.dropTempView("consume_queue")
     spark.sql(f"DROP TABLE {schema.table('quarantine')}")
     make_tables(spark, schema)  # nothing is lost yet
     sink = SparkCommitSink(spark, SchemaTables(schema), LocalFolder(lake.staging), lake.told.update, "writer")
