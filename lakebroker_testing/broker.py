@@ -227,9 +227,9 @@ class InProcessBroker(InProcessClient):
         """Makes a topic, or gives it more queues; fewer are refused with an RpcError."""
         self.call("PutTopic", admin_pb2.PutTopicRequest(topic=admin_pb2.Topic(name=name, queues=queues)))
 
-    def create_group(self, name: str, retry_max_times: int = 16) -> None:
+    def create_group(self, name: str, retry_max_times: int = 16, fifo: bool = False) -> None:
         """Makes a consumer group, or changes it."""
-        group = admin_pb2.Group(name=name, retry_max_times=retry_max_times)
+        group = admin_pb2.Group(name=name, retry_max_times=retry_max_times, fifo=fifo)
         self.call("PutGroup", admin_pb2.PutGroupRequest(group=group))
 
     def reset(self, topic: str, group: str, queue_id: int, offset: int) -> None:

@@ -7,7 +7,7 @@ Reads one command a line, `{"do": NAME, ...}`, and answers one line, `{"ok": tru
 | command | arguments | answer |
 |---|---|---|
 | `producer` | endpoints, topics | |
-| `send` | topic, bodies, tag, keys (one for each body), properties | ids |
+| `send` | topic, bodies, tag, keys (one for each body), properties, message_group | ids |
 | `simple` | endpoints, group, topics: {topic: expression}, await_s, kind: TAG or SQL | |
 | `receive` | max, invisible_s | messages |
 | `ack` | ids | errors |
@@ -100,6 +100,7 @@ class Driver:
         tag: str | None = None,
         keys: list[str] | None = None,
         properties: dict[str, str] | None = None,
+        message_group: str | None = None,
     ) -> dict[str, Any]:
         ids = []
         for number, body in enumerate(bodies):
@@ -108,6 +109,8 @@ class Driver:
             message.body = body.encode()
             if tag:
                 message.tag = tag
+            if message_group:
+                message.message_group = message_group
             if keys:
                 message.keys = keys[number]
             for name, value in (properties or {}).items():

@@ -176,7 +176,7 @@ DELIVERY_EVENTS = Table(
         Column(
             "event",
             pa.string(),
-            "delivered, acked, nacked, expired, dead_lettered, recalled, reset, skipped",
+            "delivered, acked, nacked, expired, dead_lettered, recalled, reset, skipped, held",
         ),
         Column("attempt", pa.int32(), "delivery attempt, from 1"),
         Column("client_id", pa.string(), "the client concerned"),

@@ -88,7 +88,7 @@ VIEWS = (
         FROM messages
         UNION ALL
         SELECT message_id, topic, event_timestamp, event, consumer_group, attempt, client_id, broker, queue_id,
-               queue_offset, CASE event WHEN 'delivered' THEN 2 WHEN 'expired' THEN 1 ELSE 3 END
+               queue_offset, CASE event WHEN 'delivered' THEN 2 WHEN 'expired' THEN 1 WHEN 'held' THEN 1 ELSE 3 END
         FROM delivery_events
         """,
     ),

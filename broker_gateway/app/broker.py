@@ -17,6 +17,7 @@ from broker_gateway.api.grpc.admin import AdminService
 from broker_gateway.api.grpc.guarded import Guarded
 from broker_gateway.api.grpc.messaging import MessagingService
 from broker_gateway.api.remoting.administration.administration import Administration
+from broker_gateway.cluster.hand_over import HandOver
 from broker_gateway.cluster.registration import Registration
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
@@ -85,7 +86,11 @@ class Broker:
         self.catalog, self.deliveries, self.journal = core.catalog, core.deliveries, core.journal
         self.tick, self.wakeups, self.minutes = core.tick, core.wakeups, core.minutes
         self.registration = Registration(config, self.catalog, self.tasks)
-        parts = self.parts = make_messaging(config, core, self.peers, self.registration.peer_routes)
+        peer_routes = self.registration.peer_routes
+        listens_at = config.server.bind_address
+        peer_host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listens_at, listens_at)
+        self._hand_over = HandOver(config.registration, self.peers, peer_routes, peer_host)
+        parts = self.parts = make_messaging(config, core, self.peers, peer_routes, self._hand_over)
         self.clients, self.admission = parts.clients, parts.admission
         self.messaging = MessagingService(config, core, parts, extensions.append_hooks)
         location = config.lake.lake_location
@@ -222,6 +227,7 @@ class Broker:
         What cannot be written is logged and no error: whoever had to know that a change is in the log was told so.
         """
         await self.tasks.stop()
+        await self._hand_over.stop()
         if self._watchdog is not None:
             self._watchdog.cancel()
             await asyncio.gather(self._watchdog, return_exceptions=True)

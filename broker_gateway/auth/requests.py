@@ -69,6 +69,7 @@ BROKER_REQUESTS = {
     ),
     Code.GET_BROKER_HA_STATUS: Rule(Action.GET, Kind.CLUSTER, operators=True),
     Code.NOTIFY_MIN_BROKER_ID_CHANGE: Rule(Action.UPDATE, Kind.CLUSTER),
+    Code.LAKE_SEND_ORDERED: Rule(Action.PUB, Kind.TOPIC, "topic"),
 }
 
 NAME_SERVER_REQUESTS = {

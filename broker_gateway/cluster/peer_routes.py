@@ -117,6 +117,10 @@ class PeerRoutes:
         route = self._routes.get(topic)
         return merged(route.queues, self._known.by_name) if route is not None else []
 
+    def address_of(self, broker: str) -> str | None:
+        """Where another lakebroker registered; None when it is not alive."""
+        return self._known.address_of(broker) if broker in self._known.by_name else None
+
     def message_types(self, topic: str) -> tuple[str, ...]:
         """What others accept in a topic that only they have; empty: anything, or nobody has said."""
         route = self._routes.get(topic)

@@ -73,6 +73,12 @@ class LakeOptions(_Group):
         600_000, ge=100, le=86_400_000, description="ms between looks for damage in the store"
     )
     lake_max_in_flight_per_queue: int = Field(100_000, ge=1, description="messages of a group on a queue")
+    lake_ordered_broker_absence: int = Field(
+        600_000,
+        ge=0,
+        description="ms that message groups wait for a broker that left, and has their queues: their sends fail until it is back."
+        " Then they go to queues of other brokers, and their order begins anew",
+    )
     lake_max_waiting_receives: int = Field(50_000, ge=1, description="receives that wait at a time")
     lake_max_share_per_address: int = Field(
         25,

@@ -21,6 +21,9 @@ class ProxyOptions(_Group):
     max_invisible_time_mills: int = Field(43_200_000, ge=1000, description="ms, longest")
     user_property_max_num: int = Field(128, ge=0, description="user properties of a message")
     max_user_property_size: int = Field(16_384, ge=0, le=32_000, description="bytes of tag, keys, properties")
+    max_message_group_size: int = Field(
+        64, ge=0, description="bytes that a message group must be shorter than; 0: any"
+    )
     enable_message_body_empty_check: bool = Field(True, description="refuse empty bodies")
     grpc_client_consumer_min_long_polling_timeout_millis: int = Field(5000, ge=0, description="ms")
     grpc_client_consumer_max_long_polling_timeout_millis: int = Field(20_000, ge=100, description="ms")

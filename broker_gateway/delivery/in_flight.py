@@ -5,6 +5,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker_gateway.delivery.message_groups import Turn
 
 
 class Status(enum.IntEnum):
@@ -13,6 +17,7 @@ class Status(enum.IntEnum):
     INVISIBLE = 0
     READY = 1
     RETURNED = 2
+    HELD = 3
 
 
 @dataclass(slots=True)
@@ -41,6 +46,10 @@ class InFlight:
     """How often it could not be copied to the dead letters. In memory only."""
     host: str = ""
     """From where its client, known there, has it renewed; empty: the client's id alone counts. In memory only."""
+    message_group: str | None = None
+    """Of ordered delivery; None: nobody has looked yet. In memory only."""
+    attempt_id: str = ""
+    """Of ordered delivery: the attempt that took it, which gets it again when it is repeated."""
 
     @property
     def first_delivered_ms(self) -> int:
@@ -52,29 +61,40 @@ class Plan:
     """What one receive will do on one queue. Whoever reads the messages fills it; `QueueDelivery.commit` carries it out.
 
     `again` may be delivered again. New messages are those from `cursor` on, at most `room` of them; `cursor` goes on
-    with what was searched, in ascending order.
+    with what was searched, in ascending order. `turn`: of ordered delivery, what may be delivered next.
     """
 
-    __slots__ = ("again", "cursor", "delivered", "replaced", "room", "skipped", "start")
+    __slots__ = ("again", "cursor", "delivered", "held", "replaced", "room", "skipped", "start", "turn")
 
-    def __init__(self, start: int, cursor: int, room: int, again: Sequence[InFlight]) -> None:
+    def __init__(
+        self, start: int, cursor: int, room: int, again: Sequence[InFlight], turn: Turn | None = None
+    ) -> None:
         self.start = start
         self.cursor = cursor
         self.room = room
         self.again = again
+        self.turn = turn
         self.delivered: list[InFlight] = []
         """What the reply has: redelivered messages, then new ones."""
         self.replaced: list[InFlight] = []
         """Of `again`, what the first of `delivered` takes the place of."""
         self.skipped: list[InFlight] = []
         """What cannot be read, of `again` and new; settled."""
+        self.held: list[InFlight] = []
+        """New messages that wait for others of their group."""
 
     def redeliver(self, message: InFlight, delivered: InFlight) -> None:
         """Delivers one of `again`."""
         delivered.earlier_ms = message.first_delivered_ms
         delivered.refused_moves = message.refused_moves
+        delivered.message_group = message.message_group
         self.replaced.append(message)
         self.delivered.append(delivered)
+
+    @property
+    def room_left(self) -> int:
+        """How many more new messages may be put in flight."""
+        return self.room - len(self.delivered) + len(self.replaced) - len(self.held)
 
     @property
     def advanced(self) -> bool:

@@ -3,14 +3,15 @@ DeliveryError.
 
 | a message is | where | due | leaves it by |
 |---|---|---|---|
-| new | at `position` or behind it, not in flight | when a receive searches | `commit` of a plan: invisible, or settled (passed over by the filter, or unreadable) |
+| new | at `position` or behind it, not in flight | when a receive searches | `commit` of a plan: invisible, held, or settled (passed over by the filter, or unreadable) |
+| HELD | in flight, with nobody: ordered delivery, and one before it in its message group is not settled | never; it can be had when its group's turn comes (`message_groups.py`) | as READY; `plan` of a group that is not ordered any more: READY |
 | INVISIBLE | in flight: its client has it; nobody, when it was withheld | at `invisible_until_ms` | `settle`; `wake`: READY; `replace`: INVISIBLE (nacked) or RETURNED (its client hung up before the reply); `postpone` (renewed, or released by its client) and `withhold`: INVISIBLE |
 | READY | in flight, over its time | now, to any receive | `commit`: INVISIBLE, next attempt, or settled (unreadable); `settle`; `replace`; `postpone`: INVISIBLE |
 | RETURNED | in flight, never seen by a client | now, to a receive whose filter takes it; to any at `invisible_until_ms` | as READY; `wake`: READY; `postpone`: INVISIBLE (its time was over before a replay) |
 | settled | below `cursor`, not in flight | never | `reset`; `commit_offset` below it |
 | in the lake only | `lake_only`, below `cursor` | never (`lake_only.py`) | `reset` |
 
-So every message in flight is due at a known time. `committed` is the first offset in flight or in the lake only, or the cursor. An offset
+So every message in flight is due at a known time, or waits for one that is. `committed` is the first offset in flight or in the lake only, or the cursor. An offset
 that a client commits (`commit_offset`: consumers that pull) moves the cursor where nothing is in flight or in the lake only. Else it stands
 beside it, and takes the group forward only, until a receive or `committed` is past it: as the original's pop reads it.
 A receive plans first (`plan`), reads what it planned, has the journal note it, and only then changes state (`commit`);
@@ -24,7 +25,7 @@ import bisect
 import heapq
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ from broker_gateway.delivery.filters.message_filter import MessageFilter
 from broker_gateway.delivery.filters.tags import EVERYTHING
 from broker_gateway.delivery.in_flight import InFlight, Plan, Status
 from broker_gateway.delivery.lake_only import NOTHING, LakeOnly
-from broker_gateway.delivery.policy import CONCURRENT, DeliveryPolicy
+from broker_gateway.delivery.message_groups import MessageGroups
 
 _RETURNED_LOOKED_AT = 1024
 """Of returned messages, by one receive with a tag filter; the others are due at their time."""
@@ -61,6 +62,8 @@ class QueueDelivery:
         "_client_offset",
         "_cursor",
         "_due",
+        "_groups",
+        "_held",
         "_in_flight",
         "_lake_only",
         "_ready",
@@ -86,6 +89,9 @@ class QueueDelivery:
         self._due: list[tuple[int, int]] = []
         self._ready: dict[int, InFlight] = {}
         self._returned: dict[int, InFlight] = {}
+        self._held: dict[int, InFlight] = {}
+        self._groups: MessageGroups | None = None
+        """While deliveries are ordered."""
         self._lake_only = NOTHING
         self._turned_away = False
 
@@ -131,7 +137,9 @@ class QueueDelivery:
     def find(self, queue_offset: int, delivery_id: int) -> InFlight | None:
         """The message in flight under that delivery id, if it still is."""
         message = self._in_flight.get(queue_offset)
-        return message if message is not None and message.delivery_id == delivery_id else None
+        if message is None or message.delivery_id != delivery_id or message.status == Status.HELD:
+            return None
+        return message
 
     def holds(self, message: InFlight) -> bool:
         """Whether the client that was given `message` still has it."""
@@ -145,7 +153,18 @@ class QueueDelivery:
 
     def quiet(self, now_ms: int) -> bool:
         """Whether certainly no message in flight can be had; cheaper than to search."""
-        return not self._ready and not self._returned and (not self._due or self._due[0][0] > now_ms)
+        if self._groups is not None:
+            can_be_had = self._groups.any_open
+        else:
+            can_be_had = bool(self._ready or self._returned or self._held)
+        return not can_be_had and (not self._due or self._due[0][0] > now_ms)
+
+    @property
+    def without_group(self) -> list[InFlight]:
+        """Messages whose message group must be looked up before an ordered plan; none while plans are ordered."""
+        if self._groups is not None:
+            return []
+        return [each for each in self._in_flight.values() if each.message_group is None]
 
     # ----- a receive -----
 
@@ -155,17 +174,30 @@ class QueueDelivery:
         most: int,
         floor: int = 0,
         wanted: MessageFilter = EVERYTHING,
-        policy: DeliveryPolicy = CONCURRENT,
+        ordered: bool = False,
     ) -> Plan:
-        """What `count` messages may be: due ones, then new ones from `floor` on while `most` may be in flight."""
-        again: Sequence[InFlight] = ()
-        if self._ready:
-            again = policy.again(self._ready, self._in_flight, count)
-        if self._returned and len(again) < count:
-            returned = {each.queue_offset: each for each in self._returned_to(wanted, count - len(again))}
-            again = [*again, *policy.again(returned, self._in_flight, count - len(again))]
+        """What `count` messages may be: those in flight that can be had, then new ones from `floor` on while `most` may be in
+        flight. `ordered`: within each message group, by `message_groups.py`; see `without_group`."""
         start = self.position
-        return Plan(start, max(start, floor), self.room(most, policy), again)
+        first, room = max(start, floor), self.room(most)
+        if ordered:
+            if self._groups is None:
+                self._groups = MessageGroups(self._in_flight.values())
+            return Plan(start, first, room, self._groups.next(count, wanted), self._groups.turn())
+        if self._groups is not None or self._held:
+            self._end_order()
+        again = list(itertools.islice(self._ready.values(), count)) if self._ready else []
+        if self._returned and len(again) < count:
+            again += self._returned_to(wanted, count - len(again))
+        return Plan(start, first, room, again)
+
+    def _end_order(self) -> None:
+        """Deliveries are not ordered any more: what was held back can be had."""
+        self._groups = None
+        for message in list(self._held.values()):
+            self._leave(message)
+            message.status = Status.READY
+            self._enter(message)
 
     def _returned_to(self, wanted: MessageFilter, count: int) -> list[InFlight]:
         some = list(itertools.islice(self._returned.values(), _RETURNED_LOOKED_AT))
@@ -182,6 +214,8 @@ class QueueDelivery:
                 if old.status == Status.INVISIBLE or in_flight.get(old.queue_offset) is not old:
                     raise DeliveryError(f"{self.key}: {old} is not due")
             new = plan.delivered[len(plan.replaced) :]
+        if plan.held:
+            new = sorted([*new, *plan.held], key=lambda each: each.queue_offset)
         for message in new:
             if message.queue_offset in in_flight or not plan.start <= message.queue_offset < plan.cursor:
                 raise DeliveryError(f"{self.key}: {message} is not new")
@@ -190,9 +224,13 @@ class QueueDelivery:
                 self.settle(message)
         for old, message in zip(plan.replaced, plan.delivered, strict=False):
             self.replace(old, message)
+        plain = self._groups is None
         for message in new:
             in_flight[message.queue_offset] = message
-            self._push(message)
+            if plain:
+                self._push(message)
+            else:
+                self._enter(message)
         if plan.cursor != plan.start:
             self._cursor, self._client_offset = plan.cursor, None
 
@@ -201,26 +239,24 @@ class QueueDelivery:
     def settle(self, message: InFlight) -> None:
         """Ends a delivery."""
         self._leave(message)
-        del self._in_flight[message.queue_offset]
+        self._remove(message)
         if self._client_offset is not None and self.committed > self._client_offset:
             self._client_offset = None
 
     def replace(self, message: InFlight, changed: InFlight) -> None:
         """The same message as it is from now on: with another end of its invisible time, delivery id or attempt."""
-        if changed.queue_offset != message.queue_offset or changed.status == Status.READY:
+        if changed.queue_offset != message.queue_offset or changed.status in (Status.READY, Status.HELD):
             raise DeliveryError(f"{self.key}: {message} does not become {changed}")
         self._leave(message)
         self._in_flight[changed.queue_offset] = changed
-        if changed.status == Status.RETURNED:
-            self._returned[changed.queue_offset] = changed
-        self._push(changed)
+        self._enter(changed)
 
     def postpone(self, message: InFlight, until_ms: int) -> None:
         """Sets when a message in flight is due; it is invisible until then."""
         self._leave(message)
         message.status = Status.INVISIBLE
         message.invisible_until_ms = until_ms
-        self._push(message)
+        self._enter(message)
 
     def withhold(self, message: InFlight, until_ms: int, delivery_id: int) -> None:
         """A message whose time is over stays invisible; under this id, that no handle given out is good for it again."""
@@ -231,17 +267,18 @@ class QueueDelivery:
                 invisible_until_ms=until_ms,
                 delivery_id=delivery_id,
                 auto_renew=False,
+                attempt_id="",
                 status=Status.INVISIBLE,
             ),
         )
 
     def wake(self, message: InFlight, now_ms: int) -> None:
         """The invisible time of a message is over: any receive may have it."""
-        if message.status == Status.READY or message.invisible_until_ms > now_ms:
+        if message.status in (Status.READY, Status.HELD) or message.invisible_until_ms > now_ms:
             raise DeliveryError(f"{self.key}: {message} is not due at {now_ms}")
         self._leave(message)
         message.status = Status.READY
-        self._ready[message.queue_offset] = message
+        self._enter(message)
 
     def next_due_ms(self) -> int | None:
         """When the first message that is not READY is due, ms since the epoch."""
@@ -249,7 +286,11 @@ class QueueDelivery:
         while due:
             until, offset = due[0]
             message = self._in_flight.get(offset)
-            if message is not None and message.invisible_until_ms == until and message.status != Status.READY:
+            if (
+                message is not None
+                and message.invisible_until_ms == until
+                and message.status not in (Status.READY, Status.HELD)
+            ):
                 return until
             heapq.heappop(due)
         return None
@@ -259,19 +300,21 @@ class QueueDelivery:
         until = self.next_due_ms()
         return self._in_flight[self._due[0][1]] if until is not None and until <= now_ms else None
 
-    def room(self, most: int, policy: DeliveryPolicy = CONCURRENT) -> int:
+    def room(self, most: int) -> int:
         """How many new messages may be put in flight, of `most` in all; remembers it when there are none."""
-        room = policy.room(self._in_flight, most)
+        room = most - len(self._in_flight)
         self._turned_away = room <= 0
         return max(room, 0)
 
     def freed(self) -> bool:
-        """Whether there was no room for new messages when somebody last asked; says so once.
+        """Whether there was no room for new messages when somebody last asked, or a message group's turn has come; says so
+        once.
 
-        Call it behind a `settle`: who was turned away may be served now.
+        Call it behind a `settle`, or what else may end a message's time with its client: who was turned away may be
+        served now.
         """
         turned_away, self._turned_away = self._turned_away, False
-        return turned_away
+        return (self._groups is not None and self._groups.opened()) or turned_away
 
     # ----- offsets -----
 
@@ -292,6 +335,8 @@ class QueueDelivery:
         self._due.clear()
         self._ready.clear()
         self._returned.clear()
+        self._held.clear()
+        self._groups = None
         self._lake_only = NOTHING
         self._cursor, self._client_offset = cursor, None
 
@@ -316,16 +361,14 @@ class QueueDelivery:
             message.earlier_ms = min((each for each in known if each), default=0)
             self._leave(before)
         self._in_flight[message.queue_offset] = message
-        if message.status == Status.RETURNED:
-            self._returned[message.queue_offset] = message
-        self._push(message)
+        self._enter(message)
 
     def restore_settled(self, queue_offset: int) -> None:
         """Takes a message out of flight while replaying, if it is."""
         message = self._in_flight.get(queue_offset)
         if message is not None:
             self._leave(message)
-            del self._in_flight[queue_offset]
+            self._remove(message)
 
     @property
     def returned(self) -> Iterable[InFlight]:
@@ -348,10 +391,28 @@ class QueueDelivery:
         offset = message.queue_offset
         if self._in_flight.get(offset) is not message:
             raise DeliveryError(f"{self.key}: {message} is not in flight")
+        if message.status != Status.INVISIBLE:
+            del self._line(message)[offset]
+
+    def _enter(self, message: InFlight) -> None:
+        """Puts a message that is in flight into the line that its status says."""
+        if message.status != Status.INVISIBLE:
+            self._line(message)[message.queue_offset] = message
+        if message.status in (Status.INVISIBLE, Status.RETURNED):
+            self._push(message)
+        if self._groups is not None:
+            self._groups.put(message)
+
+    def _line(self, message: InFlight) -> dict[int, InFlight]:
         if message.status == Status.READY:
-            del self._ready[offset]
-        elif message.status == Status.RETURNED:
-            del self._returned[offset]
+            return self._ready
+        return self._returned if message.status == Status.RETURNED else self._held
+
+    def _remove(self, message: InFlight) -> None:
+        """Takes a message that has left its line out of flight."""
+        del self._in_flight[message.queue_offset]
+        if self._groups is not None:
+            self._groups.remove(message)
 
     def _push(self, message: InFlight) -> None:
         due, until = self._due, message.invisible_until_ms

@@ -128,6 +128,8 @@ class DeliveryJournal(Contributor):
             attempt=[m.attempt for m in messages],
             message_id=[m.message_id for m in messages],
         )
+        if messages[0].attempt_id and kind == pb.DELIVERED:
+            noted.attempt_id = messages[0].attempt_id
         if kind == pb.NACKED:
             noted.suspended = messages[0].suspended
             noted.returned = messages[0].status == Status.RETURNED

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from broker_gateway.delivery.in_flight import InFlight, Status
 from broker_gateway.delivery.moves import ORIGIN_PROPERTY, decode_origin
-from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
+from broker_gateway.delivery.queue_delivery import NEVER, QueueDelivery, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.journal.delivery_snapshot import NACKED, RETURNED, SUSPENDED, lake_only
+from broker_gateway.journal.delivery_snapshot import HELD, NACKED, RETURNED, SUSPENDED, lake_only
 from broker_gateway.metadata.names import DLQ_PREFIX
 from broker_gateway.runtime.clock import now_ms
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
@@ -80,6 +80,11 @@ class DeliveryReplay:
             if events.kind in (pb.DELIVERED, pb.NACKED):
                 for message in _handed_out(events):
                     state.restore(message)
+            elif events.kind == pb.HELD:
+                for offset, attempt, message_id in zip(
+                    events.queue_offset, events.attempt, events.message_id, strict=True
+                ):
+                    state.restore(InFlight(offset, attempt, NEVER, 0, message_id, "", status=Status.HELD))
             elif events.kind == pb.RESET:
                 state.reset(change.cursor)
             elif events.kind != pb.EXPIRED:
@@ -103,10 +108,11 @@ def _in_flight(kept: pb.InFlight) -> list[InFlight]:
             client_id,
             nacked=bool(flags & NACKED),
             suspended=bool(flags & SUSPENDED),
-            status=_status(flags & RETURNED),
+            status=Status.HELD if flags & HELD else _status(flags & RETURNED),
             earlier_ms=first_ms,
+            attempt_id=attempt_id,
         )
-        for offset, attempt, until, delivery_id, message_id, client_id, first_ms, flags in zip(
+        for offset, attempt, until, delivery_id, message_id, client_id, first_ms, flags, attempt_id in zip(
             kept.queue_offset,
             kept.attempt,
             kept.invisible_until_ms,
@@ -115,6 +121,7 @@ def _in_flight(kept: pb.InFlight) -> list[InFlight]:
             kept.client_id,
             kept.first_delivered_ms or none,
             kept.flags or none,
+            kept.attempt_id or [""] * len(none),
             strict=True,
         )
     ]
@@ -134,6 +141,7 @@ def _handed_out(events: pb.Events) -> list[InFlight]:
             delivered_ms=events.timestamp_ms,
             suspended=events.suspended,
             status=status,
+            attempt_id=events.attempt_id,
         )
         for offset, attempt, message_id in zip(
             events.queue_offset, events.attempt, events.message_id, strict=True

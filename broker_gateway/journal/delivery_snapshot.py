@@ -14,7 +14,7 @@ from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.contributor import Target
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 
-NACKED, SUSPENDED, RETURNED = 1, 2, 4
+NACKED, SUSPENDED, RETURNED, HELD = 1, 2, 4, 8
 """Flags of a message in flight."""
 _IN_FLIGHT_A_PIECE = 512
 _IDS_A_PIECE = 64 << 10
@@ -84,7 +84,7 @@ def lake_only(before: LakeOnly, piece: pb.LakeOnly) -> LakeOnly:
 
 def _within(messages: list[InFlight]) -> list[InFlight]:
     """As many of them as a piece holds, at least one."""
-    return messages[: _fitting([len(each.message_id) + len(each.client_id) for each in messages])]
+    return messages[: _fitting([_id_length(each) for each in messages])]
 
 
 def _fitting(ids: list[int]) -> int:
@@ -96,7 +96,11 @@ def _fitting(ids: list[int]) -> int:
 
 
 def _ids(messages: list[InFlight]) -> int:
-    return sum([len(each.message_id) + len(each.client_id) for each in messages])
+    return sum([_id_length(each) for each in messages])
+
+
+def _id_length(message: InFlight) -> int:
+    return len(message.message_id) + len(message.client_id) + len(message.attempt_id)
 
 
 def _in_flight(messages: list[InFlight]) -> pb.InFlight:
@@ -109,9 +113,10 @@ def _in_flight(messages: list[InFlight]) -> pb.InFlight:
         client_id=[m.client_id for m in messages],
         first_delivered_ms=[m.first_delivered_ms for m in messages],
         flags=flags if any(flags := [_flags(m) for m in messages]) else None,
+        attempt_id=attempts if any(attempts := [m.attempt_id for m in messages]) else None,
     )
 
 
 def _flags(message: InFlight) -> int:
-    returned = message.status == Status.RETURNED
-    return message.nacked * NACKED | message.suspended * SUSPENDED | returned * RETURNED
+    returned, held = message.status == Status.RETURNED, message.status == Status.HELD
+    return message.nacked * NACKED | message.suspended * SUSPENDED | returned * RETURNED | held * HELD

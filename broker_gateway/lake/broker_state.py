@@ -34,7 +34,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FOLD_ROWS = 1_000_000
 """Rows that are kept before they are folded."""
 _MAY_LACK = ("configuration", "origin")
-_OPEN = ("delivered", "nacked", "expired")
+_OPEN = ("delivered", "nacked", "expired", "held")
 _ORDER = ("rank", "physical_offset", "ordinal")
 _QUEUE = ("topic", "queue_id")
 _FLOOR = ("least_rank", "least_offset", "least_ordinal")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from broker_gateway.delivery.handles import encode_handle
 from broker_gateway.delivery.in_flight import InFlight, Status
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
-from broker_gateway.delivery.retry_topics import handle_queue
+from broker_gateway.delivery.retry_topics import handle_queue, subscribed_topic
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.poll import Poll
 from broker_gateway.messaging.stored_message import MessageReader
@@ -19,6 +19,7 @@ from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
 from store.errors import StoreError
 
 _ATTEMPTS_KEPT = 20_000
+_Taken = list[tuple[QueueDelivery, InFlight]]
 
 
 class Attempts:
@@ -29,19 +30,17 @@ class Attempts:
         self._changes = core.changes
         self._core = core
         self._messages = messages
-        self._attempts: OrderedDict[
-            tuple[str, str, str], tuple[str, list[tuple[QueueDelivery, InFlight]]]
-        ] = OrderedDict()
+        self._deliveries = core.deliveries
+        self._attempts: OrderedDict[tuple[str, str, str], tuple[str, _Taken]] = OrderedDict()
+        self._earlier: dict[tuple[str, str, str, str], _Taken] | None = None
+        """Of ordered groups, what attempts took before a restart; None until somebody asks."""
 
     def repeat(self, poll: Poll) -> bool:
         """Answers a repeated attempt with what it took the first time and still holds; nothing of it is given back."""
         if not poll.attempt_id:
             return False
-        known = self._attempts.get((poll.client_id, poll.group.name, poll.topic.name))
-        if known is None or known[0] != poll.attempt_id:
-            return False
         now = now_ms()
-        for state, message in known[1]:
+        for state, message in self._taken_by(poll):
             if not state.holds(message) or message.invisible_until_ms <= now:
                 continue
             _, topic, queue_id = state.key
@@ -54,6 +53,28 @@ class Attempts:
                 poll.messages.append(written)
                 poll.body_bytes += stored.body_length
         return bool(poll.messages)
+
+    def _taken_by(self, poll: Poll) -> _Taken:
+        """What the poll's attempt took, when it is repeated."""
+        caller = (poll.client_id, poll.group.name, poll.topic.name)
+        known = self._attempts.get(caller)
+        if known is not None and known[0] == poll.attempt_id:
+            return known[1]
+        if not poll.group.fifo:
+            return []
+        if self._earlier is None:
+            self._earlier = self._before_restart()
+        return self._earlier.get((*caller, poll.attempt_id), [])
+
+    def _before_restart(self) -> dict[tuple[str, str, str, str], _Taken]:
+        found: dict[tuple[str, str, str, str], _Taken] = {}
+        for state in self._deliveries.queues():
+            topic = subscribed_topic(state.key)
+            for message in state.in_flight.values():
+                if message.attempt_id and message.status == Status.INVISIBLE:
+                    attempt = (message.client_id, state.key.group, topic, message.attempt_id)
+                    found.setdefault(attempt, []).append((state, message))
+        return found
 
     def remember(self, poll: Poll) -> None:
         """What an attempt took, in case it is repeated."""
@@ -107,5 +128,6 @@ def _returned(message: InFlight, until_ms: int, status: Status) -> InFlight:
         invisible_until_ms=until_ms,
         auto_renew=False,
         nacked=True,
+        attempt_id="",
         status=status,
     )

@@ -87,6 +87,24 @@ def check_key(key: str) -> None:
     check_text(key, "key", Reason.ILLEGAL_MESSAGE_KEY)
 
 
+def check_message_group(group: str, shorter_than: int) -> None:
+    """ILLEGAL_MESSAGE_GROUP for one that no FIFO message may have; `shorter_than` is in bytes, 0: any length."""
+    if not group.strip():
+        raise ServiceError(
+            Reason.ILLEGAL_MESSAGE_GROUP,
+            "the message group is only white space; name one"
+            if group
+            else "a FIFO message needs a message group: the messages of a group are consumed in order",
+        )
+    size = len(group.encode())
+    if 0 < shorter_than <= size:
+        raise ServiceError(
+            Reason.ILLEGAL_MESSAGE_GROUP,
+            f"message group {shown(group)} has {size} bytes, fewer than {shorter_than} (maxMessageGroupSize) are taken",
+        )
+    check_text(group, "message group", Reason.ILLEGAL_MESSAGE_GROUP)
+
+
 def check_invisible_ms(value: int, minimum: int, maximum: int) -> int:
     """ILLEGAL_INVISIBLE_TIME outside of `minimum` to `maximum` ms, in the words that clients of the original look for."""
     if value < minimum:

@@ -34,9 +34,10 @@ class Core:
     minutes: MinuteStatistics
 
     def made_room(self, state: QueueDelivery) -> None:
-        """Messages of a queue were settled: those who were turned away from it, since it was full, are served."""
+        """Messages of a queue were settled, or are with no client: those are served who were turned away from it since it was
+        full, or since another message's turn was before theirs."""
         if state.freed():
-            self.wakeups.due(subscribed_topic(state.key), state.key.group)
+            self.came_back(state.key)
 
     def came_back(self, key: QueueKey) -> None:
         """A group may have messages of a queue again: those who wait for some are served."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broker_gateway.cluster.hand_over import HandOver
 from broker_gateway.cluster.peer_routes import PeerRoutes
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
@@ -17,6 +18,7 @@ from broker_gateway.messaging.groups import Groups
 from broker_gateway.messaging.long_polling import LongPolling
 from broker_gateway.messaging.offset_changes import OffsetChanges
 from broker_gateway.messaging.offsets import Offsets
+from broker_gateway.messaging.ordered_sends import OrderedSends
 from broker_gateway.messaging.poll import Polls
 from broker_gateway.messaging.produce import Producer
 from broker_gateway.messaging.pull import Pulls
@@ -50,6 +52,7 @@ class Messaging:
     groups: Groups
     connections: Connections
     routes: Routes
+    ordered_sends: OrderedSends
 
     def listen(self, configuration: Configuration) -> None:
         """Subscribes the parts to changes of options."""
@@ -58,7 +61,9 @@ class Messaging:
             configuration.on_change(part.configure)
 
 
-def make_messaging(config: GatewayConfig, core: Core, peers: Peers, peer_routes: PeerRoutes) -> Messaging:
+def make_messaging(
+    config: GatewayConfig, core: Core, peers: Peers, peer_routes: PeerRoutes, hand_over: HandOver
+) -> Messaging:
     """The parts, connected."""
     admission = Admission(config, core.tick)
     clients = ClientRegistry(config.lake.lake_max_clients, config.lake.lake_max_share_per_address)
@@ -70,6 +75,7 @@ def make_messaging(config: GatewayConfig, core: Core, peers: Peers, peer_routes:
     attempts = Attempts(core, messages)
     offsets = Offsets(core, resources)
     polls = Polls(config, resources, clients)
+    routes = Routes(config, resources, peers, peer_routes)
     return Messaging(
         admission,
         clients,
@@ -85,5 +91,6 @@ def make_messaging(config: GatewayConfig, core: Core, peers: Peers, peer_routes:
         Topics(config, core),
         Groups(core),
         Connections(clients, config.lake.lake_max_share_per_address),
-        Routes(config, resources, peers, peer_routes),
+        routes,
+        OrderedSends(config, routes, hand_over),
     )

@@ -74,12 +74,18 @@ class LongPolling:
 
     def listen(self, catalog: Catalog) -> None:
         """Has those who wait search again when their topic or group changes or goes: they may not wait any longer."""
-        wakeups = self._wakeups
         catalog.listen(
-            topic_changed=lambda topic: wakeups.topic_changed(topic.name),
-            group_changed=lambda group: wakeups.group_changed(group.name),
+            topic_changed=lambda topic: self._wakeups.topic_changed(topic.name),
+            group_changed=lambda group: self._group_changed(group.name),
             removed=self._removed,
         )
+
+    def _group_changed(self, name: str) -> None:
+        for key in self._deliveries.keys_of_group(
+            name
+        ):  # what was held back can be had once it is not ordered any more
+            self._deliveries.arrivals.came_back(key)
+        self._wakeups.group_changed(name)
 
     def _removed(self, topic: str) -> None:
         """A topic is gone, or a group with its retry topic."""

@@ -21,6 +21,7 @@ class Reason(enum.Enum):
     ILLEGAL_CONSUMER_GROUP = enum.auto()
     ILLEGAL_FILTER_EXPRESSION = enum.auto()
     ILLEGAL_INVISIBLE_TIME = enum.auto()
+    ILLEGAL_MESSAGE_GROUP = enum.auto()
     ILLEGAL_MESSAGE_ID = enum.auto()
     ILLEGAL_MESSAGE_KEY = enum.auto()
     ILLEGAL_MESSAGE_PROPERTY_KEY = enum.auto()

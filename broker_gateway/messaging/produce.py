@@ -120,6 +120,13 @@ class Producer:
             raise ServiceError(Reason.FORBIDDEN, f"topic {shown(topic.name)} must not be written to")
         return next(self._next_queue) % topic.write_queues
 
+    def check_queue(self, topic: Topic, queue_id: int) -> None:
+        """FORBIDDEN for a queue that must not be written to, or is none."""
+        if not topic.writable or not 0 <= queue_id < topic.write_queues:
+            raise ServiceError(
+                Reason.FORBIDDEN, f"queue {queue_id} of topic {shown(topic.name)} must not be written to"
+            )
+
     def failed(self, topic: str, messages: int) -> None:
         """Counts messages that were not taken."""
         self._metrics.send_failed(topic)

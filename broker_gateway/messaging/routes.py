@@ -46,7 +46,7 @@ class Routes:
     def __init__(
         self, config: GatewayConfig, resources: Resources, peers: Peers, peer_routes: PeerRoutes
     ) -> None:
-        self._broker_name = config.broker.broker_name
+        self.own_name = config.broker.broker_name
         self._own_host = config.broker.broker_ip1
         self._resources = resources
         self._peers = peers
@@ -92,8 +92,27 @@ class Routes:
             for peer in self._peers.all
             if peer.name not in known
         ]
-        own = BrokerQueues(self._broker_name, reached, read, write)
+        own = BrokerQueues(self.own_name, reached, read, write)
         return Route(_bounded([own, *peers, *others]), topic.accept_message_types)
+
+    @property
+    def alive(self) -> set[str]:
+        """The lakebrokers that are known to run."""
+        others = {each.name for each in self._peer_routes.members} | {each.name for each in self._peers.all}
+        return {self.own_name, *others}
+
+    def writable(self, topic: Topic) -> dict[str, int]:
+        """How many writable queues of a topic of this broker each lakebroker has that runs and has the topic. PROXY_TIMEOUT
+        while nobody has said which others there are."""
+        if not self._peer_routes.knows(topic.name):
+            raise ServiceError(
+                Reason.PROXY_TIMEOUT,
+                f"no name server has said in time which brokers have topic {shown(topic.name)}; try again",
+            )
+        write = self._counts(topic)[1]
+        counts = {each.broker: each.write for each in self._others(topic.name, "")}
+        peers = {peer.name: write for peer in self._peers.all}
+        return {**peers, **counts, self.own_name: write}
 
     def _others(self, topic: str, host: str) -> Iterator[BrokerQueues]:
         for member, data in self._peer_routes.queues(topic):

@@ -79,6 +79,7 @@ class Settlement:
             delivery_id=new_delivery_id(),
             auto_renew=False,
             nacked=True,
+            attempt_id="",
             status=Status.INVISIBLE,
         )
         self._changes.events(
@@ -91,6 +92,7 @@ class Settlement:
             timestamp_ms=now,
         )
         state.replace(message, changed)
+        self._core.made_room(state)
         if invisible_ms == 0:
             self._core.came_back(state.key)
         return encode_handle(handle_queue(state.key), changed.queue_offset, changed.delivery_id)

@@ -28,6 +28,11 @@ class StoredMessage:
             view.store_host_bytes, view.physical_offset
         )
 
+    @property
+    def message_group(self) -> str:
+        """The unit of ordered delivery; '' for messages without one."""
+        return self.properties.get("__SHARDINGKEY", "")
+
 
 class MessageReader:
     """Reads messages of the log."""

@@ -18,8 +18,7 @@ from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.filters.tags import EVERYTHING
 from broker_gateway.delivery.handles import encode_handle, new_delivery_id
 from broker_gateway.delivery.in_flight import InFlight, Plan, Status
-from broker_gateway.delivery.policy import policy_of
-from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
+from broker_gateway.delivery.queue_delivery import NEVER, QueueDelivery, QueueKey
 from broker_gateway.delivery.retry_topics import handle_queue
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.poll import RECEIVE_BYTES, Poll
@@ -124,20 +123,18 @@ class Taker:
         """Takes what the rest of the batch holds from one queue; False when there may be more in it for this search."""
         poll, now, index = search.poll, search.now, self._store.index
         state = self._deliveries.queue(key)
-        floor = index.min_offset(key.topic, key.queue_id)
-        plan = state.plan(
-            poll.batch_size - len(poll.messages),
-            self._max_in_flight,
-            floor,
-            poll.filter,
-            policy_of(poll.group),
-        )
+        floor, ordered = index.min_offset(key.topic, key.queue_id), poll.group.fifo
         search.begin(key)
+        if ordered and not self._look_up_groups(search, state):
+            return False
+        plan = state.plan(
+            poll.batch_size - len(poll.messages), self._max_in_flight, floor, poll.filter, ordered
+        )
         if plan.again:
             self._read_again(search, plan)
         lost = bool(plan.skipped)
         done = self._read_new(search, plan)
-        if plan.delivered or plan.skipped or plan.advanced or state.journaled_committed < 0:
+        if plan.delivered or plan.skipped or plan.advanced or state.journaled_committed < 0:  # held: advanced
             self._note(poll, state, plan, now)
             state.commit(plan)
             if plan.delivered:
@@ -151,29 +148,53 @@ class Taker:
             self._deliveries.arrivals.nothing_left(key)
         return done
 
+    def _look_up_groups(self, search: _Search, state: QueueDelivery) -> bool:
+        """Finds the message groups of what is in flight, which a restart and a group that becomes ordered leave open; False
+        when the search ends before."""
+        _, topic, queue_id = search.key
+        for message in state.without_group:
+            if search.work <= 0:
+                return False
+            search.work -= _A_SKIP
+            physical, sizes, _ = self._store.index.entries(topic, queue_id, message.queue_offset, 1)
+            stored = self._messages.read(int(physical[0]), int(sizes[0])) if len(physical) else None
+            # one that cannot be read holds nothing back
+            message.message_group = (
+                stored.message_group if stored is not None else f"\0{message.queue_offset}"
+            )
+        return True
+
     def _read_again(self, search: _Search, plan: Plan) -> None:
         """Reads what may be delivered again."""
         _, topic, queue_id = search.key
+        turn = plan.turn
         for message in plan.again:
             if search.body_bytes >= search.most_bytes:
                 return
+            if turn is not None and not turn.goes_on(message):
+                continue
             offset = message.queue_offset
             physical, sizes, codes = self._store.index.entries(topic, queue_id, offset, 1)
             stored = self._messages.read(int(physical[0]), int(sizes[0])) if len(physical) else None
             if stored is None:
                 search.work -= _A_SKIP
                 plan.skipped.append(message)
-            elif message.status == Status.READY or search.poll.filter.wants(stored.properties):
+            elif message.status != Status.RETURNED or search.poll.filter.wants(stored.properties):
                 code = int(codes[0])  # the message has none after a restart
                 made = search.deliver(stored, offset, message.attempt + 1, code)
                 plan.redeliver(message, made)
+            elif turn is not None:
+                turn.close(stored.message_group)
+                continue
+            if turn is not None:
+                turn.gone(message)
 
     def _read_new(self, search: _Search, plan: Plan) -> bool:
         """Reads new messages; False when the search ends before the queue does."""
         _, topic, queue_id = search.key
         wanted = EVERYTHING if search.retry else search.poll.filter
         room = search.room(plan)
-        usual = not search.retry and (wanted.everything or wanted.by_tag is not None)
+        usual = plan.turn is None and not search.retry and (wanted.everything or wanted.by_tag is not None)
         while room > 0:
             if search.work <= 0:
                 return False
@@ -196,7 +217,7 @@ class Taker:
             while at < len(offsets):
                 if search.work <= 0:
                     return False
-                part, before = slice(at, at + room), len(plan.delivered)
+                part, before = slice(at, at + room), plan.room_left
                 read = 0
                 if usual:
                     read = self._read_usual(
@@ -206,11 +227,12 @@ class Taker:
                     usual, read = False, 1
                     self._read_one(search, plan, *(int(each[at]) for each in (offsets, places, sizes, codes)))
                 at += read
-                delivered = len(plan.delivered) - before
-                room -= delivered
-                if room == 0 or search.body_bytes >= search.most_bytes:
+                taken, room = before - plan.room_left, search.room(plan)
+                if room == 0:
                     return True
-                if not usual and not delivered and len(plan.skipped) >= _SKIPS_A_PLAN:
+                if not usual and not taken and len(plan.skipped) >= _SKIPS_A_PLAN:
+                    return False
+                if len(plan.held) >= _SKIPS_A_PLAN:
                     return False
             plan.cursor = start + found
             if found < count:
@@ -260,7 +282,7 @@ class Taker:
     def _read_one(
         self, search: _Search, plan: Plan, offset: int, physical: int, size: int, code: int
     ) -> None:
-        """Reads a new message, which is delivered, skipped, or passed over by the filter."""
+        """Reads a new message, which is delivered, held back, skipped, or passed over by the filter."""
         plan.cursor = offset + 1
         poll, attempt = search.poll, 1
         stored = self._messages.read(physical, size)
@@ -273,6 +295,12 @@ class Taker:
         if attempt == 1 and not poll.filter.wants(stored.properties):
             search.passed_over(size)
             return
+        turn = plan.turn
+        if turn is not None and not turn.takes(stored.message_group):
+            search.work -= _A_SKIP
+            turn.close(stored.message_group)
+            plan.held.append(_held(stored, offset, attempt - 1, code))
+            return
         plan.delivered.append(search.deliver(stored, offset, attempt, code))
 
     def _note(self, poll: Poll, state: QueueDelivery, plan: Plan, now: int) -> None:
@@ -280,13 +308,15 @@ class Taker:
         changes = self._changes
         expired = [each for each in plan.replaced if not each.nacked] if plan.replaced else []
         try:  # noqa: SIM105 - a context manager would cost as much as all of this
-            changes.make_room(len(expired) + len(plan.skipped) + len(plan.delivered) + 1)
+            changes.make_room(len(expired) + len(plan.skipped) + len(plan.held) + len(plan.delivered) + 1)
         except StoreReadOnlyError:  # what is there can still be had: a start delivers it again
             pass
         if expired:
             changes.events(state, events.EXPIRED, expired, timestamp_ms=now)
         if plan.skipped:
             changes.events(state, events.SKIPPED, plan.skipped, client_id=poll.client_id, timestamp_ms=now)
+        if plan.held:
+            changes.events(state, events.HELD, plan.held, timestamp_ms=now)
         if plan.delivered:
             changes.events(
                 state,
@@ -297,8 +327,23 @@ class Taker:
                 invisible_until_ms=now + poll.invisible_ms,
                 timestamp_ms=now,
             )
-        elif not plan.skipped:
+        elif not plan.skipped and not plan.held:
             changes.offsets_changed(state)
+
+
+def _held(stored: StoredMessage, offset: int, attempt: int, tags_code: int) -> InFlight:
+    """A new message that waits for others of its group; `attempt` is one less than that of its delivery."""
+    return InFlight(
+        offset,
+        attempt,
+        NEVER,
+        0,
+        stored.message_id,
+        "",
+        tags_code=tags_code,
+        status=Status.HELD,
+        message_group=stored.message_group,
+    )
 
 
 class _Search:
@@ -337,11 +382,11 @@ class _Search:
         self.body_bytes = 0
 
     def room(self, plan: Plan) -> int:
-        """How many new messages may be taken from the queue."""
+        """How many more new messages may be taken from the queue."""
         if self.body_bytes >= self.most_bytes:
             return 0
         left = self.poll.batch_size - len(self.poll.messages) - len(self.messages)
-        return min(left, plan.room)
+        return min(left, plan.room_left)
 
     def passed_over(self, size: int) -> None:
         """A record of so many bytes was read that the filter does not want."""
@@ -352,7 +397,10 @@ class _Search:
         poll = self.poll
         handle = encode_handle(self.handle_queue, offset, poll.delivery_id)
         written = poll.writer.message(stored, poll.topic.name, handle, attempt, poll.invisible_ms)
-        return self.add(written, stored.body_length, stored.message_id, offset, attempt, tags_code)
+        made = self.add(written, stored.body_length, stored.message_id, offset, attempt, tags_code)
+        if poll.group.fifo:
+            made.message_group, made.attempt_id = stored.message_group, poll.attempt_id
+        return made
 
     def add(
         self, written: bytes, body_length: int, message_id: str, offset: int, attempt: int, tags_code: int

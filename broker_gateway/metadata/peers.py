@@ -1,4 +1,4 @@
-"""The other brokers of this host: names and gRPC ports, from the file that the supervisor keeps.
+"""The other brokers of this host: names and ports, from the file that the supervisor keeps.
 
 Owns nothing but what the file says; `refresh` reads it again when it changed. A broker whose process is down is
 not in it, as a name server would leave it out.
@@ -20,6 +20,7 @@ class Peer(NamedTuple):
 
     name: str
     grpc_port: int
+    remoting_port: int = 0
 
 
 class Peers:
@@ -41,7 +42,8 @@ class Peers:
             if seen == self._seen:
                 return
             listed = [
-                Peer(str(each["name"]), int(each["grpc"])) for each in json.loads(self._file.read_text())
+                Peer(str(each["name"]), int(each["grpc"]), int(each["remoting"]))
+                for each in json.loads(self._file.read_text())
             ]
         except FileNotFoundError:
             return  # the supervisor has not written it yet

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from broker_gateway.delivery.handles import new_delivery_id
-from broker_gateway.delivery.in_flight import InFlight
+from broker_gateway.delivery.in_flight import InFlight, Status
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.delivery.retry_topics import retry_topic, subscribed_topic
 from broker_gateway.delivery.table import DeliveryTable
@@ -184,7 +184,8 @@ def write_check_points(
             continue
         offsets[state.key] = state.position
         for message in state.in_flight.values():
-            wanted[state.key, message.queue_offset] = message.invisible_until_ms
+            held = message.status == Status.HELD
+            wanted[state.key, message.queue_offset] = now_ms if held else message.invisible_until_ms
     points = read_check_points(store, {state.key: state.position for state in states})
     topics = {point.revive.topic for point in points}
     own = f"{REVIVE_PREFIX}{store.cluster}"

@@ -13,6 +13,8 @@ class RequestCode(IntEnum):
 
     LAKE_TIED_BROKERS = 95_001
     """Ours: masters' addresses that the name server vouches for; RocketMQ's has no such request."""
+    LAKE_SEND_ORDERED = 95_002
+    """Ours: a send to a message group, handed over to the broker of its queue."""
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
     QUERY_MESSAGE = 12

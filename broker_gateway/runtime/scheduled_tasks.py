@@ -3,7 +3,7 @@
 | the original's task | period | here |
 |---|---|---|
 | `BrokerController` persist consumer offset | 5 s | none: offsets are in the journal with the tick that moved them |
-| persist consumer filter, consumer order info | 10 s | none: filters come with each receive; FIFO is not built yet |
+| persist consumer filter, consumer order info | 10 s | none: filters come with each receive, and what FIFO groups have in flight is in the journal |
 | broker stats record | midnight | `broker-statistics` |
 | protect broker | 3 min | `protect-broker`, with `disableConsumeIfConsumerReadSlowly` |
 | print water mark | 1 s | `load-report` |

@@ -46,7 +46,7 @@ class MessagingService:
         append_hooks: Sequence[AppendHook] = (),
     ) -> None:
         self._route = RouteService(messaging.routes, messaging.resources)
-        self._send = SendService(config, messaging.producer, append_hooks)
+        self._send = SendService(config, messaging.producer, messaging.ordered_sends, append_hooks)
         self._receive = ReceiveService(messaging.polls, messaging.long_polling)
         self._settlement = SettlementService(messaging.settlement)
         self._client = ClientService(config, core, messaging)
@@ -87,6 +87,16 @@ class MessagingService:
             raise
         except Exception as error:
             return rpc.SendMessageResponse(status=_status("SendMessage", error))
+
+    def send_ordered(self, request: bytes, topic: str, queue_id: int, peer: str) -> Reply[bytes]:
+        """The response to a SendMessageRequest of `peer` (`host:port`) that another broker hands over."""
+        try:
+            return self._send.handed_over(request, topic, queue_id, peer)
+        except Exception as error:
+            reply: Reply[bytes] = Reply()
+            status = _status("SendMessage", error)
+            reply.set(rpc.SendMessageResponse(status=status).SerializeToString())
+            return reply
 
     def ReceiveMessage(
         self, request: rpc.ReceiveMessageRequest, context: CallContext

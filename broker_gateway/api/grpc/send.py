@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,14 +16,18 @@ from broker_gateway.api.grpc.send_checks import (
     MAX_MESSAGES_A_CALL,
     Limits,
     check_types,
+    message_group_of,
     peer_of,
     pending_records,
 )
 from broker_gateway.api.grpc.status import status, status_of, summary
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.broker_properties import BrokerProperties
-from broker_gateway.messaging.outcome import OK, Outcome, Reason, ServiceError
+from broker_gateway.messaging.checks import shown
+from broker_gateway.messaging.ordered_sends import OrderedSends, Place
+from broker_gateway.messaging.outcome import OK, Outcome, Reason, ServiceError, outcome_of
 from broker_gateway.messaging.produce import PendingBatch, Producer
+from broker_gateway.metadata.catalog import Topic
 from broker_gateway.metadata.message_types import accepts
 from broker_gateway.runtime.clock import now_ms
 from broker_gateway.runtime.reply import Reply
@@ -63,9 +68,15 @@ class SendService:
     """Takes requests of producers apart, usual ones in compiled code."""
 
     def __init__(
-        self, config: GatewayConfig, producer: Producer, append_hooks: Sequence[AppendHook] = ()
+        self,
+        config: GatewayConfig,
+        producer: Producer,
+        ordered: OrderedSends,
+        append_hooks: Sequence[AppendHook] = (),
     ) -> None:
         self._producer = producer
+        self._ordered = ordered
+        self._under_way: set[asyncio.Task[None]] = set()
         self._append_hooks = append_hooks
         self._limits = Limits.of(config)
         self._brokers = BrokerProperties.of_config(config)
@@ -94,7 +105,29 @@ class SendService:
         self._producer.check(peer, now)
         call = None if columns is None else self._usual(columns, request, peer, now)
         if call is None:
-            call = self._plain(request, peer, now)
+            return self._plain(request, peer, now)
+        self._producer.produce(call)
+        return call.answer
+
+    def handed_over(self, request: bytes, topic: str, queue_id: int, peer: str) -> Reply[bytes]:
+        """The same of messages for a queue of this broker's that came to another broker from `peer`. The reply counts in no
+        bulkhead."""
+        now = now_ms()
+        self._producer.check(peer, now)
+        messages = self._messages(request)
+        known = self._producer.topic(topic_name(messages[0].topic))
+        try:
+            if known.name != topic or message_group_of(messages, self._limits) is None:
+                raise ServiceError(
+                    Reason.BAD_REQUEST,
+                    f"what is handed over for topic {shown(topic)} is not FIFO messages of it",
+                )
+            check_types(known, messages)
+            self._producer.check_queue(known, queue_id)
+            call = self._checked(known, queue_id, messages, peer, now, Reply())
+        except ServiceError:
+            self._producer.failed(known.name, len(messages))
+            raise
         self._producer.produce(call)
         return call.answer
 
@@ -117,9 +150,8 @@ class SendService:
         answer: Reply[bytes] = Reply(None, self._producer.bulkhead, peer)
         return _Call(topic.name, records, usual.body_bytes, message_ids=usual.message_ids, answer=answer)
 
-    def _plain(self, request: bytes, source: str, now: int) -> _Call:
-        """What `_usual` does for usual requests, for any."""
-        messages = _parse(request).messages
+    def _messages(self, request: bytes) -> Sequence[pb.Message]:
+        messages: Sequence[pb.Message] = _parse(request).messages
         if not messages:
             raise ServiceError(
                 Reason.MESSAGE_CORRUPTED, "no message to send; put at least one in the request"
@@ -129,22 +161,76 @@ class SendService:
                 Reason.PAYLOAD_TOO_LARGE,
                 f"{len(messages)} messages in one call, at most {MAX_MESSAGES_A_CALL} are taken; send fewer",
             )
-        peer = peer_of(source)
+        return messages
+
+    def _plain(self, request: bytes, source: str, now: int) -> Reply[bytes]:
+        """A request that is not a usual one."""
+        messages = self._messages(request)
         topic = self._producer.topic(topic_name(messages[0].topic))
         try:
             for hook in self._append_hooks:
-                run_append_hook(hook, messages, f"{peer.host.ip}:{peer.host.port}")
+                run_append_hook(hook, messages, source)
             check_types(topic, messages)
+            group = message_group_of(messages, self._limits)
             queue_id = self._producer.queue(topic)
-            records, message_ids = pending_records(
-                topic, queue_id, messages, peer, self._limits, now, self._brokers
-            )
+            answer: Reply[bytes] = Reply(None, self._producer.bulkhead, source)
+            try:
+                call = self._checked(topic, queue_id, messages, source, now, answer)
+            except BaseException:
+                answer.abandon()
+                raise
         except ServiceError:
             self._producer.failed(topic.name, len(messages))
             raise
+        if group is None:
+            self._producer.produce(call)
+        else:
+            self._ordered.when_known(topic, lambda: self._send_ordered(call, topic, group, request, source))
+        return answer
+
+    def _checked(
+        self,
+        topic: Topic,
+        queue_id: int,
+        messages: Sequence[pb.Message],
+        source: str,
+        now: int,
+        answer: Reply[bytes],
+    ) -> _Call:
+        records, message_ids = pending_records(
+            topic, queue_id, messages, peer_of(source), self._limits, now, self._brokers
+        )
         size = sum([len(record.body) for record in records])
-        answer: Reply[bytes] = Reply(None, self._producer.bulkhead, source)
         return _Call(topic.name, records, size, message_ids=message_ids, answer=answer)
+
+    def _send_ordered(self, call: _Call, topic: Topic, group: str, request: bytes, source: str) -> None:
+        """Sends to the queue of a message group, here or at another broker."""
+        try:
+            place = self._ordered.place(topic, group)
+        except Exception as error:
+            self._fail(call, error)
+            return
+        if place.broker:
+            task = asyncio.create_task(self._hand_over(call, place, request, source), name="hand over")
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+            return
+        assert isinstance(call.records, list)
+        for record in call.records:
+            record.queue_id = place.queue_id
+        self._producer.produce(call)
+
+    async def _hand_over(self, call: _Call, place: Place, request: bytes, source: str) -> None:
+        try:
+            call.answer.set(await self._ordered.hand_over(place, call.topic, request, source))
+        except Exception as error:
+            self._fail(call, error)
+
+    def _fail(self, call: _Call, error: Exception) -> None:
+        if not isinstance(error, ServiceError):
+            log.exception("a call failed", call="SendMessage", topic=call.topic)
+        self._producer.failed(call.topic, len(call.records))
+        call.finish(outcome_of(error))
 
 
 def send_response(

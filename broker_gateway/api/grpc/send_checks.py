@@ -15,7 +15,7 @@ from zlib_ng import zlib_ng
 
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.broker_properties import BrokerProperties, born_property
-from broker_gateway.messaging.checks import check_key, check_tag, check_text, shown
+from broker_gateway.messaging.checks import check_key, check_message_group, check_tag, check_text, shown
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.metadata.names import CONTROL_CHARACTER, RESERVED_PROPERTIES
@@ -39,11 +39,11 @@ could not become a dead letter."""
 MESSAGE_ID_MAX_LENGTH = 255
 LATEST_BORN_S = 253_402_300_799
 """The last second of the year 9999; later times, and those before 1970, count as absent."""
-_NORMAL = pb.NORMAL
+_NORMAL, _FIFO = pb.NORMAL, pb.FIFO
 _TYPES = {number: name for name, number in pb.MessageType.items()}
+_MESSAGE_GROUP = "__SHARDINGKEY"
 _ENCODINGS = frozenset((pb.ENCODING_UNSPECIFIED, pb.IDENTITY, pb.GZIP))
 LATER = {
-    pb.FIFO: "FIFO",
     pb.DELAY: "delayed",
     pb.TRANSACTION: "transactional",
     pb.LITE: "lite",
@@ -57,6 +57,8 @@ class Limits:
     """What a message may have; sizes in bytes."""
 
     body: int
+    message_group: int
+    """A message group must be shorter; 0: it may have any length."""
     properties: int
     properties_bytes: int
     refuse_empty: bool
@@ -67,6 +69,7 @@ class Limits:
     def of(cls, config: GatewayConfig) -> Limits:
         return cls(
             config.store.max_message_size,
+            config.proxy.max_message_group_size,
             config.proxy.user_property_max_num,
             config.proxy.max_user_property_size,
             config.proxy.enable_message_body_empty_check,
@@ -136,13 +139,47 @@ def born_ms(born: Timestamp, now: int) -> int:
     return now
 
 
+def type_of(system: pb.SystemProperties) -> pb.MessageType:
+    """A message's type: what it says or, when it says none, what its properties stand for."""
+    return system.message_type or (_FIFO if system.message_group else _NORMAL)
+
+
+def message_group_of(messages: Sequence[pb.Message], limits: Limits) -> str | None:
+    """The message group of a call's messages, which all have the same; None for messages that are not ordered.
+
+    ILLEGAL_MESSAGE_GROUP; MESSAGE_CORRUPTED for types and groups that are mixed, of which nothing is taken.
+    """
+    first = messages[0].system_properties
+    kind = type_of(first)
+    for message in messages:
+        other = type_of(message.system_properties)
+        if other != kind:
+            raise ServiceError(
+                Reason.MESSAGE_CORRUPTED,
+                f"{_TYPES.get(kind, kind)} and {_TYPES.get(other, other)} messages in one call; send the messages of each type in "
+                "a call of their own",
+            )
+    if kind != _FIFO:
+        return None
+    group = first.message_group
+    check_message_group(group, limits.message_group)
+    for message in messages:
+        if message.system_properties.message_group != group:
+            raise ServiceError(
+                Reason.MESSAGE_CORRUPTED,
+                f"message groups {shown(group)} and {shown(message.system_properties.message_group)} in one call; send the "
+                "messages of each group in a call of their own",
+            )
+    return group
+
+
 def check_types(topic: Topic, messages: Sequence[pb.Message]) -> None:
     """MESSAGE_PROPERTY_CONFLICT_WITH_TYPE for a message of a type that the topic does not take, built or not."""
     accepted = topic.accept_message_types
     if not accepted:
         return
     for message in messages:
-        number = message.system_properties.message_type or _NORMAL
+        number = type_of(message.system_properties)
         name = _TYPES.get(number)
         if name is not None and name not in accepted:
             raise ServiceError(
@@ -155,12 +192,11 @@ def _check_type(message_type: pb.MessageType) -> None:
     if message_type in LATER:
         raise ServiceError(
             Reason.NOT_IMPLEMENTED,
-            f"{LATER[message_type]} messages are not implemented yet; send NORMAL ones",
+            f"{LATER[message_type]} messages are not implemented yet; send NORMAL or FIFO ones",
         )
-    if message_type != pb.MESSAGE_TYPE_UNSPECIFIED:
-        raise ServiceError(
-            Reason.BAD_REQUEST, f"message type {message_type} is unknown; send NORMAL messages"
-        )
+    raise ServiceError(
+        Reason.BAD_REQUEST, f"message type {message_type} is unknown; send NORMAL or FIFO messages"
+    )
 
 
 def check_message(
@@ -171,17 +207,19 @@ def check_message(
     encoding: pb.Encoding,
     limits: Limits,
 ) -> None:
-    """Checks type, body, digest and message id; ServiceError says what is wrong. What the topic takes: `check_types`."""
-    message_type = system.message_type
-    if message_type != _NORMAL:
-        _check_type(message_type)
-    if system.message_group:
+    """Checks type, body, digest and message id; ServiceError says what is wrong. What the topic takes: `check_types`; message
+    groups: `message_group_of`."""
+    kind = type_of(system)
+    if kind not in (_NORMAL, _FIFO):
+        _check_type(kind)
+    if system.message_group and kind == _NORMAL:
         raise ServiceError(
             Reason.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a NORMAL message must not have a message group"
         )
     if system.HasField("delivery_timestamp"):
         raise ServiceError(
-            Reason.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a NORMAL message must not have a delivery timestamp"
+            Reason.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            f"a {_TYPES[kind]} message must not have a delivery timestamp",
         )
     size = len(body)
     if not size and limits.refuse_empty:
@@ -259,6 +297,8 @@ def encoded_properties(
         texts.append(tag)
         encoded += f"TAGS\x01{tag}\x02"
     encoded += f"UNIQ_KEY\x01{message_id}\x02"
+    if system.message_group:
+        encoded += f"{_MESSAGE_GROUP}\x01{system.message_group}\x02"
     if born_host and born_host != host.ip:
         texts.append(born_host)
         encoded += f"__BORNHOST\x01{born_host}\x02"
@@ -288,6 +328,8 @@ def checked_properties(message: pb.Message, limits: Limits, host: Host, born: in
             "(maxUserPropertySize) are taken",
         )
     properties["UNIQ_KEY"] = system.message_id
+    if system.message_group:
+        properties[_MESSAGE_GROUP] = system.message_group
     if system.HasField("trace_context") and system.trace_context:
         check_text(system.trace_context, "trace context", Reason.ILLEGAL_MESSAGE_PROPERTY_KEY)
         properties["TRACE_CONTEXT"] = system.trace_context

@@ -23,6 +23,8 @@ def bulkhead_of(admission: Admission, code: int) -> Bulkhead:
             return admission.pull
         case RequestCode.QUERY_MESSAGE | RequestCode.VIEW_MESSAGE_BY_ID:
             return admission.query
+        case RequestCode.LAKE_SEND_ORDERED:
+            return admission.send
         case RequestCode.HEART_BEAT:
             return admission.heartbeat
         case RequestCode.UNREGISTER_CLIENT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from broker_gateway.api.extensions import Extensions
@@ -37,7 +38,7 @@ class Binds(Protocol):
 
 
 class RemotingEndpoint:
-    """Serves administration and what `registration` binds: `extensions` first, then the bulkhead, then the policy. Everything
+    """Serves administration and what `others` bind: `extensions` first, then the bulkhead, then the policy. Everything
     else is answered REQUEST_CODE_NOT_SUPPORTED."""
 
     def __init__(
@@ -46,7 +47,7 @@ class RemotingEndpoint:
         administration: Administration,
         admission: Admission,
         extensions: Extensions,
-        registration: Binds,
+        others: Sequence[Binds],
         policy: Policy,
         slots: ConnectionSlots | None = None,
     ) -> None:
@@ -61,7 +62,8 @@ class RemotingEndpoint:
             )
 
         processors = Processors(around=around)
-        registration.bind(processors)
+        for each in others:
+            each.bind(processors)
         tables, walks = Tables(), ConcurrencyLimit(WALKS, MAX_WALKS_WAITING, "the state of queues")
         TopicRequests(administration, tables, walks).bind(processors)
         GroupRequests(administration, tables, walks).bind(processors)

@@ -11,6 +11,7 @@ import pytest
 
 from broker_gateway.api.extensions import Extensions
 from broker_gateway.api.grpc.log import LogService
+from broker_gateway.api.remoting.ordered_sends import OrderedSendRequests
 from broker_gateway.api.remoting.ports import take_ports
 from broker_gateway.api.remoting.server import RemotingEndpoint
 from broker_gateway.app.broker import Broker
@@ -118,8 +119,9 @@ def test_no_request_to_a_broker_gets_past_the_policy(tmp_path: Path) -> None:
     async def test() -> None:
         config = load_config(None, {"listenPort": "0", "bindAddress": "127.0.0.1"}, {})[0]
         async with running(tmp_path) as broker:
+            others = (broker.registration, OrderedSendRequests(broker.messaging.send_ordered))
             door = RemotingEndpoint(
-                config, broker.administration, broker.admission, Extensions(), broker.registration, Nobody()
+                config, broker.administration, broker.admission, Extensions(), others, Nobody()
             )
             ports = take_ports(config)
             await door.start(ports)

@@ -1,0 +1,61 @@
+"""Sends that belong to another lakebroker, handed to it: to the other brokers of this host, and to those that name servers
+know.
+
+A send is handed over once: who gets one serves it, or refuses it. It goes to the remoting port, where the broker registered.
+"""
+
+from __future__ import annotations
+
+from broker_gateway.cluster.outgoing import outgoing
+from broker_gateway.cluster.peer_routes import PeerRoutes
+from broker_gateway.config.registration import RegistrationOptions
+from broker_gateway.metadata.peers import Peers
+from broker_gateway.protocol.codes import RequestCode, ResponseCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.protocol.errors import RemotingError
+
+TIMEOUT_S = 6.0
+"""More than a flush may take (`syncFlushTimeout`)."""
+MAX_HANDED_OVER = 1024
+"""Sends under way; what comes beyond waits for its turn, within its time."""
+
+
+class HandOverError(Exception):
+    """The other broker cannot be reached, or refused the send; or it did not answer in time, and may have served it."""
+
+
+class HandOver:
+    """`peer_host`: where the other brokers of this host listen."""
+
+    def __init__(
+        self, options: RegistrationOptions, peers: Peers, peer_routes: PeerRoutes, peer_host: str
+    ) -> None:
+        self._peers = peers
+        self._peer_routes = peer_routes
+        self._peer_host = peer_host
+        self._client = outgoing(options, lambda _: None, MAX_HANDED_OVER)
+
+    async def send(self, broker: str, queue_id: int, topic: str, request: bytes, peer: str) -> bytes:
+        """The response of a broker to a SendMessageRequest, which came from `peer` (`host:port`), for a queue that it has.
+        Raises HandOverError."""
+        fields = {"topic": topic, "queueId": str(queue_id), "bornHost": peer}
+        command = Command(RequestCode.LAKE_SEND_ORDERED, fields, request)
+        try:
+            answer = await self._client.invoke(self._address(broker), command, TIMEOUT_S)
+        except RemotingError as error:
+            raise HandOverError(str(error)) from error
+        if answer.code != ResponseCode.SUCCESS:
+            raise HandOverError(f"it answered {answer.code}: {(answer.remark or '')[:200]}")
+        return answer.body
+
+    async def stop(self) -> None:
+        await self._client.close()
+
+    def _address(self, broker: str) -> str:
+        address = self._peer_routes.address_of(broker)
+        if address is not None:
+            return address
+        for peer in self._peers.all:
+            if peer.name == broker and peer.remoting_port:
+                return f"{self._peer_host}:{peer.remoting_port}"
+        raise HandOverError("it is not there any more")

@@ -1,0 +1,111 @@
+"""Where the messages of a message group go: always to one queue, at whichever lakebroker that is.
+
+The queue is the original's: a consistent hash of the group over the topic's writable queues of all brokers, by their names.
+Clients choose the broker that they send to by hashes that differ by language. So a message that came to another broker than
+its queue's is handed to that one.
+
+A broker that stops running keeps its queues for `lakeOrderedBrokerAbsence`: sends to them fail, and clients try again, since
+a group that went elsewhere meanwhile would have two orders. One that runs and has the topic no more, or must not be written
+to, has none at once. In memory only.
+
+Sources: Guava's `Hashing.consistentHash`, after Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm";
+Java's `String.hashCode`; RocketMQ's `MessageQueueSelector`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+from broker_gateway.cluster.hand_over import HandOver, HandOverError
+from broker_gateway.cluster.peer_routes import MAX_TOPICS
+from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.messaging.checks import shown
+from broker_gateway.messaging.outcome import Reason, ServiceError
+from broker_gateway.messaging.routes import Routes
+from broker_gateway.metadata.catalog import Topic
+from broker_gateway.runtime.clock import monotonic_s
+from store.log.record import java_hash
+
+
+class Place(NamedTuple):
+    """A queue; `broker` is empty for this one's."""
+
+    broker: str
+    queue_id: int
+
+
+class _Seen(NamedTuple):
+    """The queues of a broker that runs, or ran until then, by `clock.monotonic_s`."""
+
+    queues: int
+    at_s: float
+
+
+class OrderedSends:
+    """Of the topics of this broker."""
+
+    def __init__(self, config: GatewayConfig, routes: Routes, hand_over: HandOver) -> None:
+        self._absence_s = config.lake.lake_ordered_broker_absence / 1000
+        self._routes = routes
+        self._hand_over = hand_over
+        self._seen: OrderedDict[str, dict[str, _Seen]] = OrderedDict()
+        """By topic, last used last: other brokers with queues of it."""
+
+    def when_known(self, topic: Topic, callback: Callable[[], None]) -> None:
+        """Calls `callback` once it is known which brokers have the topic, or cannot be within a few seconds."""
+        self._routes.when_known(topic.name, callback)
+
+    def place(self, topic: Topic, group: str) -> Place:
+        """Where a message group's messages go; to be called when that is known. FORBIDDEN, PROXY_TIMEOUT."""
+        writers = self._writers(topic)
+        count = sum(writers.values())
+        if not count:
+            raise ServiceError(Reason.FORBIDDEN, f"topic {shown(topic.name)} must not be written to")
+        number = bucket(group, count)
+        for broker in sorted(writers):
+            if number < writers[broker]:
+                return Place("" if broker == self._routes.own_name else broker, number)
+            number -= writers[broker]
+        raise AssertionError
+
+    def _writers(self, topic: Topic) -> dict[str, int]:
+        """How many queues each broker has that counts, whether it runs or not."""
+        now, counts, alive = monotonic_s(), self._routes.writable(topic), self._routes.alive
+        seen = self._seen.get(topic.name, {})
+        away = {
+            name: known
+            for name, known in seen.items()
+            if name not in alive and now - known.at_s <= self._absence_s
+        }
+        others = {name: _Seen(count, now) for name, count in counts.items() if name != self._routes.own_name}
+        if seen or others:
+            self._seen[topic.name] = away | others
+            self._seen.move_to_end(topic.name)
+            if len(self._seen) > MAX_TOPICS:
+                self._seen.popitem(last=False)
+        return {name: known.queues for name, known in away.items()} | counts
+
+    async def hand_over(self, place: Place, topic: str, request: bytes, peer: str) -> bytes:
+        """The other broker's answer to a send, as it is. INTERNAL_SERVER_ERROR."""
+        try:
+            return await self._hand_over.send(place.broker, place.queue_id, topic, request, peer)
+        except HandOverError as error:
+            raise ServiceError(
+                Reason.INTERNAL_SERVER_ERROR,
+                f"the queue of this message group is at broker {shown(place.broker)}, which did not take the message, or did "
+                f"not say so: {error}; send it again (lakeOrderedBrokerAbsence)",
+            ) from error
+
+
+@lru_cache(maxsize=65_536)
+def bucket(group: str, buckets: int) -> int:
+    """The number below `buckets` of a message group."""
+    state, found, following = java_hash(group), -1, 0
+    while following < buckets:
+        found = following
+        state = (state * 2_862_933_555_777_941_757 + 1) & 0xFFFF_FFFF_FFFF_FFFF
+        following = int((found + 1) / (((state >> 33) + 1) / (1 << 31)))
+    return found

@@ -1,0 +1,148 @@
+"""FIFO messages over several brokers: whichever a client chose, a message group's messages are in one queue, in order."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_gateway.messaging.ordered_sends import bucket
+from broker_gateway.protocol.codes import RequestCode
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.client import Client
+from lakebroker_testing.gateway import Gateway, NameServer
+
+from .test_processes import Host, routes, wait_for
+from .test_registration import create
+from .test_remoting import ask
+
+NAMES = ("a", "b", "c")
+QUEUES = 2
+QUICK = {"listenPort": "0", "grpcClientConsumerMinLongPollingTimeoutMillis": "100"}
+
+
+class Cluster:
+    """Three brokers with two queues each, known to one name server."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        name_server = stack.enter_context(NameServer(folder / "namesrv"))
+        self.brokers = {
+            name: stack.enter_context(
+                Gateway(folder / name, namesrvAddr=name_server.address, brokerName=name, **QUICK)
+            )
+            for name in NAMES
+        }
+        for each in self.brokers.values():
+            create(each, "ordered", QUEUES)
+        self._stack = stack
+        self.clients: dict[str, Client] = {}
+        for name in NAMES:
+            self.connect(name)
+        for each in self.brokers.values():
+            wait_for(lambda each=each: len(routes(each.grpc_port, "ordered")) == len(NAMES))
+
+    def connect(self, name: str) -> None:
+        client = self.clients[name] = Client(self.brokers[name].address)
+        self._stack.callback(client.channel.close)
+
+    def send(self, name: str, group: str, body: str) -> Any:
+        return self.clients[name].send("ordered", body.encode(), message_type=pb.FIFO, message_group=group)
+
+    def stored(self, name: str) -> list[pb.Message]:
+        """All of a broker's messages, by queue and offset."""
+        found: list[pb.Message] = []
+        while messages := self.clients[name].receive("ordered", "readers", wait_ms=500)[1]:
+            found += messages
+        return sorted(
+            found, key=lambda each: (each.system_properties.queue_id, each.system_properties.queue_offset)
+        )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        yield Cluster(tmp_path, stack)
+
+
+def place(group: str) -> tuple[str, int]:
+    number = bucket(group, len(NAMES) * QUEUES)
+    return NAMES[number // QUEUES], number % QUEUES
+
+
+def test_every_group_is_in_its_queue_whatever_hash_its_producers_choose_by(cluster: Cluster) -> None:
+    groups = [f"g{number}" for number in range(20)]
+    assert len({place(group) for group in groups}) == 6, "some of each queue"
+    chosen = itertools.cycle(NAMES)
+    for number in range(6):
+        for group in groups:
+            assert cluster.send(next(chosen), group, f"{group}:{number}").status.code == pb.OK
+        next(chosen)
+    found: dict[str, list[tuple[str, int, str]]] = {}
+    for name in NAMES:
+        for each in cluster.stored(name):
+            system = each.system_properties
+            assert system.message_type == pb.FIFO
+            assert system.born_host == "127.0.0.1"
+            found.setdefault(system.message_group, []).append((name, system.queue_id, each.body.decode()))
+    assert found == {group: [(*place(group), f"{group}:{number}") for number in range(6)] for group in groups}
+
+
+def test_with_its_broker_away_a_group_waits_for_it(cluster: Cluster) -> None:
+    group = next(each for each in map(str, range(100)) if place(each)[0] == "b")
+    a, b = cluster.brokers["a"], cluster.brokers["b"]
+    assert cluster.send("a", group, "0").status.code == pb.OK
+    b.kill()
+    for _ in range(2):
+        answer = cluster.send("a", group, "lost")
+        assert answer.status.code == pb.INTERNAL_SERVER_ERROR, answer
+        assert "broker 'b'" in answer.status.message
+        assert "send it again" in answer.status.message
+        wait_for(lambda: set(routes(a.grpc_port, "ordered")) == {"a", "c"})
+    b.start()
+    wait_for(lambda: cluster.send("a", group, "1").status.code == pb.OK)
+    cluster.connect("b")
+    assert [each.body for each in cluster.stored("b")] == [b"0", b"1"]
+    ask(b, RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=4")
+    wait_for(lambda: cluster.send("a", group, "2").status.code == pb.OK)
+    elsewhere = [each.body for name in ("a", "c") for each in cluster.stored(name)]
+    assert elsewhere == [b"2"], "a broker that runs and must not be written to is not waited for"
+
+
+def test_what_is_handed_over_is_checked_there(cluster: Cluster) -> None:
+    group = next(each for each in map(str, range(100)) if place(each)[0] == "b")
+    answer = cluster.clients["a"].send(
+        "ordered", b"x" * (4 << 20) + b"y", message_type=pb.FIFO, message_group=group
+    )
+    assert answer.status.code == pb.MESSAGE_BODY_TOO_LARGE
+
+
+def test_brokers_of_one_host_hand_over_without_a_name_server(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    try:
+        first, second = host.brokers()
+        ports = first["grpc"], second["grpc"]
+        for port in ports:
+            wait_for(lambda port=port: len(routes(port, "ordered")) == 2)
+        clients = [Client(f"127.0.0.1:{port}") for port in ports]
+        for number in range(8):
+            for client in clients:
+                sent = client.send(
+                    "ordered", str(number).encode(), message_type=pb.FIFO, message_group=f"g{number % 4}"
+                )
+                assert sent.status.code == pb.OK
+        found: dict[str, set[tuple[int, int]]] = {}
+        for number, client in enumerate(clients):
+            while messages := client.receive("ordered", "readers", wait_ms=5000)[1]:
+                for each in messages:
+                    system = each.system_properties
+                    found.setdefault(system.message_group, set()).add((number, system.queue_id))
+            client.channel.close()
+        assert {group: len(places) for group, places in found.items()} == {f"g{each}": 1 for each in range(4)}
+        assert len({next(iter(places))[0] for places in found.values()}) == 2, "some at each broker"
+    finally:
+        host.process.terminate()
+        assert host.process.wait(30) == 0
