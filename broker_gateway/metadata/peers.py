@@ -42,7 +42,7 @@ class Peers:
             if seen == self._seen:
                 return
             listed = [
-                Peer(str(each["name"]), int(each["grpc"]), int(each["remoting"]))
+                Peer(str(each["name"]), int(each["grpc"]), int(each.get("remoting", 0)))
                 for each in json.loads(self._file.read_text())
             ]
         except FileNotFoundError:

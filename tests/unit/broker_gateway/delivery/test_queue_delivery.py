@@ -212,7 +212,7 @@ def test_reset_forgets_everything_in_flight() -> None:
     made.wake(due, 100)
     returned(made, 1)
     made.reset(1)
-    assert (made.cursor, made.committed, made.next_due_ms(), made.plan(9, 9).again) == (1, 1, None, ())
+    assert (made.cursor, made.committed, made.next_due_ms(), made.plan(9, 9).again) == (1, 1, None, [])
     assert not settle(made, 0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -47,9 +48,9 @@ CONFLICT = pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
         ("FIFO", pb.NORMAL, CONFLICT),
         ("FIFO", pb.MESSAGE_TYPE_UNSPECIFIED, CONFLICT),
         ("FIFO", pb.DELAY, CONFLICT),
-        ("FIFO", pb.FIFO, pb.NOT_IMPLEMENTED),
+        ("FIFO", pb.FIFO, pb.ILLEGAL_MESSAGE_GROUP),
         ("DELAY", pb.DELAY, pb.NOT_IMPLEMENTED),
-        ("orders", pb.FIFO, pb.NOT_IMPLEMENTED),
+        ("orders", pb.FIFO, pb.ILLEGAL_MESSAGE_GROUP),
         ("orders", 99, pb.BAD_REQUEST),
         ("NORMAL", 99, pb.BAD_REQUEST),
     ],
@@ -61,6 +62,52 @@ def test_a_type_that_the_topic_does_not_take(
         assert broker.broker.load_compiled()
     answer = broker.send(topic, b"one", message_type=kind)
     assert answer.status.code == expected, answer.status.message
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        ("g", pb.OK),
+        ("ü" * 31 + "u", pb.OK),
+        ("u" * 64, pb.ILLEGAL_MESSAGE_GROUP),
+        ("ü" * 32, pb.ILLEGAL_MESSAGE_GROUP),
+        (" \t", pb.ILLEGAL_MESSAGE_GROUP),
+        ("a\x01b", pb.ILLEGAL_MESSAGE_GROUP),
+        ("", pb.ILLEGAL_MESSAGE_GROUP),
+    ],
+)
+def test_message_groups(broker: InProcessBroker, group: str, expected: pb.Code) -> None:
+    answer = broker.send("FIFO", b"one", message_type=pb.FIFO, message_group=group)
+    assert answer.status.code == expected, answer.status.message
+    if expected == pb.OK:
+        broker.create_group("readers", fifo=True)
+        (message,) = broker.receive("FIFO", "readers")[1]
+        assert message.system_properties.message_group == group
+        assert message.system_properties.message_type == pb.FIFO
+
+
+def test_a_group_without_a_type_is_ordered(broker: InProcessBroker) -> None:
+    sent = broker.send("FIFO", b"one", message_type=pb.MESSAGE_TYPE_UNSPECIFIED, message_group="g")
+    assert sent.status.code == pb.OK
+    assert broker.send("NORMAL", b"one", message_type=0, message_group="g").status.code == CONFLICT
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"message_type": pb.FIFO, "message_group": "other"},
+        {"message_type": pb.NORMAL},
+    ],
+)
+def test_a_call_has_messages_of_one_type_and_group(broker: InProcessBroker, others: dict[str, Any]) -> None:
+    first = message("orders", b"1", message_type=pb.FIFO, message_group="g")
+    request = send_request(first, message("orders", b"2", **others))
+    answer = broker.call("SendMessage", request)
+    assert answer.status.code == pb.MESSAGE_CORRUPTED
+    assert "in one call" in answer.status.message
+    alone = send_request(first, message("orders", b"2", message_type=pb.FIFO, message_group="g"))
+    assert broker.call("SendMessage", alone).status.code == pb.OK
+    assert broker.store.index.max_offset("orders", 0) == 2, "nothing of the other call"
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from store.columns import PendingColumns
 from store.log.record import PendingRecord, decode_properties
 
-LIMITS = Limits(2000, 4, 200, True, 30_000)
+LIMITS = Limits(2000, 64, 4, 200, True, 30_000)
 BROKERS = BrokerProperties("DefaultRegion", "DefaultCluster", True)
 T = TypeVar("T")
 NOW = 1_700_000_000_123

@@ -42,7 +42,7 @@ KNOWN = st.sampled_from(
 )
 LONG = st.integers(0, (1 << 62) - 1)
 MS = st.integers(0, 253_402_300_799_999)
-LIMITS = Limits(1 << 20, 8, 4096, True, 30_000)
+LIMITS = Limits(1 << 20, 64, 8, 4096, True, 30_000)
 
 
 @given(st.lists(st.tuples(TEXT, LONG), max_size=4))
