@@ -46,13 +46,13 @@ class OfficialClient:
 
     def __init__(self) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        home = tempfile.mkdtemp(prefix="rocketmq-client-")
+        self._home = tempfile.TemporaryDirectory(prefix="rocketmq-client-", ignore_cleanup_errors=True)
         self._process = subprocess.Popen(
             [str(interpreter()), "-P", str(Path(__file__).with_name("official_client_driver.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={**os.environ, "HOME": home, "PYTHONPATH": ""},
+            env={**os.environ, "HOME": self._home.name, "PYTHONPATH": ""},
         )
 
     def __enter__(self) -> OfficialClient:
@@ -103,6 +103,7 @@ class OfficialClient:
             if stream is not None:
                 stream.close()
         self._errors.close()
+        self._home.cleanup()
 
     def _tail(self) -> str:
         self._errors.seek(0, os.SEEK_END)

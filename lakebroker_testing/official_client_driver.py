@@ -178,6 +178,12 @@ class Driver:
         return {}
 
 
+def said(error: BaseException) -> str:
+    """With what it happened at: the client's own cleaning up may fail, and hide why it was needed."""
+    text = f"{type(error).__name__}: {error}"
+    return text if error.__context__ is None else f"{text}; at {said(error.__context__)}"
+
+
 def main() -> None:
     answers = sys.stdout
     sys.stdout = sys.stderr  # nothing the client prints may get between the answers
@@ -188,7 +194,7 @@ def main() -> None:
         try:
             answer = {"ok": True, **getattr(driver, f"do_{name}")(**command)}
         except Exception as error:
-            answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+            answer = {"ok": False, "error": said(error)}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

@@ -48,10 +48,11 @@ def consumed(address: str) -> dict[str, list[str]]:
                     "send",
                     topic="ordered",
                     bodies=[f"{group}:{number}"],
-                    keys=[[f"{group}-{number}"]],
+                    keys=[f"{group}-{number}"],
                     message_group=group,
                 )
-        official.call(
+        when_started(
+            official,
             "push",
             endpoints=address,
             group="readers",
@@ -75,7 +76,7 @@ def test_an_official_consumer_gets_the_order_that_it_gets_of_the_real_proxy(tmp_
         theirs = consumed(peer.address)
     with Gateway(tmp_path / "gateway") as gateway:
         for made in (
-            ["topic", "create", "ordered", "--queues", "4", "--message-type", "FIFO"],
+            ["topic", "create", "ordered", "--queues", "4", "--type", "FIFO"],
             ["group", "create", "readers", "--fifo"],
         ):
             done = command(*made, "--gateway", gateway.address)
