@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -27,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import load_generator, revision
-from lakebroker_testing.gateway import Gateway
+from lakebroker_testing.gateway import ROOT, Gateway, command
 from lakebroker_testing.real_rocketmq import RocketMQ
 
 PROXY = "rocketmq proxy"
@@ -38,6 +39,8 @@ _DRAINED_A_SECOND = 80_000
 _FRESH = 0.01
 """Of what is received beside a backlog: more of it was sent meanwhile only where the backlog ran out."""
 TOPICS = ("bench", "idle", "warm", "drained", "through-200", "through-2000")
+ORDERED, ORDERED_GROUP = ("ordered", "ordered-through"), "ordered-group"
+"""Topics of FIFO messages, and a consumer group that takes them in order."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,15 @@ def cases(seconds: float) -> list[Case]:
     backlog = int(_DRAINED_A_SECOND * (seconds + 1))
     found.append(Case("drain-and-send", "through", draining, backlog=backlog))
     found.append(Case("drain-and-send-2000-a-second", "through", {"rate": 2000, **draining}, backlog=backlog))
+    ordered = {"message_groups": 1000, "size": 100, **timed}
+    found.append(Case("send-ordered", "send", {"topic": ORDERED[0], **ordered}))
+    found.append(
+        Case(
+            "through-ordered-2000-a-second",
+            "through",
+            {"rate": 2000, "topic": ORDERED[1], "group": ORDERED_GROUP, **ordered},
+        )
+    )
     found.append(
         Case("idle-5000-polls", "idle", {"polls": 5000, "topic": "idle", "seconds": min(seconds, 10.0)})
     )
@@ -158,15 +170,18 @@ def main() -> None:
                 options["tlsTestModeEnable"] = "true"
             gateway = stack.enter_context(Gateway(folder / transport, transport=transport, **options))
             assert gateway.process is not None
+            made = command("group", "create", ORDERED_GROUP, "--fifo", "--gateway", gateway.address)
+            subprocess.run(made, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
             servers.append(Server(f"lakebroker {transport}", gateway.address, gateway.process.pid))
         peer = RocketMQ(
             folder / "peer",
-            dict.fromkeys(TOPICS, (8, "NORMAL")),
-            ["bench-group"],
+            {**dict.fromkeys(TOPICS, (8, "NORMAL")), **dict.fromkeys(ORDERED, (8, "FIFO"))},
+            ["bench-group", ORDERED_GROUP],
             flushDiskType=chosen.flush,
             popPollingSize="100000",  # its default of 1,024 polls of a queue refuses the idle case
         )
         stack.enter_context(peer)
+        peer.mqadmin("updateSubGroup", "-c", "DefaultCluster", "-g", ORDERED_GROUP, "-o", "true")
         servers.append(Server(PROXY, peer.address, peer.pid))
         limit = stack.enter_context(load_generator.Echo())
         echo = Server(ECHO, limit.address, limit.pid)

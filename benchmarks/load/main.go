@@ -29,6 +29,7 @@ type options struct {
 	polls       int
 	size        int
 	perCall     int
+	groups      int
 	batch       int
 	rate        int
 	count       int
@@ -54,6 +55,7 @@ func main() {
 	flags.IntVar(&o.polls, "polls", 5000, "idle polls")
 	flags.IntVar(&o.size, "size", 1024, "bytes of a body")
 	flags.IntVar(&o.perCall, "per-call", 1, "messages of a send call")
+	flags.IntVar(&o.groups, "message-groups", 0, "send FIFO messages of so many message groups; 0: NORMAL ones")
 	flags.IntVar(&o.batch, "batch", 32, "messages a receive asks for")
 	flags.IntVar(&o.rate, "rate", 0, "messages a second in all; 0: as fast as answered")
 	flags.IntVar(&o.count, "count", 0, "messages; 0: by -seconds")

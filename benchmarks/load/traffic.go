@@ -211,11 +211,16 @@ func (t *traffic) startSenders(working *sync.WaitGroup) error {
 				began := time.Now()
 				messages := make([]*v2.Message, t.o.perCall)
 				queue := rand.Int32N(8)
+				kind, group := v2.MessageType_NORMAL, (*string)(nil)
+				if t.o.groups > 0 {
+					name := "group-" + strconv.Itoa(rand.IntN(t.o.groups))
+					kind, group = v2.MessageType_FIFO, &name
+				}
 				for m := range messages {
 					messages[m] = &v2.Message{Topic: &v2.Resource{Name: t.o.topic}, Body: body,
 						UserProperties: map[string]string{sentAt: strconv.FormatInt(began.UnixNano(), 10)},
 						SystemProperties: &v2.SystemProperties{MessageId: fmt.Sprintf("%s%016X", prefix, number.Add(1)),
-							MessageType: v2.MessageType_NORMAL, BodyEncoding: v2.Encoding_IDENTITY,
+							MessageType: kind, MessageGroup: group, BodyEncoding: v2.Encoding_IDENTITY,
 							BornTimestamp: timestamppb.New(began), BornHost: "load", QueueId: queue}}
 				}
 				c := all[i%len(all)]

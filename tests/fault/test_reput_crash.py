@@ -122,6 +122,8 @@ def test_killed_at_every_step_of_a_commit(
             f"{death}: the lake fell behind what was reported"
         )
         unfinished += held.beyond > 0
+    with LogWriter(store) as writer:
+        writer.everything()
     assert reput_once(spark, lake, store, sink=sink) > 0
     assert_exact(lake, store)
     assert unfinished > len(deaths) // 10
