@@ -152,6 +152,7 @@ class Broker:
         """Topics, groups, offsets and what is in flight, from the journal; system topics are made."""
         self.peers.refresh()
         replayed = self.journal.replay()
+        self.parts.redelivery.restarted()
         make_system_topics(self._config, self.catalog)
         arrivals, registration = self.deliveries.arrivals, self.registration
         self.catalog.listen(topic_changed=lambda topic: arrivals.queues_changed(topic.name))

@@ -128,7 +128,8 @@ class DeliveryJournal(Contributor):
             attempt=[m.attempt for m in messages],
             message_id=[m.message_id for m in messages],
         )
-        if messages[0].attempt_id and kind == pb.DELIVERED:
+        if kind == pb.DELIVERED:
+            noted.renewed = messages[0].auto_renew
             noted.attempt_id = messages[0].attempt_id
         if kind == pb.NACKED:
             noted.suspended = messages[0].suspended

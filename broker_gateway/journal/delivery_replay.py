@@ -111,8 +111,10 @@ def _in_flight(kept: pb.InFlight) -> list[InFlight]:
             status=Status.HELD if flags & HELD else _status(flags & RETURNED),
             earlier_ms=first_ms,
             attempt_id=attempt_id,
+            auto_renew=renewed_ms > 0,
+            delivered_ms=renewed_ms,
         )
-        for offset, attempt, until, delivery_id, message_id, client_id, first_ms, flags, attempt_id in zip(
+        for offset, attempt, until, delivery_id, message_id, client_id, first_ms, flags, attempt_id, renewed_ms in zip(
             kept.queue_offset,
             kept.attempt,
             kept.invisible_until_ms,
@@ -122,6 +124,7 @@ def _in_flight(kept: pb.InFlight) -> list[InFlight]:
             kept.first_delivered_ms or none,
             kept.flags or none,
             kept.attempt_id or [""] * len(none),
+            kept.renewed_from_ms or none,
             strict=True,
         )
     ]
@@ -142,6 +145,7 @@ def _handed_out(events: pb.Events) -> list[InFlight]:
             suspended=events.suspended,
             status=status,
             attempt_id=events.attempt_id,
+            auto_renew=events.renewed,
         )
         for offset, attempt, message_id in zip(
             events.queue_offset, events.attempt, events.message_id, strict=True

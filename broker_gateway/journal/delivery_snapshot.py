@@ -114,6 +114,9 @@ def _in_flight(messages: list[InFlight]) -> pb.InFlight:
         first_delivered_ms=[m.first_delivered_ms for m in messages],
         flags=flags if any(flags := [_flags(m) for m in messages]) else None,
         attempt_id=attempts if any(attempts := [m.attempt_id for m in messages]) else None,
+        renewed_from_ms=renewed
+        if any(renewed := [m.auto_renew * m.delivered_ms for m in messages])
+        else None,
     )
 
 

@@ -43,6 +43,14 @@ class Redelivery:
         self._tick = core.tick
         self._goes_on = False
 
+    def restarted(self) -> None:
+        """The journal was replayed: clients that have their messages renewed get time to come back."""
+        until = now_ms() + RENEWED_MS
+        for state in self._deliveries.queues():
+            for message in state.in_flight.values():
+                if message.auto_renew and message.invisible_until_ms < until:
+                    state.postpone(message, until)
+
     def sweep_due(self) -> None:
         """Handles what is due, in every queue, and wakes those who wait for it."""
         now, left = now_ms(), _A_SWEEP

@@ -93,3 +93,30 @@ def test_a_client_that_says_that_it_goes_gives_its_messages_free(broker: InProce
     broker.do(lambda: broker.broker.parts.redelivery.release("tester", "g"))
     broker.advance(2)
     assert [each.body for each in broker.receive("t", "g")[1]] == [b"1"]
+
+
+@pytest.mark.parametrize("how", ["crash", "restart"])
+def test_renewal_goes_on_after_a_restart(broker: InProcessBroker, how: str) -> None:
+    """Also of what was delivered long ago, and twice; the client has some time to come back."""
+    session = connected(broker)
+    broker.send("t", b"1")
+    (message,) = broker.receive("t", "g", auto_renew=True)[1]
+    for _ in range(3):
+        for _ in range(12):
+            broker.advance(10)
+            broker.broker.clients.touch(session)
+        getattr(broker, how)()
+        broker.advance(50)
+        assert statuses(broker) == [Status.INVISIBLE]
+        session = connected(broker)
+    broker.advance(30)
+    assert broker.ack("t", "g", message).entries[0].status.code == 20000
+
+
+def test_a_client_that_does_not_come_back_keeps_nothing(broker: InProcessBroker) -> None:
+    connected(broker)
+    broker.send("t", b"1")
+    broker.receive("t", "g", auto_renew=True)
+    broker.restart()
+    broker.advance(62)
+    assert statuses(broker) == [Status.READY]
