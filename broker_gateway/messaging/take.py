@@ -232,7 +232,7 @@ class Taker:
                     return True
                 if not usual and not taken and len(plan.skipped) >= _SKIPS_A_PLAN:
                     return False
-                if len(plan.held) >= _SKIPS_A_PLAN:
+                if plan.held and len(plan.held) + len(plan.skipped) >= _SKIPS_A_PLAN:
                     return False
             plan.cursor = start + found
             if found < count:
