@@ -174,16 +174,26 @@ class LogReader:
                 return segment
         while len(self._open) >= _MOST_OPEN:
             self._open.pop(next(iter(self._open))).close()  # the one opened first
-        found = self._found()
-        position = bisect.bisect_right([start for start, _ in found], offset) - 1
-        if position < 0 or offset >= found[position][0] + found[position][1].stat().st_size:
+        placed = self._placed(offset)
+        if placed is None:
+            self._listed_at = []  # a clock that is not this machine's may have hidden a change
+            placed = self._placed(offset)
+        if placed is None:
             raise OffsetOutOfRangeError(
                 f"physical offset {offset} is in no segment of {self._root}; the oldest begins at {self.min_offset}"
             )
-        start, path = found[position]
+        start, path = placed
         segment = Segment(path, start, path.stat().st_size, writable=False)
         self._open[start] = segment
         return segment
+
+    def _placed(self, offset: int) -> tuple[int, Path] | None:
+        """The segment that has an offset, by its first one."""
+        found = self._found()
+        position = bisect.bisect_right([start for start, _ in found], offset) - 1
+        if position < 0 or offset >= found[position][0] + found[position][1].stat().st_size:
+            return None
+        return found[position]
 
 
 def _stamp(folder: Path) -> _Stamp:

@@ -55,8 +55,9 @@ def _refuse_lost(lake: Folder, missing: list[str]) -> None:
     if not missing or REPUT_PROGRESS.name in missing:
         return
     version, has_batches = _progress(lake)
-    if has_batches and version == SCHEMA_VERSION:
-        raise lost_table(lake, missing[0])
+    lost = [name for name in missing if TABLES[name].since <= version]
+    if has_batches and lost:
+        raise lost_table(lake, lost[0])
 
 
 def lost_table(lake: object, name: str) -> LocationError:

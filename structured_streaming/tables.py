@@ -68,6 +68,8 @@ class Table:
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     order: tuple[str, ...]
+    since: int = 1
+    """The first schema version that has it."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -231,6 +233,7 @@ TOPICS = Table(
     ),
     (*_KEY, "ordinal"),
     ("topic", "broker"),
+    since=2,
 )
 CONSUMER_GROUPS = Table(
     "consumer_groups",
@@ -248,6 +251,7 @@ CONSUMER_GROUPS = Table(
     ),
     (*_KEY, "ordinal"),
     ("consumer_group", "broker"),
+    since=2,
 )
 QUARANTINE = Table(
     "quarantine",

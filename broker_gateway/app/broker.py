@@ -34,6 +34,7 @@ from broker_gateway.maintenance.slow_consumers import ProtectBroker
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.factory import make_messaging
 from broker_gateway.messaging.load_report import LoadReport
+from broker_gateway.messaging.ordered_sends import LOOK_S
 from broker_gateway.messaging.poll import Poll
 from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.metadata.names import RETRY_PREFIX
@@ -175,6 +176,7 @@ class Broker:
         tasks, config = self.tasks, self._config
         tasks.add("redelivery", REDELIVERY_S, self.parts.redelivery.sweep_due)
         tasks.add("peers", PEERS_S, self.peers.refresh)
+        tasks.add("ordered-sends", LOOK_S, self.parts.ordered_sends.look)
         tasks.add("housekeeping", HOUSEKEEPING_S, self._housekeep)
         tasks.add("self-check", config.lake.lake_self_check_interval / 1000, self._check)
         tasks.add("retention", config.store.clean_resource_interval / 1000, self._retain)

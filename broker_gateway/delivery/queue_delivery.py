@@ -197,6 +197,7 @@ class QueueDelivery:
         for message in list(self._held.values()):
             self._leave(message)
             message.status = Status.READY
+            message.invisible_until_ms = 0  # what is READY is due, also to a replay
             self._enter(message)
 
     def _returned_to(self, wanted: MessageFilter, count: int) -> list[InFlight]:
@@ -215,6 +216,7 @@ class QueueDelivery:
                     raise DeliveryError(f"{self.key}: {old} is not due")
             new = plan.delivered[len(plan.replaced) :]
         if plan.held:
+            self._turned_away = self._turned_away or plan.room_left <= 0
             new = sorted([*new, *plan.held], key=lambda each: each.queue_offset)
         for message in new:
             if message.queue_offset in in_flight or not plan.start <= message.queue_offset < plan.cursor:

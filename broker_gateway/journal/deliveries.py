@@ -15,7 +15,7 @@ from broker_gateway.journal.contributor import Contributor, Target
 from broker_gateway.journal.delivery_replay import DeliveryReplay
 from broker_gateway.journal.delivery_snapshot import queue_pieces
 from broker_gateway.journal.journal import Journal
-from broker_gateway.journal.record import EVENTS_A_RECORD
+from broker_gateway.journal.record import EVENTS_A_RECORD, LATEST
 from broker_gateway.runtime.clock import now_ms
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.errors import StoreError
@@ -35,6 +35,8 @@ class DeliveryJournal(Contributor):
         self._replay = DeliveryReplay(deliveries, index)
         self._changes: dict[QueueKey, tuple[QueueDelivery, pb.QueueChange]] = {}
         self._untold: set[QueueKey] = set()
+        self._held = False
+        """Whether something of the tick was held back."""
 
     # ----- what services note -----
 
@@ -128,6 +130,7 @@ class DeliveryJournal(Contributor):
             attempt=[m.attempt for m in messages],
             message_id=[m.message_id for m in messages],
         )
+        self._held = self._held or kind == pb.HELD
         if kind == pb.DELIVERED:
             noted.renewed = messages[0].auto_renew
             noted.attempt_id = messages[0].attempt_id
@@ -158,10 +161,14 @@ class DeliveryJournal(Contributor):
                 change.has_committed = True
                 change.committed = committed
             queues.append(change)
-        if len(queues) <= EVENTS_A_RECORD:
-            return []
-        rest = _records(queues[EVENTS_A_RECORD:])
-        del queues[EVENTS_A_RECORD:]
+        rest: list[pb.Batch] = []
+        if len(queues) > EVENTS_A_RECORD:
+            rest = _records(queues[EVENTS_A_RECORD:])
+            del queues[EVENTS_A_RECORD:]
+        if self._held:
+            self._held = False
+            for each in (record, *rest):
+                each.version = LATEST
         return rest
 
     def written(self) -> None:

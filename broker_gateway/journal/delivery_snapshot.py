@@ -12,6 +12,7 @@ from broker_gateway.delivery.lake_only import LakeMessage, LakeOnly
 from broker_gateway.delivery.queue_delivery import QueueDelivery
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.contributor import Target
+from broker_gateway.journal.record import LATEST
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 
 NACKED, SUSPENDED, RETURNED, HELD = 1, 2, 4, 8
@@ -31,6 +32,8 @@ def queue_pieces(target: Target, deliveries: DeliveryTable, state: QueueDelivery
         found = state.in_flight_from(offset, _IN_FLIGHT_A_PIECE)
         some = _within(found)
         if some or not continued:
+            if any(each.status == Status.HELD for each in some):
+                target.part.version = LATEST
             target.part.queues.add(
                 consumer_group=group,
                 topic=topic,

@@ -11,7 +11,8 @@ from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.log.record import PendingRecord, Record, encode_properties, tags_code
 
 log = structlog.get_logger(__name__)
-VERSION = 1
+VERSION, LATEST = 1, 2
+"""Of records that say nothing of HELD messages, and of those that do: who does not know them would take them as settled."""
 EVENTS_TAG = "events"
 SNAPSHOT_TAG = "snapshot"
 EVENTS_A_RECORD = 1024
@@ -25,7 +26,7 @@ class JournalVersionError(Exception):
 
 def encode(batch: pb.Batch, tag: str, host: bytes) -> PendingRecord:
     """The record of a batch, which gets version and time."""
-    batch.version = VERSION
+    batch.version = max(batch.version, VERSION)
     batch.timestamp_ms = now_ms()
     code, properties = _TAGS[tag]
     return PendingRecord(
@@ -47,9 +48,9 @@ def decode(record: Record) -> pb.Batch | None:
     except DecodeError:
         log.error("journal record does not decode; skipped", physical_offset=record.physical_offset)
         return None
-    if batch.version > VERSION:
+    if batch.version > LATEST:
         raise JournalVersionError(
             f"journal record at physical offset {record.physical_offset} has version {batch.version}, "
-            f"this lakebroker reads up to {VERSION}; start the version that wrote it or a later one"
+            f"this lakebroker reads up to {LATEST}; start the version that wrote it or a later one"
         )
     return batch

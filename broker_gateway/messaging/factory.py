@@ -92,5 +92,5 @@ def make_messaging(
         Groups(core),
         Connections(clients, config.lake.lake_max_share_per_address),
         routes,
-        OrderedSends(config, routes, hand_over),
+        OrderedSends(config, routes, hand_over, core.catalog.topics),
     )

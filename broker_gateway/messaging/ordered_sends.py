@@ -6,7 +6,8 @@ its queue's is handed to that one.
 
 A broker that stops running keeps its queues for `lakeOrderedBrokerAbsence`: sends to them fail, and clients try again, since
 a group that went elsewhere meanwhile would have two orders. One that runs and has the topic no more, or must not be written
-to, has none at once. In memory only.
+to, has none at once. Topics of type FIFO are looked at all the time, so that brokers are known before they go; a broker that
+starts while another is away does not know of it.
 
 Sources: Guava's `Hashing.consistentHash`, after Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm";
 Java's `String.hashCode`; RocketMQ's `MessageQueueSelector`.
@@ -14,12 +15,14 @@ Java's `String.hashCode`; RocketMQ's `MessageQueueSelector`.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections import OrderedDict
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
 from typing import NamedTuple
 
-from broker_gateway.cluster.hand_over import HandOver, HandOverError
+from broker_gateway.cluster.hand_over import LARGEST, BusyError, HandOver, HandOverError
 from broker_gateway.cluster.peer_routes import MAX_TOPICS
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.checks import shown
@@ -28,6 +31,10 @@ from broker_gateway.messaging.routes import Routes
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.runtime.clock import monotonic_s
 from store.log.record import java_hash
+
+LOOK_S = 10.0
+MAX_LOOKED_AT = 1000
+"""Topics."""
 
 
 class Place(NamedTuple):
@@ -47,7 +54,14 @@ class _Seen(NamedTuple):
 class OrderedSends:
     """Of the topics of this broker."""
 
-    def __init__(self, config: GatewayConfig, routes: Routes, hand_over: HandOver) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        routes: Routes,
+        hand_over: HandOver,
+        topics: Callable[[], Iterable[Topic]],
+    ) -> None:
+        self._topics = topics
         self._absence_s = config.lake.lake_ordered_broker_absence / 1000
         self._routes = routes
         self._hand_over = hand_over
@@ -57,6 +71,17 @@ class OrderedSends:
     def when_known(self, topic: Topic, callback: Callable[[], None]) -> None:
         """Calls `callback` once it is known which brokers have the topic, or cannot be within a few seconds."""
         self._routes.when_known(topic.name, callback)
+
+    def look(self) -> None:
+        """Sees which brokers have the topics of FIFO messages, sent or not: one that goes later is known then, and its message
+        groups wait for it. To be called every `LOOK_S`."""
+        topics = (each for each in self._topics() if "FIFO" in each.accept_message_types)
+        for topic in itertools.islice(topics, MAX_LOOKED_AT):
+            self.when_known(topic, partial(self._see, topic))
+
+    def _see(self, topic: Topic) -> None:
+        with contextlib.suppress(ServiceError):  # nobody has said yet who there is
+            self._writers(topic)
 
     def place(self, topic: Topic, group: str) -> Place:
         """Where a message group's messages go; to be called when that is known. FORBIDDEN, PROXY_TIMEOUT."""
@@ -73,12 +98,13 @@ class OrderedSends:
 
     def _writers(self, topic: Topic) -> dict[str, int]:
         """How many queues each broker has that counts, whether it runs or not."""
-        now, counts, alive = monotonic_s(), self._routes.writable(topic), self._routes.alive
+        now, counts = monotonic_s(), self._routes.writable(topic)
         seen = self._seen.get(topic.name, {})
+        alive = self._routes.alive if self._routes.is_current(topic) else set()
         away = {
             name: known
             for name, known in seen.items()
-            if name not in alive and now - known.at_s <= self._absence_s
+            if name not in counts and name not in alive and now - known.at_s <= self._absence_s
         }
         others = {name: _Seen(count, now) for name, count in counts.items() if name != self._routes.own_name}
         if seen or others:
@@ -89,9 +115,20 @@ class OrderedSends:
         return {name: known.queues for name, known in away.items()} | counts
 
     async def hand_over(self, place: Place, topic: str, request: bytes, peer: str) -> bytes:
-        """The other broker's answer to a send, as it is. INTERNAL_SERVER_ERROR."""
+        """The other broker's answer to a send, as it is. INTERNAL_SERVER_ERROR, PAYLOAD_TOO_LARGE, TOO_MANY_REQUESTS."""
+        if len(request) > LARGEST:
+            raise ServiceError(
+                Reason.PAYLOAD_TOO_LARGE,
+                f"a call of {len(request)} bytes for a message group whose queue is at broker {shown(place.broker)}, at most "
+                f"{LARGEST} are handed over; send fewer messages in a call",
+            )
         try:
             return await self._hand_over.send(place.broker, place.queue_id, topic, request, peer)
+        except BusyError as error:
+            raise ServiceError(
+                Reason.TOO_MANY_REQUESTS,
+                f"the queue of this message group is at broker {shown(place.broker)}: {error}; try again later",
+            ) from error
         except HandOverError as error:
             raise ServiceError(
                 Reason.INTERNAL_SERVER_ERROR,

@@ -306,7 +306,9 @@ class Taker:
     def _note(self, poll: Poll, state: QueueDelivery, plan: Plan, now: int) -> None:
         """Has the journal note what the plan does, in one record. Raises StoreError, OSError."""
         changes = self._changes
-        expired = [each for each in plan.replaced if not each.nacked] if plan.replaced else []
+        expired = (
+            [each for each in plan.replaced if not each.nacked and each.delivery_id] if plan.replaced else []
+        )
         try:  # noqa: SIM105 - a context manager would cost as much as all of this
             changes.make_room(len(expired) + len(plan.skipped) + len(plan.held) + len(plan.delivered) + 1)
         except StoreReadOnlyError:  # what is there can still be had: a start delivers it again

@@ -151,9 +151,10 @@ def _refuse_lost(session: SparkSession, schema: CatalogSchema, there: set[str]) 
     missing = [name for name in TABLES if name not in there]
     if not missing or REPUT_PROGRESS.name in missing:
         return
-    upgraded = _version(session, schema, REPUT_PROGRESS) == SCHEMA_VERSION
-    if upgraded and not session.table(schema.table(REPUT_PROGRESS.name)).isEmpty():
-        raise lost_table(schema, missing[0])
+    version = _version(session, schema, REPUT_PROGRESS)
+    lost = [name for name in missing if TABLES[name].since <= version]
+    if lost and not session.table(schema.table(REPUT_PROGRESS.name)).isEmpty():
+        raise lost_table(schema, lost[0])
 
 
 def _in_order() -> list[Table]:

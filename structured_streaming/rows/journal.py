@@ -28,7 +28,7 @@ MOST_ROWS = 250_000
 MOST_TEXT = 64 << 20
 """Rows, and bytes of the texts in them, that are made at a time: a group's name stands once in a record and in
 each of its rows."""
-_VERSION = 1
+_VERSIONS = (1, 2)
 _MOST_LONG = (1 << 63) - 1
 _EVENTS = {value.number: value.name.lower() for value in pb.EventKind.DESCRIPTOR.values if value.number}
 
@@ -117,8 +117,8 @@ def _decoded(body: bytes) -> tuple[pb.Batch | None, str]:
         batch.ParseFromString(body)
     except DecodeError as error:
         return None, f"journal record that does not decode: {error}"
-    if batch.version != _VERSION:
-        return None, f"journal record of version {batch.version}, only {_VERSION} is known"
+    if batch.version not in _VERSIONS:
+        return None, f"journal record of version {batch.version}, only those up to {_VERSIONS[-1]} are known"
     return (None, problem) if (problem := _problem(batch)) else (batch, "")
 
 

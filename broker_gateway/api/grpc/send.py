@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -16,6 +17,7 @@ from broker_gateway.api.grpc.send_checks import (
     MAX_MESSAGES_A_CALL,
     Limits,
     check_types,
+    has_ordered,
     message_group_of,
     peer_of,
     pending_records,
@@ -25,7 +27,7 @@ from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.broker_properties import BrokerProperties
 from broker_gateway.messaging.checks import shown
 from broker_gateway.messaging.ordered_sends import OrderedSends, Place
-from broker_gateway.messaging.outcome import OK, Outcome, Reason, ServiceError, outcome_of
+from broker_gateway.messaging.outcome import OK, Outcome, Reason, ServiceError
 from broker_gateway.messaging.produce import PendingBatch, Producer
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.metadata.message_types import accepts
@@ -122,9 +124,8 @@ class SendService:
                     Reason.BAD_REQUEST,
                     f"what is handed over for topic {shown(topic)} is not FIFO messages of it",
                 )
-            check_types(known, messages)
             self._producer.check_queue(known, queue_id)
-            call = self._checked(known, queue_id, messages, peer, now, Reply())
+            call = self._checked(known, messages, peer, now, Reply(), queue_id)
         except ServiceError:
             self._producer.failed(known.name, len(messages))
             raise
@@ -167,70 +168,85 @@ class SendService:
         """A request that is not a usual one."""
         messages = self._messages(request)
         topic = self._producer.topic(topic_name(messages[0].topic))
+        answer: Reply[bytes] = Reply(None, self._producer.bulkhead, source)
         try:
-            for hook in self._append_hooks:
-                run_append_hook(hook, messages, source)
+            if not has_ordered(messages):
+                self._producer.produce(self._checked(topic, messages, source, now, answer))
+                return answer
             check_types(topic, messages)
             group = message_group_of(messages, self._limits)
-            queue_id = self._producer.queue(topic)
-            answer: Reply[bytes] = Reply(None, self._producer.bulkhead, source)
-            try:
-                call = self._checked(topic, queue_id, messages, source, now, answer)
-            except BaseException:
-                answer.abandon()
-                raise
-        except ServiceError:
-            self._producer.failed(topic.name, len(messages))
+            assert group is not None, "not all of the messages are of one type"
+        except BaseException as error:
+            answer.abandon()
+            if isinstance(error, ServiceError):
+                self._producer.failed(topic.name, len(messages))
             raise
-        if group is None:
-            self._producer.produce(call)
-        else:
-            self._ordered.when_known(topic, lambda: self._send_ordered(call, topic, group, request, source))
+        sending = partial(self._send_ordered, topic.name, group, messages, request, source, answer)
+        self._ordered.when_known(topic, sending)
         return answer
 
     def _checked(
         self,
         topic: Topic,
-        queue_id: int,
         messages: Sequence[pb.Message],
         source: str,
         now: int,
         answer: Reply[bytes],
+        queue_id: int | None = None,
     ) -> _Call:
+        """The call for a queue of this broker: that one, or the next. Raises ServiceError."""
+        peer = peer_of(source)
+        for hook in self._append_hooks:
+            run_append_hook(hook, messages, f"{peer.host.ip}:{peer.host.port}")
+        check_types(topic, messages)
+        message_group_of(messages, self._limits)  # hooks may have changed it
+        if queue_id is None:
+            queue_id = self._producer.queue(topic)
         records, message_ids = pending_records(
-            topic, queue_id, messages, peer_of(source), self._limits, now, self._brokers
+            topic, queue_id, messages, peer, self._limits, now, self._brokers
         )
         size = sum([len(record.body) for record in records])
         return _Call(topic.name, records, size, message_ids=message_ids, answer=answer)
 
-    def _send_ordered(self, call: _Call, topic: Topic, group: str, request: bytes, source: str) -> None:
-        """Sends to the queue of a message group, here or at another broker."""
+    def _send_ordered(
+        self,
+        topic_name: str,
+        group: str,
+        messages: Sequence[pb.Message],
+        request: bytes,
+        source: str,
+        answer: Reply[bytes],
+    ) -> None:
+        """Sends to the queue of a message group: here, or at another broker, which checks and runs its hooks."""
         try:
+            topic = self._producer.topic(topic_name)  # it may be gone, or another, by now
+            check_types(topic, messages)
             place = self._ordered.place(topic, group)
+            if not place.broker:
+                call = self._checked(topic, messages, source, now_ms(), answer, place.queue_id)
+                self._producer.produce(call)
+                return
         except Exception as error:
-            self._fail(call, error)
+            self._fail(topic_name, len(messages), answer, error)
             return
-        if place.broker:
-            task = asyncio.create_task(self._hand_over(call, place, request, source), name="hand over")
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
-            return
-        assert isinstance(call.records, list)
-        for record in call.records:
-            record.queue_id = place.queue_id
-        self._producer.produce(call)
+        handing = self._hand_over(topic_name, place, request, source, len(messages), answer)
+        task = asyncio.create_task(handing, name="hand over")
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
 
-    async def _hand_over(self, call: _Call, place: Place, request: bytes, source: str) -> None:
+    async def _hand_over(
+        self, topic: str, place: Place, request: bytes, source: str, count: int, answer: Reply[bytes]
+    ) -> None:
         try:
-            call.answer.set(await self._ordered.hand_over(place, call.topic, request, source))
+            answer.set(await self._ordered.hand_over(place, topic, request, source))
         except Exception as error:
-            self._fail(call, error)
+            self._fail(topic, count, answer, error)
 
-    def _fail(self, call: _Call, error: Exception) -> None:
+    def _fail(self, topic: str, count: int, answer: Reply[bytes], error: Exception) -> None:
         if not isinstance(error, ServiceError):
-            log.exception("a call failed", call="SendMessage", topic=call.topic)
-        self._producer.failed(call.topic, len(call.records))
-        call.finish(outcome_of(error))
+            log.exception("a call failed", call="SendMessage", topic=topic)
+        self._producer.failed(topic, count)
+        answer.set(rpc.SendMessageResponse(status=status_of(error)).SerializeToString())
 
 
 def send_response(

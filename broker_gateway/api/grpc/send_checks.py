@@ -144,6 +144,11 @@ def type_of(system: pb.SystemProperties) -> pb.MessageType:
     return system.message_type or (_FIFO if system.message_group else _NORMAL)
 
 
+def has_ordered(messages: Sequence[pb.Message]) -> bool:
+    """Whether some of them are FIFO messages."""
+    return any(type_of(message.system_properties) == _FIFO for message in messages)
+
+
 def message_group_of(messages: Sequence[pb.Message], limits: Limits) -> str | None:
     """The message group of a call's messages, which all have the same; None for messages that are not ordered.
 
@@ -374,6 +379,8 @@ def peer_of(peer: str) -> Peer:
     ip, _, port = peer.rpartition(":")
     ip = ip.strip("[]")
     try:
+        if "%" in ip or not 0 <= int(port) < 1 << 16:
+            raise ValueError(peer)
         ipaddress.ip_address(ip)
         host = Host(ip, int(port))
     except ValueError:

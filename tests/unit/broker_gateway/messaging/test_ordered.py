@@ -10,7 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from broker_gateway.journal.replay import records_from
+from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.lakebroker.journal.v1.journal_pb2 import Batch, EventKind
 from lakebroker_testing.broker import Call, InProcessBroker
 from lakebroker_testing.messages import change_invisible_request, receive_request, received
 
@@ -163,6 +166,55 @@ def test_a_group_may_become_ordered_and_unordered(broker: InProcessBroker) -> No
     found = receive(broker)
     assert bodies(found) == ["a2", "a3"]
     assert [each.system_properties.delivery_attempt for each in found] == [1, 1]
+
+
+@pytest.mark.parametrize("how", ["crash", "restart"])
+def test_what_was_held_back_is_not_lost_when_its_group_is_not_ordered_any_more(
+    broker: InProcessBroker, how: str
+) -> None:
+    send(broker, "a1", "a2", "a3", "a4")
+    first = receive(broker, 1)
+    assert receive(broker) == []
+    broker.create_group("billing", fifo=False)
+    broker.ack("orders", "billing", *first, *receive(broker, 1))
+    getattr(broker, how)()
+    assert bodies(receive(broker)) == ["a3", "a4"]
+
+
+def test_a_receive_that_fills_the_queue_with_what_it_holds_back_is_woken_by_room(
+    broker: InProcessBroker,
+) -> None:
+    broker.restart(lakeMaxInFlightPerQueue="16")
+    send(broker, *(f"a{number}" for number in range(16)), "b1")
+    first = receive(broker, 2)
+    waiting = broker.begin_receive("orders", "billing", wait_ms=20_000)
+    broker.settle()
+    broker.ack("orders", "billing", first[1])
+    broker.settle()
+    assert bodies(received(waiting.response)[1]) == ["b1"]
+
+
+def test_nothing_expires_that_nobody_had(broker: InProcessBroker) -> None:
+    send(broker, "a1", "a2")
+    first = receive(broker, 1)
+    assert receive(broker) == []
+    broker.ack("orders", "billing", *first)
+    assert bodies(receive(broker)) == ["a2"]
+    batches = [
+        Batch.FromString(bytes(record.body)) for _, record in records_from(broker.store, JOURNAL_TOPIC, 0, 0)
+    ]
+    noted = [
+        (events.kind, list(events.queue_offset))
+        for batch in batches
+        for change in batch.queues
+        for events in change.events
+    ]
+    for batch in batches:
+        events = [each.kind for change in batch.queues for each in change.events]
+        assert batch.version == (2 if EventKind.HELD in events else 1), (
+            "who does not know of it must not read it"
+        )
+    assert noted == [(pb_kind, [offset]) for pb_kind, offset in ((1, 0), (9, 1), (2, 0), (1, 1))]
 
 
 def test_what_is_held_back_has_no_handle(broker: InProcessBroker) -> None:
