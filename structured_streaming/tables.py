@@ -180,7 +180,7 @@ DELIVERY_EVENTS = Table(
             pa.string(),
             "delivered, acked, nacked, expired, dead_lettered, recalled, reset, skipped, held",
         ),
-        Column("attempt", pa.int32(), "delivery attempt, from 1"),
+        Column("attempt", pa.int32(), "delivery attempt, from 1; of held the one before"),
         Column("client_id", pa.string(), "the client concerned"),
         Column("event_timestamp", TIMESTAMP, "when"),
     ),

@@ -138,10 +138,10 @@ class PeerRoutes:
     def when_known(self, topic: str, callback: Callable[[], None], *, elsewhere: bool) -> None:
         """Calls `callback` once the topic's queues are as new as they can be had; at once when they are, or when too
         much is being looked up already. Of a topic that is `elsewhere` only, its message types are asked for too."""
-        if self._client is None or self._is_new(topic):
+        waiting = self._looking.get(topic)
+        if self._client is None or (waiting is None and self._is_new(topic)):
             callback()
             return
-        waiting = self._looking.get(topic)
         if self._waiting >= MAX_WAITING or (waiting is None and len(self._looking) >= MAX_LOOK_UPS):
             callback()
             return

@@ -22,7 +22,7 @@ class Status(enum.IntEnum):
 
 @dataclass(slots=True)
 class InFlight:
-    """A message handed to a client and not settled. Times in ms since the epoch.
+    """A message that was handed to a client, or is held back, and is not settled. Times in ms since the epoch.
 
     `nacked`: by its client or for it, so that the end of its invisible time is no expiry. `suspended`: its delivery
     does not count, and `attempt` is one less.

@@ -8,7 +8,8 @@ The unit of order is the message group, not the queue; messages without one are 
 | otherwise the first that is not settled comes first, and others behind it in their order | up to one that is nacked and not due |
 | a new message is held back unless all before it are settled, or go to the same receive | HELD: in flight, with nobody; it takes room |
 
-A message that was acknowledged out of turn is settled, and does not come again. No IO, no clock.
+A message that was acknowledged out of turn is settled, and does not come again. What is held back goes to any receive: a filter
+took it when it was held. No IO, no clock.
 """
 
 from __future__ import annotations
@@ -85,16 +86,23 @@ class MessageGroups:
     def next(self, count: int, wanted: MessageFilter) -> list[InFlight]:
         """At most `count` messages that may be handed out: of each group the first ones, in their order."""
         found: list[InFlight] = []
+        returned: list[str] = []
         for name in itertools.islice(self._open, _LOOKED_AT):
-            for message in self._groups[name].messages.values():
-                if len(found) == count:
-                    return found
-                if not _can_be_had(message) or (
-                    message.status == Status.RETURNED and not _takes(wanted, message)
-                ):
-                    break
-                found.append(message)
+            if next(iter(self._groups[name].messages.values())).status == Status.RETURNED:
+                returned.append(name)  # last: a filter may refuse it once it is read
+            else:
+                self._take(found, name, count, wanted)
+        for name in returned:
+            self._take(found, name, count, wanted)
         return found
+
+    def _take(self, found: list[InFlight], name: str, count: int, wanted: MessageFilter) -> None:
+        for message in self._groups[name].messages.values():
+            if len(found) == count or not _can_be_had(message):
+                return
+            if message.status == Status.RETURNED and not _takes(wanted, message):
+                return
+            found.append(message)
 
     def turn(self) -> Turn:
         """For the plan of a receive."""

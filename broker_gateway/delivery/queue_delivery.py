@@ -39,6 +39,8 @@ from broker_gateway.delivery.message_groups import MessageGroups
 
 _RETURNED_LOOKED_AT = 1024
 """Of returned messages, by one receive with a tag filter; the others are due at their time."""
+MOST_HELD = 4096
+"""Messages that a group holds back on a queue; what is behind them is not looked at until some of them can be had."""
 NEVER = 1 << 62
 """ms since the epoch."""
 
@@ -183,6 +185,7 @@ class QueueDelivery:
         if ordered:
             if self._groups is None:
                 self._groups = MessageGroups(self._in_flight.values())
+            room = max(min(room, MOST_HELD - len(self._held)), 0)
             return Plan(start, first, room, self._groups.next(count, wanted), self._groups.turn())
         if self._groups is not None or self._held:
             self._end_order()

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
+import structlog
+
 from broker_gateway.runtime.errors import StartError
 from structured_streaming.errors import LakeError, LocationError
 from structured_streaming.storage.delta_names import LOG, SPARK_APPLICATION, commit_name
@@ -22,8 +24,11 @@ class LakeUnreachableError(Exception):
     """The lake could not be read now; the text says why."""
 
 
+log = structlog.get_logger(__name__)
+
+
 class LakeReadStoppedError(Exception):
-    """The broker is to stop: what was being read is left. Nothing was changed for it yet."""
+    """The broker is to stop: what was being read is left. Nothing was changed by the reading."""
 
 
 def _never() -> bool:
@@ -108,20 +113,26 @@ class Lake:
 
     def written_to(self, broker: str, log_id: str) -> int:
         """The physical offset up to which any table has rows of that log: above `dispatched_to` where a crash ended a batch
-        between two tables. Opens every table's log; blocks. Raises LakeUnreachableError.
+        between two tables. Opens every table's log, and passes over one that cannot be read: what the others say counts.
+        Blocks. Raises LakeUnreachableError, LakeReadStoppedError.
         """
         from structured_streaming.commit.table_log import TableLog
         from structured_streaming.tables import DATA_TABLES
 
         written = self.dispatched_to(broker, log_id)
         for table in DATA_TABLES:
+            self.go_on()
             folder = self._folder.child(table.name)
             try:
                 if folder.child(LOG).exists():
                     held = TableLog(folder, reads=True).transaction_version(f"{broker}/{log_id}")
                     written = max(written, held or 0)
             except (LakeError, OSError) as error:
-                raise LakeUnreachableError(f"{folder}: {error}") from error
+                log.warning(
+                    "a table of the lake cannot be read: whether it is ahead of the log is not known",
+                    table=str(folder),
+                    error=str(error),
+                )
         return written
 
 

@@ -7,7 +7,7 @@ before that is the system's and cannot be seen.
 
 | kind | calls |
 |---|---|
-| send | SendMessage, RecallMessage |
+| send | SendMessage, RecallMessage; LAKE_SEND_ORDERED |
 | pull | ReceiveMessage, PullMessage; PULL_MESSAGE |
 | ack | AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue |
 | query | QueryOffset; QUERY_MESSAGE, VIEW_MESSAGE_BY_ID |

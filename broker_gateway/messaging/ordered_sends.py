@@ -44,13 +44,6 @@ class Place(NamedTuple):
     queue_id: int
 
 
-class _Seen(NamedTuple):
-    """The queues of a broker that runs, or ran until then, by `clock.monotonic_s`."""
-
-    queues: int
-    at_s: float
-
-
 class OrderedSends:
     """Of the topics of this broker."""
 
@@ -65,8 +58,10 @@ class OrderedSends:
         self._absence_s = config.lake.lake_ordered_broker_absence / 1000
         self._routes = routes
         self._hand_over = hand_over
-        self._seen: OrderedDict[str, dict[str, _Seen]] = OrderedDict()
-        """By topic, last used last: other brokers with queues of it."""
+        self._seen: OrderedDict[str, dict[str, int]] = OrderedDict()
+        """By topic, last used last: other brokers with queues of it, and how many."""
+        self._ran: dict[str, float] = {}
+        """When each broker was known to run last, by `clock.monotonic_s`."""
 
     def when_known(self, topic: Topic, callback: Callable[[], None]) -> None:
         """Calls `callback` once it is known which brokers have the topic, or cannot be within a few seconds."""
@@ -75,6 +70,9 @@ class OrderedSends:
     def look(self) -> None:
         """Sees which brokers have the topics of FIFO messages, sent or not: one that goes later is known then, and its message
         groups wait for it. To be called every `LOOK_S`."""
+        now = monotonic_s()
+        recent = {name: at for name, at in self._ran.items() if now - at <= self._absence_s}
+        self._ran = recent | dict.fromkeys(self._routes.alive, now)
         topics = (each for each in self._topics() if "FIFO" in each.accept_message_types)
         for topic in itertools.islice(topics, MAX_LOOKED_AT):
             self.when_known(topic, partial(self._see, topic))
@@ -100,19 +98,21 @@ class OrderedSends:
         """How many queues each broker has that counts, whether it runs or not."""
         now, counts = monotonic_s(), self._routes.writable(topic)
         seen = self._seen.get(topic.name, {})
-        alive = self._routes.alive if self._routes.is_current(topic) else set()
+        alive = self._routes.alive
+        self._ran.update(dict.fromkeys(alive, now))
+        gone = alive if self._routes.is_current(topic) else set()  # of the topic, while they run
         away = {
-            name: known
-            for name, known in seen.items()
-            if name not in counts and name not in alive and now - known.at_s <= self._absence_s
+            name: count
+            for name, count in seen.items()
+            if name not in counts and name not in gone and now - self._ran.get(name, 0.0) <= self._absence_s
         }
-        others = {name: _Seen(count, now) for name, count in counts.items() if name != self._routes.own_name}
+        others = {name: count for name, count in counts.items() if name != self._routes.own_name}
         if seen or others:
             self._seen[topic.name] = away | others
             self._seen.move_to_end(topic.name)
             if len(self._seen) > MAX_TOPICS:
                 self._seen.popitem(last=False)
-        return {name: known.queues for name, known in away.items()} | counts
+        return away | counts
 
     async def hand_over(self, place: Place, topic: str, request: bytes, peer: str) -> bytes:
         """The other broker's answer to a send, as it is. INTERNAL_SERVER_ERROR, PAYLOAD_TOO_LARGE, TOO_MANY_REQUESTS."""

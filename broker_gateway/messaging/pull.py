@@ -49,6 +49,10 @@ class Pulled:
     body_bytes: int = 0
 
 
+_SEARCH_S = 1.0
+"""How long a pull that does not wait goes through messages that its filter does not take."""
+
+
 class Pulls:
     """Serves pulls. Those that wait are woken by an append to their queue."""
 
@@ -80,7 +84,8 @@ class Pulls:
         topic, group = self._checked(wanted)
         most = batch_of(wanted.batch_size)
         waits_s = 0.0 if wanted.patience.polling_ms == 0 else self._polls.waits(wanted.patience)
-        deadline_s = monotonic_s() + waits_s
+        began_s = monotonic_s()
+        deadline_s = began_s + waits_s
         first, end = self._offsets.bounds(topic.name, wanted.queue_id)
         if not first <= wanted.offset <= end:
             nearest = first if wanted.offset < first else end
@@ -94,6 +99,8 @@ class Pulls:
         found = Pulled(OK, wanted.offset)
         while True:
             while self._look(wanted, found, most):
+                if self._closing or monotonic_s() > max(deadline_s, began_s + _SEARCH_S):
+                    return self._ended(topic, group, found)  # the next pull goes on from `next_offset`
                 await asyncio.sleep(0)
                 self._checked(wanted)
             left_s = deadline_s - monotonic_s()
@@ -101,6 +108,9 @@ class Pulls:
                 break
             await self._appended_to((topic.name, wanted.queue_id), left_s)
             self._checked(wanted)
+        return self._ended(topic, group, found)
+
+    def _ended(self, topic: Topic, group: Group, found: Pulled) -> Pulled:
         if found.messages:
             self._count(topic, group, found)
         else:

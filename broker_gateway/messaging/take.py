@@ -134,7 +134,7 @@ class Taker:
             self._read_again(search, plan)
         lost = bool(plan.skipped)
         done = self._read_new(search, plan)
-        if plan.delivered or plan.skipped or plan.advanced or state.journaled_committed < 0:  # held: advanced
+        if plan.delivered or plan.skipped or plan.advanced or state.journaled_committed < 0:
             self._note(poll, state, plan, now)
             state.commit(plan)
             if plan.delivered:

@@ -57,7 +57,7 @@ class SqlFilter:
         return None
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=64)
 def parse_sql_filter(expression: str) -> SqlFilter:
     """Reads an expression. Raises FilterExpressionError, which names the place. The first one loads the grammar, some 0.1 s."""
     if len(expression) > MAX_EXPRESSION_LENGTH:
