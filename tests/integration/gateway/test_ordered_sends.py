@@ -114,10 +114,14 @@ def test_with_its_broker_away_a_group_waits_for_it(cluster: Cluster) -> None:
 
 def test_what_is_handed_over_is_checked_there(cluster: Cluster) -> None:
     group = next(each for each in map(str, range(100)) if place(each)[0] == "b")
-    answer = cluster.clients["a"].send(
-        "ordered", b"x" * (4 << 20) + b"y", message_type=pb.FIFO, message_group=group
-    )
+    body = b"x" * (4 << 20) + b"y"
+    answer = cluster.clients["a"].send("ordered", body, message_type=pb.FIFO, message_group=group)
     assert answer.status.code == pb.MESSAGE_BODY_TOO_LARGE
+    assert "maxMessageSize" in answer.status.message
+    many = [b"x" * (4 << 20)] * 5
+    answer = cluster.clients["a"].send("ordered", *many, message_type=pb.FIFO, message_group=group)
+    assert answer.status.code == pb.PAYLOAD_TOO_LARGE
+    assert cluster.stored("b") == []
 
 
 def test_brokers_of_one_host_hand_over_without_a_name_server(tmp_path: Path) -> None:

@@ -175,6 +175,16 @@ def test_a_batch_that_no_progress_covers_is_ahead_too(tmp_path: Path, table: str
     assert sorted(found) == [number for number in range(80) if number not in lost]
 
 
+def test_a_table_that_cannot_be_read_hides_no_lake_that_is_ahead(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    former, end = lose_the_end(tmp_path, str(lake))
+    for commit in (lake / "broker_stats" / "_delta_log").glob("*.json"):
+        commit.write_text("no commit at all")
+    with InProcessBroker(tmp_path, lakeLocation=str(lake)) as broker:
+        assert Lake(str(lake)).dispatched_to(broker.store.broker, former) > end
+        assert broker.store.log_id != former
+
+
 @pytest.mark.parametrize("left_out", ["consume_queue", "delivery_events", "message_index,consume_queue"])
 def test_a_group_skips_nothing_where_tables_were_left_out(tmp_path: Path, left_out: str) -> None:
     lake = str(tmp_path / "lake")
