@@ -117,11 +117,6 @@ class PeerRoutes:
         route = self._routes.get(topic)
         return merged(route.queues, self._known.by_name) if route is not None else []
 
-    def is_current(self, topic: str) -> bool:
-        """Whether what is known of the topic's queues was said by name servers since a broker came or went last."""
-        route = self._routes.get(topic)
-        return route is None or route.brokers_version == self._known.version
-
     def address_of(self, broker: str) -> str | None:
         """Where another lakebroker registered; None when it is not alive."""
         return self._known.address_of(broker) if broker in self._known.by_name else None

@@ -5,8 +5,8 @@ Clients choose the broker that they send to by hashes that differ by language. S
 its queue's is handed to that one.
 
 A broker that stops running keeps its queues for `lakeOrderedBrokerAbsence`: sends to them fail, and clients try again, since
-a group that went elsewhere meanwhile would have two orders. One that runs and has the topic no more, or must not be written
-to, has none at once. Topics of type FIFO are looked at all the time, so that brokers are known before they go; a broker that
+a group that went elsewhere meanwhile would have two orders. One that must not be written to has none at once; one that runs
+and has the topic no more, after `MISSING_S`. Topics of type FIFO are looked at all the time, so that brokers are known before they go; a broker that
 starts while another is away does not know of it.
 
 Sources: Guava's `Hashing.consistentHash`, after Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm";
@@ -35,6 +35,9 @@ from store.log.record import java_hash
 LOOK_S = 10.0
 MAX_LOOKED_AT = 1000
 """Topics."""
+MISSING_S = 15.0
+"""A broker that runs and is not among a topic's brokers has it no more after this time: name servers leave one out that went
+before it is known to be gone."""
 
 
 class Place(NamedTuple):
@@ -42,6 +45,14 @@ class Place(NamedTuple):
 
     broker: str
     queue_id: int
+
+
+class _Seen(NamedTuple):
+    """A broker's queues of a topic. `missing_from`: since when it runs without them, by `clock.monotonic_s`; 0: it has them,
+    or does not run."""
+
+    queues: int
+    missing_from: float = 0.0
 
 
 class OrderedSends:
@@ -58,8 +69,8 @@ class OrderedSends:
         self._absence_s = config.lake.lake_ordered_broker_absence / 1000
         self._routes = routes
         self._hand_over = hand_over
-        self._seen: OrderedDict[str, dict[str, int]] = OrderedDict()
-        """By topic, last used last: other brokers with queues of it, and how many."""
+        self._seen: OrderedDict[str, dict[str, _Seen]] = OrderedDict()
+        """By topic, last used last: other brokers with queues of it."""
         self._ran: dict[str, float] = {}
         """When each broker was known to run last, by `clock.monotonic_s`."""
 
@@ -100,19 +111,19 @@ class OrderedSends:
         seen = self._seen.get(topic.name, {})
         alive = self._routes.alive
         self._ran.update(dict.fromkeys(alive, now))
-        gone = alive if self._routes.is_current(topic) else set()  # of the topic, while they run
-        away = {
-            name: count
-            for name, count in seen.items()
-            if name not in counts and name not in gone and now - self._ran.get(name, 0.0) <= self._absence_s
-        }
-        others = {name: count for name, count in counts.items() if name != self._routes.own_name}
+        away = {}
+        for name, known in seen.items():
+            if name not in counts and now - self._ran.get(name, 0.0) <= self._absence_s:
+                missing_s = now - (known.missing_from or now) if name in alive else 0.0
+                if missing_s <= MISSING_S:
+                    away[name] = _Seen(known.queues, now - missing_s if name in alive else 0.0)
+        others = {name: _Seen(count) for name, count in counts.items() if name != self._routes.own_name}
         if seen or others:
             self._seen[topic.name] = away | others
             self._seen.move_to_end(topic.name)
             if len(self._seen) > MAX_TOPICS:
                 self._seen.popitem(last=False)
-        return away | counts
+        return {name: known.queues for name, known in away.items()} | counts
 
     async def hand_over(self, place: Place, topic: str, request: bytes, peer: str) -> bytes:
         """The other broker's answer to a send, as it is. INTERNAL_SERVER_ERROR, PAYLOAD_TOO_LARGE, TOO_MANY_REQUESTS."""

@@ -95,10 +95,6 @@ class Routes:
         own = BrokerQueues(self.own_name, reached, read, write)
         return Route(_bounded([own, *peers, *others]), topic.accept_message_types)
 
-    def is_current(self, topic: Topic) -> bool:
-        """Whether what is known of a topic's queues is of the brokers that are known to run."""
-        return self._peer_routes.is_current(topic.name)
-
     @property
     def alive(self) -> set[str]:
         """The lakebrokers that are known to run."""

@@ -1,0 +1,92 @@
+"""Where message groups go while brokers come and go; with real brokers: `tests/integration/gateway/test_ordered_sends.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker_gateway.config.gateway import load_config
+from broker_gateway.messaging.ordered_sends import MISSING_S, OrderedSends, bucket
+from broker_gateway.metadata.catalog import Topic
+from lakebroker_testing.clock import ManualClock
+
+TOPIC = Topic("orders", 2, 2)
+GROUP = next(each for each in map(str, range(100)) if bucket(each, 6) in (2, 3))
+"""Of the second of three brokers."""
+
+
+class Known:
+    """What name servers say, as a test needs it: these races are not to be had at will."""
+
+    own_name = "a"
+
+    def __init__(self) -> None:
+        self.counts = {"a": 2, "b": 2, "c": 2}
+        self.alive = {"a", "b", "c"}
+
+    def writable(self, topic: Topic) -> dict[str, int]:
+        return dict(self.counts)
+
+
+class Sends:
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.known: Any = Known()
+        self.sends = OrderedSends(load_config(None, {})[0], self.known, None, list)  # type: ignore[arg-type]
+
+    def broker(self) -> str:
+        return self.sends.place(TOPIC, GROUP).broker
+
+    def wait(self, seconds: float) -> None:
+        """With the look that a broker has at its cluster."""
+        for _ in range(int(seconds)):
+            self.clock.move(10**9)
+            self.sends.look()
+
+
+@pytest.fixture
+def sends() -> Iterator[Sends]:
+    clock = ManualClock()
+    with clock.in_place():
+        made = Sends(clock)
+        assert made.broker() == "b"
+        yield made
+
+
+def test_a_broker_that_leaves_keeps_its_groups_for_a_time(sends: Sends) -> None:
+    sends.wait(700)
+    del sends.known.counts["b"]  # the name server says so before it is known to be gone
+    assert sends.broker() == "b"
+    sends.wait(3)
+    assert sends.broker() == "b"
+    sends.known.alive.remove("b")
+    sends.wait(590)
+    assert sends.broker() == "b"
+    sends.wait(20)
+    assert sends.broker() != "b"
+
+
+def test_a_broker_that_comes_back_has_its_groups(sends: Sends) -> None:
+    del sends.known.counts["b"]
+    sends.known.alive.remove("b")
+    sends.wait(100)
+    assert sends.broker() == "b"
+    sends.known.alive.add("b")  # it runs, and has not registered its topics yet
+    assert sends.broker() == "b"
+    sends.known.counts["b"] = 2
+    sends.wait(100)
+    assert sends.broker() == "b"
+
+
+def test_a_broker_that_has_the_topic_no_more_has_no_groups(sends: Sends) -> None:
+    del sends.known.counts["b"]
+    assert sends.broker() == "b"
+    sends.wait(MISSING_S + 2)
+    assert sends.broker() != "b"
+
+
+def test_a_broker_that_must_not_be_written_to_has_no_groups_at_once(sends: Sends) -> None:
+    sends.known.counts["b"] = 0
+    assert sends.broker() != "b"
