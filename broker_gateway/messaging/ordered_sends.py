@@ -144,7 +144,7 @@ class OrderedSends:
             raise ServiceError(
                 Reason.INTERNAL_SERVER_ERROR,
                 f"the queue of this message group is at broker {shown(place.broker)}, which did not take the message, or did "
-                f"not say so: {error}; send it again (lakeOrderedBrokerAbsence)",
+                f"not say so: {error}; send it again, the group waits for that broker (lakeOrderedBrokerAbsence)",
             ) from error
 
 

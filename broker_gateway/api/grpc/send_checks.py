@@ -197,7 +197,7 @@ def _check_type(message_type: pb.MessageType) -> None:
     if message_type in LATER:
         raise ServiceError(
             Reason.NOT_IMPLEMENTED,
-            f"{LATER[message_type]} messages are not implemented yet; send NORMAL or FIFO ones",
+            f"{LATER[message_type]} messages are not implemented yet; send NORMAL or FIFO ones to a topic that takes them",
         )
     raise ServiceError(
         Reason.BAD_REQUEST, f"message type {message_type} is unknown; send NORMAL or FIFO messages"
