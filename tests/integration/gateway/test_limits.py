@@ -186,6 +186,7 @@ def test_system_topics_are_there_and_tasks_say_how_they_went(tmp_path: Path) -> 
             "protect-broker",
             "load-report",
             "dispatch-lag",
+            "ordered-sends",
         }
         assert tasks["redelivery"]["failures"] == 0
         assert tasks["redelivery"]["last_run_ms"] > 0
