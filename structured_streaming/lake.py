@@ -55,9 +55,13 @@ def _refuse_lost(lake: Folder, missing: list[str]) -> None:
     if not missing or REPUT_PROGRESS.name in missing:
         return
     version, has_batches = _progress(lake)
-    lost = [name for name in missing if TABLES[name].since <= version]
-    if has_batches and lost:
+    if has_batches and (lost := lost_of(missing, version)):
         raise lost_table(lake, lost[0])
+
+
+def lost_of(missing: list[str], version: int) -> list[str]:
+    """Those missing tables that a lake of a schema version had."""
+    return [name for name in missing if TABLES[name].since <= version]
 
 
 def lost_table(lake: object, name: str) -> LocationError:

@@ -88,9 +88,8 @@ class Broker:
         self.tick, self.wakeups, self.minutes = core.tick, core.wakeups, core.minutes
         self.registration = Registration(config, self.catalog, self.tasks)
         peer_routes = self.registration.peer_routes
-        listens_at = config.server.bind_address
-        peer_host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listens_at, listens_at)
-        self._hand_over = HandOver(config.registration, self.peers, peer_routes, peer_host)
+        bound = config.server.bind_address
+        self._hand_over = HandOver(config.registration, self.peers, peer_routes, bound)
         parts = self.parts = make_messaging(config, core, self.peers, peer_routes, self._hand_over)
         self.clients, self.admission = parts.clients, parts.admission
         self.messaging = MessagingService(config, core, parts, extensions.append_hooks)

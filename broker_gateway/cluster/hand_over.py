@@ -10,7 +10,7 @@ from collections import Counter
 
 from broker_gateway.cluster.outgoing import outgoing
 from broker_gateway.cluster.peer_routes import PeerRoutes
-from broker_gateway.config.registration import RegistrationOptions
+from broker_gateway.config.registration import RegistrationOptions, local_address
 from broker_gateway.metadata.peers import Peers
 from broker_gateway.protocol.codes import RequestCode, ResponseCode
 from broker_gateway.protocol.command import Command
@@ -36,14 +36,14 @@ class BusyError(HandOverError):
 
 
 class HandOver:
-    """`peer_host`: where the other brokers of this host listen."""
+    """`bound`: the address that the brokers of this host listen on."""
 
     def __init__(
-        self, options: RegistrationOptions, peers: Peers, peer_routes: PeerRoutes, peer_host: str
+        self, options: RegistrationOptions, peers: Peers, peer_routes: PeerRoutes, bound: str
     ) -> None:
         self._peers = peers
         self._peer_routes = peer_routes
-        self._peer_host = peer_host
+        self._bound = bound
         self._client = outgoing(options, lambda _: None, _CLIENT_LIMIT)
         self._sends: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
@@ -84,5 +84,5 @@ class HandOver:
             return address
         for peer in self._peers.all:
             if peer.name == broker and peer.remoting_port:
-                return f"{self._peer_host}:{peer.remoting_port}"
+                return local_address(self._bound, peer.remoting_port)
         raise HandOverError("it is not there any more")

@@ -39,6 +39,8 @@ from broker_gateway.delivery.message_groups import MessageGroups
 
 _RETURNED_LOOKED_AT = 1024
 """Of returned messages, by one receive with a tag filter; the others are due at their time."""
+_WITHOUT_TIME = (Status.READY, Status.HELD)
+"""Not due at a time of their own."""
 MOST_HELD = 4096
 """Messages that a group holds back on a queue; what is behind them is not looked at until some of them can be had."""
 NEVER = 1 << 62
@@ -55,6 +57,23 @@ class QueueKey(NamedTuple):
     group: str
     topic: str
     queue_id: int
+
+
+def held_back(
+    queue_offset: int, attempt: int, message_id: str, tags_code: int = 0, message_group: str | None = None
+) -> InFlight:
+    """A new message that waits for others of its group; `attempt` is one less than that of its delivery."""
+    return InFlight(
+        queue_offset,
+        attempt,
+        NEVER,
+        0,
+        message_id,
+        "",
+        tags_code=tags_code,
+        status=Status.HELD,
+        message_group=message_group,
+    )
 
 
 class QueueDelivery:
@@ -250,7 +269,7 @@ class QueueDelivery:
 
     def replace(self, message: InFlight, changed: InFlight) -> None:
         """The same message as it is from now on: with another end of its invisible time, delivery id or attempt."""
-        if changed.queue_offset != message.queue_offset or changed.status in (Status.READY, Status.HELD):
+        if changed.queue_offset != message.queue_offset or changed.status in _WITHOUT_TIME:
             raise DeliveryError(f"{self.key}: {message} does not become {changed}")
         self._leave(message)
         self._in_flight[changed.queue_offset] = changed
@@ -279,7 +298,7 @@ class QueueDelivery:
 
     def wake(self, message: InFlight, now_ms: int) -> None:
         """The invisible time of a message is over: any receive may have it."""
-        if message.status in (Status.READY, Status.HELD) or message.invisible_until_ms > now_ms:
+        if message.status in _WITHOUT_TIME or message.invisible_until_ms > now_ms:
             raise DeliveryError(f"{self.key}: {message} is not due at {now_ms}")
         self._leave(message)
         message.status = Status.READY
@@ -294,7 +313,7 @@ class QueueDelivery:
             if (
                 message is not None
                 and message.invisible_until_ms == until
-                and message.status not in (Status.READY, Status.HELD)
+                and message.status not in _WITHOUT_TIME
             ):
                 return until
             heapq.heappop(due)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from broker_gateway.delivery.in_flight import InFlight, Status
 from broker_gateway.delivery.moves import ORIGIN_PROPERTY, decode_origin
-from broker_gateway.delivery.queue_delivery import NEVER, QueueDelivery, QueueKey
+from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey, held_back
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.delivery_snapshot import HELD, NACKED, RETURNED, SUSPENDED, lake_only
 from broker_gateway.metadata.names import DLQ_PREFIX
@@ -81,10 +81,8 @@ class DeliveryReplay:
                 for message in _handed_out(events):
                     state.restore(message)
             elif events.kind == pb.HELD:
-                for offset, attempt, message_id in zip(
-                    events.queue_offset, events.attempt, events.message_id, strict=True
-                ):
-                    state.restore(InFlight(offset, attempt, NEVER, 0, message_id, "", status=Status.HELD))
+                for each in zip(events.queue_offset, events.attempt, events.message_id, strict=True):
+                    state.restore(held_back(*each))
             elif events.kind == pb.RESET:
                 state.reset(change.cursor)
             elif events.kind != pb.EXPIRED:

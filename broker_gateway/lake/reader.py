@@ -20,11 +20,11 @@ from structured_streaming.storage.location import named_folder
 PROGRESS_TABLE = "reput_progress"
 
 
+log = structlog.get_logger(__name__)
+
+
 class LakeUnreachableError(Exception):
     """The lake could not be read now; the text says why."""
-
-
-log = structlog.get_logger(__name__)
 
 
 class LakeReadStoppedError(Exception):

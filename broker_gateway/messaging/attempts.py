@@ -26,7 +26,6 @@ class Attempts:
     """The newest attempt of each client, group and topic."""
 
     def __init__(self, core: Core, messages: MessageReader) -> None:
-        self._store = core.store
         self._changes = core.changes
         self._core = core
         self._messages = messages
@@ -44,8 +43,7 @@ class Attempts:
             if not state.holds(message) or message.invisible_until_ms <= now:
                 continue
             _, topic, queue_id = state.key
-            physical, sizes, _ = self._store.index.entries(topic, queue_id, message.queue_offset, 1)
-            stored = self._messages.read(int(physical[0]), int(sizes[0])) if len(physical) else None
+            stored = self._messages.at(topic, queue_id, message.queue_offset)
             if stored is not None:
                 handle = encode_handle(handle_queue(state.key), message.queue_offset, message.delivery_id)
                 left_ms = message.invisible_until_ms - now

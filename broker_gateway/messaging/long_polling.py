@@ -81,9 +81,8 @@ class LongPolling:
         )
 
     def _group_changed(self, name: str) -> None:
-        for key in self._deliveries.keys_of_group(
-            name
-        ):  # what was held back can be had once it is not ordered any more
+        # what was held back can be had once the group is not ordered any more
+        for key in self._deliveries.keys_of_group(name):
             self._deliveries.arrivals.came_back(key)
         self._wakeups.group_changed(name)
 

@@ -76,11 +76,8 @@ class Routes:
         """
         topic = self._resources.find_topic(name)
         others = list(self._others(name, reached.host))
-        if topic is None and not self._peer_routes.knows(name):
-            raise ServiceError(
-                Reason.PROXY_TIMEOUT,
-                f"no name server has said in time which brokers have topic {shown(name)}; try again",
-            )
+        if topic is None:
+            self._check_known(name)
         if topic is None and (not others or (self._peers.all and self._auto_create)):
             topic = self._resources.topic(name)
         if topic is None:
@@ -104,15 +101,19 @@ class Routes:
     def writable(self, topic: Topic) -> dict[str, int]:
         """How many writable queues of a topic of this broker each lakebroker has that runs and has the topic. PROXY_TIMEOUT
         while nobody has said which others there are."""
-        if not self._peer_routes.knows(topic.name):
-            raise ServiceError(
-                Reason.PROXY_TIMEOUT,
-                f"no name server has said in time which brokers have topic {shown(topic.name)}; try again",
-            )
+        self._check_known(topic.name)
         write = self._counts(topic)[1]
         counts = {each.broker: each.write for each in self._others(topic.name, "")}
         peers = {peer.name: write for peer in self._peers.all}
         return {**peers, **counts, self.own_name: write}
+
+    def _check_known(self, topic: str) -> None:
+        """PROXY_TIMEOUT while nobody has said which other brokers have a topic."""
+        if not self._peer_routes.knows(topic):
+            raise ServiceError(
+                Reason.PROXY_TIMEOUT,
+                f"no name server has said in time which brokers have topic {shown(topic)}; try again",
+            )
 
     def _others(self, topic: str, host: str) -> Iterator[BrokerQueues]:
         for member, data in self._peer_routes.queues(topic):

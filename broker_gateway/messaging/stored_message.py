@@ -41,6 +41,11 @@ class MessageReader:
         self._store = store
         self._unread = RateLimitedLog("messages")
 
+    def at(self, topic: str, queue_id: int, queue_offset: int) -> StoredMessage | None:
+        """The message at an offset of a queue; None when there is none, or none to be read."""
+        physical, sizes, _ = self._store.index.entries(topic, queue_id, queue_offset, 1)
+        return self.read(int(physical[0]), int(sizes[0])) if len(physical) else None
+
     def read(self, physical: int, size: int) -> StoredMessage | None:
         """The message at a physical offset; None when there is none to be read, which is logged, with a limit on the rate."""
         if not size:

@@ -18,7 +18,7 @@ from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.filters.tags import EVERYTHING
 from broker_gateway.delivery.handles import encode_handle, new_delivery_id
 from broker_gateway.delivery.in_flight import InFlight, Plan, Status
-from broker_gateway.delivery.queue_delivery import NEVER, QueueDelivery, QueueKey
+from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey, held_back
 from broker_gateway.delivery.retry_topics import handle_queue
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.poll import RECEIVE_BYTES, Poll
@@ -156,8 +156,7 @@ class Taker:
             if search.work <= 0:
                 return False
             search.work -= _A_SKIP
-            physical, sizes, _ = self._store.index.entries(topic, queue_id, message.queue_offset, 1)
-            stored = self._messages.read(int(physical[0]), int(sizes[0])) if len(physical) else None
+            stored = self._messages.at(topic, queue_id, message.queue_offset)
             # one that cannot be read holds nothing back
             message.message_group = (
                 stored.message_group if stored is not None else f"\0{message.queue_offset}"
@@ -299,7 +298,7 @@ class Taker:
         if turn is not None and not turn.takes(stored.message_group):
             search.work -= _A_SKIP
             turn.close(stored.message_group)
-            plan.held.append(_held(stored, offset, attempt - 1, code))
+            plan.held.append(held_back(offset, attempt - 1, stored.message_id, code, stored.message_group))
             return
         plan.delivered.append(search.deliver(stored, offset, attempt, code))
 
@@ -331,21 +330,6 @@ class Taker:
             )
         elif not plan.skipped and not plan.held:
             changes.offsets_changed(state)
-
-
-def _held(stored: StoredMessage, offset: int, attempt: int, tags_code: int) -> InFlight:
-    """A new message that waits for others of its group; `attempt` is one less than that of its delivery."""
-    return InFlight(
-        offset,
-        attempt,
-        NEVER,
-        0,
-        stored.message_id,
-        "",
-        tags_code=tags_code,
-        status=Status.HELD,
-        message_group=stored.message_group,
-    )
 
 
 class _Search:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from structured_streaming.catalog.names import CatalogSchema
 from structured_streaming.catalog.spark_errors import is_away, said, spark_errors
 from structured_streaming.errors import CatalogAwayError, LakeError, LocationError
-from structured_streaming.lake import lost_table, schema_version
+from structured_streaming.lake import lost_of, lost_table, schema_version
 from structured_streaming.storage.folder import Folder
 from structured_streaming.tables import REPUT_PROGRESS, SCHEMA_PROPERTY, SCHEMA_VERSION, TABLES, Table
 
@@ -152,7 +152,7 @@ def _refuse_lost(session: SparkSession, schema: CatalogSchema, there: set[str]) 
     if not missing or REPUT_PROGRESS.name in missing:
         return
     version = _version(session, schema, REPUT_PROGRESS)
-    lost = [name for name in missing if TABLES[name].since <= version]
+    lost = lost_of(missing, version)
     if lost and not session.table(schema.table(REPUT_PROGRESS.name)).isEmpty():
         raise lost_table(schema, lost[0])
 

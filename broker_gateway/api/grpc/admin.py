@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from broker_gateway.api.grpc.send_checks import LATER
 from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.config.registration import local_address
 from broker_gateway.messaging.checks import check_group, shown
 from broker_gateway.messaging.groups import Groups
 from broker_gateway.messaging.outcome import Reason, ServiceError
@@ -49,8 +50,7 @@ class AdminService:
         self._topics = topics
         self._groups = groups
         self._peers = peers
-        bound = config.proxy.grpc_bind_address
-        self._peer_host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(bound, bound)
+        self._bound = config.proxy.grpc_bind_address
         self._catalog = catalog
         self._tasks = tasks
         self.configure(config)
@@ -147,7 +147,7 @@ class AdminService:
         if (token := context.metadata.get("authorization")) is not None:
             metadata.append(("authorization", token))
         for peer in self._peers.all:
-            async with grpc.aio.insecure_channel(f"{self._peer_host}:{peer.grpc_port}") as channel:
+            async with grpc.aio.insecure_channel(local_address(self._bound, peer.grpc_port)) as channel:
                 call = channel.unary_unary(
                     f"/{_SERVICE}/{method}",
                     request_serializer=type(request).SerializeToString,
