@@ -218,9 +218,10 @@ class Broker:
         )
 
     async def drain(self) -> None:
-        """Ends waiting receives with nothing and closes telemetry streams."""
+        """Ends waiting receives with nothing, tells clients to connect anew and closes their telemetry streams."""
         self.parts.long_polling.close()
         self.parts.pulls.close()
+        self.parts.client_commands.reconnect_all()
         self.clients.end_streams()
 
     async def stop(self) -> None:

@@ -56,6 +56,8 @@ BROKER_REQUESTS = {
     Code.QUERY_SUBSCRIPTION_BY_CONSUMER: Rule(Action.GET, Kind.GROUP, "group", operators=True),
     Code.GET_ALL_PRODUCER_INFO: Rule(Action.LIST, Kind.GROUP, operators=True),
     Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: Rule(Action.GET, Kind.GROUP, "group", operators=True),
+    Code.GET_CONSUMER_RUNNING_INFO: Rule(Action.GET, Kind.GROUP, "consumerGroup", operators=True),
+    Code.CONSUME_MESSAGE_DIRECTLY: Rule(Action.SUB, Kind.GROUP, "consumerGroup", operators=True, logged=True),
     Code.GET_BROKER_RUNTIME_INFO: Rule(Action.GET, Kind.CLUSTER, operators=True),
     Code.GET_BROKER_CONFIG: Rule(Action.GET, Kind.CLUSTER),
     Code.UPDATE_BROKER_CONFIG: Rule(Action.UPDATE, Kind.CLUSTER, operators=True, logged=True),

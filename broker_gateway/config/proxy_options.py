@@ -27,6 +27,9 @@ class ProxyOptions(_Group):
     enable_message_body_empty_check: bool = Field(True, description="refuse empty bodies")
     grpc_client_consumer_min_long_polling_timeout_millis: int = Field(5000, ge=0, description="ms")
     grpc_client_consumer_max_long_polling_timeout_millis: int = Field(20_000, ge=100, description="ms")
+    grpc_proxy_relay_request_timeout_in_seconds: int = Field(
+        5, ge=1, le=60, description="s that a client has to answer a command of the broker"
+    )
     tls_test_mode_enable: bool = Field(
         True, description="take TLS too, with a self-signed certificate unless one is given (transport http2)"
     )

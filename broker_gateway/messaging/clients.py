@@ -24,8 +24,10 @@ ALIVE_MS = 35_000
 COMMANDS_A_CLIENT = 64
 SETTINGS_BYTES = 64 << 20
 """Of all clients together."""
+_A_PUBLISHED_TOPIC = 256
+"""Bytes of memory of a topic that a producer names, beside its settings, about."""
 _LOOKED_AT = 64
-"""Of the longest silent clients, for one that gives way to a new one."""
+"""Of the longest silent clients, for one that gives way to a new one; of a topic's producers, for one with a stream."""
 
 
 class Subscription(NamedTuple):
@@ -58,7 +60,7 @@ class ClientSettings(Protocol):
 
     @property
     def published(self) -> Sequence[str]:
-        """Topics that a producer says it sends to."""
+        """Full names of topics that a producer says it sends to."""
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:
@@ -67,7 +69,8 @@ class ClientSettings(Protocol):
 
 @dataclass(slots=True, eq=False)
 class ClientSession:
-    """One client; `commands` is what its telemetry stream is to carry, None at its end."""
+    """One client; `commands` is what its telemetry stream is to carry, None at its end. It has no bound of its own: who puts
+    something into it looks at `takes_commands`."""
 
     client_id: str
     address: str = ""
@@ -76,9 +79,12 @@ class ClientSession:
     """What its shares are counted by."""
     settings: ClientSettings | None = None
     """None before it sent any."""
+    published: tuple[str, ...] = ()
+    """Of its settings."""
     group: str = ""
     request_timeout_ms: int | None = None
     commands: asyncio.Queue[Any] | None = None
+    began_ms: int = field(default_factory=now_ms)
     seen_ms: int = field(default_factory=now_ms)
     peer: str = ""
     """`ip:port` of its stream."""
@@ -88,6 +94,11 @@ class ClientSession:
     def alive(self) -> bool:
         """Whether its stream is open or it was heard of lately."""
         return self.commands is not None or now_ms() - self.seen_ms < ALIVE_MS
+
+    @property
+    def takes_commands(self) -> bool:
+        """Whether its stream is open and reads what it is to carry."""
+        return self.commands is not None and self.commands.qsize() < COMMANDS_A_CLIENT
 
 
 class ClientRegistry:
@@ -101,6 +112,8 @@ class ClientRegistry:
         self._sessions: dict[tuple[str, str], ClientSession] = {}
         self._by_id: dict[str, dict[str, ClientSession]] = {}
         """Sessions of an id by their addresses."""
+        self._publishers: dict[str, dict[ClientSession, None]] = {}
+        """Producers of a topic, the one asked last at the end."""
         self._settings_bytes = 0
         self._settings_shares = Shares(SETTINGS_BYTES, percent)
 
@@ -149,7 +162,8 @@ class ClientRegistry:
 
     def keep(self, session: ClientSession, settings: ClientSettings) -> None:
         """Keeps a client's settings. TOO_MANY_REQUESTS when those of all, or of its address, are too many bytes."""
-        more, host = settings.size - _size(session.settings), session.host
+        published = tuple(dict.fromkeys(settings.published))
+        more, host = _size(settings, published) - _size(session.settings, session.published), session.host
         total = self._settings_bytes + more
         if total > SETTINGS_BYTES or self._settings_shares.refuse(host, self._settings_bytes, more):
             own = self._settings_shares.of(host) + more
@@ -160,13 +174,22 @@ class ClientRegistry:
             )
         if self._sessions.get((session.client_id, session.address)) is not session:
             return  # it is forgotten already
-        self._count_settings(session, settings)
+        self._count_settings(session, settings, published)
         session.group = settings.group
         session.request_timeout_ms = settings.request_timeout_ms
 
-    def _count_settings(self, session: ClientSession, settings: ClientSettings | None) -> None:
-        change = _size(settings) - _size(session.settings)
-        session.settings = settings
+    def _count_settings(
+        self, session: ClientSession, settings: ClientSettings | None, published: tuple[str, ...] = ()
+    ) -> None:
+        change = _size(settings, published) - _size(session.settings, session.published)
+        for topic in session.published:
+            publishers = self._publishers[topic]
+            del publishers[session]
+            if not publishers:
+                del self._publishers[topic]
+        for topic in published:
+            self._publishers.setdefault(topic, {})[session] = None
+        session.settings, session.published = settings, published
         self._settings_bytes += change
         self._settings_shares.count(session.host, change)
 
@@ -180,6 +203,23 @@ class ClientRegistry:
     def own(self, client_id: str, peer: str) -> ClientSession | None:
         """The client that calls from there."""
         return self._sessions.get((client_id, address_of(peer)))
+
+    def consumer(self, group: str, client_id: str) -> ClientSession | None:
+        """The consumer of that group and id: of several at other addresses one with a stream, heard of last."""
+        of_id = self._by_id.get(client_id, {}).values()
+        found = [each for each in of_id if each.settings is not None and each.group == group]
+        return max(found, key=lambda each: (each.commands is not None, each.seen_ms), default=None)
+
+    def publisher_of(self, topic: str) -> ClientSession | None:
+        """A producer of the topic that takes commands, another one each time; None when there is none among some."""
+        publishers = self._publishers.get(topic)
+        if publishers is None:
+            return None
+        for session in list(islice(publishers, _LOOKED_AT)):
+            publishers[session] = publishers.pop(session)  # last in order
+            if session.takes_commands:
+                return session
+        return None
 
     def alive(self, client_id: str, address: str = "") -> bool:
         """Whether the client of that id at `address` is; without one, whether any of that id is."""
@@ -218,13 +258,9 @@ class ClientRegistry:
 
     @staticmethod
     def end_stream(session: ClientSession) -> None:
-        commands = session.commands
-        if commands is None:
-            return
-        if commands.full():
-            commands.get_nowait()
-        commands.put_nowait(None)
+        if session.commands is not None:
+            session.commands.put_nowait(None)
 
 
-def _size(settings: ClientSettings | None) -> int:
-    return 0 if settings is None else settings.size
+def _size(settings: ClientSettings | None, published: tuple[str, ...]) -> int:
+    return 0 if settings is None else settings.size + len(published) * _A_PUBLISHED_TOPIC

@@ -168,6 +168,11 @@ class Connections:
             self._heartbeats[each][1].client_id for each in self._of_group.get(group, ())
         ]
 
+    def consumer(self, group: str, client_id: str) -> Hashable | None:
+        """The connection of the remoting consumer of that group and id."""
+        members = self._of_group.get(group, ())
+        return next((each for each in members if self._heartbeats[each][1].client_id == client_id), None)
+
     def consumers(self, group: str) -> ConsumerGroup:
         """Of a group; its subscriptions are the newest of each topic."""
         found = ConsumerGroup()

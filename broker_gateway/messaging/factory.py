@@ -10,6 +10,7 @@ from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
 from broker_gateway.messaging.admission import Admission
 from broker_gateway.messaging.attempts import Attempts
+from broker_gateway.messaging.client_commands import ClientCommands
 from broker_gateway.messaging.clients import ClientRegistry
 from broker_gateway.messaging.connections import Connections
 from broker_gateway.messaging.core import Core
@@ -39,6 +40,7 @@ class Messaging:
 
     admission: Admission
     clients: ClientRegistry
+    client_commands: ClientCommands
     resources: Resources
     producer: Producer
     polls: Polls
@@ -79,6 +81,7 @@ def make_messaging(
     return Messaging(
         admission,
         clients,
+        ClientCommands(clients),
         resources,
         Producer(config, core, resources, admission.send),
         polls,

@@ -28,6 +28,10 @@ class StoredMessage:
             view.store_host_bytes, view.physical_offset
         )
 
+    def detached(self) -> StoredMessage:
+        """The same, of a copy: one that is kept for a while holds nothing of the log."""
+        return StoredMessage(memoryview(bytes(self.data)))
+
     @property
     def message_group(self) -> str:
         """The unit of ordered delivery; '' for messages without one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from broker_gateway.messaging.clients import Subscription
+from broker_gateway.protocol.resource_names import resource_name
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
 
@@ -43,7 +44,7 @@ class KeptSettings:
 
     @property
     def published(self) -> Sequence[str]:
-        return [topic.name for topic in self.parsed().publishing.topics]
+        return [resource_name(topic) for topic in self.parsed().publishing.topics]
 
     @property
     def subscriptions(self) -> Sequence[Subscription]:

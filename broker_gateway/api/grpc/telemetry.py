@@ -7,15 +7,17 @@ from collections.abc import AsyncIterator
 
 import structlog
 
+from broker_gateway.api.grpc.client_commands import answer_of, written
 from broker_gateway.api.grpc.fields import client_id_of, group_name, topic_name
 from broker_gateway.api.grpc.settings import KeptSettings
 from broker_gateway.api.grpc.status import OK, status_of
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.checks import check_group
-from broker_gateway.messaging.clients import COMMANDS_A_CLIENT, ClientSession
+from broker_gateway.messaging.client_commands import Sent
+from broker_gateway.messaging.clients import ClientSession
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.factory import Messaging
-from broker_gateway.messaging.outcome import Reason, ServiceError
+from broker_gateway.messaging.outcome import Reason, ServiceError, outcome_of
 from broker_gateway.messaging.poll import MAX_BATCH
 from broker_gateway.metadata.catalog import Group
 from broker_gateway.protocol.resource_names import resource_name
@@ -52,6 +54,7 @@ class ClientService:
         self._catalog = core.catalog
         self._resources = messaging.resources
         self._clients = messaging.clients
+        self._commands = messaging.client_commands
         self._redelivery = messaging.redelivery
         self._max_body_size = config.store.max_message_size
         self._polling_ms = config.proxy.grpc_client_consumer_max_long_polling_timeout_millis
@@ -91,26 +94,29 @@ class ClientService:
     async def telemetry(
         self, requests: AsyncIterator[rpc.TelemetryCommand], context: CallContext
     ) -> AsyncIterator[rpc.TelemetryCommand]:
-        """Answers settings as long as the client's stream lives, and carries commands to it."""
+        """Answers settings as long as the client's stream lives, and carries commands to it and answers from it."""
         session = self._clients.seen(client_id_of(context), context.peer)
-        commands: asyncio.Queue[rpc.TelemetryCommand | None] = asyncio.Queue(COMMANDS_A_CLIENT)
+        commands: asyncio.Queue[Sent | rpc.TelemetryCommand | None] = asyncio.Queue()
         session.peer, session.language = context.peer, _language(context)
         self._clients.end_stream(session)  # a new stream of the same client replaces the old one
         session.commands = commands
         reader = asyncio.create_task(self._read(requests, session, commands))
         try:
             while (command := await commands.get()) is not None:
-                yield command
+                carried = self._carried(command, session) if isinstance(command, Sent) else command
+                if carried is not None:
+                    yield carried
                 commands.task_done()
         finally:
             reader.cancel()
             if session.commands is commands:
                 session.commands = None
+            self._commands.stream_ended(session, commands)
 
     def group_changed(self, group: Group) -> None:
         """Sends new settings to the connected consumers of a group whose configuration changed."""
         for session in self._clients.sessions():
-            if session.group != group.name or session.commands is None or session.commands.full():
+            if session.group != group.name or session.commands is None or not session.takes_commands:
                 continue
             if isinstance(session.settings, KeptSettings):
                 merged = self._merged(session.settings.parsed())
@@ -130,13 +136,16 @@ class ClientService:
         self,
         requests: AsyncIterator[rpc.TelemetryCommand],
         session: ClientSession,
-        commands: asyncio.Queue[rpc.TelemetryCommand | None],
+        commands: asyncio.Queue[Sent | rpc.TelemetryCommand | None],
     ) -> None:
         try:
             async for command in requests:
                 self._clients.touch(session)
                 if command.WhichOneof("command") != "settings":
-                    continue  # answers to commands that no part of the gateway sends yet
+                    answered = answer_of(command)
+                    if answered is not None:
+                        self._commands.answered(session, *answered)
+                    continue
                 try:
                     reply = rpc.TelemetryCommand(status=OK, settings=self._accept(command.settings, session))
                 except ServiceError as error:
@@ -147,9 +156,19 @@ class ClientService:
                 await commands.put(reply)
                 await commands.join()  # a client that takes no answers is asked for no more
         finally:
-            if commands.full():
-                commands.get_nowait()
             commands.put_nowait(None)
+
+    def _carried(self, sent: Sent, session: ClientSession) -> rpc.TelemetryCommand | None:
+        """A command as the client reads it; None when it cannot be written, which whoever sent it is told."""
+        self._commands.carried(sent)
+        try:
+            return written(sent)
+        except Exception as error:
+            log.exception(
+                "command not sent", client_id=session.client_id, command=type(sent.command).__name__
+            )
+            self._commands.lost(sent, outcome_of(error).message)
+            return None
 
     def _accept(self, settings: pb.Settings, session: ClientSession) -> pb.Settings:
         kind = settings.WhichOneof("pub_sub")

@@ -9,6 +9,7 @@ from broker_gateway.api.extensions import Extensions
 from broker_gateway.api.remoting.administration.administration import Administration
 from broker_gateway.api.remoting.broker_requests import BrokerRequests
 from broker_gateway.api.remoting.bulkheads import admitted, bulkhead_of
+from broker_gateway.api.remoting.client_requests import ClientRequests
 from broker_gateway.api.remoting.concurrency_limit import ConcurrencyLimit
 from broker_gateway.api.remoting.extended import extended
 from broker_gateway.api.remoting.group_requests import GroupRequests
@@ -68,6 +69,7 @@ class RemotingEndpoint:
         TopicRequests(administration, tables, walks).bind(processors)
         GroupRequests(administration, tables, walks).bind(processors)
         BrokerRequests(administration, policy).bind(processors)
+        ClientRequests(administration).bind(processors)
         self._server = RemotingServer(
             processors,
             ConnectionOptions(idle_s=float(config.server.server_channel_max_idle_time_seconds)),

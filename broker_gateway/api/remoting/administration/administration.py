@@ -51,6 +51,10 @@ class Administration:
         self.messages = MessageQueries(config, store)
         self.queues = QueueEntries(store, self.offsets)
         self.connections = messaging.connections
+        self.clients = messaging.clients
+        self.client_commands = messaging.client_commands
+        self.client_timeout_s = float(config.proxy.grpc_proxy_relay_request_timeout_in_seconds)
+        """How long a gRPC client has for an answer."""
         self.statistics = Statistics(metrics, config.broker.broker_cluster_name, monotonic_ms())
         options = ShownOptions(configuration)
         self.runtime = RuntimeInfo(
@@ -67,6 +71,11 @@ class Administration:
     @property
     def log_end(self) -> int:
         return self._store.max_offset
+
+    def ordered(self, group: str) -> bool:
+        """Whether a group consumes in order."""
+        known = self._catalog.group(group)
+        return known is not None and known.fifo
 
     def topic_version(self) -> DataVersion:
         return self._catalog.topics_version

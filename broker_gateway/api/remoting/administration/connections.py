@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker_gateway.messaging.clients import Subscription
+from broker_gateway.messaging.clients import ClientSession, Subscription
 from broker_gateway.messaging.connections import (
     SUBSCRIPTION_BYTES,
     USUAL_WORDS,
@@ -62,6 +62,27 @@ def subscription_json(subscription: Subscription) -> dict[str, Any]:
         "tagsSet": tags,
         "topic": topic,
     }
+
+
+def running_info(session: ClientSession, in_order: bool, stack_trace: str | None) -> dict[str, Any]:
+    """Java's ConsumerRunningInfo of a gRPC client: what the broker knows of it, and its stack trace where it gave one."""
+    settings = session.settings
+    active = settings is not None and settings.kind == "SIMPLE_CONSUMER"
+    subscriptions = [] if settings is None else settings.subscriptions
+    info: dict[str, Any] = {
+        "mqPopTable": {},
+        "mqTable": {},
+        "properties": {
+            "PROP_CLIENT_VERSION": Version.V5_5_0.name,
+            "PROP_CONSUMEORDERLY": str(in_order).lower(),
+            "PROP_CONSUMER_START_TIMESTAMP": str(session.began_ms),
+            "PROP_CONSUME_TYPE": "CONSUME_ACTIVELY" if active else "CONSUME_PASSIVELY",
+        },
+        "statusTable": {},
+        "subscriptionSet": [subscription_json(each) for each in sorted(subscriptions)],
+        "userConsumerInfo": {},
+    }
+    return info if stack_trace is None else {"jstack": stack_trace, **info}
 
 
 def encode_consumers(group: ConsumerGroup) -> bytes:

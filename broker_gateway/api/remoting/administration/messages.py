@@ -74,12 +74,16 @@ class MessageQueries:
         scan.warm()
 
     def by_physical_offset(self, offset: int) -> bytes:
+        """The record that begins there, as tools are given it. SYSTEM_ERROR without one."""
+        return shown_record(self.record_at(offset))
+
+    def record_at(self, offset: int) -> memoryview:
         """The record that begins there. SYSTEM_ERROR without one."""
         store = self._store
         if not store.min_offset <= offset < store.max_offset or not store.index.is_record_start(offset):
             raise RequestError(f"can not find message by the offset, {offset}")
         size = int.from_bytes(store.read(offset, 4), "big")
-        return shown_record(store.read(offset, size))
+        return store.read(offset, size)
 
     def pull(
         self, topic: Topic, queue_id: int, offset: int, most: int, wanted: MessageFilter = EVERYTHING

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from broker_gateway.api.grpc.settings import KeptSettings
 from broker_gateway.messaging import clients as clients_module
-from broker_gateway.messaging.clients import ALIVE_MS, IDLE_MS, ClientRegistry
+from broker_gateway.messaging.clients import ALIVE_MS, COMMANDS_A_CLIENT, IDLE_MS, ClientRegistry
 from broker_gateway.messaging.outcome import ServiceError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.clock import ManualClock
@@ -153,9 +153,79 @@ def test_a_client_that_was_forgotten_comes_back_by_a_call_alone(clock: ManualClo
 def test_a_stream_with_no_room_for_a_command_hears_of_its_end() -> None:
     clients = ClientRegistry(100)
     session = clients.seen("c", OWN)
-    session.commands = asyncio.Queue(2)
-    for command in ("first", "second"):
+    session.commands = asyncio.Queue()
+    for command in range(COMMANDS_A_CLIENT):
+        assert session.takes_commands
         session.commands.put_nowait(command)
+    assert not session.takes_commands
     clients.end_streams()
-    assert [session.commands.get_nowait() for _ in range(2)] == ["second", None]
+    carried = [session.commands.get_nowait() for _ in range(COMMANDS_A_CLIENT + 1)]
+    assert carried == [*range(COMMANDS_A_CLIENT), None]
     assert clients.own("c", OWN) is session
+
+
+def publishing(*topics: str) -> KeptSettings:
+    found = pb.Settings(client_type=pb.PRODUCER)
+    found.publishing.topics.extend(pb.Resource(name=each) for each in topics)
+    return KeptSettings(found)
+
+
+def test_producers_of_a_topic_that_take_commands_are_found_in_turn() -> None:
+    clients = ClientRegistry(1000)
+    first, second, away = (clients.seen(each, OWN) for each in ("first", "second", "away"))
+    clients.keep(first, publishing("orders", "bills", "orders"))
+    clients.keep(second, publishing("orders"))
+    clients.keep(away, publishing("orders"))
+    assert clients.publisher_of("orders") is None, "none has a stream"
+    first.commands, second.commands = asyncio.Queue(), asyncio.Queue()
+    found = [clients.publisher_of("orders") for _ in range(6)]
+    assert found.count(first) == found.count(second) == 3
+    assert found[:2] != [first, first]
+    assert clients.publisher_of("bills") is first
+    for command in range(COMMANDS_A_CLIENT):
+        first.commands.put_nowait(command)
+    assert clients.publisher_of("bills") is None, "it does not read"
+    assert [clients.publisher_of("orders") for _ in range(2)] == [second, second]
+    clients.keep(second, publishing("bills"))
+    assert clients.publisher_of("orders") is None
+    assert clients.publisher_of("bills") is second
+    for each in (first, second, away):
+        clients.forget(each)
+    assert clients.publisher_of("bills") is None
+    assert (clients._publishers, clients._settings_bytes) == ({}, 0)
+
+
+def test_a_namespace_belongs_to_the_name_of_a_published_topic() -> None:
+    clients = ClientRegistry(10)
+    session = clients.seen("c", OWN)
+    settings = pb.Settings(client_type=pb.PRODUCER)
+    settings.publishing.topics.add(name="orders", resource_namespace="eu")
+    clients.keep(session, KeptSettings(settings))
+    session.commands = asyncio.Queue()
+    assert clients.publisher_of("eu%orders") is session
+    assert clients.publisher_of("orders") is None
+
+
+def test_topics_that_a_producer_names_count_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients_module, "SETTINGS_BYTES", 100_000)
+    clients = ClientRegistry(10)
+    session = clients.seen("c", OWN)
+    clients.keep(session, publishing(*(f"t{number}" for number in range(100))))
+    with pytest.raises(ServiceError, match="settings of all clients have"):
+        clients.keep(session, publishing(*(f"t{number}" for number in range(500))))
+    assert len(session.published) == 100, "those of before are kept"
+
+
+def test_a_consumer_is_found_by_its_group_and_the_one_with_a_stream_goes_first(clock: ManualClock) -> None:
+    clients = ClientRegistry(10)
+    listening, other = clients.seen("c", OWN), clients.seen("c", STRANGER)
+    assert clients.consumer("g", "c") is None, "it sent no settings"
+    clients.keep(listening, kept(1))
+    clock.move(1_000_000)
+    clients.keep(other, kept(1))
+    clients.touch(other)
+    assert clients.consumer("g", "c") is other
+    listening.commands = asyncio.Queue()
+    assert clients.consumer("g", "c") is listening
+    assert clients.consumer("another", "c") is None
+    assert clients.consumer("g", "d") is None
