@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import numpy as np
+
 from store.columns import TAGS_CODE, PendingColumns
-from store.errors import OffsetOutOfRangeError, StoreReadOnlyError
+from store.errors import OffsetOutOfRangeError, RecordError, StoreReadOnlyError
 from store.index.file_run import FileRun
 from store.index.queue_index import NO_LIMIT
 from store.index.time_search import BoundaryType
@@ -404,6 +407,23 @@ class MessageStore:
         """Scans of the records from a physical offset on, at most 64 MiB at a time."""
         for start, data, _ in self.read_chunks(offset, self.max_offset, 64 << 20):
             yield scan(data, start, segment_size=self.segment_size)
+
+    def records_with(self, mark: bytes, start: int) -> Iterator[Record]:
+        """Records at or behind a physical offset, where one begins, that have `mark` somewhere, in the order of the log."""
+        pattern = re.compile(re.escape(mark))
+        for begin, data, _ in self.read_chunks(max(start, self.min_offset), self.max_offset, 64 << 20):
+            places = [found.start() for found in pattern.finditer(data)]
+            if not places:
+                continue
+            records = scan(data, begin, verify_crc=False, segment_size=self.segment_size)
+            offsets, sizes = records.physical_offset, records.size
+            numbers = np.unique(np.searchsorted(offsets, np.array(places) + begin, "right") - 1)
+            for number in numbers[numbers >= 0].tolist():
+                offset, size = int(offsets[number]), int(sizes[number])
+                try:
+                    yield self.record(offset, size)
+                except RecordError:  # it does not count: nothing reads it
+                    log.warning("a record at physical offset %d cannot be read", offset)
 
     def close(self) -> None:
         """Flushes, closes and removes `abort`. Raises StoreReadOnlyError when the last flush failed."""

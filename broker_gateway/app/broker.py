@@ -51,6 +51,7 @@ from broker_gateway.runtime.scheduled_tasks import (
     LOAD_REPORT_S,
     PEERS_S,
     PROTECT_BROKER_S,
+    PUT_OFF_FILES_S,
     REDELIVERY_S,
     ScheduledTasks,
     until_midnight_s,
@@ -92,12 +93,13 @@ class Broker:
         self._hand_over = HandOver(config.registration, self.peers, peer_routes, bound)
         parts = self.parts = make_messaging(config, core, self.peers, peer_routes, self._hand_over)
         self.clients, self.admission = parts.clients, parts.admission
+        for each in parts.put_off:
+            self.journal.register(each.pending)
         self.messaging = MessagingService(config, core, parts, extensions.append_hooks)
         location = config.lake.lake_location
         lake = Lake(location) if location else None
-        self.retention = Retention(
-            store, self.journal, rules_of(config.store), lake, config.lake.lake_force_delete
-        )
+        force = config.lake.lake_force_delete
+        self.retention = Retention(store, self.journal, rules_of(config.store), lake, force, parts.put_off)
         self.dispatch_lag = DispatchLag(store, lake, lambda: self.retention.rules.refuse)
         self.load_report = LoadReport(self.admission, LOAD_REPORT_S)
         self.self_check = SelfCheck(store)
@@ -113,18 +115,20 @@ class Broker:
             self.retention,
         )
         parts.listen(configuration)
-        for part in (admin, self._protect, self.administration, self):
+        for part in (admin, self.messaging, self._protect, self.administration, self):
             configuration.on_change(part.configure)
 
     def _make_core(self, config: GatewayConfig) -> Core:
         """The broker's state and its tick. The store announces appends to the receives that wait."""
         catalog, tick, store = Catalog(), Tick(), self._store
         deliveries = DeliveryTable(self._first_offset, catalog.auto_created.count_queues)
+        options = config.lake
+        pace = SnapshotPace(options.lake_journal_snapshot_bytes, options.lake_journal_snapshot_percent)
         journaled = self.journaled = BrokerJournal(
             store,
             catalog,
             deliveries,
-            SnapshotPace(config.lake.lake_journal_snapshot_bytes, config.lake.lake_journal_snapshot_percent),
+            pace,
             partial(tick.add, Stage.JOURNAL),
             lambda work: asyncio.get_running_loop().call_soon(work),
         )
@@ -138,6 +142,7 @@ class Broker:
             journaled.deliveries,
             wakeups,
             tick,
+            pace,
             self.metrics,
             MinuteStatistics(),
         )
@@ -183,6 +188,9 @@ class Broker:
         tasks.add("protect-broker", PROTECT_BROKER_S, self._protect.run_once)
         tasks.add("load-report", LOAD_REPORT_S, self.load_report.check)
         tasks.add("dispatch-lag", DISPATCH_LAG_S, self.dispatch_lag.measure)
+        tasks.add("put-off-files", PUT_OFF_FILES_S, self._save_put_off)
+        for each in self.parts.put_off:
+            each.loop.begin()
         tasks.start()
         if watchdog:
             self._watchdog = asyncio.create_task(watch(), name="watchdog")
@@ -230,6 +238,8 @@ class Broker:
         What cannot be written is logged and no error: whoever had to know that a change is in the log was told so.
         """
         await self.tasks.stop()
+        for each in self.parts.put_off:
+            each.loop.stop()
         await self._hand_over.stop()
         if self._watchdog is not None:
             self._watchdog.cancel()
@@ -237,6 +247,8 @@ class Broker:
         with contextlib.suppress(StoreError, OSError):  # the snapshot fails too then, and its error is logged
             self.journaled.minutes.note(self.minutes.roll(now_ms(), closing=True))
         try:
+            for each in self.parts.put_off:
+                each.pending.save_at_once()
             self.journal.write_snapshot()
         except (StoreError, OSError) as error:
             log.error(
@@ -261,6 +273,10 @@ class Broker:
 
     async def _retain(self) -> None:
         await self.retention.run_once()
+
+    async def _save_put_off(self) -> None:
+        for each in self.parts.put_off:
+            await each.pending.save_if_due()
 
     async def _check(self) -> None:
         await self.self_check.run_once()

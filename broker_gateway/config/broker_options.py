@@ -188,6 +188,25 @@ class BrokerOptions(_Group):
     load_balance_thread_pool_queue_capacity: int = Field(
         100_000, ge=1, le=_MANY, description="QueryRoute and QueryAssignment under way"
     )
+    reject_transaction_message: bool = Field(False, description="take no transactional messages")
+    transaction_time_out: int = Field(
+        6000, ge=0, le=_DAY_MS, description="ms after which a producer is asked how a transaction ended"
+    )
+    transaction_check_max: int = Field(
+        15,
+        ge=0,
+        le=1000,
+        description="times a producer is asked; then TRANS_CHECK_MAX_TIME_TOPIC has the message",
+    )
+    transaction_check_interval: int = Field(
+        30_000, ge=100, le=_DAY_MS, description="ms between two times a producer is asked"
+    )
+    recall_message_enable: bool = Field(
+        False, description="let producers take messages back whose delivery time has not come"
+    )
+    allow_recall_when_broker_not_writeable: bool = Field(
+        True, description="also while brokerPermission forbids to write"
+    )
     retry_max_times: int = Field(16, ge=0, le=1000, description="deliveries after the first, of new groups")
 
 

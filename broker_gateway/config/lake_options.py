@@ -79,6 +79,16 @@ class LakeOptions(_Group):
         description="ms that message groups wait for a broker that left, and has their queues: their sends fail until it is back."
         " Then they go to queues of other brokers, and their order begins anew",
     )
+    lake_max_pending_timers: int = Field(
+        5_000_000,
+        ge=1,
+        description="messages that wait for their delivery time at a time; each takes 20 bytes of memory",
+    )
+    lake_max_pending_transactions: int = Field(
+        100_000,
+        ge=1,
+        description="transactions that have not ended at a time; each takes about 500 bytes of memory",
+    )
     lake_max_waiting_receives: int = Field(50_000, ge=1, description="receives that wait at a time")
     lake_max_share_per_address: int = Field(
         25,

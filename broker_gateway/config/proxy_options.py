@@ -24,6 +24,12 @@ class ProxyOptions(_Group):
     max_message_group_size: int = Field(
         64, ge=0, description="bytes that a message group must be shorter than; 0: any"
     )
+    max_delay_time_mills: int = Field(
+        86_400_000, ge=0, description="ms, longest until a delivery time; 0: timerMaxDelaySec alone counts"
+    )
+    max_transaction_recovery_second: int = Field(
+        3600, ge=0, le=3600, description="s, longest recovery time that a transactional message may bring"
+    )
     enable_message_body_empty_check: bool = Field(True, description="refuse empty bodies")
     grpc_client_consumer_min_long_polling_timeout_millis: int = Field(5000, ge=0, description="ms")
     grpc_client_consumer_max_long_polling_timeout_millis: int = Field(20_000, ge=100, description="ms")

@@ -86,11 +86,13 @@ class StoreOptions(_Group):
     ha_listen_port: Port = Field(0, description="announced only, replication is not built; 0: listenPort + 1")
     message_delay_level: DelayLevels = Field(
         DEFAULT_DELAY_LEVELS,
-        description="durations of the delay levels: what the lake says of a real broker's delayed messages; "
-        "delayed messages of our own are not built yet",
+        description="durations of the delay levels",
     )
     timer_wheel_enable: bool = Field(
-        True, description="make the timer's topic at start; no timer is built yet"
+        True, description="take messages with a delivery time, and make the timer's topic at start"
+    )
+    timer_max_delay_sec: int = Field(
+        259_200, ge=1, le=315_360_000, description="s; a delivery time that is further away is refused"
     )
 
     def log_folders(self) -> list[Path]:

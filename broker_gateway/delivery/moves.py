@@ -9,15 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from store.log.record import PROPERTY_CRC32, PendingRecord, Record, encode_properties, tags_code
+from store.log.record import (
+    PROPERTY_CRC32,
+    SYS_HOSTS_V6,
+    PendingRecord,
+    Record,
+    encode_properties,
+    tags_code,
+)
 
 ORIGIN_PROPERTY = "LB_ORIGIN"
 REASON_PROPERTY = "LB_REASON"
+ORIGIN_MARK = f"{ORIGIN_PROPERTY}\x01".encode()
+"""How the property begins in a record."""
 _MOST_DIGITS = 20  # of 64 bits
 
 
 class Origin(NamedTuple):
-    """Where a copy came from."""
+    """Where a copy came from. No `group`: it is none's delivery, but what the broker puts off (`deferred/`)."""
 
     queue_id: int
     queue_offset: int
@@ -67,7 +76,7 @@ def moved_copy(
         properties=encode_properties(kept),
         born_timestamp=record.born_timestamp,
         born_host=record.born_host.packed,
-        sys_flag=record.sys_flag,
+        sys_flag=record.sys_flag & ~SYS_HOSTS_V6,
         flag=record.flag,
         reconsume_times=reconsume_times,
         tags_code=tags_code(kept.get("TAGS")),

@@ -8,7 +8,7 @@ write (`Journal.noted`), and is asked for it when the tick's record is written:
 | writes a record | `fill`, then `written`; or `lost`, when it could not be appended |
 | writes again, after one was lost | `fill` and `retell`, then `written` |
 | takes a snapshot | `snapshot`, some pieces a tick |
-| is replayed | `starts_at`; `apply` and `apply_message` in the order of the log; `replayed` |
+| is replayed | `starts_at`; `apply`, `apply_message` and `apply_marked` in the order of the log; `replayed` |
 
 To add one: a file beside the others, its line in `broker_journal.py`, its name in the layers of `pyproject.toml`.
 """
@@ -76,6 +76,15 @@ class Contributor(ABC):
     def apply_message(self, message: Record) -> None:
         """Takes a message of a topic that it reads."""
         raise NotImplementedError(f"{type(self).__name__} reads no messages")
+
+    def reads_marked(self) -> bytes:
+        """A mark: a replay gives it every record that has it, of whatever topic; empty: none. What has the mark somewhere
+        else than where it is meant has to be told apart."""
+        return b""
+
+    def apply_marked(self, message: Record) -> None:
+        """Takes a record with its mark, before `apply_message` does."""
+        raise NotImplementedError(f"{type(self).__name__} reads no marked messages")
 
     def replayed(self) -> None:  # noqa: B027 - most have nothing left to do
         """The replay has come to the end of the log."""

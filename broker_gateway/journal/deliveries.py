@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from broker_gateway.delivery.in_flight import InFlight, Status
+from broker_gateway.delivery.moves import ORIGIN_MARK
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.contributor import Contributor, Target
@@ -197,10 +198,10 @@ class DeliveryJournal(Contributor):
     def apply(self, record: pb.Batch) -> None:
         self._replay.apply(record)
 
-    def reads(self, topic: str) -> bool:
-        return self._replay.reads(topic)
+    def reads_marked(self) -> bytes:
+        return ORIGIN_MARK
 
-    def apply_message(self, message: Record) -> None:
+    def apply_marked(self, message: Record) -> None:
         self._replay.apply_move(message)
 
     def replayed(self) -> None:

@@ -1,6 +1,6 @@
 """Deliveries as a replay finds them: pieces of a snapshot, changes, and moves.
 
-A move is a copy of a message in the dead letters (with `LB_ORIGIN`), which settles its original.
+A move is a copy of a message (with `LB_ORIGIN`), in the dead letters say, which settles its original for a group.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from broker_gateway.delivery.moves import ORIGIN_PROPERTY, decode_origin
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey, held_back
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.delivery_snapshot import HELD, NACKED, RETURNED, SUSPENDED, lake_only
-from broker_gateway.metadata.names import DLQ_PREFIX
 from broker_gateway.runtime.clock import now_ms
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.index.queue_index import QueueIndex
@@ -33,10 +32,6 @@ class DeliveryReplay:
         in_place = record.snapshot.in_place
         for piece in record.queues:
             self._apply_piece(piece, in_place)
-
-    def reads(self, topic: str) -> bool:
-        """Whether moves are in a topic."""
-        return topic.startswith(DLQ_PREFIX)
 
     def apply_move(self, message: Record) -> None:
         """Settles the original of a copy."""

@@ -31,10 +31,14 @@ def replay(store: MessageStore, contributors: Sequence[Contributor]) -> Replayed
     begin = min((start for _, start in starts), default=offset)
     all_begun = max((start for _, start in starts), default=offset)
     records = 0
-    for at, record in heapq.merge(*_sources(store, begin, contributors), key=lambda item: item[0]):
+    for at, mark, record in heapq.merge(*_sources(store, begin, starts), key=lambda item: item[0]):
         records += 1
         concerned = contributors if at >= all_begun else [each for each, start in starts if at >= start]
-        if record.topic == JOURNAL_TOPIC:
+        if mark:
+            for each in concerned:
+                if each.reads_marked() == mark:
+                    each.apply_marked(record)
+        elif record.topic == JOURNAL_TOPIC:
             _apply(record, snapshot_id, concerned)
         else:
             for each in concerned:
@@ -83,14 +87,32 @@ def newest_snapshot(store: MessageStore) -> tuple[int, str]:
 
 
 def _sources(
-    store: MessageStore, offset: int, contributors: Sequence[Contributor]
-) -> list[Iterator[tuple[int, Record]]]:
+    store: MessageStore, offset: int, starts: Sequence[tuple[Contributor, int]]
+) -> list[Iterator[tuple[int, bytes, Record]]]:
+    """Records by their physical offsets, those that are read for a mark with it, else with none."""
     topics = [
         (topic, queue)
         for topic, queue in store.index.queues()
-        if topic == JOURNAL_TOPIC or any(each.reads(topic) for each in contributors)
+        if topic == JOURNAL_TOPIC or any(each.reads(topic) for each, _ in starts)
     ]
-    return [records_from(store, topic, queue, offset) for topic, queue in topics]
+    marks: dict[bytes, int] = {}
+    for each, start in starts:
+        if mark := each.reads_marked():
+            marks[mark] = min(start, marks.get(mark, start))
+    return [
+        *(_marked(store, mark, start) for mark, start in marks.items()),
+        *(_unmarked(store, topic, queue, offset) for topic, queue in topics),
+    ]
+
+
+def _marked(store: MessageStore, mark: bytes, start: int) -> Iterator[tuple[int, bytes, Record]]:
+    return ((record.physical_offset, mark, record) for record in store.records_with(mark, start))
+
+
+def _unmarked(
+    store: MessageStore, topic: str, queue_id: int, offset: int
+) -> Iterator[tuple[int, bytes, Record]]:
+    return ((at, b"", record) for at, record in records_from(store, topic, queue_id, offset))
 
 
 def records_from(store: MessageStore, topic: str, queue_id: int, offset: int) -> Iterator[tuple[int, Record]]:

@@ -2,6 +2,7 @@
 
 | need | held from |
 |---|---|
+| what is put off (delivery times, halves) | its records: they are copied to the end of the log first |
 | a start | the newest complete journal snapshot on disk (one is written when it stands in the way) |
 | the lake, with `lakeLocation` | where the lake's own progress says it has everything below; `lakeForceDelete` gives that up on a disk that would refuse sends |
 """
@@ -10,14 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
+from typing import Protocol
 
 import structlog
 
 from broker_gateway.config.store_options import StoreOptions
+from broker_gateway.deferred.pending import Pending
 from broker_gateway.journal.journal import Journal
 from broker_gateway.lake.ahead import ahead
 from broker_gateway.lake.reader import Lake, LakeUnreachableError
 from broker_gateway.runtime.clock import now_ms
+from store.errors import StoreError
 from store.log.retention import Rules
 from store.message_store import MessageStore
 
@@ -37,17 +42,39 @@ def rules_of(options: StoreOptions) -> Rules:
     )
 
 
+_MOST_CARRIED = 200
+"""Goes of copying forward in a run."""
+
+
+class PutOffMessages(Protocol):
+    """What keeps messages until something is due."""
+
+    @property
+    def pending(self) -> Pending:
+        """Those that it keeps."""
+
+    def carry_forward(self, physical_offset: int) -> int:
+        """Copies some of those that stand below a physical offset to the end of the log; how many."""
+
+
 class Retention:
     """`run_once` at intervals; each deletes what may go."""
 
     def __init__(
-        self, store: MessageStore, journal: Journal, rules: Rules, lake: Lake | None, force_delete: bool
+        self,
+        store: MessageStore,
+        journal: Journal,
+        rules: Rules,
+        lake: Lake | None,
+        force_delete: bool,
+        put_off: Sequence[PutOffMessages] = (),
     ) -> None:
         self._store = store
         self._journal = journal
         self.rules = rules
         self._lake = lake
         self._force_delete = force_delete
+        self._put_off = put_off
         self._refused = False
         self._held: list[str] = []
         self._why: dict[str, str] = {}
@@ -64,7 +91,8 @@ class Retention:
         wanted = store.expired(rules, hour, by_hand=by_hand)
         keep_from = store.min_offset
         if wanted > store.min_offset:
-            keep_from = await self._keep_from(wanted)
+            carried = await self._carry_forward(wanted)
+            keep_from = await self._keep_from(wanted) if carried else store.min_offset
         removed = store.retain(rules, hour, keep_from, by_hand=by_hand)
         self._tell_refusal()
         self._tell_kept(-(-(wanted - store.min_offset) // store.segment_size))
@@ -73,6 +101,22 @@ class Retention:
         await asyncio.to_thread(removed.dispose)
         log.info("segments deleted", count=len(removed.segments), min_offset=store.min_offset)
         return len(removed.segments)
+
+    async def _carry_forward(self, wanted: int) -> bool:
+        """Has what is put off copied to the end of the log, where it stands in segments that may go; whether all is."""
+        for each in self._put_off:
+            for _ in range(_MOST_CARRIED):
+                try:
+                    if not each.carry_forward(wanted):
+                        break
+                except (StoreError, OSError) as error:
+                    self._why = {"put off": f"messages that are put off cannot be copied forward: {error}"}
+                    return False
+                await asyncio.sleep(0)
+            else:
+                return False  # the next run goes on
+            await each.pending.save_behind(wanted)
+        return True
 
     async def _keep_from(self, wanted: int) -> int:
         needed = self._journal.needed_from()

@@ -11,6 +11,7 @@ from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.deliveries import DeliveryJournal
 from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.minute_stats import MinuteStatistics
+from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.messaging.poll import Poll
 from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.observability.metrics import Metrics
@@ -30,6 +31,8 @@ class Core:
     """What happens to deliveries, in the journal."""
     wakeups: Wakeups[Poll]
     tick: Tick
+    pace: SnapshotPace
+    """Of the journal's snapshots, and of other files that say how things are."""
     metrics: Metrics
     minutes: MinuteStatistics
 

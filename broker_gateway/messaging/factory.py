@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from broker_gateway.cluster.hand_over import HandOver
 from broker_gateway.cluster.peer_routes import PeerRoutes
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
+from broker_gateway.deferred.timers import Timers
 from broker_gateway.messaging.admission import Admission
 from broker_gateway.messaging.attempts import Attempts
 from broker_gateway.messaging.client_commands import ClientCommands
@@ -15,6 +17,7 @@ from broker_gateway.messaging.clients import ClientRegistry
 from broker_gateway.messaging.connections import Connections
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.dead_letters import DeadLetterMover
+from broker_gateway.messaging.delays import Delays
 from broker_gateway.messaging.groups import Groups
 from broker_gateway.messaging.long_polling import LongPolling
 from broker_gateway.messaging.offset_changes import OffsetChanges
@@ -31,7 +34,9 @@ from broker_gateway.messaging.settlement import Settlement
 from broker_gateway.messaging.stored_message import MessageReader
 from broker_gateway.messaging.take import Taker
 from broker_gateway.messaging.topics import Topics
+from broker_gateway.messaging.transactions import Transactions
 from broker_gateway.metadata.peers import Peers
+from store.delay_levels import parse_delay_levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +60,27 @@ class Messaging:
     connections: Connections
     routes: Routes
     ordered_sends: OrderedSends
+    timers: Timers
+    delays: Delays
+    transactions: Transactions
+
+    @property
+    def put_off(self) -> Sequence[Timers | Transactions]:
+        """What keeps messages until something is due."""
+        return (self.timers, self.transactions)
 
     def listen(self, configuration: Configuration) -> None:
         """Subscribes the parts to changes of options."""
-        parts = (self.admission, self.producer, self.polls, self.long_polling, self.resources, self.routes)
+        parts = (
+            self.admission,
+            self.producer,
+            self.polls,
+            self.long_polling,
+            self.resources,
+            self.routes,
+            self.delays,
+            self.transactions,
+        )
         for part in parts:
             configuration.on_change(part.configure)
 
@@ -78,12 +100,15 @@ def make_messaging(
     offsets = Offsets(core, resources)
     polls = Polls(config, resources, clients)
     routes = Routes(config, resources, peers, peer_routes)
+    producer = Producer(config, core, resources, admission.send)
+    levels_ms = parse_delay_levels(config.store.message_delay_level)
+    timers = Timers(core.store, core.tick, core.pace, lambda: levels_ms)
     return Messaging(
         admission,
         clients,
         ClientCommands(clients),
         resources,
-        Producer(config, core, resources, admission.send),
+        producer,
         polls,
         LongPolling(config, core, taker, attempts, admission.pull),
         Pulls(config, core, resources, offsets, polls, messages),
@@ -96,4 +121,7 @@ def make_messaging(
         Connections(clients, config.lake.lake_max_share_per_address),
         routes,
         OrderedSends(config, routes, hand_over, core.catalog.topics),
+        timers,
+        Delays(config, timers, producer),
+        Transactions(config, core, producer),
     )

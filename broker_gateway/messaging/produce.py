@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -154,10 +154,7 @@ class Producer:
         stored = self._append(tick) if len(tick) == 1 else self._append_kinds(tick)
         if not stored:
             return
-        if self._sync:
-            self._finish_flushed(stored, began)
-        else:
-            self._finish(stored, OK, monotonic_s() - began)
+        self.when_kept(lambda outcome: self._finish(stored, outcome, monotonic_s() - began))
 
     def _append_kinds(self, tick: list[PendingBatch]) -> list[PendingBatch]:
         """`_append` for batches of any kind."""
@@ -226,15 +223,19 @@ class Producer:
     def _end_backpressure(self) -> None:
         self._busy = False
 
-    def _finish_flushed(self, stored: list[PendingBatch], began: float) -> None:
-        """Finishes when all of it is on disk, or with MASTER_PERSISTENCE_TIMEOUT."""
+    def when_kept(self, done: Callable[[Outcome], None]) -> None:
+        """Calls `done` once all that was appended is as safe as `flushDiskType` has it: at once, or on disk, or with
+        MASTER_PERSISTENCE_TIMEOUT."""
+        if not self._sync:
+            done(OK)
+            return
         loop = asyncio.get_running_loop()
+        waiting = [done]
 
         def finish(outcome: Outcome) -> None:
             timer.cancel()
-            if stored:
-                self._finish(stored, outcome, monotonic_s() - began)
-                stored.clear()
+            if waiting:
+                waiting.pop()(outcome)
 
         def from_flusher(error: BaseException | None) -> None:
             outcome = OK

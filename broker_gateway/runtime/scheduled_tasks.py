@@ -36,6 +36,7 @@ HOUSEKEEPING_S = 10.0
 PROTECT_BROKER_S = 180.0
 LOAD_REPORT_S = 1.0
 DISPATCH_LAG_S = 60.0
+PUT_OFF_FILES_S = 10.0
 Work = Callable[[], Awaitable[None] | None]
 
 

@@ -21,6 +21,7 @@ _FOLDERS = (
     "commitlog",
     "lakeindex",
     "lakecompiled",
+    "lakedeferred",
     "config",
     "consumequeue",
     "index",

@@ -59,6 +59,8 @@ def to_message(
     system.invisible_duration.FromMilliseconds(invisible_ms)
     if (tag := properties.get("TAGS")) is not None:
         system.tag = tag
+    if (due := delivery_ms(properties)) is not None:
+        system.delivery_timestamp.CopyFrom(timestamp(due))
     if (group := properties.get("__SHARDINGKEY")) is not None:
         system.message_group = group
     if (trace := properties.get("TRACE_CONTEXT")) is not None:
@@ -80,7 +82,18 @@ def message_id_of(record: Record, properties: Mapping[str, str]) -> str:
     return properties.get("UNIQ_KEY") or offset_msg_id(record.store_host.packed, record.physical_offset)
 
 
+_LATEST_MS = 253_402_300_799_999
+"""The last ms of the year 9999."""
 DELAYS = frozenset(("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC"))
+
+
+def delivery_ms(properties: Mapping[str, str]) -> int | None:
+    """The delivery time that a record says, ms since the epoch; None where it says none that is one."""
+    text = properties.get("TIMER_DELIVER_MS", "")
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        return None
+    due = int(text)
+    return due if due <= _LATEST_MS else None
 
 
 def message_type(properties: Mapping[str, str]) -> pb.MessageType:

@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 import structlog
 
 from broker_gateway.api.extensions import AppendHook
+from broker_gateway.api.grpc.deferred import DeferredService
 from broker_gateway.api.grpc.fields import client_id_of
 from broker_gateway.api.grpc.offsets import OffsetService
 from broker_gateway.api.grpc.pull import PullService
+from broker_gateway.api.grpc.put_off_sends import PutOffSends
 from broker_gateway.api.grpc.receive import ReceiveService
 from broker_gateway.api.grpc.route import RouteService
 from broker_gateway.api.grpc.send import SendService
@@ -46,7 +48,11 @@ class MessagingService:
         append_hooks: Sequence[AppendHook] = (),
     ) -> None:
         self._route = RouteService(messaging.routes, messaging.resources)
-        self._send = SendService(config, messaging.producer, messaging.ordered_sends, append_hooks)
+        self._put_off = PutOffSends(config, messaging.delays, messaging.transactions)
+        self._send = SendService(
+            config, messaging.producer, messaging.ordered_sends, self._put_off, append_hooks
+        )
+        self._deferred = DeferredService(messaging.delays, messaging.transactions, messaging.resources)
         self._receive = ReceiveService(messaging.polls, messaging.long_polling)
         self._settlement = SettlementService(messaging.settlement)
         self._client = ClientService(config, core, messaging)
@@ -54,6 +60,10 @@ class MessagingService:
         self._pull = PullService(messaging.pulls)
         self._journal = core.journal
         self._admission = messaging.admission
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs."""
+        self._put_off.configure(config)
 
     def listen(self, catalog: Catalog) -> None:
         """Has connected clients told of groups that change."""
@@ -202,15 +212,19 @@ class MessagingService:
         except Exception as error:
             return rpc.QueryOffsetResponse(status=_status("QueryOffset", error))
 
-    async def EndTransaction(
+    def EndTransaction(
         self, request: rpc.EndTransactionRequest, context: CallContext
-    ) -> rpc.EndTransactionResponse:
-        return rpc.EndTransactionResponse(status=_later("EndTransaction", "send NORMAL messages"))
+    ) -> Answer[rpc.EndTransactionResponse]:
+        bulkhead = self._admission.end_transaction
+        return self._kept(
+            rpc.EndTransactionResponse, self._deferred.end_transaction, request, context, bulkhead
+        )
 
-    async def RecallMessage(
+    def RecallMessage(
         self, request: rpc.RecallMessageRequest, context: CallContext
-    ) -> rpc.RecallMessageResponse:
-        return rpc.RecallMessageResponse(status=_later("RecallMessage", "send NORMAL messages"))
+    ) -> Answer[rpc.RecallMessageResponse]:
+        bulkhead = self._admission.send
+        return self._kept(rpc.RecallMessageResponse, self._deferred.recall, request, context, bulkhead)
 
     async def SyncLiteSubscription(
         self, request: rpc.SyncLiteSubscriptionRequest, context: CallContext
@@ -244,6 +258,30 @@ class MessagingService:
 
         try:
             self._route.when_known(request.topic, known)
+        except Exception as error:
+            reply.set(response(status=_status(type(request).__name__, error)))
+        return reply
+
+    def _kept(
+        self,
+        response: Callable[..., R],
+        call: Callable[[Any, Callable[[R], None]], None],
+        request: Any,
+        context: CallContext,
+        bulkhead: Bulkhead,
+    ) -> Answer[R]:
+        """Answers a call when what it did is kept as `flushDiskType` has it, which the call says by itself."""
+        reply: Answer[R]
+        try:
+            client_id_of(context)
+            bulkhead.check(context.peer)
+            reply = Reply(None, bulkhead, context.peer)
+        except Exception as error:
+            reply = Reply()
+            reply.set(response(status=_status(type(request).__name__, error)))
+            return reply
+        try:
+            call(request, reply.set)
         except Exception as error:
             reply.set(response(status=_status(type(request).__name__, error)))
         return reply

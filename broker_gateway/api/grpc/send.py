@@ -13,14 +13,17 @@ import structlog
 from broker_gateway.api.extensions import AppendHook, run_append_hook
 from broker_gateway.api.grpc import shortcuts
 from broker_gateway.api.grpc.fields import topic_name
+from broker_gateway.api.grpc.put_off_sends import PutOffSends
 from broker_gateway.api.grpc.send_checks import (
     MAX_MESSAGES_A_CALL,
+    PUT_OFF,
     Limits,
     check_types,
     has_ordered,
     message_group_of,
     peer_of,
     pending_records,
+    type_of,
 )
 from broker_gateway.api.grpc.status import status, status_of, summary
 from broker_gateway.config.gateway import GatewayConfig
@@ -47,17 +50,20 @@ _parse = parser(rpc.SendMessageRequest, limits_of("/apache.rocketmq.v2.Messaging
 
 @dataclass(slots=True, eq=False)
 class _Call(PendingBatch):
-    """A call, and the ids that its clients gave its messages."""
+    """A call, the ids that its clients gave its messages, and what those that wait can be recalled by."""
 
     message_ids: list[bytes] = field(default_factory=list)
+    recall_handles: list[str] = field(default_factory=list)
     answer: Reply[bytes] = field(default_factory=Reply)
 
     def finish(self, outcome: Outcome) -> None:
         try:
-            if outcome is OK:
+            if outcome is OK and not self.recall_handles:
                 reply = shortcuts.sent(self.message_ids, self.offsets)
             elif self.offsets:
-                reply = send_response(status(outcome), self.message_ids, self.offsets).SerializeToString()
+                reply = send_response(
+                    status(outcome), self.message_ids, self.offsets, self.recall_handles
+                ).SerializeToString()
             else:
                 reply = rpc.SendMessageResponse(status=status(outcome)).SerializeToString()
         except Exception as error:
@@ -74,10 +80,12 @@ class SendService:
         config: GatewayConfig,
         producer: Producer,
         ordered: OrderedSends,
+        put_off: PutOffSends,
         append_hooks: Sequence[AppendHook] = (),
     ) -> None:
         self._producer = producer
         self._ordered = ordered
+        self._put_off = put_off
         self._under_way: set[asyncio.Task[None]] = set()
         self._append_hooks = append_hooks
         self._limits = Limits.of(config)
@@ -206,7 +214,13 @@ class SendService:
             topic, queue_id, messages, peer, self._limits, now, self._brokers
         )
         size = sum([len(record.body) for record in records])
-        return _Call(topic.name, records, size, message_ids=message_ids, answer=answer)
+        handles: list[str] = []
+        kind = type_of(messages[0].system_properties)
+        if kind in PUT_OFF:
+            records, handles = self._put_off.records(kind, messages, records, now)
+        return _Call(
+            topic.name, records, size, message_ids=message_ids, recall_handles=handles, answer=answer
+        )
 
     def _send_ordered(
         self,
@@ -252,13 +266,19 @@ class SendService:
 
 
 def send_response(
-    status: pb.Status, message_ids: Iterable[bytes], offsets: Iterable[int]
+    status: pb.Status,
+    message_ids: Sequence[bytes],
+    offsets: Iterable[int],
+    recall_handles: Sequence[str] = (),
 ) -> rpc.SendMessageResponse:
     """A reply whose entries all have the same status."""
+    handles = recall_handles or [""] * len(message_ids)
     return rpc.SendMessageResponse(
         status=summary([status]),
         entries=[
-            rpc.SendResultEntry(status=status, message_id=each, transaction_id=each, offset=offset)
-            for each, offset in zip(map(bytes.decode, message_ids), offsets, strict=True)
+            rpc.SendResultEntry(
+                status=status, message_id=each, transaction_id=each, offset=offset, recall_handle=handle
+            )
+            for each, offset, handle in zip(map(bytes.decode, message_ids), offsets, handles, strict=True)
         ],
     )

@@ -39,13 +39,16 @@ could not become a dead letter."""
 MESSAGE_ID_MAX_LENGTH = 255
 LATEST_BORN_S = 253_402_300_799
 """The last second of the year 9999; later times, and those before 1970, count as absent."""
-_NORMAL, _FIFO = pb.NORMAL, pb.FIFO
+_PUT_OFF_BYTES = 2048
+"""More, of what records of delayed and transactional messages say until these are delivered."""
+_NORMAL, _FIFO, _DELAY, _TRANSACTION = pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION
+PUT_OFF = frozenset((_DELAY, _TRANSACTION))
+"""Types of messages that consumers do not get when they are sent."""
+_BUILT = PUT_OFF | {_NORMAL, _FIFO}
 _TYPES = {number: name for name, number in pb.MessageType.items()}
 _MESSAGE_GROUP = "__SHARDINGKEY"
 _ENCODINGS = frozenset((pb.ENCODING_UNSPECIFIED, pb.IDENTITY, pb.GZIP))
 LATER = {
-    pb.DELAY: "delayed",
-    pb.TRANSACTION: "transactional",
     pb.LITE: "lite",
     pb.PRIORITY: "priority",
 }
@@ -141,7 +144,36 @@ def born_ms(born: Timestamp, now: int) -> int:
 
 def type_of(system: pb.SystemProperties) -> pb.MessageType:
     """A message's type: what it says or, when it says none, what its properties stand for."""
-    return system.message_type or (_FIFO if system.message_group else _NORMAL)
+    kind = system.message_type
+    if kind:
+        return kind
+    if system.HasField("delivery_timestamp"):
+        return _DELAY
+    return _FIFO if system.message_group else _NORMAL
+
+
+def delivery_ms(system: pb.SystemProperties) -> int:
+    """A message's delivery time, ms since the epoch. ILLEGAL_DELIVERY_TIME for what is no time."""
+    time = system.delivery_timestamp
+    if not (0 <= time.seconds <= LATEST_BORN_S and 0 <= time.nanos < 1_000_000_000):
+        raise ServiceError(
+            Reason.ILLEGAL_DELIVERY_TIME,
+            f"the delivery time of {time.seconds} s and {time.nanos} ns is no time from 1970 to 9999",
+        )
+    return time.seconds * 1000 + time.nanos // 1_000_000
+
+
+def recovery_s(system: pb.SystemProperties, longest: int) -> int | None:
+    """The recovery time that a transactional message brings, s; None when it brings none. BAD_REQUEST."""
+    if not system.HasField("orphaned_transaction_recovery_duration"):
+        return None
+    seconds = system.orphaned_transaction_recovery_duration.seconds
+    if not 0 <= seconds <= longest:
+        raise ServiceError(
+            Reason.BAD_REQUEST,
+            f"the transaction's recovery time is {seconds} s, 0 to {longest} s (maxTransactionRecoverySecond) are taken",
+        )
+    return seconds
 
 
 def has_ordered(messages: Sequence[pb.Message]) -> bool:
@@ -197,7 +229,7 @@ def _check_type(message_type: pb.MessageType) -> None:
     if message_type in LATER:
         raise ServiceError(
             Reason.NOT_IMPLEMENTED,
-            f"{LATER[message_type]} messages are not implemented yet; send NORMAL or FIFO ones to a topic that takes them",
+            f"{LATER[message_type]} messages are not implemented yet; send NORMAL, FIFO, DELAY or TRANSACTION ones to a topic that takes them",
         )
     raise ServiceError(
         Reason.BAD_REQUEST, f"message type {message_type} is unknown; send NORMAL or FIFO messages"
@@ -215,16 +247,22 @@ def check_message(
     """Checks type, body, digest and message id; ServiceError says what is wrong. What the topic takes: `check_types`; message
     groups: `message_group_of`."""
     kind = type_of(system)
-    if kind not in (_NORMAL, _FIFO):
+    if kind not in _BUILT:
         _check_type(kind)
-    if system.message_group and kind == _NORMAL:
-        raise ServiceError(
-            Reason.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a NORMAL message must not have a message group"
-        )
-    if system.HasField("delivery_timestamp"):
+    if system.message_group and kind != _FIFO:
         raise ServiceError(
             Reason.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-            f"a {_TYPES[kind]} message must not have a delivery timestamp",
+            f"a {_TYPES[kind]} message must not have a message group",
+        )
+    if system.HasField("delivery_timestamp"):
+        if kind not in PUT_OFF:
+            raise ServiceError(
+                Reason.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                f"a {_TYPES[kind]} message must not have a delivery timestamp",
+            )
+    elif kind == _DELAY:
+        raise ServiceError(
+            Reason.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a DELAY message must have a delivery timestamp"
         )
     size = len(body)
     if not size and limits.refuse_empty:
@@ -285,7 +323,7 @@ def encoded_properties(
     The usual message is checked as a whole; whatever might be wrong goes through `checked_properties`.
     """
     user, born_host = message.user_properties, system.born_host
-    if system.keys or system.trace_context:
+    if system.keys or system.trace_context or type_of(system) in PUT_OFF:
         return checked_properties(message, limits, host, born)
     texts = [message_id]
     encoded = ""
@@ -341,11 +379,16 @@ def checked_properties(message: pb.Message, limits: Limits, host: Host, born: in
     if system.born_host and system.born_host != host.ip:
         check_text(system.born_host, "born host", Reason.ILLEGAL_MESSAGE_PROPERTY_KEY)
         properties["__BORNHOST"] = system.born_host
+    most = limits.record_properties
+    if system.HasField("delivery_timestamp"):
+        properties["TIMER_DELIVER_MS"] = str(delivery_ms(system))
+    if type_of(system) in PUT_OFF:
+        most -= _PUT_OFF_BYTES
     encoded = encode_properties(properties) + born_property(born)
-    if len(encoded) > limits.record_properties:
+    if len(encoded) > most:
         raise ServiceError(
             Reason.MESSAGE_PROPERTIES_TOO_LARGE,
-            f"all properties have {len(encoded)} bytes, at most {limits.record_properties} leave room in a record",
+            f"all properties have {len(encoded)} bytes, at most {most} leave room in a record",
         )
     return encoded
 

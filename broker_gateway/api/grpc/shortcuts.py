@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from broker_gateway.api.grpc.codec import (
     DELAYS,
+    delivery_ms,
     message_id_of,
     message_type,
     timestamp,
@@ -143,6 +144,12 @@ def _unusual_fields(properties: Mapping[str, str]) -> bytes:
     return bytes(fields)
 
 
+def _delivery_time(properties: Mapping[str, str]) -> bytes:
+    """The system property delivery_timestamp."""
+    due = delivery_ms(properties)
+    return b"" if due is None else b"\x5a" + _timestamp(due)
+
+
 def received(stored: StoredMessage, topic: str, handle: str, attempt: int, invisible_ms: int) -> bytes:
     """The ReceiveMessageResponse with a message of `topic`, as `plain` gives it."""
     view, properties = stored.view, stored.properties
@@ -159,7 +166,7 @@ def received(stored: StoredMessage, topic: str, handle: str, attempt: int, invis
     queue_id = view.queue_id
     born_host = properties.get("__BORNHOST") or view.born_ip
     system = (
-        b"%b\x1a%b\x22\x24\x08\x02\x12\x20%b\x28%c\x30%c\x3a%b%b\x4a%b\x52%b\x62\x1c%b%b\x70%b\x7a%b\x80\x01%b%b"
+        b"%b\x1a%b\x22\x24\x08\x02\x12\x20%b\x28%c\x30%c\x3a%b%b\x4a%b\x52%b%b\x62\x1c%b%b\x70%b\x7a%b\x80\x01%b%b"
         % (
             b"" if _LABELS.isdisjoint(properties) else _labels(properties),
             _text(stored.message_id),
@@ -170,6 +177,7 @@ def received(stored: StoredMessage, topic: str, handle: str, attempt: int, invis
             b"\x42" + _known_text(born_host) if born_host else b"",
             _timestamp(view.store_timestamp),
             _known_text(view.store_address),
+            b"" if usual else _delivery_time(properties),
             handle.encode(),
             b"\x68" + varint(queue_id) if queue_id else b"",
             varint(view.queue_offset),

@@ -28,7 +28,7 @@ ROWS = (
     Row("timerEnableDisruptor", Kind.BOOL, "false", v.TIMER),
     Row("timerEnableCheckMetrics", Kind.BOOL, "true", v.TIMER),
     Row("timerInterceptDelayLevel", Kind.BOOL, "false", v.TIMER),
-    Row("timerMaxDelaySec", Kind.INT, "259200", v.TIMER),
+    Row("timerMaxDelaySec", Kind.INT, "259200", v.EFFECTIVE),
     Row("timerWheelEnable", Kind.BOOL, "true", v.EFFECTIVE),
     Row("disappearTimeAfterStart", Kind.INT, "-1", v.TIMER),
     Row("timerStopEnqueue", Kind.BOOL, "false", v.TIMER),

@@ -35,9 +35,9 @@ BUFFERS = _accepted("buffers are bounded by numbers of our own and by the system
 PLUGINS_REFUSED = _refused("Java plug-ins of the store cannot be loaded; see docs/extending.md")
 OFFSETS = _accepted("offsets are in the journal with the tick that changed them; nothing is written later")
 STATIC_REFUSED = _refused("groups that are fixed at start are not built yet")
-TRANSACTIONS = _accepted("transactional messages are not built yet and are answered NOT_IMPLEMENTED")
-RECALL = _accepted("recalling messages is not built yet")
-RECALL_REFUSED = _refused("recalling messages is not built yet")
+TRANSACTIONS = _accepted(
+    "the end of a transaction is in the log with the tick that brought it, and counted by metrics of our own"
+)
 STATISTICS = _accepted("counters are the metrics' and the journal's minutes; they have no such settings")
 FILTERS = _accepted("there is no consume queue extension, bit map or filter server; left out on purpose")
 FLOW_REFUSED = _refused(
@@ -60,7 +60,9 @@ INDEX = _accepted(
 READ_ONLY_REFUSED = _refused("read-only folders of the log are not built; list all in storePathCommitLog")
 CQ = _accepted("there are no consume queue files beside the log: queues are in memory, and in the lake")
 COMPACTION = _accepted("compacted topics are not built yet")
-TIMER = _accepted("delayed messages are not built yet and are answered NOT_IMPLEMENTED")
+TIMER = _accepted(
+    "what waits is kept by its exact time in memory and in a file; there is no wheel and no timer log"
+)
 LOG = _accepted("the log is written, flushed, recovered and deleted in another way")
 CRC = _accepted("every record carries its CRC, and it is always verified")
 POOL = _accepted("records go to the page cache at once and none are lost with the process")

@@ -1,0 +1,1 @@
+"""What is due later: timers, delay levels, halves of transactions; found again after any crash."""

@@ -1,0 +1,202 @@
+"""What is due when, for millions: sorted arrays, 20 bytes an entry, without IO or clock.
+
+An entry is a record of a queue of a system topic. New ones go to a heap; a full heap becomes a sorted run, and runs of like
+sizes become one, so that there are few. What is removed leaves a run when it comes to the run's head, or when runs become one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Set
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Longs = NDArray[np.int64]
+Marks = NDArray[np.uint32]
+HEAP_ENTRIES = 4096
+_OFFSET_BITS = 44
+MAX_QUEUES = 1 << 62 - _OFFSET_BITS
+"""Of all system topics together; a queue has a number below it."""
+
+
+def key_of(queue: int, queue_offset: int) -> int:
+    """The key of a record: the number of its queue, and its queue offset."""
+    return queue << _OFFSET_BITS | queue_offset
+
+
+def queue_of(key: int) -> int:
+    return key >> _OFFSET_BITS
+
+
+def offset_of(key: int) -> int:
+    """The queue offset of a key."""
+    return key & (1 << _OFFSET_BITS) - 1
+
+
+class Entry(NamedTuple):
+    """`due` is ms since the epoch, `mark` 32 bits of what it may be looked up by."""
+
+    due: int
+    key: int
+    mark: int
+
+
+class Columns(NamedTuple):
+    """Entries as arrays of equal length, by `due`."""
+
+    due: Longs
+    key: Longs
+    mark: Marks
+
+    def part(self, which: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Columns:
+        """Some of the entries."""
+        return Columns(self.due[which], self.key[which], self.mark[which])
+
+    def without(self, keys: Set[int]) -> Columns:
+        """The entries that have none of these keys."""
+        if not keys:
+            return self
+        return self.part(~np.isin(self.key, np.fromiter(keys, np.int64, len(keys))))
+
+
+_NONE = Columns(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint32))
+
+
+class _Run:
+    """Sorted entries, of which those before `head` are gone."""
+
+    __slots__ = ("columns", "head")
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+        self.head = 0
+
+    def __len__(self) -> int:
+        return len(self.columns.due) - self.head
+
+    def live(self) -> Columns:
+        return self.columns.part(slice(self.head, None))
+
+
+class DueTable:
+    """Entries by when they are due."""
+
+    def __init__(self) -> None:
+        self._heap: list[Entry] = []
+        self._runs: list[_Run] = []
+        self._removed: set[int] = set()
+        """Keys of entries that stand in the heap or a run all the same."""
+
+    def __len__(self) -> int:
+        return len(self._heap) + sum(map(len, self._runs)) - len(self._removed)
+
+    def add(self, due: int, key: int, mark: int) -> None:
+        """Adds an entry; a key that is there, or was removed, must not be added again."""
+        heapq.heappush(self._heap, Entry(due, key, mark))
+        if len(self._heap) >= HEAP_ENTRIES:
+            heap, self._heap = self._heap, []
+            self._add_run(_sorted(_columns(heap)))
+
+    def add_columns(self, columns: Columns) -> None:
+        """Adds many at once."""
+        if len(columns.due):
+            self._add_run(_sorted(columns))
+
+    def remove(self, keys: Iterable[int]) -> None:
+        """Removes entries that are there."""
+        self._removed.update(keys)
+        self._trim()
+
+    def next_due(self) -> int | None:
+        """When the first entry is due."""
+        dues = [int(run.columns.due[run.head]) for run in self._runs]
+        if self._heap:
+            dues.append(self._heap[0].due)
+        return min(dues, default=None)
+
+    def due_until(self, now: int, most: int) -> list[int]:
+        """Keys of the first entries that are due at `now`, at most so many, by when they are due. They stay."""
+        found = [_NONE]
+        room = most + len(self._removed)
+        for run in self._runs:
+            due = run.columns.due
+            stop = min(int(np.searchsorted(due, now, "right")), run.head + room)
+            found.append(run.columns.part(slice(run.head, stop)))
+        if self._heap and self._heap[0].due <= now:
+            found.append(_columns([entry for entry in self._heap if entry.due <= now]))
+        keys: list[int] = _sorted(_joined(found)).key.tolist()
+        removed = self._removed
+        if removed:
+            keys = [key for key in keys if key not in removed]
+        return keys[:most]
+
+    def find(self, first: int, last: int, mark: int) -> list[int]:
+        """Keys of the entries that are due from `first` to `last` and have that mark."""
+        keys = [entry.key for entry in self._heap if first <= entry.due <= last and entry.mark == mark]
+        for run in self._runs:
+            start, stop = np.searchsorted(run.columns.due, (first, last + 1)).tolist()
+            start = max(start, run.head)
+            some = run.columns.mark[start:stop] == mark
+            keys += run.columns.key[start:stop][some].tolist()
+        return [key for key in keys if key not in self._removed]
+
+    def below(self, limits: dict[int, int], most: int) -> list[int]:
+        """Keys of at most so many entries whose queue offset is below the limit of their queue; `limits` by queue number."""
+        columns = self.columns()
+        queues = columns.key >> _OFFSET_BITS
+        offsets = columns.key & (1 << _OFFSET_BITS) - 1
+        some = np.zeros(len(queues), bool)
+        for queue, limit in limits.items():
+            some |= (queues == queue) & (offsets < limit)
+        keys: list[int] = columns.key[some][:most].tolist()
+        return keys
+
+    def columns(self) -> Columns:
+        """All entries, sorted, in arrays of their own."""
+        found = _joined([*(run.live() for run in self._runs), _columns(self._heap)])
+        return _sorted(found.without(self._removed))
+
+    def _add_run(self, columns: Columns) -> None:
+        """Runs become shorter to the end of the list, each at least twice as long as the next."""
+        while self._runs and len(self._runs[-1]) < 2 * len(columns.due):
+            joined = _joined([self._runs.pop().live(), columns])
+            columns = joined.without(self._removed)
+            if len(columns.due) < len(joined.due):
+                self._removed.difference_update(np.setdiff1d(joined.key, columns.key).tolist())
+            columns = _sorted(columns)
+        if len(columns.due):
+            self._runs.append(_Run(columns))
+
+    def _trim(self) -> None:
+        """Drops what is removed from the heads."""
+        removed, heap = self._removed, self._heap
+        while heap and heap[0].key in removed:
+            removed.discard(heapq.heappop(heap).key)
+        for run in self._runs:
+            keys = run.columns.key
+            while run.head < len(keys) and removed and (key := int(keys[run.head])) in removed:
+                removed.discard(key)
+                run.head += 1
+        self._runs = [run for run in self._runs if len(run)]
+
+
+def _columns(entries: list[Entry]) -> Columns:
+    if not entries:
+        return _NONE
+    due, key, mark = zip(*entries, strict=True)
+    return Columns(np.array(due, np.int64), np.array(key, np.int64), np.array(mark, np.uint32))
+
+
+def _joined(columns: list[Columns]) -> Columns:
+    return Columns(
+        np.concatenate([each.due for each in columns]),
+        np.concatenate([each.key for each in columns]),
+        np.concatenate([each.mark for each in columns]),
+    )
+
+
+def _sorted(columns: Columns) -> Columns:
+    """By due, those of the same ms as they came."""
+    return columns.part(np.argsort(columns.due, kind="stable"))

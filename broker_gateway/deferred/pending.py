@@ -1,0 +1,309 @@
+"""The records of system topics that are not done with, by when something is to be done for them.
+
+The log alone says which those are: a record of one of the topics is pending until a copy of it is in the log that says where it
+came from (`delivery/moves.py`), or a record that says it is done with. So a crash between the copy and whatever comes next
+neither doubles nor loses a message.
+
+A file has the entries as they were at a place of the log (`due_file.py`): a start reads the log from there on. Without it, or
+with one that is damaged, a start reads all of the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Set
+
+import structlog
+
+from broker_gateway.deferred.due_file import DueFileError, Saved, load, save
+from broker_gateway.deferred.due_table import DueTable, key_of, offset_of, queue_of
+from broker_gateway.deferred.put_off import PutOff
+from broker_gateway.delivery.moves import ORIGIN_MARK, ORIGIN_PROPERTY, Origin, decode_origin
+from broker_gateway.journal.contributor import Contributor
+from broker_gateway.journal.snapshot import SnapshotPace
+from broker_gateway.runtime.rate_limited_log import RateLimitedLog
+from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
+from store.errors import OffsetOutOfRangeError, RecordError
+from store.log.record import Record
+from store.message_store import MessageStore
+
+log = structlog.get_logger(__name__)
+_A_READ = 4096
+"""Entries of a queue looked at in one go."""
+
+
+class Meaning(ABC):
+    """What the records of a kind of deferred work say."""
+
+    name: str
+    """Of the kind, and of its file."""
+    topics: frozenset[str]
+    """Whose records are put off."""
+
+    @abstractmethod
+    def queue(self, topic: str, queue_id: int) -> int | None:
+        """The number of a queue whose records are put off; None for others."""
+
+    @abstractmethod
+    def named(self, queue: int) -> tuple[str, int]:
+        """Topic and queue id of such a number."""
+
+    @abstractmethod
+    def put_off(self, record: Record) -> PutOff | None:
+        """Until when a record is put off; None for one that nothing is done for."""
+
+    def ends(self, topic: str) -> bool:
+        """Whether a record of the topic may say of others that they are done with."""
+        return False
+
+    def ended(self, record: Record) -> Iterable[int]:
+        """The keys of those that it is said of."""
+        return ()
+
+
+class Pending(Contributor):
+    """Those of one kind. Owns `table`; runs on the event loop."""
+
+    def __init__(self, store: MessageStore, meaning: Meaning, pace: SnapshotPace) -> None:
+        self._store = store
+        self._meaning = meaning
+        self._pace = pace
+        self.table = DueTable()
+        self._next: dict[int, int] = {}
+        """By queue number, the queue offset from which on records were not taken in yet."""
+        self._file: Saved | None = None
+        self._file_size = 0
+        self._from: int | None = None
+        """Physical offset from which on the log is read at a start; None until that was looked at."""
+        self._settled: set[int] = set()
+        self._unread = RateLimitedLog("records")
+        self._added: list[Callable[[int, Record], None]] = []
+        self._saving = False
+
+    @property
+    def name(self) -> str:
+        return self._meaning.name
+
+    @property
+    def topics(self) -> frozenset[str]:
+        return self._meaning.topics
+
+    def put_off(self, record: Record) -> PutOff | None:
+        """Until when a record is put off; None for one that nothing is done for."""
+        return self._meaning.put_off(record)
+
+    def on_added(self, listener: Callable[[int, Record], None]) -> None:
+        """Has a listener told of each record that becomes pending, with its key; of those of the file too, once it was read."""
+        self._added.append(listener)
+
+    # ----- while the broker runs -----
+
+    def appended(self, topic: str, queue_ids: Set[int]) -> None:
+        """Takes in what was appended to these queues: listens to the store."""
+        if topic not in self._meaning.topics:
+            return
+        for queue_id in queue_ids:
+            queue = self._meaning.queue(topic, queue_id)
+            if queue is None:
+                continue
+            end = self._store.index.max_offset(topic, queue_id)
+            for offset, record in self._records(topic, queue_id, self._next.get(queue, 0), end):
+                if record is not None:
+                    self._add(key_of(queue, offset), record)
+            self._next[queue] = end
+
+    def catch_up(self) -> None:
+        """Takes in what was appended while nobody listened."""
+        index = self._store.index
+        for topic, queue_id in index.queues():
+            queue = self._meaning.queue(topic, queue_id)
+            if queue is not None and self._next.get(queue, 0) < index.max_offset(topic, queue_id):
+                self.appended(topic, {queue_id})
+
+    def _add(self, key: int, record: Record) -> None:
+        put_off = self._meaning.put_off(record)
+        if put_off is None:
+            return
+        self.table.add(put_off.due, key, put_off.mark)
+        for listener in self._added:
+            listener(key, record)
+
+    def record(self, key: int) -> Record | None:
+        """The record of a key; None when it cannot be read, which is logged."""
+        topic, queue_id = self._meaning.named(queue_of(key))
+        offset = offset_of(key)
+        return next((record for _, record in self._records(topic, queue_id, offset, offset + 1)), None)
+
+    def origin(self, key: int) -> Origin:
+        """What a copy of it says of where it came from."""
+        topic, queue_id = self._meaning.named(queue_of(key))
+        return Origin(queue_id, offset_of(key), 0, "", topic)
+
+    def _records(
+        self, topic: str, queue_id: int, start: int, end: int
+    ) -> Iterator[tuple[int, Record | None]]:
+        index = self._store.index
+        start = max(start, index.min_offset(topic, queue_id))
+        for first in range(start, end, _A_READ):
+            offsets, sizes, _ = index.entries(topic, queue_id, first, min(_A_READ, end - first))
+            for position, (physical, size) in enumerate(zip(offsets.tolist(), sizes.tolist(), strict=True)):
+                record = None
+                if size:
+                    try:
+                        record = self._store.record(physical, size)
+                    except (RecordError, OffsetOutOfRangeError) as error:
+                        self._unread.happened(
+                            log.error,
+                            "a message that is put off cannot be read and is passed over; `lakebroker store verify` finds what is "
+                            "damaged",
+                            topic=topic,
+                            queue_offset=first + position,
+                            error=str(error),
+                        )
+                yield first + position, record
+
+    # ----- the file -----
+
+    async def save_if_due(self) -> None:
+        """Writes the file when the log has grown enough since it was written. Raises OSError."""
+        grown = self._store.max_offset - (self._from or 0)
+        if self._used and not self._saving and self._pace.due(grown, self._file_size):
+            await self.save()
+
+    async def save_behind(self, physical_offset: int) -> None:
+        """Writes the file when a start would need the log below a physical offset. Raises OSError."""
+        if self._used and not self._saving and (self._from or 0) < physical_offset:
+            await self.save()
+
+    async def save(self) -> None:
+        """Writes the file, on a thread. Raises OSError."""
+        saved = self._now()
+        self._saving = True
+        try:
+            size = await asyncio.to_thread(self._write, saved)
+        finally:
+            self._saving = False
+        self._saved(saved, size)
+
+    def save_at_once(self) -> None:
+        """Writes the file on this thread, for stops. Raises OSError."""
+        if self._used:
+            saved = self._now()
+            self._saved(saved, self._write(saved))
+
+    @property
+    def _used(self) -> bool:
+        return bool(self._next)
+
+    def _now(self) -> Saved:
+        self.catch_up()
+        return Saved(self._store.max_offset, self.table.columns())
+
+    def _write(self, saved: Saved) -> int:
+        """The file must know nothing that a power cut takes out of the log."""
+        self._store.flush()
+        return save(self._store.root, self._meaning.name, self._store.log_id, saved)
+
+    def _saved(self, saved: Saved, size: int) -> None:
+        self._from, self._file_size = saved.position, size
+
+    # ----- the journal's replay -----
+
+    def starts_at(self, snapshot_offset: int) -> int:
+        """From where the file knows nothing of the log."""
+        if self._from is None:
+            self._from = self._first()
+        return min(self._from, snapshot_offset)
+
+    def _first(self) -> int:
+        """Where a start reads the log from."""
+        store, meaning = self._store, self._meaning
+        try:
+            found = load(store.root, meaning.name, store.identity.owns)
+        except (DueFileError, OSError) as error:
+            log.warning(
+                "what is put off is looked for in all of the log", kind=meaning.name, error=str(error)
+            )
+            found = None
+        if found is not None and found.position <= store.max_offset:
+            self._file = found
+            return found.position
+        queues = [key for key in store.index.queues() if meaning.queue(*key) is not None]
+        return store.min_offset if any(map(self._has_records, queues)) else store.max_offset
+
+    def _has_records(self, queue: tuple[str, int]) -> bool:
+        return self._store.index.min_offset(*queue) < self._store.index.max_offset(*queue)
+
+    def reads(self, topic: str) -> bool:
+        return self._meaning.ends(topic)
+
+    def reads_marked(self) -> bytes:
+        return ORIGIN_MARK
+
+    def fill(self, record: pb.Batch) -> Iterable[pb.Batch]:
+        return ()
+
+    def written(self) -> None:
+        pass
+
+    def lost(self) -> None:
+        pass
+
+    def apply(self, record: pb.Batch) -> None:
+        pass
+
+    def apply_message(self, message: Record) -> None:
+        self._settled.update(self._meaning.ended(message))
+
+    def apply_marked(self, message: Record) -> None:
+        origin = decode_origin(message.properties_map().get(ORIGIN_PROPERTY, ""))
+        if origin is None or origin.group:
+            return
+        queue = self._meaning.queue(origin.topic, origin.queue_id)
+        if queue is not None:
+            self._settled.add(key_of(queue, origin.queue_offset))
+
+    def replayed(self) -> None:
+        """The entries of the file, and those behind it, without what is done with."""
+        if self._from is None:
+            self._from = self._first()
+        settled, self._settled = self._settled, set()
+        if self._file is not None:
+            self.table.add_columns(self._file.columns.without(settled))
+            self._tell_of_file()
+        store, index = self._store, self._store.index
+        for topic, queue_id in index.queues():
+            queue = self._meaning.queue(topic, queue_id)
+            if queue is None:
+                continue
+            end = index.max_offset(topic, queue_id)
+            start = end
+            if self._from < store.max_offset:
+                start = index.first_behind(topic, queue_id, self._from)
+            for offset, record in self._records(topic, queue_id, start, end):
+                key = key_of(queue, offset)
+                if record is not None and record.physical_offset >= self._from and key not in settled:
+                    self._add(key, record)
+            self._next[queue] = end
+
+    def _tell_of_file(self) -> None:
+        if not self._added:
+            return
+        for key in self.table.columns().key.tolist():
+            record = self.record(key)
+            if record is not None:
+                for listener in self._added:
+                    listener(key, record)
+
+    # ----- retention -----
+
+    def below(self, physical_offset: int, most: int) -> list[int]:
+        """Keys of at most so many records that stand below a physical offset."""
+        if not len(self.table):
+            return []
+        index = self._store.index
+        limits = {
+            queue: index.first_behind(*self._meaning.named(queue), physical_offset) for queue in self._next
+        }
+        return self.table.below(limits, most)

@@ -1,0 +1,273 @@
+"""Transactions: halves are stored, ended by their producers, and asked about when nobody ends them.
+
+| a half | becomes | by |
+|---|---|---|
+| pending | committed: its message goes to its queue | its producer, within its own recovery time if it has one, or the answer to a check |
+| pending | rolled back | the same |
+| pending | pending, checked once more | nobody ended it in time: a producer that publishes the topic is asked |
+| pending | given up: a copy in `TRANS_CHECK_MAX_TIME_TOPIC` | it was checked `transactionCheckMax` times |
+
+Each is one append, of the copy and of the op record that says that the half is done with. The half's entry goes when that is in
+the log.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from broker_gateway.config.gateway import GatewayConfig
+from broker_gateway.deferred.due_loop import DueLoop
+from broker_gateway.deferred.halves import (
+    CheckTimes,
+    Half,
+    HalfMeaning,
+    as_half,
+    checked_again,
+    committed,
+    done_with,
+    given_up,
+    half_of,
+)
+from broker_gateway.deferred.pending import Pending
+from broker_gateway.messaging.checks import shown
+from broker_gateway.messaging.core import Core
+from broker_gateway.messaging.outcome import OK, Outcome, Reason, ServiceError
+from broker_gateway.messaging.produce import PendingBatch, Producer
+from broker_gateway.runtime.clock import now_ms
+from broker_gateway.runtime.rate_limited_log import RateLimitedLog
+from store.log.record import PendingRecord, Record
+
+log = structlog.get_logger(__name__)
+_ENDED = 100_000
+"""Transactions that ended whose end is remembered: the same end again is OK."""
+A_CARRY = 256
+"""Halves that are copied forward in a go."""
+Done = Callable[[Outcome], None]
+Asked = Callable[[str, str, Record], None]
+"""Told to ask a producer of a topic about a transaction: topic, transaction id, half."""
+
+
+class Resolution(enum.Enum):
+    """How a producer ends a transaction."""
+
+    COMMIT = enum.auto()
+    ROLLBACK = enum.auto()
+    UNKNOWN = enum.auto()
+    """It does not: it is asked again."""
+
+
+@dataclass(slots=True, eq=False)
+class _End(PendingBatch):
+    """The end of a transaction, on its way into the log."""
+
+    ended: Callable[[], None] = field(kw_only=True)
+    """The half is done with."""
+    done: Done = field(kw_only=True)
+
+    def finish(self, outcome: Outcome) -> None:
+        if self.offsets:
+            self.ended()  # in the log, if perhaps not on disk
+        self.done(outcome)
+
+
+class Transactions:
+    """The halves of this broker. Runs on the event loop."""
+
+    def __init__(self, config: GatewayConfig, core: Core, producer: Producer) -> None:
+        self._store = core.store
+        self._producer = producer
+        self._meaning = HalfMeaning(_times(config))
+        self.pending = Pending(core.store, self._meaning, core.pace)
+        self.pending.on_added(self._added)
+        self.loop = DueLoop(core.store, self.pending, core.tick, self._check)
+        self._halves: dict[str, Half] = {}
+        """By the id of the transaction, which is that of the message."""
+        self._ending: dict[str, tuple[Resolution, list[Done]]] = {}
+        """Those whose end is on its way into the log, and who waits for it."""
+        self._ended: OrderedDict[str, tuple[str, Resolution]] = OrderedDict()
+        """Topic and end of transactions, the latest last."""
+        self._asked: list[Asked] = []
+        self._given_up = RateLimitedLog("transactions")
+        self.configure(config)
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs."""
+        self._meaning.times = _times(config)
+        self._check_max = config.broker.transaction_check_max
+        self._rejected = config.broker.reject_transaction_message
+        self._most = config.lake.lake_max_pending_transactions
+
+    def on_check(self, listener: Asked) -> None:
+        """Has a listener told of each transaction that a producer is to be asked about."""
+        self._asked.append(listener)
+
+    @property
+    def count(self) -> int:
+        """Transactions that have not ended."""
+        return len(self.pending.table)
+
+    def check_room(self, count: int) -> None:
+        """FORBIDDEN where the broker takes no transactions, TOO_MANY_REQUESTS for more than may be pending."""
+        if self._rejected:
+            raise ServiceError(
+                Reason.FORBIDDEN,
+                "the broker takes no transactional messages (rejectTransactionMessage=true); send others, or to another broker",
+            )
+        if self.count + count > self._most:
+            raise ServiceError(
+                Reason.TOO_MANY_REQUESTS,
+                f"{self.count} transactions are pending, at most {self._most} (lakeMaxPendingTransactions) may be; end some first",
+            )
+
+    def half(self, record: PendingRecord, message_id: str, recovery_s: int | None) -> PendingRecord:
+        """What is stored of a message until its transaction ends. `recovery_s`: its own time until it is asked about."""
+        return as_half(record, message_id, recovery_s)
+
+    def end(
+        self,
+        topic: str,
+        transaction_id: str,
+        resolution: Resolution,
+        done: Done,
+        *,
+        from_check: bool = False,
+    ) -> None:
+        """Ends a transaction; `done` is called when that is in the log. INVALID_TRANSACTION_ID, and what keeps it from the log."""
+        half = self._halves.get(transaction_id)
+        if half is None or half.topic != topic:
+            self._end_again(topic, transaction_id, resolution, done)
+            return
+        under_way = self._ending.get(transaction_id)
+        if under_way is not None:
+            if resolution not in (under_way[0], Resolution.UNKNOWN):
+                raise _ended_otherwise(transaction_id, under_way[0])
+            under_way[1].append(done)
+            return
+        if resolution is Resolution.UNKNOWN or (not from_check and self._is_late(half)):
+            done(OK)
+            return
+        self._end(transaction_id, half, resolution, done)
+
+    def _end_again(self, topic: str, transaction_id: str, resolution: Resolution, done: Done) -> None:
+        known_topic, ended = self._ended.get(transaction_id, ("", Resolution.UNKNOWN))
+        if known_topic != topic:
+            raise ServiceError(
+                Reason.INVALID_TRANSACTION_ID,
+                f"transaction {shown(transaction_id)} of topic {shown(topic)} is not pending on this broker; it may have ended, or "
+                "been given up after transactionCheckMax checks",
+            )
+        if resolution not in (ended, Resolution.UNKNOWN):
+            raise _ended_otherwise(transaction_id, ended)
+        done(OK)
+
+    def _is_late(self, half: Half) -> bool:
+        """Whether a half's own recovery time is over: its producer is asked then, and what it says by itself does not count."""
+        return half.immunity_ms > 0 and (half.checks > 0 or now_ms() - half.stored_ms > half.immunity_ms)
+
+    def _end(self, transaction_id: str, half: Half, resolution: Resolution, done: Done) -> None:
+        now = now_ms()
+        records = [done_with([half.key], now, self._store.store_host.packed)]
+        if resolution is Resolution.COMMIT:
+            refusal = self._store.refusal
+            if refusal is not None:
+                raise ServiceError(Reason.INTERNAL_SERVER_ERROR, refusal)
+            record = self.pending.record(half.key)
+            if record is None:
+                raise ServiceError(
+                    Reason.INTERNAL_SERVER_ERROR,
+                    f"the half of transaction {shown(transaction_id)} cannot be read; `lakebroker store verify` finds what is damaged",
+                )
+            records.insert(0, committed(record, self.pending.origin(half.key), now))
+        waiting = [done]
+        self._ending[transaction_id] = resolution, waiting
+
+        def ended() -> None:
+            self.pending.table.remove([half.key])
+            known = self._halves.get(transaction_id)
+            if known is not None and known.key == half.key:
+                del self._halves[transaction_id]
+            self._remember(transaction_id, half.topic, resolution)
+
+        def tell(outcome: Outcome) -> None:
+            self._ending.pop(transaction_id, None)
+            for each in waiting:
+                each(outcome)
+
+        size = len(records[0].body) if len(records) > 1 else 0
+        self._producer.produce(_End(half.topic, records, size, ended=ended, done=tell))
+
+    def _remember(self, transaction_id: str, topic: str, resolution: Resolution) -> None:
+        self._ended[transaction_id] = topic, resolution
+        if len(self._ended) > _ENDED:
+            self._ended.popitem(last=False)
+
+    def _added(self, key: int, record: Record) -> None:
+        """A half is pending: the latest of a message stands for its transaction."""
+        transaction_id = record.properties_map().get("UNIQ_KEY", "")
+        self._halves[transaction_id] = half_of(key, record)
+
+    def _check(self, keys: Sequence[int], now: int) -> None:
+        """Has producers asked about halves that nobody ended; gives those up that were asked about often enough."""
+        records: list[PendingRecord] = []
+        asked: list[tuple[str, str, Record]] = []
+        gone: list[tuple[str, int]] = []
+        unread: list[int] = []
+        done: list[int] = []
+        for key in keys:
+            record = self.pending.record(key)
+            if record is None:
+                unread.append(key)
+                continue
+            half = half_of(key, record)
+            transaction_id = record.properties_map().get("UNIQ_KEY", "")
+            if transaction_id in self._ending and self._halves[transaction_id].key == key:
+                continue
+            origin = self.pending.origin(key)
+            done.append(key)
+            if half.checks >= self._check_max:
+                records.append(given_up(record, origin))
+                gone.append((transaction_id, key))
+            else:
+                records.append(checked_again(record, origin))
+                asked.append((half.topic, transaction_id, record))
+        if records:
+            self._store.append([*records, done_with(done, now, self._store.store_host.packed)])
+        self.pending.table.remove([*done, *unread])
+        for transaction_id, key in gone:
+            self._forget(transaction_id, key)
+        for topic, transaction_id, record in asked:
+            for listener in self._asked:
+                listener(topic, transaction_id, record)
+
+    def _forget(self, transaction_id: str, key: int) -> None:
+        known = self._halves.get(transaction_id)
+        if known is not None and known.key == key:
+            del self._halves[transaction_id]
+        self._given_up.happened(
+            log.warning,
+            "transactions were given up, since no producer said how they ended; they are in TRANS_CHECK_MAX_TIME_TOPIC",
+            transaction_id=transaction_id,
+        )
+
+    def carry_forward(self, physical_offset: int) -> int:
+        """Copies a number of halves that stand below a physical offset to the end of the log; how many. Raises StoreError, OSError."""
+        keys = self.pending.below(physical_offset, A_CARRY)
+        self._check(keys, now_ms())  # which is a copy at the end of the log; a check more does no harm
+        return len(keys)
+
+
+def _times(config: GatewayConfig) -> CheckTimes:
+    return CheckTimes(config.broker.transaction_time_out, config.broker.transaction_check_interval)
+
+
+def _ended_otherwise(transaction_id: str, resolution: Resolution) -> ServiceError:
+    how = "committed" if resolution is Resolution.COMMIT else "rolled back"
+    return ServiceError(
+        Reason.INVALID_TRANSACTION_ID,
+        f"transaction {shown(transaction_id)} was {how}; it cannot be ended otherwise",
+    )
