@@ -109,8 +109,11 @@ class Pending(Contributor):
                 continue
             end = self._store.index.max_offset(topic, queue_id)
             for offset, record in self._records(topic, queue_id, self._next.get(queue, 0), end):
-                if record is not None:
-                    self._add(key_of(queue, offset), record)
+                if record is None:
+                    continue
+                if not self._used:  # the first of its kind: a start reads the log from here on
+                    self._from, self._next[queue] = record.physical_offset, offset
+                self._add(key_of(queue, offset), record)
             self._next[queue] = end
 
     def catch_up(self) -> None:
@@ -211,9 +214,11 @@ class Pending(Contributor):
     # ----- the journal's replay -----
 
     def starts_at(self, snapshot_offset: int) -> int:
-        """From where the file knows nothing of the log."""
+        """From where the file knows nothing of the log; there is nothing to know without a record of the kind."""
         if self._from is None:
             self._from = self._first()
+        elif not self._used:
+            return snapshot_offset
         return min(self._from, snapshot_offset)
 
     def _first(self) -> int:

@@ -91,6 +91,7 @@ def make_messaging(
     """The parts, connected."""
     admission = Admission(config, core.tick)
     clients = ClientRegistry(config.lake.lake_max_clients, config.lake.lake_max_share_per_address)
+    commands = ClientCommands(clients)
     resources = Resources(config, core.catalog)
     mover = DeadLetterMover(core, resources)
     redelivery = Redelivery(core, clients, mover)
@@ -106,7 +107,7 @@ def make_messaging(
     return Messaging(
         admission,
         clients,
-        ClientCommands(clients),
+        commands,
         resources,
         producer,
         polls,
@@ -123,5 +124,5 @@ def make_messaging(
         OrderedSends(config, routes, hand_over, core.catalog.topics),
         timers,
         Delays(config, timers, producer),
-        Transactions(config, core, producer),
+        Transactions(config, core, producer, clients, commands),
     )

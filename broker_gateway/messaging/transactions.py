@@ -35,11 +35,15 @@ from broker_gateway.deferred.halves import (
 )
 from broker_gateway.deferred.pending import Pending
 from broker_gateway.messaging.checks import shown
+from broker_gateway.messaging.client_commands import ClientCommands, RecoverTransaction
+from broker_gateway.messaging.clients import ClientRegistry
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.outcome import OK, Outcome, Reason, ServiceError
 from broker_gateway.messaging.produce import PendingBatch, Producer
+from broker_gateway.messaging.stored_message import StoredMessage
 from broker_gateway.runtime.clock import now_ms
 from broker_gateway.runtime.rate_limited_log import RateLimitedLog
+from store.errors import RecordError
 from store.log.record import PendingRecord, Record
 
 log = structlog.get_logger(__name__)
@@ -48,8 +52,6 @@ _ENDED = 100_000
 A_CARRY = 256
 """Halves that are copied forward in a go."""
 Done = Callable[[Outcome], None]
-Asked = Callable[[str, str, Record], None]
-"""Told to ask a producer of a topic about a transaction: topic, transaction id, half."""
 
 
 class Resolution(enum.Enum):
@@ -78,9 +80,18 @@ class _End(PendingBatch):
 class Transactions:
     """The halves of this broker. Runs on the event loop."""
 
-    def __init__(self, config: GatewayConfig, core: Core, producer: Producer) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        core: Core,
+        producer: Producer,
+        clients: ClientRegistry,
+        commands: ClientCommands,
+    ) -> None:
         self._store = core.store
         self._producer = producer
+        self._clients = clients
+        self._commands = commands
         self._meaning = HalfMeaning(_times(config))
         self.pending = Pending(core.store, self._meaning, core.pace)
         self.pending.on_added(self._added)
@@ -91,8 +102,7 @@ class Transactions:
         """Those whose end is on its way into the log, and who waits for it."""
         self._ended: OrderedDict[str, tuple[str, Resolution]] = OrderedDict()
         """Topic and end of transactions, the latest last."""
-        self._asked: list[Asked] = []
-        self._given_up = RateLimitedLog("transactions")
+        self._given_up, self._not_asked = RateLimitedLog("transactions"), RateLimitedLog("transactions")
         self.configure(config)
 
     def configure(self, config: GatewayConfig) -> None:
@@ -101,10 +111,6 @@ class Transactions:
         self._check_max = config.broker.transaction_check_max
         self._rejected = config.broker.reject_transaction_message
         self._most = config.lake.lake_max_pending_transactions
-
-    def on_check(self, listener: Asked) -> None:
-        """Has a listener told of each transaction that a producer is to be asked about."""
-        self._asked.append(listener)
 
     @property
     def count(self) -> int:
@@ -241,8 +247,24 @@ class Transactions:
         for transaction_id, key in gone:
             self._forget(transaction_id, key)
         for topic, transaction_id, record in asked:
-            for listener in self._asked:
-                listener(topic, transaction_id, record)
+            self._ask(topic, transaction_id, record)
+
+    def _ask(self, topic: str, transaction_id: str, record: Record) -> None:
+        """Asks a producer that publishes the topic; without one that can be asked now, the next check is for it."""
+        session = self._clients.publisher_of(topic)
+        if session is None:
+            return
+        try:
+            message = StoredMessage(self._store.read(record.physical_offset, record.size)).detached()
+            self._commands.send(session, RecoverTransaction(topic, transaction_id, message))
+        except (ServiceError, RecordError) as error:
+            self._not_asked.happened(
+                log.warning,
+                "a producer could not be asked about transactions; that is tried again (transactionCheckInterval)",
+                topic=topic,
+                client_id=session.client_id,
+                error=str(error),
+            )
 
     def _forget(self, transaction_id: str, key: int) -> None:
         known = self._halves.get(transaction_id)

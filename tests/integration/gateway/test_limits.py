@@ -187,6 +187,7 @@ def test_system_topics_are_there_and_tasks_say_how_they_went(tmp_path: Path) -> 
             "load-report",
             "dispatch-lag",
             "ordered-sends",
+            "put-off-files",
         }
         assert tasks["redelivery"]["failures"] == 0
         assert tasks["redelivery"]["last_run_ms"] > 0

@@ -49,7 +49,7 @@ CONFLICT = pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
         ("FIFO", pb.MESSAGE_TYPE_UNSPECIFIED, CONFLICT),
         ("FIFO", pb.DELAY, CONFLICT),
         ("FIFO", pb.FIFO, pb.ILLEGAL_MESSAGE_GROUP),
-        ("DELAY", pb.DELAY, pb.NOT_IMPLEMENTED),
+        ("DELAY", pb.DELAY, CONFLICT),
         ("orders", pb.FIFO, pb.ILLEGAL_MESSAGE_GROUP),
         ("orders", 99, pb.BAD_REQUEST),
         ("NORMAL", 99, pb.BAD_REQUEST),
