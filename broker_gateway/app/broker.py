@@ -140,6 +140,7 @@ class Broker:
             deliveries,
             journaled.journal,
             journaled.deliveries,
+            journaled.taken_over,
             wakeups,
             tick,
             pace,

@@ -239,6 +239,8 @@ def import_(
         "offsets": taken.offsets,
         "in_flight": taken.in_flight,
         "retries_moved": taken.retries,
+        "timers": taken.put_off.timers + taken.put_off.levels,
+        "transactions": taken.put_off.halves,
     }
     if as_json:
         typer.echo(json.dumps(counts))
@@ -248,7 +250,11 @@ def import_(
             counted(taken.groups, "group"),
             counted(taken.offsets, "offset"),
         ]
-        typer.echo(", ".join([*told, f"{taken.in_flight:,} in flight", f"{taken.retries:,} retries moved"]))
+        later = taken.put_off
+        put_off = [f"{later.timers + later.levels:,} delayed", f"{later.halves:,} transactions pending"]
+        typer.echo(
+            ", ".join([*told, f"{taken.in_flight:,} in flight", f"{taken.retries:,} retries moved", *put_off])
+        )
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from broker_gateway.deferred.put_off import PutOff
 from broker_gateway.delivery.moves import ORIGIN_MARK, ORIGIN_PROPERTY, Origin, decode_origin
 from broker_gateway.journal.contributor import Contributor
 from broker_gateway.journal.snapshot import SnapshotPace
+from broker_gateway.journal.taken_over import TakenOver
 from broker_gateway.runtime.rate_limited_log import RateLimitedLog
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.errors import OffsetOutOfRangeError, RecordError
@@ -65,10 +66,13 @@ class Meaning(ABC):
 class Pending(Contributor):
     """Those of one kind. Owns `table`; runs on the event loop."""
 
-    def __init__(self, store: MessageStore, meaning: Meaning, pace: SnapshotPace) -> None:
+    def __init__(
+        self, store: MessageStore, meaning: Meaning, pace: SnapshotPace, taken_over: TakenOver
+    ) -> None:
         self._store = store
         self._meaning = meaning
         self._pace = pace
+        self._taken_over = taken_over
         self.table = DueTable()
         self._next: dict[int, int] = {}
         """By queue number, the queue offset from which on records were not taken in yet."""
@@ -274,9 +278,11 @@ class Pending(Contributor):
         if self._from is None:
             self._from = self._first()
         settled, self._settled = self._settled, set()
-        if self._file is not None:
-            self.table.add_columns(self._file.columns.without(settled))
+        file, self._file = self._file, None
+        if file is not None and file.position >= self._taken_over.offset:
+            self.table.add_columns(file.columns.without(settled))
             self._tell_of_file()
+        begin = max(self._from, self._taken_over.offset)
         store, index = self._store, self._store.index
         for topic, queue_id in index.queues():
             queue = self._meaning.queue(topic, queue_id)
@@ -284,11 +290,11 @@ class Pending(Contributor):
                 continue
             end = index.max_offset(topic, queue_id)
             start = end
-            if self._from < store.max_offset:
-                start = index.first_behind(topic, queue_id, self._from)
+            if begin < store.max_offset:
+                start = index.first_behind(topic, queue_id, begin)
             for offset, record in self._records(topic, queue_id, start, end):
                 key = key_of(queue, offset)
-                if record is not None and record.physical_offset >= self._from and key not in settled:
+                if record is not None and record.physical_offset >= begin and key not in settled:
                     self._add(key, record)
             self._next[queue] = end
 

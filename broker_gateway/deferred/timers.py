@@ -6,7 +6,7 @@ the broker was down goes at the start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import structlog
 
@@ -30,6 +30,7 @@ from broker_gateway.deferred.put_off import (
 )
 from broker_gateway.delivery.moves import moved_copy
 from broker_gateway.journal.snapshot import SnapshotPace
+from broker_gateway.journal.taken_over import TakenOver
 from broker_gateway.runtime.clock import now_ms
 from broker_gateway.runtime.rate_limited_log import RateLimitedLog
 from broker_gateway.runtime.tick import Tick
@@ -50,7 +51,7 @@ class TimerMeaning(Meaning):
     name = "timers"
     topics = frozenset((TIMER_TOPIC, SCHEDULE_TOPIC))
 
-    def __init__(self, levels_ms: Callable[[], tuple[int, ...]]) -> None:
+    def __init__(self, levels_ms: tuple[int, ...]) -> None:
         self._levels_ms = levels_ms
 
     def queue(self, topic: str, queue_id: int) -> int | None:
@@ -66,7 +67,7 @@ class TimerMeaning(Meaning):
     def put_off(self, record: Record) -> PutOff | None:
         properties = record.properties_map()
         if record.topic == SCHEDULE_TOPIC:
-            return level_of(record, properties, self._levels_ms())
+            return level_of(record, properties, self._levels_ms)
         return timer_of(properties)
 
 
@@ -78,10 +79,11 @@ class Timers:
         store: MessageStore,
         tick: Tick,
         pace: SnapshotPace,
-        levels_ms: Callable[[], tuple[int, ...]],
+        taken_over: TakenOver,
+        levels_ms: tuple[int, ...],
     ) -> None:
         self._store = store
-        self.pending = Pending(store, TimerMeaning(levels_ms), pace)
+        self.pending = Pending(store, TimerMeaning(levels_ms), pace, taken_over)
         self.loop = DueLoop(store, self.pending, tick, self._go)
         self._unfit = RateLimitedLog("messages")
 

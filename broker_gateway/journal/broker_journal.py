@@ -10,6 +10,7 @@ from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.minute_stats import MinuteJournal
 from broker_gateway.journal.resources import ResourceJournal
 from broker_gateway.journal.snapshot import SnapshotPace
+from broker_gateway.journal.taken_over import TakenOver
 from broker_gateway.metadata.catalog import Catalog
 from store.message_store import MessageStore
 
@@ -31,7 +32,8 @@ class BrokerJournal:
         self.resources = ResourceJournal(self.journal, catalog, store.index)
         self.deliveries = DeliveryJournal(self.journal, deliveries, store.index)
         self.minutes = MinuteJournal(self.journal)
-        for each in (self.resources, self.deliveries, self.minutes):
+        self.taken_over = TakenOver()
+        for each in (self.resources, self.deliveries, self.minutes, self.taken_over):
             self.journal.register(each)
 
 

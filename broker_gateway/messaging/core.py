@@ -12,6 +12,7 @@ from broker_gateway.journal.deliveries import DeliveryJournal
 from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.journal.snapshot import SnapshotPace
+from broker_gateway.journal.taken_over import TakenOver
 from broker_gateway.messaging.poll import Poll
 from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.observability.metrics import Metrics
@@ -29,6 +30,7 @@ class Core:
     journal: Journal
     changes: DeliveryJournal
     """What happens to deliveries, in the journal."""
+    taken_over: TakenOver
     wakeups: Wakeups[Poll]
     tick: Tick
     pace: SnapshotPace

@@ -103,7 +103,7 @@ def make_messaging(
     routes = Routes(config, resources, peers, peer_routes)
     producer = Producer(config, core, resources, admission.send)
     levels_ms = parse_delay_levels(config.store.message_delay_level)
-    timers = Timers(core.store, core.tick, core.pace, lambda: levels_ms)
+    timers = Timers(core.store, core.tick, core.pace, core.taken_over, levels_ms)
     return Messaging(
         admission,
         clients,

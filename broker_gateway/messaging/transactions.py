@@ -93,7 +93,7 @@ class Transactions:
         self._clients = clients
         self._commands = commands
         self._meaning = HalfMeaning(_times(config))
-        self.pending = Pending(core.store, self._meaning, core.pace)
+        self.pending = Pending(core.store, self._meaning, core.pace, core.taken_over)
         self.pending.on_added(self._added)
         self.loop = DueLoop(core.store, self.pending, core.tick, self._check)
         self._halves: dict[str, Half] = {}

@@ -6,15 +6,21 @@ the broker's files, `import_from_rocketmq` what its files say over ours, for eac
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from broker_gateway.deferred.halves import CheckTimes, HalfMeaning
+from broker_gateway.deferred.pending import Meaning, Pending
+from broker_gateway.deferred.timers import TimerMeaning
 from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.journal.broker_journal import journal_at_rest
+from broker_gateway.journal.broker_journal import BrokerJournal, journal_at_rest
+from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, Topic
 from broker_gateway.metadata.system_topics import is_system_topic
 from broker_gateway.migration.pop_state import read_check_points, restore_in_flight, write_check_points
+from broker_gateway.migration.put_off_messages import PutOffMessages, hand_back, take_over
 from broker_gateway.migration.retry_moves import move_retries
 from broker_gateway.migration.rocketmq_files import (
     CONFIG_FOLDER,
@@ -24,10 +30,10 @@ from broker_gateway.migration.rocketmq_files import (
     read_config,
     write_config,
 )
-from broker_gateway.migration.waiting_messages import waiting_messages
 from broker_gateway.runtime.clock import now_ms
+from store.delay_levels import DEFAULT_DELAY_LEVELS_MS
 from store.errors import StoreDamagedError
-from store.log.record import Host
+from store.log.record import Host, Record
 from store.log.recovery import COMMIT_LOG_FOLDER, commit_log_folders, load_identity
 from store.log.segment import list_segments
 from store.message_store import MessageStore
@@ -46,6 +52,7 @@ class ImportReport:
     offsets: int = 0
     in_flight: int = 0
     retries: int = 0
+    put_off: PutOffMessages = field(default_factory=PutOffMessages)
     problems: list[str] = field(default_factory=list)
 
 
@@ -62,13 +69,33 @@ def export_to_rocketmq(root: Path, *, offsets_only: bool = False) -> list[Path]:
     store = _open(root, identity.broker, identity.cluster)
     try:
         catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
-        journal_at_rest(store, catalog, deliveries).journal.replay()
-        offsets = {state.key: state.consumer_offset for state in deliveries.queues()}
+        journaled = journal_at_rest(store, catalog, deliveries)
+        timers = _pending(store, journaled, TimerMeaning(DEFAULT_DELAY_LEVELS_MS))
+        halves = _pending(
+            store, journaled, HalfMeaning(CheckTimes(0, 0))
+        )  # when they are due does not matter here
+        journaled.journal.replay()
+        handed = hand_back(store, root, _records(timers), _records(halves), now_ms())
+        offsets = {state.key: state.consumer_offset for state in deliveries.queues()} | handed
         if not offsets_only:
-            offsets = write_check_points(store, deliveries, partial(_in_order, catalog), now_ms())
+            offsets = write_check_points(store, deliveries, partial(_in_order, catalog), now_ms()) | handed
     finally:
         store.close()  # what is in flight is on disk before the offsets behind it say so
     return write_config(root, catalog, offsets, now_ms())
+
+
+def _pending(store: MessageStore, journaled: BrokerJournal, meaning: Meaning) -> Pending:
+    found = Pending(store, meaning, SnapshotPace(1 << 62), journaled.taken_over)
+    journaled.journal.register(found)
+    return found
+
+
+def _records(pending: Pending) -> Iterator[Record]:
+    """What is put off, by when it is due."""
+    for key in pending.table.columns().key.tolist():
+        record = pending.record(key)
+        if record is not None:
+            yield record
 
 
 def _in_order(catalog: Catalog, name: str) -> bool:
@@ -101,7 +128,8 @@ def import_from_rocketmq(
     store = _open(root, broker, cluster)
     try:
         catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
-        journal = journal_at_rest(store, catalog, deliveries).journal
+        journaled = journal_at_rest(store, catalog, deliveries)
+        journal = journaled.journal
         journal.replay()
         if "topics.json" not in config.versions:
             config.topics = _topics_of(store, now)
@@ -114,7 +142,7 @@ def import_from_rocketmq(
             deliveries.queue(key).reset(offset)
         result.topics = len(config.topics)
         _take_check_points(store, deliveries, config, skip_damaged, result)
-        result.problems += waiting_messages(store, root, config.offsets)
+        result.put_off, journaled.taken_over.offset = take_over(store, root, config.offsets)
         moved = move_retries(store, catalog, deliveries, now)
         result.retries = moved.count
         result.problems += moved.problems

@@ -228,25 +228,7 @@ def test_a_users_message_in_the_timer_is_no_check_point(real: Real) -> None:
     real.close()
     taken = import_from_rocketmq(real.root, "b", "c")
     assert taken.in_flight == 0
-    assert [each.partition(":")[0] for each in taken.problems] == ["1 messages wait for the timer"]
-
-
-def test_what_waits_for_parts_that_are_not_built_is_counted(real: Real) -> None:
-    real.messages("SCHEDULE_TOPIC_XXXX", 5)
-    real.messages("RMQ_SYS_TRANS_HALF_TOPIC", 3)
-    for due in (POP_MS, POP_MS + 1, POP_MS + 2):
-        real.put(TIMER_TOPIC, 0, b"later", {"REAL_TOPIC": "orders", "TIMER_OUT_MS": str(due)})
-    real.revive("ck", check_point(0, 1))
-    real.offsets["RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS"] = {"0": 2}
-    real.close()
-    (real.root / "config" / "delayOffset.json").write_text('{"offsetTable":{1:3,2:7}}')
-    (real.root / "config" / "timercheck").write_bytes(POP_MS.to_bytes(8, "big") + bytes(24))
-    found = [each.partition(":")[0] for each in import_from_rocketmq(real.root, "b", "c").problems]
-    assert found[-3:] == [
-        "2 messages wait in SCHEDULE_TOPIC_XXXX for their delay level",
-        "2 messages wait for the timer",
-        "1 half messages of transactions, at most, wait for their end",
-    ]
+    assert taken.put_off.timers == 1
 
 
 def test_messages_gone_from_the_log_are_counted(real: Real) -> None:
