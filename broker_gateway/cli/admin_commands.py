@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -121,6 +122,13 @@ def create_group(
         int | None, typer.Option(help="Deliveries after the first before the dead-letter topic")
     ] = None,
     fifo: Annotated[bool | None, typer.Option("--fifo/--no-fifo", help="Deliver in order")] = None,
+    configuration: Annotated[
+        str,
+        typer.Option(
+            metavar="JSON",
+            help="Further fields of the configuration, as groupRetryPolicy; attributes are changes, +name or -name",
+        ),
+    ] = "",
     gateway: Gateway = DEFAULT_GATEWAY,
     token_file: TokenFile = None,
     tls_ca: TlsCa = None,
@@ -128,7 +136,7 @@ def create_group(
 ) -> None:
     from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 
-    asked = pb.Group(name=name)
+    asked = pb.Group(name=name, configuration=configuration)
     if fifo is not None:
         asked.fifo = fifo
     if retry_max is not None:
@@ -160,11 +168,17 @@ def _topic_row(topic: Any) -> dict[str, Any]:
         "name": topic.name,
         "queues": topic.queues,
         "types": ",".join(topic.accept_message_types) or "all",
+        "configuration": json.loads(topic.configuration or "{}"),
     }
 
 
 def _group_row(group: Any) -> dict[str, Any]:
-    return {"name": group.name, "retry_max_times": group.retry_max_times, "fifo": group.fifo}
+    return {
+        "name": group.name,
+        "retry_max_times": group.retry_max_times,
+        "fifo": group.fifo,
+        "configuration": json.loads(group.configuration or "{}"),
+    }
 
 
 def _call(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from broker_gateway.metadata import topic_configuration
 from broker_gateway.metadata.catalog import READ, WRITE, Catalog, Group, Topic
-from broker_gateway.metadata.message_types import message_type
 from broker_gateway.metadata.names import RETRY_PREFIX
 from broker_gateway.protocol.body.topic_config import TopicConfig
 
@@ -44,8 +44,10 @@ def topic_config(topic: Topic, *, order: bool = False, system: bool = False) -> 
         topic.read_queues,
         topic.write_queues,
         topic.permission,
-        order=order or topic.order,
-        attributes={} if system else {"message.type": message_type(topic)},
+        topic_configuration.filter_type(topic),
+        topic_configuration.system_flag(topic),
+        order or topic.order,
+        {} if system else topic_configuration.attributes(topic),
     )
 
 

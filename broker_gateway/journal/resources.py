@@ -17,6 +17,8 @@ from store.index.queue_index import QueueIndex
 
 _QUEUES_A_UNIT = 4
 _QUEUES_COUNTED_A_UNIT = 16
+_BYTES_A_UNIT = 2048
+"""Of a configuration."""
 
 
 class ResourceJournal(Contributor):
@@ -124,14 +126,15 @@ class ResourceJournal(Contributor):
         part.topics.append(change)
         if len(part.topics) == 1:
             _add_versions(part, self._catalog)
-        return 1 + queues // _QUEUES_A_UNIT
+        return 1 + queues // _QUEUES_A_UNIT + len(change.others) // _BYTES_A_UNIT
 
     def _tell_group(self, part: pb.Batch, name: str) -> int:
         """A consumer group as it is."""
-        part.groups.append(_group_as_it_is(self._catalog, name))
+        change = _group_as_it_is(self._catalog, name)
+        part.groups.append(change)
         if len(part.groups) == 1:
             _add_versions(part, self._catalog)
-        return 1
+        return 1 + len(change.others) // _BYTES_A_UNIT
 
     def _count_queues(self, counts: dict[str, int]) -> Iterator[int]:
         """How many queues every topic has or had; deleted ones too, which go on with higher offsets if made again."""
@@ -197,6 +200,7 @@ def _topic_change(topic: Topic) -> pb.TopicChange:
         accept_message_types=topic.accept_message_types,
         created_ms=topic.created_ms,
         order=topic.order,
+        others=topic.others,
     )
 
 
@@ -209,6 +213,7 @@ def _topic(change: pb.TopicChange) -> Topic:
         tuple(change.accept_message_types),
         change.created_ms,
         change.order,
+        change.others,
     )
 
 
@@ -220,6 +225,7 @@ def _group_change(group: Group) -> pb.GroupChange:
         consume_enabled=group.consume_enabled,
         created_ms=group.created_ms,
         first_used_by=group.first_used_by,
+        others=group.others,
     )
 
 
@@ -231,4 +237,5 @@ def _group(change: pb.GroupChange) -> Group:
         change.consume_enabled,
         change.created_ms,
         change.first_used_by,
+        change.others,
     )

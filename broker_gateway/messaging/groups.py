@@ -36,6 +36,10 @@ class Groups:
             raise ServiceError(Reason.CONSUMER_GROUP_NOT_FOUND, "No group in this broker")
         return group
 
+    def find(self, name: str) -> Group | None:
+        """A group that administrators and clients made."""
+        return self._catalog.group(name)
+
     def all(self) -> list[Group]:
         """Every group as of now; the system's first."""
         return list((SYSTEM_GROUPS | {group.name: group for group in self._catalog.groups()}).values())

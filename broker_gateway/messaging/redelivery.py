@@ -1,10 +1,18 @@
 """What becomes of messages whose invisible time is over: renewed, delivered again, or dead letters.
 
+| the client of a message over its time | then |
+|---|---|
+| has it renewed by staying alive, for less than `RENEW_AT_MOST_MS` | it is renewed |
+| had it renewed for so long | its handle is void, and the message waits as the group's retry policy says |
+| is gone, or never had it renewed | it is delivered again, or a dead letter when the group's attempts are over |
+
 A pass does so much of it (`_A_SWEEP`) and goes on in the next tick, so that others are served in between.
 """
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from functools import partial
 
 from broker_gateway.delivery.handles import new_delivery_id
@@ -16,13 +24,14 @@ from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.dead_letters import DeadLetterMover
 from broker_gateway.messaging.poll import RENEWED_MS
 from broker_gateway.metadata.catalog import Group
+from broker_gateway.metadata.group_configuration import policy
 from broker_gateway.runtime.clock import now_ms
 from broker_gateway.runtime.tick import Stage
+from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
+from store.errors import StoreError
 
 RENEW_AT_MOST_MS = 3 * 3_600_000
 """No renewal beyond this after the delivery, as in the real proxy."""
-
-
 _A_SWEEP = 512
 """Messages that a pass handles."""
 _A_MOVE = 16
@@ -37,6 +46,7 @@ class Redelivery:
     def __init__(self, core: Core, clients: ClientRegistry, mover: DeadLetterMover) -> None:
         self._catalog = core.catalog
         self._deliveries = core.deliveries
+        self._changes = core.changes
         self._clients = clients
         self._mover = mover
         self._wakeups = core.wakeups
@@ -78,12 +88,11 @@ class Redelivery:
         return done
 
     def _handle(self, state: QueueDelivery, message: InFlight, group: Group, now: int) -> int:
-        if (
-            message.auto_renew
-            and now - message.delivered_ms < RENEW_AT_MOST_MS
-            and self._clients.alive(message.client_id, message.host)
-        ):
-            state.postpone(message, now + RENEWED_MS)
+        if message.auto_renew and self._clients.alive(message.client_id, message.host):
+            if now - message.delivered_ms < RENEW_AT_MOST_MS:
+                state.postpone(message, now + RENEWED_MS)
+            else:
+                self._give_back(state, message, group, now)
         elif message.attempt >= group.max_attempts:
             reason = f"not acknowledged after {message.attempt} delivery attempts"
             wait_ms = self._mover.move(state, message, reason)
@@ -93,6 +102,30 @@ class Redelivery:
         else:
             state.wake(message, now)
         return 1
+
+    def _give_back(self, state: QueueDelivery, message: InFlight, group: Group, now: int) -> None:
+        """As if its client had given it back: it waits as the group's retry policy says."""
+        changed = replace(
+            message,
+            invisible_until_ms=now + policy(group).wait_ms(message.attempt),
+            delivery_id=new_delivery_id(),
+            auto_renew=False,
+            nacked=True,
+            attempt_id="",
+            status=Status.INVISIBLE,
+        )
+        # what is not journaled now is said by the next record that can be appended
+        with contextlib.suppress(StoreError, OSError):
+            self._changes.events(
+                state,
+                events.NACKED,
+                [changed],
+                client_id=message.client_id,
+                delivery_id=changed.delivery_id,
+                invisible_until_ms=changed.invisible_until_ms,
+                timestamp_ms=now,
+            )
+        state.replace(message, changed)
 
     def release(self, client_id: str, group: str) -> None:
         """Ends the renewal of a client that left: its messages are due now. Those of its id that live keep theirs."""

@@ -34,7 +34,8 @@ class CatalogFullError(Exception):
 class Topic:
     """A topic: `read_queues`/`write_queues` queues, permission bits, accepted message types (empty: all).
 
-    `order` is kept and shown; the order of a group's deliveries is the group's.
+    `order` is kept and shown; the order of a group's deliveries is the group's. `others`: what is only kept, see
+    `topic_configuration.py`.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Topic:
     accept_message_types: tuple[str, ...] = ()
     created_ms: int = 0
     order: bool = False
+    others: str = ""
 
     @property
     def queues(self) -> int:
@@ -63,7 +65,8 @@ class Topic:
 class Group:
     """A consumer group; `retry_max_times` deliveries follow the first before the dead-letter topic; below 0: as 0.
 
-    `first_used_by`: the address that made it by using it; empty: it is an administrator's.
+    `first_used_by`: the address that made it by using it; empty: it is an administrator's. `others`: its retry policy and
+    what is only kept, see `group_configuration.py`.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Group:
     consume_enabled: bool = True
     created_ms: int = 0
     first_used_by: str = ""
+    others: str = ""
 
     @property
     def max_attempts(self) -> int:

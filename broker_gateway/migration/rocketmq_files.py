@@ -2,29 +2,32 @@
 
 | file | holds |
 |---|---|
-| `topics.json` | topics; one that accepts every message type is MIXED |
+| `topics.json` | topics; one that accepts every message type is MIXED, unless the file said otherwise |
 | `subscriptionGroup.json` | consumer groups |
 | `consumerOffset.json` | for every group and queue an offset, as `topic@group` |
 
 The original writes numbers as keys without quotes, and keeps the file before as `.bak`, which counts when the
-newer one cannot be read. Every file has a data version, which never goes back.
+newer one cannot be read. Every file has a data version, which never goes back. What a topic or a group has, and we do not
+use, is kept and written as it was: `metadata/topic_configuration.py`, `group_configuration.py`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from broker_gateway.delivery.queue_delivery import QueueKey
-from broker_gateway.metadata.catalog import MAX_QUEUES, READ, WRITE, Catalog, Group, Topic
+from broker_gateway.metadata import group_configuration, topic_configuration
+from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, Group, Topic
 from broker_gateway.metadata.data_version import DataVersion, DataVersionError, parse_data_version
-from broker_gateway.metadata.message_types import message_type, message_types_of
+from broker_gateway.metadata.kept_fields import ConfigurationError
 from broker_gateway.runtime.errors import reason
 from store.log.segment import sync_folder
 
@@ -54,10 +57,16 @@ def write_config(root: Path, catalog: Catalog, offsets: Mapping[QueueKey, int], 
     for (group, topic, queue_id), offset in offsets.items():
         table[f"{topic}@{group}"][str(queue_id)] = offset
     files: dict[str, dict[str, Any]] = {
-        "topics.json": {"topicConfigTable": {topic.name: _topic(topic) for topic in catalog.topics()}},
+        "topics.json": {
+            "topicConfigTable": {
+                topic.name: topic_configuration.configuration(topic, exact=True) for topic in catalog.topics()
+            }
+        },
         "subscriptionGroup.json": {
             "forbiddenTable": {},
-            "subscriptionGroupTable": {group.name: _group(group) for group in catalog.groups()},
+            "subscriptionGroupTable": {
+                group.name: group_configuration.configuration(group, exact=True) for group in catalog.groups()
+            },
         },
         "consumerOffset.json": {"offsetTable": table},
     }
@@ -72,7 +81,7 @@ def write_config(root: Path, catalog: Catalog, offsets: Mapping[QueueKey, int], 
 @dataclass(slots=True)
 class Config:
     """What was read; `offsets` by queue, `versions` by the file's name. `problems` names files that could not be
-    read; the one before was taken.
+    read, where the one before was taken, and what is kept without effect.
     """
 
     topics: list[Topic] = field(default_factory=list)
@@ -86,28 +95,31 @@ def read_config(root: Path, now_ms: int) -> Config:
     """The files of a broker. Missing ones count as empty; raises ConfigFileError for what makes no sense."""
     folder, found = root / CONFIG_FOLDER, Config()
     for name, row in _table(folder / "topics.json", "topicConfigTable", found).items():
-        attributes = row.get("attributes") or {}
-        if not isinstance(attributes, dict):
-            raise ConfigFileError(f"attributes of {name} is {attributes!r}, expected an object")
-        kind = str(attributes.get("message.type", "MIXED"))
-        kinds = message_types_of(kind)
+        with _named(folder / "topics.json"):
+            kinds, others, problems = topic_configuration.imported(name, row)
+        found.problems += problems
         topic = Topic(
             name,
             _number(row, "readQueueNums", name, 16, MAX_QUEUES),
             _number(row, "writeQueueNums", name, 16, MAX_QUEUES),
-            _number(row, "perm", name, 6, 7) & (READ | WRITE),
+            _number(row, "perm", name, 6, 7),
             kinds,
             now_ms,
             bool(row.get("order", False)),
+            others,
         )
         found.topics.append(topic)
     for name, row in _table(folder / "subscriptionGroup.json", "subscriptionGroupTable", found).items():
+        with _named(folder / "subscriptionGroup.json"):
+            others, problems = group_configuration.imported(name, row)
+        found.problems += problems
         group = Group(
             name,
             _number(row, "retryMaxTimes", name, 16, (1 << 31) - 1, -1 << 31),
             bool(row.get("consumeMessageOrderly", False)),
             bool(row.get("consumeEnable", True)),
             now_ms,
+            others=others,
         )
         found.groups.append(group)
     for name, row in _table(folder / "consumerOffset.json", "offsetTable", found).items():
@@ -127,6 +139,7 @@ def read_config(root: Path, now_ms: int) -> Config:
 def _table(path: Path, name: str, found: Config) -> dict[str, dict[str, Any]]:
     """The table of a file, or of its `.bak`."""
     backup, problems = path.with_suffix(".json.bak"), found.problems
+    others = len(problems)
     for each in (path, backup):
         try:
             parsed = json.loads(quoted_keys(each.read_text()))
@@ -135,16 +148,18 @@ def _table(path: Path, name: str, found: Config) -> dict[str, dict[str, Any]]:
                 continue
             table = parsed[name]
             if isinstance(table, dict) and all(isinstance(row, dict) for row in table.values()):
-                if problems and each == backup:
+                if len(problems) > others and each == backup:
                     problems.append(f"{backup} was taken instead")
                 found.versions[path.name] = parse_data_version(parsed.get("dataVersion"))
                 return table
             problems.append(f"{each} has no {name} of objects")
         except FileNotFoundError:
             continue
+        except RecursionError:
+            problems.append(f"{each} cannot be read: too deeply nested")
         except (OSError, ValueError, KeyError, TypeError) as error:  # DataVersionError is a ValueError
             problems.append(f"{each} cannot be read: {reason(error)}")
-    if problems and not backup.exists() and path.exists():
+    if len(problems) > others and not backup.exists() and path.exists():
         raise ConfigFileError(f"{problems[-1]}; restore it from a copy, or remove it to go on without")
     return {}
 
@@ -184,36 +199,13 @@ def _number(row: Mapping[str, Any], key: str, where: str, default: int, most: in
     return value
 
 
-def _topic(topic: Topic) -> dict[str, Any]:
-    return {
-        "attributes": {"message.type": message_type(topic)},
-        "order": topic.order,
-        "perm": topic.permission,
-        "readQueueNums": topic.read_queues,
-        "topicFilterType": "SINGLE_TAG",
-        "topicName": topic.name,
-        "topicSysFlag": 0,
-        "writeQueueNums": topic.write_queues,
-    }
-
-
-def _group(group: Group) -> dict[str, Any]:
-    return {
-        "attributes": {},
-        "brokerId": 0,
-        "consumeBroadcastEnable": True,
-        "consumeEnable": group.consume_enabled,
-        "consumeFromMinEnable": True,
-        "consumeMessageOrderly": group.fifo,
-        "consumeTimeoutMinute": 15,
-        "groupName": group.name,
-        "groupRetryPolicy": {"type": "CUSTOMIZED"},
-        "groupSysFlag": 0,
-        "notifyConsumerIdsChangedEnable": True,
-        "retryMaxTimes": group.retry_max_times,
-        "retryQueueNums": 1,
-        "whichBrokerWhenConsumeSlowly": 1,
-    }
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """What a file says and makes no sense, or is too much, is a ConfigFileError of that file."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConfigFileError(f"{path}: {error}") from error
 
 
 def _write(path: Path, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,7 +16,9 @@ from broker_gateway.messaging.checks import check_group, shown
 from broker_gateway.messaging.groups import Groups
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.messaging.topics import Topics
+from broker_gateway.metadata import group_configuration, topic_configuration
 from broker_gateway.metadata.catalog import Catalog, CatalogFullError, Group, Topic
+from broker_gateway.metadata.kept_fields import MOST_BYTES, ConfigurationError
 from broker_gateway.metadata.message_types import MESSAGE_TYPES
 from broker_gateway.metadata.names import DLQ_PREFIX, RETRY_PREFIX
 from broker_gateway.metadata.peers import Peers
@@ -106,6 +109,7 @@ class AdminService:
             retry_max_times=retries,
             fifo=asked.fifo if asked.HasField("fifo") else group.fifo,
             first_used_by="",
+            others=_others(known, group, asked.configuration),
         )
         with _translated():
             group, created = self._groups.put(group)
@@ -185,14 +189,36 @@ def _changed_topic(topic: Topic, asked: pb.Topic) -> Topic:
         topic = replace(topic, read_queues=asked.queues, write_queues=asked.queues)
     kinds = tuple(dict.fromkeys(asked.accept_message_types))
     if kinds == (_EVERY_TYPE,):
-        return replace(topic, accept_message_types=())
+        return topic_configuration.with_message_types(topic, ())
     for kind in kinds:
         if kind not in MESSAGE_TYPES:
             raise RpcError(
                 "INVALID_ARGUMENT",
                 f"message type {shown(kind)} is unknown; use {', '.join(MESSAGE_TYPES)}, or {_EVERY_TYPE} alone for every type",
             )
-    return replace(topic, accept_message_types=kinds) if kinds else topic
+    return topic_configuration.with_message_types(topic, kinds) if kinds else topic
+
+
+def _others(known: Group | None, group: Group, asked: str) -> str:
+    """`Group.others` with the fields that a request names. Raises RpcError."""
+    if not asked:
+        return group.others
+    if len(asked) > MOST_BYTES:
+        raise RpcError(
+            "INVALID_ARGUMENT", f"the configuration has {len(asked)} characters: {MOST_BYTES} are allowed"
+        )
+    try:
+        members = json.loads(asked)
+    except (ValueError, RecursionError) as error:
+        raise RpcError(
+            "INVALID_ARGUMENT", f"the configuration {shown(asked)} is no JSON: {error or 'too deeply nested'}"
+        ) from error
+    if not isinstance(members, dict):
+        raise RpcError("INVALID_ARGUMENT", f"the configuration {shown(asked)} is no JSON object")
+    try:
+        return group_configuration.changed_in_part(group.name, known, members)
+    except ConfigurationError as error:
+        raise RpcError("INVALID_ARGUMENT", str(error)) from error
 
 
 def _warnings(topic: Topic) -> list[str]:
@@ -211,6 +237,7 @@ def _topic(topic: Topic) -> pb.Topic:
         queues=topic.queues,
         accept_message_types=topic.accept_message_types,
         created_ms=topic.created_ms,
+        configuration=topic_configuration.with_message_types(topic, ()).others,
     )
 
 
@@ -220,4 +247,5 @@ def _group(group: Group) -> pb.Group:
         retry_max_times=group.retry_max_times,
         fifo=group.fifo,
         created_ms=group.created_ms,
+        configuration=group.others,
     )

@@ -19,19 +19,19 @@ from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.factory import Messaging
 from broker_gateway.messaging.outcome import Reason, ServiceError, outcome_of
 from broker_gateway.messaging.poll import MAX_BATCH
+from broker_gateway.metadata import group_configuration
 from broker_gateway.metadata.catalog import Group
+from broker_gateway.metadata.retry_policy import ExponentialPolicy, RetryPolicy
 from broker_gateway.protocol.resource_names import resource_name
 from broker_gateway.transport.context import CallContext
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
-from lakebroker_pb.google.protobuf.duration_pb2 import Duration
 
 log = structlog.get_logger(__name__)
 
 PRODUCER_MAX_ATTEMPTS = 3
 PRODUCER_BACKOFF_MS = (10, 1000, 2.0)
 """First wait and longest wait in ms, and the factor between."""
-CONSUMER_BACKOFF_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 LITE_SUBSCRIPTION_QUOTA = 2000
 MAX_LITE_TOPIC_SIZE = 64
 MAX_SUBSCRIPTIONS = 1024
@@ -57,6 +57,7 @@ class ClientService:
         self._commands = messaging.client_commands
         self._redelivery = messaging.redelivery
         self._max_body_size = config.store.max_message_size
+        self._max_invisible_ms = config.proxy.max_invisible_time_mills
         self._polling_ms = config.proxy.grpc_client_consumer_max_long_polling_timeout_millis
 
     def heartbeat(self, request: rpc.HeartbeatRequest, context: CallContext) -> rpc.HeartbeatResponse:
@@ -201,21 +202,18 @@ class ClientService:
         merged = pb.Settings()
         merged.CopyFrom(settings)
         merged.metric.on = False
-        policy = merged.backoff_policy
+        backoff = merged.backoff_policy
         if merged.WhichOneof("pub_sub") == "publishing":
             first, longest, factor = PRODUCER_BACKOFF_MS
-            policy.max_attempts = PRODUCER_MAX_ATTEMPTS
-            policy.exponential_backoff.initial.FromMilliseconds(first)
-            policy.exponential_backoff.max.FromMilliseconds(longest)
-            policy.exponential_backoff.multiplier = factor
+            backoff.max_attempts = PRODUCER_MAX_ATTEMPTS
+            _set_exponential(backoff, first, longest, factor)
             merged.publishing.max_body_size = self._max_body_size
             merged.publishing.validate_message_type = True
             return merged
         name = resource_name(merged.subscription.group)
         group = self._catalog.group(name) or Group(name)
-        policy.max_attempts = group.max_attempts
-        policy.ClearField("strategy")
-        policy.customized_backoff.next.extend(Duration(seconds=wait) for wait in CONSUMER_BACKOFF_S)
+        backoff.max_attempts = group.max_attempts
+        self._set_retries(backoff, group_configuration.policy(group))
         subscription = merged.subscription
         subscription.fifo = group.fifo
         subscription.receive_batch_size = MAX_BATCH
@@ -223,6 +221,23 @@ class ClientService:
         subscription.lite_subscription_quota = LITE_SUBSCRIPTION_QUOTA
         subscription.max_lite_topic_size = MAX_LITE_TOPIC_SIZE
         return merged
+
+    def _set_retries(self, backoff: pb.RetryPolicy, policy: RetryPolicy) -> None:
+        """The group's policy; no wait is longer than the invisible duration that a client may ask for."""
+        most = self._max_invisible_ms
+        backoff.ClearField("strategy")
+        if isinstance(policy, ExponentialPolicy):
+            first, longest = min(policy.initial_ms, most), min(policy.max_ms, most)
+            _set_exponential(backoff, first, longest, policy.multiplier)
+            return
+        for wait_ms in policy.next_ms:
+            backoff.customized_backoff.next.add().FromMilliseconds(min(wait_ms, most))
+
+
+def _set_exponential(backoff: pb.RetryPolicy, first_ms: int, longest_ms: int, factor: float) -> None:
+    backoff.exponential_backoff.initial.FromMilliseconds(first_ms)
+    backoff.exponential_backoff.max.FromMilliseconds(longest_ms)
+    backoff.exponential_backoff.multiplier = factor
 
 
 def _unrecognised() -> ServiceError:

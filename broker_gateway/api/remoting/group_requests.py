@@ -16,7 +16,7 @@ from broker_gateway.api.remoting.administration.connections import (
     producer_json,
     subscription_json,
 )
-from broker_gateway.api.remoting.administration.groups import checked_group, group_config, group_of_config
+from broker_gateway.api.remoting.administration.groups import checked_group, group_of_config
 from broker_gateway.api.remoting.concurrency_limit import ConcurrencyLimit
 from broker_gateway.api.remoting.consume_stats import ConsumeStats, message_queue
 from broker_gateway.api.remoting.pages import PageFields, Version
@@ -25,6 +25,7 @@ from broker_gateway.api.remoting.topic_requests import java_objects
 from broker_gateway.messaging.connections import Client
 from broker_gateway.metadata.catalog import Group
 from broker_gateway.metadata.data_version import DataVersion
+from broker_gateway.metadata.group_configuration import configuration
 from broker_gateway.protocol import java_json
 from broker_gateway.protocol.body.tables import TopicList
 from broker_gateway.protocol.codes import RequestCode, ResponseCode
@@ -79,7 +80,7 @@ class GroupRequests:
 
     async def put(self, _: Connection, request: Command) -> Command:
         config = _object(request, MAX_CONFIG, "the group's configuration")
-        self._admin.groups.put(group_of_config(config))
+        self._admin.groups.put(group_of_config(config, self._admin.groups.find))
         return request.reply()
 
     async def delete(self, _: Connection, request: Command) -> Command:
@@ -97,7 +98,7 @@ class GroupRequests:
 
     def one(self, _: Connection, request: Command) -> Command:
         group = self._admin.groups.known(Fields(request.ext_fields).text("group"))
-        return request.reply(body=java_json.dumps(group_config(group)))
+        return request.reply(body=java_json.dumps(configuration(group)))
 
     async def stats(self, _: Connection, request: Command) -> Command:
         fields = Fields(request.ext_fields)
@@ -215,7 +216,8 @@ class GroupRequests:
 
     async def put_all(self, _: Connection, request: Command) -> Command:
         configs = java_objects(request, "groupConfigList", "the list of groups")
-        await self._admin.groups.put_all(*[group_of_config(each) for each in configs])
+        find = self._admin.groups.find
+        await self._admin.groups.put_all(*[group_of_config(each, find) for each in configs])
         return request.reply()
 
     async def clone_offsets(self, _: Connection, request: Command) -> Command:
@@ -294,7 +296,7 @@ def _table(version: DataVersion, groups: Sequence[Group]) -> bytes:
     return joined(
         b'{"dataVersion":%b,"forbiddenTable":{},"subscriptionGroupTable":{'
         % java_json.dumps(version.to_json()),
-        (java_json.dumps(each.name) + b":" + java_json.dumps_plain(group_config(each)) for each in groups),
+        (java_json.dumps(each.name) + b":" + java_json.dumps_plain(configuration(each)) for each in groups),
         b"}}",
         f"{len(groups)} groups take more than {MAX_BODY} bytes; ask for pages, with groupSeq and maxGroupNum",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from broker_gateway.api.remoting.administration.administration import Administration
@@ -13,6 +14,7 @@ from broker_gateway.api.remoting.consume_stats import SLICE, message_queue
 from broker_gateway.api.remoting.pages import PageFields, Version
 from broker_gateway.api.remoting.tables import MAX_BODY, Tables, Whole, joined
 from broker_gateway.messaging.offsets import QueueStatus
+from broker_gateway.metadata import topic_configuration
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.protocol import java_json
@@ -45,7 +47,12 @@ def attributes_of(text: str) -> dict[str, str]:
         )
     for part in parts:
         name, _, value = part.partition("=")
-        found[name.strip()] = value.strip()
+        name = name.strip()
+        if name in found:
+            raise RequestError(
+                f"attribute {name[:80]!r} is given twice; name it once", ResponseCode.INVALID_PARAMETER
+            )
+        found[name] = value.strip()
     return found
 
 
@@ -163,7 +170,12 @@ class TopicRequests:
 
     async def put_all(self, _: Connection, request: Command) -> Command:
         configs = java_objects(request, "topicConfigList", "the list of topics")
-        await self._admin.topics.put(*(TopicConfig.from_json(each) for each in configs))
+        await self._admin.topics.put(
+            *(
+                replace(TopicConfig.from_json(each), further=topic_configuration.unknown(each.members))
+                for each in configs
+            )
+        )
         return request.reply()
 
     def clean_unused(self, _: Connection, request: Command) -> Command:

@@ -51,7 +51,10 @@ class DataVersion:
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic on a broker. `perm` is PERM_READ | PERM_WRITE, `topic_sys_flag` 1 unit, 2 subscribed by units."""
+    """A topic on a broker. `perm` is PERM_READ | PERM_WRITE, `topic_sys_flag` 1 unit, 2 subscribed by units.
+
+    `further` are fields that nobody here knows, of a topic's JSON; who reads one leaves them out.
+    """
 
     topic_name: str
     read_queue_nums: int = 16
@@ -61,9 +64,11 @@ class TopicConfig:
     topic_sys_flag: int = 0
     order: bool = False
     attributes: Mapping[str, str] = field(default_factory=dict)
+    further: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
+            **self.further,
             "attributes": dict(self.attributes),
             "order": self.order,
             "perm": self.perm,

@@ -295,6 +295,57 @@ def test_what_the_original_keeps_is_kept(tmp_path: Path) -> None:
             gateway.start()
 
 
+EXPONENTIAL = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 1, "max": 9, "multiplier": 3}}
+EVERY_FIELD: dict[str, Any] = {
+    "brokerId": 7, "consumeBroadcastEnable": False, "consumeEnable": True, "consumeFromMinEnable": False,
+    "consumeMessageOrderly": True, "consumeTimeoutMinute": 3, "groupName": "every", "groupRetryPolicy": EXPONENTIAL,
+    "groupSysFlag": 2, "notifyConsumerIdsChangedEnable": False, "ofANewerBroker": {"on": True}, "retryMaxTimes": 5,
+    "retryQueueNums": 4, "subscriptionDataSet": [{"topic": "t"}], "whichBrokerWhenConsumeSlowly": 2,
+}  # fmt: skip
+
+
+def test_every_field_is_kept_and_shown_and_survives_sigkill(tmp_path: Path) -> None:
+    """Also those of a newer broker. What is refused changes nothing."""
+    topic: dict[str, Any] = {"perm": 6, "readQueueNums": 1, "topicName": "t", "writeQueueNums": 2, "order": False,
+             "topicFilterType": "MULTI_TAG", "topicSysFlag": 3, "ofANewerBroker": [1]}  # fmt: skip
+    kinds = {"message.type": "DELAY", "cleanup.policy": "COMPACTION", "reserve.time": "5"}
+    with Gateway(tmp_path, **SMALL) as gateway:
+        for code, name, each, attributes in (
+            (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, "topicConfigList", topic, kinds),
+            (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, "groupConfigList", EVERY_FIELD, {"priority.factor": "9"}),
+        ):  # fmt: skip
+            changes = {f"+{attribute}": value for attribute, value in attributes.items()}
+            body = java_json.dumps({name: [{**each, "attributes": changes}]})
+            assert ask(gateway, code, body).code == 0
+        for refused, why in (
+            ({**EVERY_FIELD, "brokerId": "x"}, "brokerId of group every is 'x'"),
+            ({**EVERY_FIELD, "attributes": {"+x": "1"}}, "attribute 'x' is unsupported"),
+            ({**EVERY_FIELD, "groupRetryPolicy": {"customizedRetryPolicy": {"next": [-1]}}}, "next[0] of customizedRetryPolicy is -1"),
+            ({**EVERY_FIELD, "groupRetryPolicy": {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"multiplier": "NaN"}}}, "multiplier of exponentialRetryPolicy is 'NaN'"),
+            ({**EVERY_FIELD, "ofANewerBroker": "x" * 20_000}, "16384 are allowed"),
+        ):  # fmt: skip
+            answer = ask(gateway, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, java_json.dumps(refused))
+            assert answer.code == ResponseCode.INVALID_PARAMETER
+            assert why in (answer.remark or "")
+        nan = java_json.dumps(EVERY_FIELD).replace(b'"max":9', b'"max":NaN')
+        answer = ask(gateway, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, nan)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "NaN is no JSON number" in (answer.remark or "")
+        for killed in (False, True):
+            if killed:
+                gateway.kill()
+                gateway.start()
+            answer = ask(gateway, RequestCode.GET_TOPIC_CONFIG, topic="t")
+            assert java_json.loads(answer.body) == {**topic, "attributes": kinds}
+            table = java_json.loads(ask(gateway, RequestCode.GET_ALL_TOPIC_CONFIG).body)["topicConfigTable"]
+            assert table["t"] == {**topic, "attributes": kinds}
+            answer = ask(gateway, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="every")
+            group = {**EVERY_FIELD, "attributes": {"priority.factor": "9"}}
+            assert java_json.loads(answer.body) == group
+            answer = ask(gateway, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            assert java_json.loads(answer.body)["subscriptionGroupTable"]["every"] == group
+
+
 def test_mixed_topics_are_made_where_the_option_allows_it(tmp_path: Path) -> None:
     mixed = {**TOPIC, "topic": "t", "attributes": "+message.type=MIXED"}
     with Gateway(tmp_path, **SMALL, enableMixedMessageType="true") as gateway:
@@ -438,7 +489,11 @@ WRONG: list[tuple[int, dict[str, Any], int, str]] = [
     (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "writeQueueNums": 9999}, 29, "1 to 1024"),
     (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "perm": 8}, 29, "perm 8"),
     (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "perm": -1}, 29, "perm -1"),
-    (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "topicFilterType": "MULTI_TAG"}, 29, "MULTI_TAG"),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "topicFilterType": "ALL"}, 29, "topicFilterType of topic t is 'ALL'"),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "attributes": "-reserve.time"}, 29, "cannot be removed from what is new"),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "attributes": "+reserve.time=-2"}, 29, "a number of -1 to"),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "attributes": "reserve.time=1"}, 29, "write +name=value"),
+    (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "attributes": "+retention=1"}, 29, "'retention' is unsupported"),
     (RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": "t", "attributes": "+message.type=MIXED"}, 29, "enableMixed"),
     (RequestCode.PULL_MESSAGE, {"topic": "SELF_TEST_TOPIC", "queueId": 99, "queueOffset": 0, "maxMsgNums": 1}, 29, "queueId[99] is illegal"),
     (RequestCode.PULL_MESSAGE, {"topic": "SELF_TEST_TOPIC", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 4, "subscription": "||"}, 23, "subscription failed"),

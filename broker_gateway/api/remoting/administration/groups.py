@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
-from broker_gateway.api.remoting.administration.topics import check_ascii
+from broker_gateway.api.remoting.administration.topics import check_ascii, refused_configuration
 from broker_gateway.messaging.checks import check_group
+from broker_gateway.metadata import group_configuration
 from broker_gateway.metadata.catalog import Group
 from broker_gateway.protocol.codes import ResponseCode
 from broker_gateway.protocol.errors import RequestError
@@ -13,30 +14,6 @@ from broker_gateway.protocol.java_json import JsonObject
 from broker_gateway.runtime.clock import now_ms
 
 _INT32 = 1 << 31
-_FIXED: dict[str, Any] = {
-    "attributes": {},
-    "brokerId": 0,
-    "consumeBroadcastEnable": True,
-    "consumeFromMinEnable": True,
-    "consumeTimeoutMinute": 15,
-    "groupRetryPolicy": {"type": "CUSTOMIZED"},
-    "groupSysFlag": 0,
-    "notifyConsumerIdsChangedEnable": True,
-    "retryQueueNums": 1,
-    "whichBrokerWhenConsumeSlowly": 1,
-}
-"""What a group's configuration says and a broker of one kind does anyway."""
-
-
-def group_config(group: Group) -> dict[str, Any]:
-    """The group as RocketMQ's programs see it."""
-    return {
-        **_FIXED,
-        "consumeEnable": group.consume_enabled,
-        "consumeMessageOrderly": group.fifo,
-        "groupName": group.name,
-        "retryMaxTimes": group.retry_max_times,
-    }
 
 
 def checked_group(name: str) -> str:
@@ -46,8 +23,8 @@ def checked_group(name: str) -> str:
     return name
 
 
-def group_of_config(config: JsonObject) -> Group:
-    """The group that a configuration describes. Raises BodyError or RequestError."""
+def group_of_config(config: JsonObject, known: Callable[[str], Group | None]) -> Group:
+    """The group that a configuration describes; `known` finds it as it is. Raises BodyError or RequestError."""
     name = checked_group(config.text("groupName", ""))
     retries = config.integer("retryMaxTimes", 16)
     if not -_INT32 <= retries < _INT32:
@@ -55,10 +32,13 @@ def group_of_config(config: JsonObject) -> Group:
             f"retryMaxTimes {retries} is outside of {-_INT32} to {_INT32 - 1}", ResponseCode.INVALID_PARAMETER
         )
     enabled = config.members.get("consumeEnable")
+    with refused_configuration():
+        others = group_configuration.changed(name, known(name), config.members)
     return Group(
         name,
         retries,
         config.boolean("consumeMessageOrderly"),
         True if enabled is None else config.boolean("consumeEnable"),
         now_ms(),
+        others=others,
     )

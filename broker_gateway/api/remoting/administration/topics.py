@@ -2,51 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from broker_gateway.cluster.topics import shown_topic, topic_config, with_retry_topics
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.checks import shown
 from broker_gateway.messaging.topics import Topics
+from broker_gateway.metadata import topic_configuration
 from broker_gateway.metadata.catalog import Catalog, Topic
-from broker_gateway.metadata.message_types import TOPIC_MESSAGE_TYPES, message_types_of
+from broker_gateway.metadata.kept_fields import ConfigurationError
 from broker_gateway.metadata.system_topics import system_topics
 from broker_gateway.protocol.body.topic_config import TopicConfig
 from broker_gateway.protocol.codes import ResponseCode
 from broker_gateway.protocol.errors import RequestError
 from broker_gateway.runtime.clock import now_ms
 
-MESSAGE_TYPE = "message.type"
-"""The attribute of a topic that says which messages it takes."""
 
-
-def message_types(changes: Mapping[str, str], known: Topic | None, *, mixed: bool) -> tuple[str, ...]:
-    """What the topic accepts after these changes of attributes (`+name` sets, `-name` removes); MIXED only if it may be.
-
-    Raises RequestError.
-    """
-    kinds = known.accept_message_types if known is not None else ("NORMAL",)
-    for change, value in changes.items():
-        if change[:1] not in "+-" or change[1:] != MESSAGE_TYPE:
-            raise RequestError(
-                f"attribute {shown(change)} cannot be changed here; +{MESSAGE_TYPE}=TYPE and -{MESSAGE_TYPE} can",
-                ResponseCode.INVALID_PARAMETER,
-            )
-        if change[0] == "-":
-            kinds = ("NORMAL",)
-        elif value not in TOPIC_MESSAGE_TYPES:
-            raise RequestError(
-                f"{MESSAGE_TYPE} {shown(value)} is unknown; use one of {', '.join(TOPIC_MESSAGE_TYPES)}",
-                ResponseCode.INVALID_PARAMETER,
-            )
-        elif value == "MIXED" and not mixed:
-            raise RequestError(
-                "MIXED message type is not supported; set enableMixedMessageType=true to allow it",
-                ResponseCode.INVALID_PARAMETER,
-            )
-        else:
-            kinds = message_types_of(value)
-    return kinds
+@contextlib.contextmanager
+def refused_configuration() -> Iterator[None]:
+    """A configuration that makes no sense is INVALID_PARAMETER."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise RequestError(str(error), ResponseCode.INVALID_PARAMETER) from error
 
 
 class TopicAdministration:
@@ -76,7 +56,9 @@ class TopicAdministration:
 
     def config(self, topic: Topic) -> TopicConfig:
         """The topic as RocketMQ's programs see it."""
-        return topic_config(topic, system=topic.name in self._system)
+        config = topic_config(topic, system=topic.name in self._system)
+        further = topic_configuration.further(topic)
+        return replace(config, further=further) if further else config
 
     async def put(self, *asked: TopicConfig) -> None:
         """Creates or changes topics; `attributes` are changes of them. Nothing is changed when one of them is refused.
@@ -91,23 +73,22 @@ class TopicAdministration:
 
     def _topic(self, asked: TopicConfig) -> Topic:
         check_ascii("topic", asked.topic_name)
-        for what, found, usual in (
-            ("topicSysFlag", asked.topic_sys_flag, 0),
-            ("topicFilterType", asked.topic_filter_type, "SINGLE_TAG"),
-        ):
-            if found != usual:
-                raise RequestError(
-                    f"{what} {found} is not supported; leave it {usual}", ResponseCode.INVALID_PARAMETER
-                )
-        return Topic(
+        topic = Topic(
             asked.topic_name,
             asked.read_queue_nums,
             asked.write_queue_nums,
             asked.perm,
-            message_types(asked.attributes, self._catalog.topic(asked.topic_name), mixed=self._mixed),
-            now_ms(),
-            asked.order,
+            created_ms=now_ms(),
+            order=asked.order,
         )
+        fields = {
+            **asked.further,
+            topic_configuration.FILTER_TYPE: asked.topic_filter_type,
+            topic_configuration.SYSTEM_FLAG: asked.topic_sys_flag,
+        }
+        known = self._catalog.topic(topic.name)
+        with refused_configuration():
+            return topic_configuration.changed(topic, known, asked.attributes, fields, mixed=self._mixed)
 
 
 def check_ascii(what: str, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,13 @@ from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.journal.resources import group_deleted, topic_deleted
 from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.metadata.catalog import GROUPS_FILE, TOPICS_FILE, Group, Topic
+from broker_gateway.metadata.kept_fields import MOST_BYTES
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from tests.unit.broker_gateway.journal.journaled import Journaled, batches, no_room, opened, parts
 
 KEY, OTHER = QueueKey("g", "t", 0), QueueKey("g", "u", 0)
-TOPIC = Topic("t", 3, 2, 4, ("FIFO", "NORMAL"), 1000, True)
-GROUP = Group("g", 5, True, False, 2000, "10.0.0.1")
+TOPIC = Topic("t", 3, 2, 4, ("FIFO", "NORMAL"), 1000, True, '{"topicSysFlag":1}')
+GROUP = Group("g", 5, True, False, 2000, "10.0.0.1", '{"brokerId":7}')
 
 
 def end(journaled: Journaled, *, snapshot: bool) -> None:
@@ -153,6 +155,23 @@ def test_versions_go_with_what_changed_and_are_in_every_part_once(
             assert len(set(files(part))) == len(files(part))
             assert (TOPICS_FILE in files(part)) or not (part.topics or part.groups)
             assert (GROUPS_FILE in files(part)) or not part.groups
+
+
+def test_parts_of_a_snapshot_stay_small_whatever_is_kept(tmp_path: Path) -> None:
+    """A segment may have 1 MiB, and a record stands in one."""
+    others = json.dumps({"new": "x" * (MOST_BYTES - 10)}, separators=(",", ":"))
+    assert len(others) == MOST_BYTES
+    with opened(tmp_path) as before:
+        for number in range(150):
+            before.catalog.restore_topic(Topic(f"t{number}", 1, 1, others=others), f"t{number}")
+            before.catalog.restore_group(Group(f"g{number}", others=others), f"g{number}")
+        before.journal.write_snapshot()
+        made = parts(before.store)
+        assert len(made) > 4
+        assert max(part.ByteSize() for part in made) < 1 << 19
+    with opened(tmp_path) as after:
+        assert {each.others for each in (*after.catalog.topics(), *after.catalog.groups())} == {others}
+        assert len(list(after.catalog.topics())) == len(list(after.catalog.groups())) == 150
 
 
 def files(batch: pb.Batch) -> list[str]:

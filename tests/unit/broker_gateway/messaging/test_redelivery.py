@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from broker_gateway.delivery.in_flight import Status
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.messaging.clients import ClientSession
+from lakebroker_pb.apache.rocketmq.v2.definition_pb2 import INVALID_RECEIPT_HANDLE
+from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
 
 KEY = QueueKey("g", "t", 0)
@@ -93,6 +97,55 @@ def test_a_client_that_says_that_it_goes_gives_its_messages_free(broker: InProce
     broker.do(lambda: broker.broker.parts.redelivery.release("tester", "g"))
     broker.advance(2)
     assert [each.body for each in broker.receive("t", "g")[1]] == [b"1"]
+
+
+def stay(broker: InProcessBroker, seconds: int) -> None:
+    """The client lives on for so long."""
+    while seconds > 0:
+        session = connected(broker)
+        broker.do(partial(broker.broker.clients.touch, session))
+        broker.advance(min(30, seconds))
+        seconds -= 30
+
+
+@pytest.mark.parametrize("how", ["", "crash", "restart"])
+def test_behind_the_longest_renewal_the_groups_policy_says_when_it_comes_again(
+    broker: InProcessBroker, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the number of deliveries before; the wait is journaled, and the handle is void."""
+    longest_s = 600
+    monkeypatch.setattr("broker_gateway.messaging.redelivery.RENEW_AT_MOST_MS", longest_s * 1000)
+    exponential = {"initial": 300_000, "max": 3_600_000, "multiplier": 2}
+    policy = {"groupRetryPolicy": {"type": "EXPONENTIAL", "exponentialRetryPolicy": exponential}}
+    group = pb.Group(name="g", retry_max_times=2, configuration=json.dumps(policy))
+    broker.call("PutGroup", pb.PutGroupRequest(group=group))
+    stay(broker, 30)
+    broker.send("t", b"1")
+    for wait_s in (300, 600):
+        (message,) = broker.receive("t", "g", auto_renew=True)[1]
+        began = broker.clock.now_ms
+        stay(broker, longest_s - 60)
+        state = broker.broker.deliveries.known(KEY)
+        assert state is not None
+        assert state.in_flight[0].auto_renew
+        stay(broker, 180)
+        state = broker.broker.deliveries.known(KEY)
+        assert state is not None
+        waiting = state.in_flight[0]
+        assert (waiting.auto_renew, waiting.status) == (False, Status.INVISIBLE)
+        ended = waiting.invisible_until_ms - wait_s * 1000
+        assert longest_s * 1000 <= ended - began <= longest_s * 1000 + 61_000
+        assert broker.ack("t", "g", message).entries[0].status.code == INVALID_RECEIPT_HANDLE
+        if how:
+            getattr(broker, how)()
+            assert broker.receive("t", "g")[1] == []
+        stay(broker, (waiting.invisible_until_ms - broker.clock.now_ms) // 1000 - 10)
+        assert broker.receive("t", "g")[1] == []
+        stay(broker, 90)
+        assert statuses(broker) == [Status.READY]
+    assert [each.body for each in broker.receive("t", "g", invisible_ms=10_000)[1]] == [b"1"]
+    broker.advance(12)
+    assert [each.body for each in broker.receive("%DLQ%g", "h")[1]] == [b"1"]
 
 
 @pytest.mark.parametrize("how", ["crash", "restart"])

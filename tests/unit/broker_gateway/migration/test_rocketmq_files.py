@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
 from broker_gateway.metadata.data_version import DataVersion
+from broker_gateway.metadata.group_configuration import policy as retry_policy
+from broker_gateway.metadata.retry_policy import DEFAULT
 from broker_gateway.migration.rocketmq_files import ConfigFileError, read_config, write_config
 
 DATA = Path(__file__).parents[3] / "data" / "rocketmq-5.5.0-store.tar.gz"
@@ -26,6 +29,7 @@ def test_a_real_brokers_files(tmp_path: Path) -> None:
     assert groups["g_fifo"].fifo
     assert groups["g_normal"].retry_max_times == 16
     assert QueueKey("g_delay", "delay", 0) in found.offsets
+    assert groups["g_fifo"].others == '{"consumeBroadcastEnable":false,"consumeFromMinEnable":false}'
     assert not found.problems
     assert found.versions["topics.json"].timestamp_ms > 1_600_000_000_000
 
@@ -45,6 +49,35 @@ def test_what_we_write_is_what_we_read(tmp_path: Path) -> None:
     assert (found.topics, found.groups) == (topics, groups)
     assert found.offsets == offsets
     assert (tmp_path / "config" / "topics.json.bak").exists()
+
+
+def test_what_is_absurd_is_kept_without_effect_and_named(tmp_path: Path) -> None:
+    """NaN, which Python reads, too."""
+    (tmp_path / "config").mkdir()
+    path = tmp_path / "config" / "subscriptionGroup.json"
+    policy = '{"type":"CUSTOMIZED","customizedRetryPolicy":{"next":[1000,NaN]}}'
+    path.write_text('{"subscriptionGroupTable":{"g":{"groupRetryPolicy":%s,"brokerId":"x"}}}' % policy)  # noqa: UP031
+    found = read_config(tmp_path, 0)
+    (group,), (problem,) = found.groups, found.problems
+    assert problem.startswith("group g: next[1] of customizedRetryPolicy is nan; a whole number of 0 to")
+    assert retry_policy(group) is DEFAULT
+    catalog = Catalog()
+    catalog.restore_group(group, "g")
+    write_config(tmp_path, catalog, {}, 1)
+    written = json.loads(path.read_text(), parse_constant=str)["subscriptionGroupTable"]["g"]
+    assert written["groupRetryPolicy"] == json.loads(policy, parse_constant=str)
+    assert written["brokerId"] == "x"
+
+
+def test_a_missing_file_does_not_take_the_problems_of_another(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    config = tmp_path / "config"
+    (config / "topics.json").write_text(
+        '{"topicConfigTable":{"t":{"attributes":{"message.type":"QUANTUM"}}}}'
+    )
+    (config / "subscriptionGroup.json.bak").write_text('{"subscriptionGroupTable":{}}')
+    (problem,) = read_config(tmp_path, 0).problems
+    assert problem.startswith("topic t: message.type 'QUANTUM' is unknown")
 
 
 FILES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json")
@@ -115,6 +148,17 @@ def test_a_damaged_file_is_replaced_by_the_one_before_it(tmp_path: Path) -> None
             '{"subscriptionGroupTable":{"g":{"retryMaxTimes":null}}}',
             "retryMaxTimes",
         ),
+        (
+            "subscriptionGroup.json",
+            '{"subscriptionGroupTable":{"g":{"new":"%s"}}}' % ("x" * 20_000),
+            r"subscriptionGroup.json: the configuration of group g has 20010 bytes .*: 16384 are allowed",
+        ),
+        (
+            "topics.json",
+            '{"topicConfigTable":{"t":{"new":%s}}}' % ("[" * 40 + "]" * 40),
+            "topics.json: 'new' of topic t is nested more than 32 deep",
+        ),
+        ("topics.json", "[" * 100_000, "topics.json cannot be read: too deeply nested"),
     ],
 )
 def test_what_makes_no_sense_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:

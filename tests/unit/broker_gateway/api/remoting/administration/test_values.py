@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from broker_gateway.api.remoting.administration.connections import decode_heartbeat, subscription_json
-from broker_gateway.api.remoting.administration.groups import group_config, group_of_config
+from broker_gateway.api.remoting.administration.groups import group_of_config
 from broker_gateway.api.remoting.administration.runtime import format_runtime, readable_bytes
 from broker_gateway.api.remoting.administration.statistics import Figure, Statistics
-from broker_gateway.api.remoting.administration.topics import message_types
 from broker_gateway.api.remoting.topic_requests import attributes_of
 from broker_gateway.cluster.topics import shown_topics, topic_config
 from broker_gateway.messaging.outcome import ServiceError
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
+from broker_gateway.metadata.group_configuration import configuration
 from broker_gateway.observability.metrics import Metrics
 from broker_gateway.protocol import java_json
 from broker_gateway.protocol.errors import BodyError, RequestError
@@ -40,38 +41,11 @@ def test_attributes(text: str, expected: dict[str, str]) -> None:
 def test_too_many_attributes_are_refused() -> None:
     with pytest.raises(RequestError, match="101 attributes: 100 are allowed"):
         attributes_of(",".join(f"+a{number}=1" for number in range(101)))
+    with pytest.raises(RequestError, match=r"'\+a' is given twice"):
+        attributes_of("+a=1, +a=2")
 
 
 FIFO = Topic("t", 1, 1, accept_message_types=("FIFO",))
-
-
-@pytest.mark.parametrize(
-    ("changes", "known", "expected"),
-    [
-        ({}, None, ("NORMAL",)),
-        ({}, FIFO, ("FIFO",)),
-        ({"+message.type": "DELAY"}, FIFO, ("DELAY",)),
-        ({"+message.type": "MIXED"}, FIFO, ()),
-        ({"+message.type": "UNSPECIFIED"}, FIFO, ("MESSAGE_TYPE_UNSPECIFIED",)),
-        ({"-message.type": ""}, FIFO, ("NORMAL",)),
-    ],
-)
-def test_message_types(changes: dict[str, str], known: Topic | None, expected: tuple[str, ...]) -> None:
-    assert message_types(changes, known, mixed=True) == expected
-
-
-def test_mixed_topics_are_an_option() -> None:
-    with pytest.raises(
-        RequestError, match=r"MIXED message type is not supported.*enableMixedMessageType=true"
-    ):
-        message_types({"+message.type": "MIXED"}, FIFO, mixed=False)
-    assert message_types({}, Topic("t", 1, 1), mixed=False) == (), "one that is mixed already stays it"
-
-
-@pytest.mark.parametrize("change", ["message.type", "+queue.type", "", "*message.type"])
-def test_unknown_attributes_are_named(change: str) -> None:
-    with pytest.raises(RequestError, match="cannot be changed here"):
-        message_types({change: "NORMAL"}, None, mixed=True)
 
 
 def test_topics_as_tools_see_them() -> None:
@@ -111,13 +85,17 @@ def test_a_refused_deletion_deletes_nothing() -> None:
     assert catalog.delete_topic("other") is None
 
 
+def unknown(_: str) -> None:
+    """No group is known."""
+
+
 def test_groups_as_tools_see_them_and_back() -> None:
     group = Group("g", 3, fifo=True, consume_enabled=False)
-    found = group_of_config(JsonObject(group_config(group), "x"))
-    assert (found.name, found.retry_max_times, found.fifo, found.consume_enabled) == ("g", 3, True, False)
-    assert group_of_config(JsonObject({"groupName": "g"}, "x")).consume_enabled
+    found = group_of_config(JsonObject(configuration(group), "x"), unknown)
+    assert replace(found, created_ms=0) == group
+    assert group_of_config(JsonObject({"groupName": "g"}, "x"), unknown).consume_enabled
     for retries, attempts in ((-1, 0), (5000, 5001), ((1 << 31) - 1, (1 << 31) - 1)):
-        found = group_of_config(JsonObject({"groupName": "g", "retryMaxTimes": retries}, "x"))
+        found = group_of_config(JsonObject({"groupName": "g", "retryMaxTimes": retries}, "x"), unknown)
         assert (found.retry_max_times, found.max_attempts) == (retries, attempts)
 
 
@@ -130,11 +108,13 @@ def test_groups_as_tools_see_them_and_back() -> None:
         ({"groupName": "TOOLS_CONSUMER"}, "system"),
         ({"groupName": "g", "retryMaxTimes": 1 << 31}, "retryMaxTimes 2147483648"),
         ({"groupName": "g", "retryMaxTimes": (-1 << 31) - 1}, "retryMaxTimes -2147483649"),
+        ({"groupName": "g", "brokerId": "0"}, "brokerId of group g is '0'"),
+        ({"groupName": "g", "groupRetryPolicy": {"type": "X"}}, "group g: type of groupRetryPolicy is 'X'"),
     ],
 )
 def test_groups_that_make_no_sense_are_refused(config: dict[str, Any], why: str) -> None:
     with pytest.raises((RequestError, ServiceError), match=why):
-        group_of_config(JsonObject(config, "x"))
+        group_of_config(JsonObject(config, "x"), unknown)
 
 
 def test_heartbeats() -> None:

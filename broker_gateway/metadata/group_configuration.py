@@ -1,0 +1,154 @@
+"""A consumer group's configuration as RocketMQ's programs and files have it: names, defaults, what is allowed.
+
+| fields | here |
+|---|---|
+| `groupName`, `consumeEnable`, `consumeMessageOrderly`, `retryMaxTimes` | the group's own, with effect |
+| `groupRetryPolicy` | kept in `Group.others`, with effect: see `retry_policy.py` |
+| the others of `_DEFAULTS`, `subscriptionDataSet`, and what nobody here knows | kept there, and shown |
+
+`Group.others` has no fields that are as in `_DEFAULTS`. Defaults are those of RocketMQ 5.5.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from broker_gateway.metadata import retry_policy
+from broker_gateway.metadata.attributes import GROUP_ATTRIBUTES, altered
+from broker_gateway.metadata.catalog import Group
+from broker_gateway.metadata.kept_fields import (
+    ConfigurationError,
+    fields_of,
+    same,
+    shown,
+    shown_fields,
+    text_of,
+)
+from broker_gateway.metadata.retry_policy import RetryPolicy
+
+OWN_FIELDS = frozenset({"groupName", "consumeEnable", "consumeMessageOrderly", "retryMaxTimes"})
+_DEFAULTS: Mapping[str, Any] = {
+    "attributes": {},
+    "brokerId": 0,
+    "consumeBroadcastEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeTimeoutMinute": 15,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+    "notifyConsumerIdsChangedEnable": True,
+    "retryQueueNums": 1,
+    "whichBrokerWhenConsumeSlowly": 1,
+}
+_BITS = {
+    "brokerId": 64,
+    "consumeTimeoutMinute": 32,
+    "groupSysFlag": 32,
+    "retryQueueNums": 32,
+    "whichBrokerWhenConsumeSlowly": 64,
+}
+_SUBSCRIPTIONS = "subscriptionDataSet"
+_KNOWN = OWN_FIELDS | _DEFAULTS.keys() | {_SUBSCRIPTIONS}
+
+
+def configuration(group: Group, *, exact: bool = False) -> dict[str, Any]:
+    """Every field of the group; `exact` also those numbers that JSON does not have, as a file had them."""
+    return {
+        **_DEFAULTS,
+        **(fields_of if exact else shown_fields)(group.others),
+        "consumeEnable": group.consume_enabled,
+        "consumeMessageOrderly": group.fifo,
+        "groupName": group.name,
+        "retryMaxTimes": group.retry_max_times,
+    }
+
+
+def policy(group: Group) -> RetryPolicy:
+    """The group's retry policy; RocketMQ's default one where the configuration's makes no sense."""
+    return _policy(group.others)
+
+
+@lru_cache(256)
+def _policy(others: str) -> RetryPolicy:
+    try:
+        return retry_policy.policy_of(fields_of(others).get("groupRetryPolicy"))
+    except ConfigurationError:
+        return retry_policy.DEFAULT
+
+
+def changed(name: str, known: Group | None, members: Mapping[str, Any]) -> str:
+    """`Group.others` after an administrator gave these fields, of which `attributes` are changes.
+
+    A field that is not among them becomes RocketMQ's default, one that nobody here knows stays. Raises ConfigurationError.
+    """
+    before = {} if known is None else fields_of(known.others)
+    fields = {field: value for field, value in before.items() if field not in _KNOWN}
+    fields |= {field: value for field, value in members.items() if value is not None}
+    return _checked(name, known, before, fields)
+
+
+def changed_in_part(name: str, known: Group | None, members: Mapping[str, Any]) -> str:
+    """As `changed`, but a field that is not among them stays, and one that is null goes. Raises ConfigurationError."""
+    for field in members:
+        if field in OWN_FIELDS:
+            raise ConfigurationError(
+                f"{field} does not belong into the configuration of group {name}; set it by itself"
+            )
+    before = {} if known is None else fields_of(known.others)
+    after = {field: value for field, value in before.items() if field != "attributes"} | dict(members)
+    fields = {field: value for field, value in after.items() if value is not None}
+    return _checked(name, known, before, fields)
+
+
+def _checked(name: str, known: Group | None, before: Mapping[str, Any], fields: dict[str, Any]) -> str:
+    changes = fields.pop("attributes", {})
+    if not isinstance(changes, dict) or not all(isinstance(each, str) for each in changes.values()):
+        raise ConfigurationError(f"attributes of group {name} is {shown(changes)}, not an object of texts")
+    current = None if known is None else before.get("attributes", {})
+    fields["attributes"] = altered(GROUP_ATTRIBUTES, current, changes)
+    for field, value in fields.items():
+        _check(name, field, value)
+    return text_of(f"group {name}", _further(fields), strict=True)
+
+
+def imported(name: str, row: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """`Group.others` of a group in a real broker's file, and what of it has no effect because it makes no sense.
+
+    Raises ConfigurationError for what is too much.
+    """
+    problems = []
+    try:
+        retry_policy.check(row.get("groupRetryPolicy"))
+    except ConfigurationError as error:
+        problems.append(f"group {name}: {error}; it is kept, and the default retry policy is in force")
+    return text_of(f"group {name}", _further(row), strict=False), problems
+
+
+def _further(members: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields that are not the group's own, and not as in `_DEFAULTS`."""
+    return {
+        field: value
+        for field, value in members.items()
+        if field not in OWN_FIELDS
+        and not (field in _KNOWN and value is None)
+        and not (field in _DEFAULTS and same(value, _DEFAULTS[field]))
+    }
+
+
+def _check(name: str, field: str, value: Any) -> None:
+    where = f"{field} of group {name} is {shown(value)}"
+    if field == "groupRetryPolicy":
+        try:
+            retry_policy.check(value)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"group {name}: {error}") from error
+    elif field in _BITS:
+        most = 1 << (_BITS[field] - 1)
+        if type(value) is not int or not -most <= value < most:
+            raise ConfigurationError(f"{where}; a whole number of {-most} to {most - 1} is allowed")
+    elif field == _SUBSCRIPTIONS:
+        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            raise ConfigurationError(f"{where}; an array of objects is allowed")
+    elif isinstance(_DEFAULTS.get(field), bool) and not isinstance(value, bool):
+        raise ConfigurationError(f"{where}; use true or false")
