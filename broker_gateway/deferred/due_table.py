@@ -97,7 +97,7 @@ class DueTable:
         heapq.heappush(self._heap, Entry(due, key, mark))
         if len(self._heap) >= HEAP_ENTRIES:
             heap, self._heap = self._heap, []
-            self._add_run(_sorted(_columns(heap)))
+            self._add_run(_columns(sorted(heap)))
 
     def add_columns(self, columns: Columns) -> None:
         """Adds many at once."""
@@ -125,7 +125,7 @@ class DueTable:
             stop = min(int(np.searchsorted(due, now, "right")), run.head + room)
             found.append(run.columns.part(slice(run.head, stop)))
         if self._heap and self._heap[0].due <= now:
-            found.append(_columns([entry for entry in self._heap if entry.due <= now]))
+            found.append(_columns(sorted(entry for entry in self._heap if entry.due <= now)))
         keys: list[int] = _sorted(_joined(found)).key.tolist()
         removed = self._removed
         if removed:
@@ -155,7 +155,7 @@ class DueTable:
 
     def columns(self) -> Columns:
         """All entries, sorted, in arrays of their own."""
-        found = _joined([*(run.live() for run in self._runs), _columns(self._heap)])
+        found = _joined([*(run.live() for run in self._runs), _columns(sorted(self._heap))])
         return _sorted(found.without(self._removed))
 
     def _add_run(self, columns: Columns) -> None:

@@ -42,6 +42,9 @@ class TableMachine(RuleBasedStateMachine):
         found = self.table.due_until(now, most)
         due = sorted(each for each, _ in self.known.values() if each <= now)
         assert [self.known[key][0] for key in found] == due[:most]
+        for queue in range(3):
+            of_queue = [(self.known[key][0], key) for key in found if queue_of(key) == queue]
+            assert of_queue == sorted(of_queue), "those of the same ms go as they came"
         self.table.remove(found)
         for key in found:
             del self.known[key]
