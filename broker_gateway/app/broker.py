@@ -80,6 +80,7 @@ class Broker:
         self._store = store
         self.metrics = metrics
         self._sinks = 0
+        self._stops = False
         self._watchdog: asyncio.Task[None] | None = None
         self.tasks = ScheduledTasks()
         self.statistics = BrokerStatistics(metrics)
@@ -91,13 +92,13 @@ class Broker:
         peer_routes = self.registration.peer_routes
         bound = config.server.bind_address
         self._hand_over = HandOver(config.registration, self.peers, peer_routes, bound)
-        parts = self.parts = make_messaging(config, core, self.peers, peer_routes, self._hand_over)
+        location = config.lake.lake_location
+        lake = Lake(location, lambda: self._stops) if location else None
+        parts = self.parts = make_messaging(config, core, self.peers, peer_routes, self._hand_over, lake)
         self.clients, self.admission = parts.clients, parts.admission
         for each in parts.put_off:
             self.journal.register(each.pending)
         self.messaging = MessagingService(config, core, parts, extensions.append_hooks)
-        location = config.lake.lake_location
-        lake = Lake(location) if location else None
         force = config.lake.lake_force_delete
         self.retention = Retention(store, self.journal, rules_of(config.store), lake, force, parts.put_off)
         self.dispatch_lag = DispatchLag(store, lake, lambda: self.retention.rules.refuse)
@@ -158,7 +159,7 @@ class Broker:
         """Topics, groups, offsets and what is in flight, from the journal; system topics are made."""
         self.peers.refresh()
         replayed = self.journal.replay()
-        self.parts.redelivery.restarted()
+        self.parts.redelivery.restarted(with_lake=self.parts.old_messages is not None)
         make_system_topics(self._config, self.catalog)
         arrivals, registration = self.deliveries.arrivals, self.registration
         self.catalog.listen(topic_changed=lambda topic: arrivals.queues_changed(topic.name))
@@ -238,10 +239,13 @@ class Broker:
 
         What cannot be written is logged and no error: whoever had to know that a change is in the log was told so.
         """
+        self._stops = True
         await self.tasks.stop()
         for each in self.parts.put_off:
             each.loop.stop()
         await self._hand_over.stop()
+        if self.parts.old_messages is not None:
+            await self.parts.old_messages.stop()
         if self._watchdog is not None:
             self._watchdog.cancel()
             await asyncio.gather(self._watchdog, return_exceptions=True)

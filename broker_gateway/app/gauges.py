@@ -32,6 +32,11 @@ def _of_store(broker: Broker, node: dict[str, str]) -> Iterable[Gauge]:
     yield "lakebroker_waiting_receives", "Receives that wait for a message", node, broker.wakeups.waiting
     late = broker.load_report.late_s
     yield "lakebroker_event_loop_late_seconds", "What calls waited at the last water mark", node, late
+    old = broker.parts.old_messages
+    if old is not None:
+        yield "lakebroker_lake_read_bytes", "Messages read from the lake, in memory", node, old.bytes
+        yield "lakebroker_lake_reads_waiting", "Readings in line or under way", node, old.waiting
+        yield "lakebroker_lake_queues_failing", "Queues whose last reading failed", node, old.failing
     lag = broker.dispatch_lag
     if lag.behind_bytes is not None:
         yield (
@@ -59,7 +64,7 @@ def _of_work(broker: Broker, node: dict[str, str]) -> Iterable[Gauge]:
 
 def _of_messages(broker: Broker, node: dict[str, str]) -> Iterable[Gauge]:
     store = broker.core.store
-    stats = broker.statistics
+    stats, old = broker.statistics, broker.parts.old_messages
     for name, put, got in (
         ("today", stats.put_today, stats.get_today),
         ("yesterday", stats.put_yesterday, stats.get_yesterday),
@@ -70,7 +75,11 @@ def _of_messages(broker: Broker, node: dict[str, str]) -> Iterable[Gauge]:
     for state in list(broker.deliveries.queues()):
         group, topic, queue_id = state.key
         sums = lags.setdefault((topic, group), [0, 0, 0])
-        sums[0] += store.index.count_from(topic, queue_id, state.position) + len(state.in_flight)
+        if old is not None and state.reads_absences:
+            sums[0] += store.index.max_offset(topic, queue_id) - state.position
+        else:
+            sums[0] += store.index.count_from(topic, queue_id, state.position)
+        sums[0] += len(state.in_flight)
         sums[1] += len(state.in_flight)
         sums[2] += state.lake_only.count
     for (topic, group), (behind, flying, in_lake) in list(lags.items())[:MAX_SERIES]:

@@ -32,6 +32,12 @@ class LakeOptions(_Group):
     lake_force_delete: bool = Field(
         False, description="delete segments that the lake does not have before refusing sends"
     )
+    lake_cold_read_bytes: int = Field(
+        64 << 20,
+        ge=1 << 20,
+        le=1 << 40,
+        description="memory for messages that are read from the lake because the log has them no more",
+    )
     lake_new_log_when_ahead: bool = Field(
         True,
         description="begin a new log at start where the lake has more of the log than there is (its end was lost, or it is an"

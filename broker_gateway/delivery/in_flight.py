@@ -61,10 +61,22 @@ class Plan:
     """What one receive will do on one queue. Whoever reads the messages fills it; `QueueDelivery.commit` carries it out.
 
     `again` may be delivered again. New messages are those from `cursor` on, at most `room` of them; `cursor` goes on
-    with what was searched, in ascending order. `turn`: of ordered delivery, what may be delivered next.
+    with what was searched, in ascending order. `turn`: of ordered delivery, what may be delivered next. `lake_read_to`: behind what
+    was searched of the ranges that only the lake has, below the cursor (`lake_only.py`).
     """
 
-    __slots__ = ("again", "cursor", "delivered", "held", "replaced", "room", "skipped", "start", "turn")
+    __slots__ = (
+        "again",
+        "cursor",
+        "delivered",
+        "held",
+        "lake_read_to",
+        "replaced",
+        "room",
+        "skipped",
+        "start",
+        "turn",
+    )
 
     def __init__(
         self, start: int, cursor: int, room: int, again: Sequence[InFlight], turn: Turn | None = None
@@ -74,6 +86,7 @@ class Plan:
         self.room = room
         self.again = again
         self.turn = turn
+        self.lake_read_to = 0
         self.delivered: list[InFlight] = []
         """What the reply has: redelivered messages, then new ones."""
         self.replaced: list[InFlight] = []
@@ -99,4 +112,4 @@ class Plan:
     @property
     def advanced(self) -> bool:
         """Whether the group goes on elsewhere."""
-        return self.cursor != self.start
+        return self.cursor != self.start or self.lake_read_to > 0

@@ -1,14 +1,15 @@
 """What a group has not settled of a queue's messages that only the lake has: they were in a log that is gone.
 
-The broker cannot deliver them from its own log, so they are in nobody's flight, are never due and take no room. They keep
-`committed` where it is until the group is reset or forgotten. No IO, no clock.
+They keep `committed` where it is. A broker that has the lake puts those that had been handed out in flight when it starts, and gives out
+the others, those of `spans`, before new messages; without the lake they stay until the group is reset or forgotten.
+No IO, no clock.
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import InitVar, dataclass
 from typing import NamedTuple
 
@@ -67,6 +68,24 @@ class LakeOnly:
             tuple(each for each in self.messages if each.queue_offset >= offset),
             tuple((max(start, offset), stop) for start, stop in self.spans if stop > offset),
         )
+
+    def next_span(self, offset: int) -> tuple[int, int] | None:
+        """The first range of messages that never were handed out, from a queue offset on."""
+        at = bisect.bisect_right(self.spans, offset, key=lambda span: span[1])
+        if at == len(self.spans):
+            return None
+        start, stop = self.spans[at]
+        return max(start, offset), stop
+
+    def read_to(self, offset: int) -> LakeOnly:
+        """Without what is below a queue offset of the ranges."""
+        return LakeOnly(
+            self.messages, tuple((max(start, offset), stop) for start, stop in self.spans if stop > offset)
+        )
+
+    def without(self, offsets: Set[int]) -> LakeOnly:
+        """Without some of the messages that had been handed out."""
+        return LakeOnly(tuple(each for each in self.messages if each.queue_offset not in offsets), self.spans)
 
     def __contains__(self, offset: int) -> bool:
         at = bisect.bisect_left(self.messages, offset, key=lambda each: each.queue_offset)

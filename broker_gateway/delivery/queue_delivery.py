@@ -9,9 +9,9 @@ DeliveryError.
 | READY | in flight, over its time | now, to any receive | `commit`: INVISIBLE, next attempt, or settled (unreadable); `settle`; `replace`; `postpone`: INVISIBLE |
 | RETURNED | in flight, never seen by a client | now, to a receive whose filter takes it; to any at `invisible_until_ms` | as READY; `wake`: READY; `postpone`: INVISIBLE (its time was over before a replay) |
 | settled | below `cursor`, not in flight | never | `reset`; `commit_offset` below it |
-| in the lake only | `lake_only`, below `cursor` | never (`lake_only.py`) | `reset` |
+| in the lake only | `lake_only` (`lake_only.py`) | when a receive searches, where there is the lake | `deliver_from_lake`, at a start: what had been handed out is INVISIBLE, and due; `commit`, as new ones: the ranges that never were; `reset` |
 
-So every message in flight is due at a known time, or waits for one that is. `committed` is the first offset in flight or in the lake only, or the cursor. An offset
+So every message in flight is due at a known time, or waits for one that is. `committed` is the lowest of the cursor, the first offset in flight and the first in the lake only. An offset
 that a client commits (`commit_offset`: consumers that pull) moves the cursor where nothing is in flight or in the lake only. Else it stands
 beside it, and takes the group forward only, until a receive or `committed` is past it: as the original's pop reads it.
 A receive plans first (`plan`), reads what it planned, has the journal note it, and only then changes state (`commit`);
@@ -87,6 +87,9 @@ class QueueDelivery:
         "_held",
         "_in_flight",
         "_lake_only",
+        "_lake_read_to",
+        "_lake_settled",
+        "_reads_absences",
         "_ready",
         "_returned",
         "_schedule",
@@ -114,6 +117,10 @@ class QueueDelivery:
         self._groups: MessageGroups | None = None
         """While deliveries are ordered."""
         self._lake_only = NOTHING
+        self._lake_read_to = 0
+        self._lake_settled: set[int] | None = None
+        """While replaying: messages of `lake_only` that came into flight, or were settled."""
+        self._reads_absences = False
         self._turned_away = False
 
     # ----- what is known -----
@@ -131,13 +138,23 @@ class QueueDelivery:
     @property
     def committed(self) -> int:
         """Every offset below it is settled."""
-        first = next(iter(self._in_flight), self._cursor)
+        first = min(next(iter(self._in_flight), self._cursor), self._cursor)
         return min(first, self._lake_only.first) if self._lake_only else first
 
     @property
     def lake_only(self) -> LakeOnly:
         """What is not settled of messages that only the lake has."""
         return self._lake_only
+
+    @property
+    def lake_read_to(self) -> int:
+        """Below it, nothing of the ranges of `lake_only` is left; 0 while nothing was read of them."""
+        return self._lake_read_to
+
+    @property
+    def reads_absences(self) -> bool:
+        """Whether messages in absences of the log are new to the group; else `lake_only` has those that it has not settled."""
+        return self._reads_absences
 
     @property
     def client_offset(self) -> int | None:
@@ -240,8 +257,12 @@ class QueueDelivery:
         if plan.held:
             self._turned_away = self._turned_away or plan.room_left <= 0
             new = sorted([*new, *plan.held], key=lambda each: each.queue_offset)
+        lake_only, lake_read_to = self._lake_only, plan.lake_read_to
         for message in new:
-            if message.queue_offset in in_flight or not plan.start <= message.queue_offset < plan.cursor:
+            offset = message.queue_offset
+            if offset in in_flight or not (
+                plan.start <= offset < plan.cursor or (offset < lake_read_to and offset in lake_only)
+            ):
                 raise DeliveryError(f"{self.key}: {message} is not new")
         for message in plan.skipped:
             if message.queue_offset in in_flight:
@@ -257,6 +278,9 @@ class QueueDelivery:
                 self._enter(message)
         if plan.cursor != plan.start:
             self._cursor, self._client_offset = plan.cursor, None
+        if lake_read_to:
+            self.restore_lake_read(lake_read_to)
+            self.sort()  # they are before what is in flight already
 
     # ----- messages in flight -----
 
@@ -349,6 +373,7 @@ class QueueDelivery:
         if self._in_flight or self._lake_only:
             self._client_offset = offset
         else:
+            self._reads_absences = self._reads_absences or offset < self._cursor
             self._cursor, self._client_offset = offset, None
 
     def reset(self, cursor: int) -> None:
@@ -361,7 +386,9 @@ class QueueDelivery:
         self._returned.clear()
         self._held.clear()
         self._groups = None
-        self._lake_only = NOTHING
+        self._lake_only, self._lake_read_to = NOTHING, 0
+        self._lake_settled = None
+        self._reads_absences = True
         self._cursor, self._client_offset = cursor, None
 
     def restore_offsets(self, cursor: int, client_offset: int | None) -> None:
@@ -371,14 +398,31 @@ class QueueDelivery:
     # ----- replay -----
 
     def restore_lake_only(self, lake_only: LakeOnly) -> None:
-        """What only the lake has, all of it below the cursor."""
+        """What only the lake has: below the cursor, or in an absence of the log that the group steps over."""
         self._lake_only = lake_only
+
+    def restore_lake_read(self, offset: int) -> None:
+        """How far the ranges of `lake_only` were read."""
+        self._lake_only = self._lake_only.read_to(offset)
+        self._lake_read_to = offset
+
+    def restore_reads_absences(self, reads: bool) -> None:
+        """Whether messages in absences are new to the group."""
+        self._reads_absences = reads
+
+    def deliver_from_lake(self, messages: Iterable[InFlight]) -> None:
+        """What had been handed out of `lake_only` is in flight, as these: a start has the lake."""
+        self._lake_only = LakeOnly((), self._lake_only.spans)
+        for message in messages:
+            self.restore(message)
+        self.sort()
 
     def restore(self, message: InFlight) -> None:
         """Puts a message in flight while replaying; offsets may come in any order (see `sort`).
 
         A snapshot's later piece may stand behind a redelivery of what it tells: the earliest delivery counts.
         """
+        self._left_lake(message.queue_offset)
         before = self._in_flight.get(message.queue_offset)
         if before is not None:
             known = (before.first_delivered_ms, message.earlier_ms)
@@ -389,10 +433,17 @@ class QueueDelivery:
 
     def restore_settled(self, queue_offset: int) -> None:
         """Takes a message out of flight while replaying, if it is."""
+        self._left_lake(queue_offset)
         message = self._in_flight.get(queue_offset)
         if message is not None:
             self._leave(message)
             self._remove(message)
+
+    def _left_lake(self, queue_offset: int) -> None:
+        """An event of a message while replaying: it is in flight, or settled, whatever `lake_only` said before."""
+        if self._lake_only.messages:
+            self._lake_settled = self._lake_settled or set()
+            self._lake_settled.add(queue_offset)
 
     @property
     def returned(self) -> Iterable[InFlight]:
@@ -405,10 +456,15 @@ class QueueDelivery:
             self.postpone(message, message.invisible_until_ms)
 
     def sort(self) -> None:
-        """Restores the order of offsets that `committed` relies on, after a replay."""
+        """Restores the order of offsets that `committed` relies on, after a replay or what came in from the lake."""
+        if self._lake_settled:
+            self._lake_only = self._lake_only.without(self._lake_settled)
+            self._lake_settled = None
         offsets = list(self._in_flight)
         if any(a > b for a, b in itertools.pairwise(offsets)):
             self._in_flight = OrderedDict(sorted(self._in_flight.items()))
+            if self._groups is not None:
+                self._groups = MessageGroups(self._in_flight.values())
 
     def _leave(self, message: InFlight) -> None:
         """Takes a message out of the line that its status says."""

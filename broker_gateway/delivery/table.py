@@ -32,6 +32,7 @@ class DeliveryTable:
         state = self._queues.get(key)
         if state is None:
             state = self._made(key, self.first_offset(key.topic, key.queue_id))
+            state.restore_reads_absences(True)
         return state
 
     def known(self, key: QueueKey) -> QueueDelivery | None:

@@ -33,6 +33,7 @@ class DeliveryJournal(Contributor):
         """The journal's: before what is noted together."""
         self._noted = journal.noted
         self._deliveries = deliveries
+        self._index = index
         self._replay = DeliveryReplay(deliveries, index)
         self._changes: dict[QueueKey, tuple[QueueDelivery, pb.QueueChange]] = {}
         self._untold: set[QueueKey] = set()
@@ -157,6 +158,13 @@ class DeliveryJournal(Contributor):
             change.cursor = state.cursor
             if state.client_offset is not None:
                 change.client_offset = state.client_offset
+            if state.lake_read_to:
+                change.lake_only.read_to = state.lake_read_to
+            if (
+                state.reads_absences
+                and self._index.absence(state.key.topic, state.key.queue_id, 0) is not None
+            ):
+                change.reads_absences = True
             committed = state.consumer_offset
             if committed != state.journaled_committed:
                 change.has_committed = True

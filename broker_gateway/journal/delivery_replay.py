@@ -60,11 +60,14 @@ class DeliveryReplay:
         state = self._restored(piece)
         if in_place and not piece.continued:
             state.reset(piece.cursor)
+            state.restore_reads_absences(False)
             self._restored(piece)
         for message in _in_flight(piece.in_flight):
             state.restore(message)
         if piece.HasField("lake_only"):
             state.restore_lake_only(lake_only(state.lake_only, piece.lake_only))
+            if piece.lake_only.read_to:
+                state.restore_lake_read(piece.lake_only.read_to)
 
     def _apply_events(self, change: pb.QueueChange) -> None:
         if change.removed:
@@ -83,10 +86,15 @@ class DeliveryReplay:
             elif events.kind != pb.EXPIRED:
                 for offset in events.queue_offset:
                     state.restore_settled(offset)
+        if change.lake_only.read_to:
+            state.restore_lake_read(change.lake_only.read_to)
 
     def _restored(self, change: pb.QueueChange) -> QueueDelivery:
         client_offset = change.client_offset if change.HasField("client_offset") else None
-        return self._deliveries.restore(_key(change), change.cursor, client_offset)
+        state = self._deliveries.restore(_key(change), change.cursor, client_offset)
+        if change.reads_absences:
+            state.restore_reads_absences(True)
+        return state
 
 
 def _in_flight(kept: pb.InFlight) -> list[InFlight]:

@@ -5,6 +5,7 @@ Of a queue with much in flight there are several. The first replaces what was kn
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator
 
 from broker_gateway.delivery.in_flight import InFlight, Status
@@ -40,6 +41,7 @@ def queue_pieces(target: Target, deliveries: DeliveryTable, state: QueueDelivery
                 queue_id=queue_id,
                 cursor=state.cursor,
                 client_offset=state.client_offset,
+                reads_absences=state.reads_absences,
                 in_flight=_in_flight(some) if some else None,
                 continued=continued,
             )
@@ -48,17 +50,23 @@ def queue_pieces(target: Target, deliveries: DeliveryTable, state: QueueDelivery
             break
         offset, continued = some[-1].queue_offset + 1, True
     if state.lake_only and deliveries.known(state.key) is state:
-        yield from _lake_only_pieces(target, state)
+        yield from _lake_only_pieces(target, deliveries, state)
 
 
-def _lake_only_pieces(target: Target, state: QueueDelivery) -> Iterator[int]:
-    """What only the lake has, in pieces that add to those before; a reset meanwhile ends it."""
+def _lake_only_pieces(target: Target, deliveries: DeliveryTable, state: QueueDelivery) -> Iterator[int]:
+    """What only the lake has, in pieces that add to those before. Each is of what is left when it is written, since what is read
+    meanwhile is told before it; a reset meanwhile leaves nothing."""
     group, topic, queue_id = state.key
-    kept, first_message, first_span = state.lake_only, 0, 0
-    while state.lake_only is kept and (first_message < len(kept.messages) or first_span < len(kept.spans)):
-        messages = kept.messages[first_message : first_message + _IN_FLIGHT_A_PIECE]
+    next_message = next_span = 0
+    while deliveries.known(state.key) is state:
+        kept = state.lake_only
+        first = bisect.bisect_left(kept.messages, next_message, key=lambda each: each.queue_offset)
+        messages = kept.messages[first : first + _IN_FLIGHT_A_PIECE]
         messages = messages[: _fitting([len(each.message_id) for each in messages])]
-        spans = kept.spans[first_span : first_span + _IN_FLIGHT_A_PIECE]
+        first = bisect.bisect_left(kept.spans, next_span, key=lambda span: span[0])
+        spans = kept.spans[first : first + _IN_FLIGHT_A_PIECE]
+        if not messages and not spans:
+            return
         change = target.part.queues.add(
             consumer_group=group,
             topic=topic,
@@ -75,7 +83,10 @@ def _lake_only_pieces(target: Target, state: QueueDelivery) -> Iterator[int]:
             ),
         )
         yield 1 + len(messages) // _MESSAGES_A_UNIT + change.ByteSize() // _IDS_A_UNIT
-        first_message, first_span = first_message + len(messages), first_span + len(spans)
+        if messages:
+            next_message = messages[-1].queue_offset + 1
+        if spans:
+            next_span = spans[-1][1]
 
 
 def lake_only(before: LakeOnly, piece: pb.LakeOnly) -> LakeOnly:

@@ -12,6 +12,7 @@ from broker_gateway.delivery.in_flight import InFlight, Status
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.delivery.retry_topics import handle_queue, subscribed_topic
 from broker_gateway.messaging.core import Core
+from broker_gateway.messaging.old_messages import InLakeError
 from broker_gateway.messaging.poll import Poll
 from broker_gateway.messaging.stored_message import MessageReader
 from broker_gateway.runtime.clock import now_ms
@@ -43,7 +44,10 @@ class Attempts:
             if not state.holds(message) or message.invisible_until_ms <= now:
                 continue
             _, topic, queue_id = state.key
-            stored = self._messages.at(topic, queue_id, message.queue_offset)
+            try:
+                stored = self._messages.at(topic, queue_id, message.queue_offset)
+            except InLakeError:  # a further repetition gets it
+                continue
             if stored is not None:
                 handle = encode_handle(handle_queue(state.key), message.queue_offset, message.delivery_id)
                 left_ms = message.invisible_until_ms - now

@@ -11,8 +11,10 @@ from broker_gateway.delivery.moves import Origin, moved_copy
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.delivery.retry_topics import subscribed_topic
 from broker_gateway.messaging.core import Core
+from broker_gateway.messaging.old_messages import InLakeError
 from broker_gateway.messaging.outcome import ServiceError
 from broker_gateway.messaging.resources import Resources
+from broker_gateway.messaging.stored_message import MessageReader
 from broker_gateway.metadata.names import dead_letter_topic
 from broker_gateway.runtime.rate_limited_log import RateLimitedLog
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
@@ -23,7 +25,7 @@ from store.errors import (
     StoreError,
     StoreReadOnlyError,
 )
-from store.log.record import Record, offset_msg_id
+from store.log.record import Record, decode_record, offset_msg_id
 
 log = structlog.get_logger(__name__)
 _QUEUE = 0
@@ -31,6 +33,8 @@ _QUEUE = 0
 RETRY_MOVE_MS, LONGEST_RETRY_MS = 10_000, 7_200_000
 """When a copy could not be stored (full disk, say), the message is looked at again after this time; when that is because of
 the message itself, after twice as long each time, as the original does."""
+_UNREAD_MS = 2_000
+"""A message that is being read from the lake is looked at again after this time."""
 _PASSING = (OSError, StoreReadOnlyError, ServiceError)
 """What keeps any message from being copied."""
 _UNFIT = (RecordError, RecordTooLargeError)
@@ -65,8 +69,9 @@ def _origin_of(
 class DeadLetterMover:
     """Copies a message in flight to `%DLQ%<group>`; the copy settles it."""
 
-    def __init__(self, core: Core, resources: Resources) -> None:
+    def __init__(self, core: Core, resources: Resources, messages: MessageReader) -> None:
         self._store = core.store
+        self._messages = messages
         self._resources = resources
         self._changes = core.changes
         self._core = core
@@ -77,7 +82,7 @@ class DeadLetterMover:
     def move(self, state: QueueDelivery, message: InFlight, reason: str, client_id: str = "") -> int | None:
         """Moves it. When the copy could not be stored, the message stays as it was; then after how many ms to try again.
 
-        A message that cannot be read is skipped.
+        A message that cannot be read is skipped; one that is in the lake alone waits until it was read from there.
         """
         try:
             record = self._record(state, message)
@@ -87,6 +92,8 @@ class DeadLetterMover:
             self._changes.make_room(1)
             if record is not None:
                 self._append_copy(state, message, record, target.name, reason)
+        except InLakeError:
+            return _UNREAD_MS
         except Exception as error:  # the message must neither be lost nor block those behind it
             return self._refused(state, message, error)
         self._failing.discard(state.key)
@@ -123,8 +130,12 @@ class DeadLetterMover:
         return wait_ms
 
     def _record(self, state: QueueDelivery, message: InFlight) -> Record | None:
-        """The message; None when it cannot be read."""
+        """The message; None when it cannot be read. Raises InLakeError."""
         _, topic, queue_id = state.key
+        old = self._messages.old
+        if old is not None and old.end(topic, queue_id, message.queue_offset) > message.queue_offset:
+            stored = self._messages.at(topic, queue_id, message.queue_offset)
+            return decode_record(stored.data) if stored is not None else None
         offsets, sizes, _ = self._store.index.entries(topic, queue_id, message.queue_offset, 1)
         if not len(offsets) or not sizes[0]:
             return None

@@ -10,6 +10,8 @@ from broker_gateway.cluster.peer_routes import PeerRoutes
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
 from broker_gateway.deferred.timers import Timers
+from broker_gateway.lake.messages import LakeMessages
+from broker_gateway.lake.reader import Lake
 from broker_gateway.messaging.admission import Admission
 from broker_gateway.messaging.attempts import Attempts
 from broker_gateway.messaging.client_commands import ClientCommands
@@ -22,6 +24,7 @@ from broker_gateway.messaging.groups import Groups
 from broker_gateway.messaging.long_polling import LongPolling
 from broker_gateway.messaging.offset_changes import OffsetChanges
 from broker_gateway.messaging.offsets import Offsets
+from broker_gateway.messaging.old_messages import OldMessages
 from broker_gateway.messaging.ordered_sends import OrderedSends
 from broker_gateway.messaging.poll import Polls
 from broker_gateway.messaging.produce import Producer
@@ -69,6 +72,9 @@ class Messaging:
         """What keeps messages until something is due."""
         return (self.timers, self.transactions)
 
+    old_messages: OldMessages | None
+    """What only the lake has; None without a lake."""
+
     def listen(self, configuration: Configuration) -> None:
         """Subscribes the parts to changes of options."""
         parts = (
@@ -86,19 +92,37 @@ class Messaging:
 
 
 def make_messaging(
-    config: GatewayConfig, core: Core, peers: Peers, peer_routes: PeerRoutes, hand_over: HandOver
+    config: GatewayConfig,
+    core: Core,
+    peers: Peers,
+    peer_routes: PeerRoutes,
+    hand_over: HandOver,
+    lake: Lake | None = None,
 ) -> Messaging:
     """The parts, connected."""
     admission = Admission(config, core.tick)
     clients = ClientRegistry(config.lake.lake_max_clients, config.lake.lake_max_share_per_address)
     commands = ClientCommands(clients)
     resources = Resources(config, core.catalog)
-    mover = DeadLetterMover(core, resources)
+    old = None
+    if lake is not None:
+        store = core.store
+
+        def needed() -> tuple[str, int]:
+            own = (
+                store.min_offset > store.identity.own_from
+            )  # else it was the former log that had what is gone
+            return store.log_id, store.min_offset if own else 0
+
+        read = LakeMessages(lake, store.broker, needed)
+        most_bytes = config.lake.lake_cold_read_bytes
+        old = OldMessages(read, store.index, most_bytes, core.came_back, core.metrics)
+    messages = MessageReader(core.store, old)
+    mover = DeadLetterMover(core, resources, messages)
     redelivery = Redelivery(core, clients, mover)
-    messages = MessageReader(core.store)
     taker = Taker(core, SearchedQueues(core, resources), redelivery, messages)
     attempts = Attempts(core, messages)
-    offsets = Offsets(core, resources)
+    offsets = Offsets(core, resources, old)
     polls = Polls(config, resources, clients)
     routes = Routes(config, resources, peers, peer_routes)
     producer = Producer(config, core, resources, admission.send)
@@ -125,4 +149,5 @@ def make_messaging(
         timers,
         Delays(config, timers, producer),
         Transactions(config, core, producer, clients, commands),
+        old,
     )

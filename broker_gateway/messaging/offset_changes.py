@@ -53,6 +53,8 @@ class OffsetChanges:
         for each in queues:
             first, end = self._offsets.bounds(topic, each)
             if queue_id >= 0 and offset is not None and offset != -1:
+                if 0 <= offset < first:
+                    first = await self._offsets.oldest(topic, each)
                 if not first <= offset <= end:
                     raise ServiceError(
                         Reason.OFFSET_NOT_FOUND,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping, Set
 from typing import NamedTuple
 
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
+from broker_gateway.lake.reader import LakeReadStoppedError, LakeUnreachableError
 from broker_gateway.messaging.checks import check_group, shown
 from broker_gateway.messaging.core import Core
+from broker_gateway.messaging.old_messages import OldMessages
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.messaging.resources import Resources
 from store.index.time_search import BoundaryType
@@ -50,7 +53,8 @@ class Progress(NamedTuple):
 class Offsets:
     """Answers about queues of this broker."""
 
-    def __init__(self, core: Core, resources: Resources) -> None:
+    def __init__(self, core: Core, resources: Resources, old: OldMessages | None = None) -> None:
+        self._old = old
         self._store = core.store
         self._catalog = core.catalog
         self._resources = resources
@@ -58,8 +62,18 @@ class Offsets:
         self._searches = 0
 
     def first(self, topic: str, queue_id: int) -> int:
-        """The first offset that can be received."""
+        """The first offset that the log has."""
         return self._store.index.min_offset(topic, queue_id)
+
+    async def oldest(self, topic: str, queue_id: int) -> int:
+        """The first offset that can be received: of the lake, where there is one.
+
+        TOO_MANY_REQUESTS; INTERNAL_SERVER_ERROR while the lake cannot be read.
+        """
+        if self._old is None or self._store.index.begin(topic, queue_id) >= self.first(topic, queue_id):
+            return self.first(topic, queue_id)
+        async with self._search():
+            return await self._old.first(topic, queue_id)
 
     def end(self, topic: str, queue_id: int) -> int:
         """The next offset to be given."""
@@ -91,15 +105,37 @@ class Offsets:
     async def at(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: BoundaryType = BoundaryType.LOWER
     ) -> int:
-        """The queue offset of a store time: LOWER the first stored then or later, the end when there is none.
-        TOO_MANY_REQUESTS."""
+        """The queue offset of a store time: LOWER the first stored then or later, the end when there is none. Of the lake,
+        where the log has nothing so old; it is not looked for in absences of the log.
+
+        TOO_MANY_REQUESTS; INTERNAL_SERVER_ERROR while the lake cannot be read.
+        """
+        async with self._search():
+            found = await asyncio.to_thread(self._store.at_time(topic, queue_id), timestamp_ms, boundary)
+            first = self.first(topic, queue_id)
+            if self._old is None or found > first:
+                return found
+            if boundary is BoundaryType.LOWER:
+                older = await self._old.at_time(topic, queue_id, timestamp_ms)
+                return found if older is None else older
+            stored_ms = self.stored_ms(topic, queue_id, found) if found < self.end(topic, queue_id) else 0
+            if 0 < stored_ms <= timestamp_ms:
+                return found
+            oldest = await self._old.first(topic, queue_id)
+            later = await self._old.at_time(topic, queue_id, timestamp_ms + 1)
+            return max((first if later is None else later) - 1, oldest)
+
+    @contextlib.asynccontextmanager
+    async def _search(self) -> AsyncIterator[None]:
         if self._searches >= MAX_SEARCHES:
             raise ServiceError(
-                Reason.TOO_MANY_REQUESTS, f"{MAX_SEARCHES} searches by time run already; try again later"
+                Reason.TOO_MANY_REQUESTS, f"{MAX_SEARCHES} searches of queues run already; try again later"
             )
         self._searches += 1
         try:
-            return await asyncio.to_thread(self._store.at_time(topic, queue_id), timestamp_ms, boundary)
+            yield
+        except (LakeUnreachableError, LakeReadStoppedError) as error:
+            raise unread(error) from error
         finally:
             self._searches -= 1
 
@@ -178,6 +214,14 @@ class Offsets:
                 f"the queue is of broker {shown(broker)}, this one is {self._store.broker}; ask there",
             )
         check_queue_id(topic, queue_id, queues)
+
+
+def unread(error: Exception) -> ServiceError:
+    """What is answered while the lake, which has the beginning of a queue, cannot be read."""
+    return ServiceError(
+        Reason.INTERNAL_SERVER_ERROR,
+        f"the lake, which has older messages of the queue, cannot be read now ({str(error) or 'the broker stops'}); try again later",
+    )
 
 
 def check_queue_id(topic: str, queue_id: int, queues: int) -> None:

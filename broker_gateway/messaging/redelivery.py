@@ -17,6 +17,7 @@ from functools import partial
 
 from broker_gateway.delivery.handles import new_delivery_id
 from broker_gateway.delivery.in_flight import InFlight, Status
+from broker_gateway.delivery.lake_only import LakeMessage
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.delivery.retry_topics import subscribed_topic
 from broker_gateway.messaging.clients import ClientRegistry
@@ -53,10 +54,14 @@ class Redelivery:
         self._tick = core.tick
         self._goes_on = False
 
-    def restarted(self) -> None:
-        """The journal was replayed: clients that have their messages renewed get time to come back."""
-        until = now_ms() + RENEWED_MS
+    def restarted(self, *, with_lake: bool) -> None:
+        """The journal was replayed: clients that have their messages renewed get time to come back. With the lake, what a lost
+        log had handed out and only the lake has is due."""
+        now = now_ms()
+        until = now + RENEWED_MS
         for state in self._deliveries.queues():
+            if with_lake and state.lake_only.messages:
+                state.deliver_from_lake([_handed_out(each, now) for each in state.lake_only.messages])
             for message in state.in_flight.values():
                 if message.auto_renew and message.invisible_until_ms < until:
                     state.postpone(message, until)
@@ -149,3 +154,16 @@ class Redelivery:
                         state.postpone(message, now)
         if keys:
             self._tick.add(Stage.WAKE, partial(self._release, client_id, keys))
+
+
+def _handed_out(message: LakeMessage, now_ms: int) -> InFlight:
+    """In flight and due; under an id that no handle has."""
+    return InFlight(
+        message.queue_offset,
+        message.attempt,
+        now_ms,
+        new_delivery_id(),
+        message.message_id,
+        "",
+        nacked=True,
+    )

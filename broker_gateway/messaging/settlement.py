@@ -105,7 +105,8 @@ class Settlement:
         if self._mover.move(state, message, reason, client_id) is not None:
             raise ServiceError(
                 Reason.INTERNAL_SERVER_ERROR,
-                "the dead letter could not be stored; the message stays where it was",
+                "the dead letter could not be stored, or its message is still being read from the lake; it stays where it was: "
+                "try again",
             )
 
     def _topic(self, topic: str, group: str) -> str:

@@ -1,10 +1,11 @@
-"""Records of the log on their way to a consumer."""
+"""Records on their way to a consumer: of the log or, where that has them no more, of the lake."""
 
 from __future__ import annotations
 
 import structlog
 
 from broker_gateway.messaging.broker_properties import without_brokers
+from broker_gateway.messaging.old_messages import OldMessages, Waiter
 from broker_gateway.runtime.rate_limited_log import RateLimitedLog
 from store.errors import OffsetOutOfRangeError, RecordError
 from store.log.record import decode_properties, offset_msg_id
@@ -39,14 +40,22 @@ class StoredMessage:
 
 
 class MessageReader:
-    """Reads messages of the log."""
+    """Reads messages of the log; of the lake those that `old` gives, where there is a lake."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, old: OldMessages | None = None) -> None:
         self._store = store
+        self.old = old
         self._unread = RateLimitedLog("messages")
 
-    def at(self, topic: str, queue_id: int, queue_offset: int) -> StoredMessage | None:
-        """The message at an offset of a queue; None when there is none, or none to be read."""
+    def at(
+        self, topic: str, queue_id: int, queue_offset: int, waiter: Waiter | None = None
+    ) -> StoredMessage | None:
+        """The message at an offset of a queue; None when there is none, or none to be read.
+
+        Raises InLakeError where it has to be read from the lake first; then `waiter` is told when to try again.
+        """
+        if self.old is not None and self.old.end(topic, queue_id, queue_offset) > queue_offset:
+            return self.made_of(self.old.record(topic, queue_id, queue_offset, waiter), queue_offset)
         physical, sizes, _ = self._store.index.entries(topic, queue_id, queue_offset, 1)
         return self.read(int(physical[0]), int(sizes[0])) if len(physical) else None
 
@@ -61,6 +70,21 @@ class MessageReader:
                 log.error,
                 "messages that cannot be read are passed over; `lakebroker store verify` finds what is damaged",
                 physical_offset=physical,
+                error=str(error),
+            )
+            return None
+
+    def made_of(self, record: bytes | None, queue_offset: int) -> StoredMessage | None:
+        """The message of a record of the lake; None when it is none, which is logged."""
+        if record is None:
+            return None
+        try:
+            return StoredMessage(memoryview(record))
+        except RecordError as error:
+            self._unread.happened(
+                log.error,
+                "messages of the lake that cannot be read are passed over; `lakebroker lake check` finds what is damaged",
+                queue_offset=queue_offset,
                 error=str(error),
             )
             return None

@@ -3,6 +3,9 @@ the original's pop does, after the retry topics that a real broker left for the 
 
 Of each queue: plan, read, have the journal note it, commit (`delivery/queue_delivery.py`). A queue that fails has
 changed nothing, and others are served. A search ends after so much work (`_SEARCH`), wherever it is; the next one goes on.
+
+Messages that only the lake has (below the log, or in an absence of it) are taken from memory (`old_messages.py`). Where they
+are not there yet, the search is done with the queue, which is offered again when they are.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ from broker_gateway.delivery.handles import encode_handle, new_delivery_id
 from broker_gateway.delivery.in_flight import InFlight, Plan, Status
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey, held_back
 from broker_gateway.delivery.retry_topics import handle_queue
+from broker_gateway.lake.messages import Stretch
 from broker_gateway.messaging.core import Core
+from broker_gateway.messaging.old_messages import InLakeError, OldMessages
 from broker_gateway.messaging.poll import RECEIVE_BYTES, Poll
 from broker_gateway.messaging.redelivery import Redelivery
 from broker_gateway.messaging.searched_queues import SearchedQueues
@@ -32,6 +37,8 @@ from store.errors import (
     StoreDamagedError,
     StoreReadOnlyError,
 )
+from store.index.queue_index import Absence
+from store.log.record import decode_record, tags_code
 
 log = structlog.get_logger(__name__)
 Array = NDArray[Any]
@@ -62,6 +69,7 @@ class Taker:
         self.queues = queues
         self._redelivery = redelivery
         self._messages = messages
+        self._old = messages.old
         self._max_in_flight = 0
         """Of a group on a queue."""
         self._failing: set[QueueKey] = set()
@@ -124,9 +132,15 @@ class Taker:
         poll, now, index = search.poll, search.now, self._store.index
         state = self._deliveries.queue(key)
         floor, ordered = index.min_offset(key.topic, key.queue_id), poll.group.fifo
-        search.begin(key)
-        if ordered and not self._look_up_groups(search, state):
-            return False
+        search.begin(key, state, floor)
+        if self._old is not None and state.position < floor:
+            floor = index.begin(key.topic, key.queue_id)
+        if ordered:
+            try:
+                if not self._look_up_groups(search, state):
+                    return False
+            except InLakeError:
+                return True
         plan = state.plan(
             poll.batch_size - len(poll.messages), self._max_in_flight, floor, poll.filter, ordered
         )
@@ -145,6 +159,8 @@ class Taker:
             self._core.made_room(state)
             return False
         if done and state.position >= index.max_offset(key.topic, key.queue_id) and state.quiet(now):
+            if self._old is not None and state.lake_only:
+                return done
             self._deliveries.arrivals.nothing_left(key)
         return done
 
@@ -156,7 +172,7 @@ class Taker:
             if search.work <= 0:
                 return False
             search.work -= _A_SKIP
-            stored = self._messages.at(topic, queue_id, message.queue_offset)
+            stored = self._messages.at(topic, queue_id, message.queue_offset, search.key)
             # one that cannot be read holds nothing back
             message.message_group = (
                 stored.message_group if stored is not None else f"\0{message.queue_offset}"
@@ -165,7 +181,6 @@ class Taker:
 
     def _read_again(self, search: _Search, plan: Plan) -> None:
         """Reads what may be delivered again."""
-        _, topic, queue_id = search.key
         turn = plan.turn
         for message in plan.again:
             if search.body_bytes >= search.most_bytes:
@@ -173,13 +188,16 @@ class Taker:
             if turn is not None and not turn.goes_on(message):
                 continue
             offset = message.queue_offset
-            physical, sizes, codes = self._store.index.entries(topic, queue_id, offset, 1)
-            stored = self._messages.read(int(physical[0]), int(sizes[0])) if len(physical) else None
+            try:
+                stored, code = self._at(search.key, offset)
+            except InLakeError:
+                if turn is not None and message.message_group is not None:
+                    turn.close(message.message_group)
+                continue
             if stored is None:
                 search.work -= _A_SKIP
                 plan.skipped.append(message)
             elif message.status != Status.RETURNED or search.poll.filter.wants(stored.properties):
-                code = int(codes[0])  # the message has none after a restart
                 made = search.deliver(stored, offset, message.attempt + 1, code)
                 plan.redeliver(message, made)
             elif turn is not None:
@@ -188,9 +206,21 @@ class Taker:
             if turn is not None:
                 turn.gone(message)
 
+    def _at(self, key: QueueKey, offset: int) -> tuple[StoredMessage | None, int]:
+        """A message in flight, if it can be read, and its tags code, which it does not have after a restart. Raises InLakeError."""
+        _, topic, queue_id = key
+        if self._old is not None and self._old.end(topic, queue_id, offset) > offset:
+            stored = self._messages.at(topic, queue_id, offset, key)
+            return stored, tags_code(stored.properties.get("TAGS")) if stored is not None else 0
+        physical, sizes, codes = self._store.index.entries(topic, queue_id, offset, 1)
+        if not len(physical):
+            return None, 0
+        return self._messages.read(int(physical[0]), int(sizes[0])), int(codes[0])
+
     def _read_new(self, search: _Search, plan: Plan) -> bool:
         """Reads new messages; False when the search ends before the queue does."""
         _, topic, queue_id = search.key
+        state = search.state
         wanted = EVERYTHING if search.retry else search.poll.filter
         room = search.room(plan)
         usual = plan.turn is None and not search.retry and (wanted.everything or wanted.by_tag is not None)
@@ -198,11 +228,19 @@ class Taker:
             if search.work <= 0:
                 return False
             start = plan.cursor
-            count = room if wanted.everything else _SCAN_ENTRIES
             absence = self._store.index.absence(topic, queue_id, start)
-            if absence is not None and absence.begin <= start:  # the lake's: no damage, and no event for each
+            inside = absence is not None and absence.begin <= start
+            if self._old is not None and (inside or start < search.floor or state.lake_only):
+                done = self._read_lake(self._old, search, plan, absence)
+                if done is not None:
+                    return done
+                room = search.room(plan)
+                if plan.cursor > start or inside:
+                    continue
+            elif absence is not None and inside:  # the lake's: no damage, and no event for each
                 plan.cursor = absence.end
                 continue
+            count = room if wanted.everything else _SCAN_ENTRIES
             if absence is not None:
                 count = min(count, absence.begin - start)
             places, sizes, codes = self._store.index.entries(topic, queue_id, start, count)
@@ -278,22 +316,116 @@ class Taker:
             plan.cursor = int(offsets[len(made) - 1]) + 1
         return len(made)
 
+    def _read_lake(
+        self, old: OldMessages, search: _Search, plan: Plan, absence: Absence | None
+    ) -> bool | None:
+        """Takes what only the lake has: what is left of a lost log up to the cursor, then new messages from the cursor on, where the log
+        has none. None: the search of the queue goes on; else whether it is done with the queue.
+        """
+        state, key = search.state, search.key
+        start = plan.cursor
+        inside = absence is not None and absence.begin <= start
+        steps_over = not state.reads_absences
+        if state.lake_only:
+            before = absence.end if absence is not None and inside and steps_over else start
+            offset = plan.lake_read_to
+            while (span := state.lake_only.next_span(offset)) is not None and span[0] < before:
+                stretch = old.look(key.topic, key.queue_id, span[0], span[1], key)
+                if stretch is None:
+                    return True
+                offset = plan.lake_read_to = self._take_stretch(search, plan, stretch, *span)
+                if (done := self._ends(search, plan)) is not None:
+                    return done
+        if absence is not None and inside and steps_over:
+            plan.cursor = absence.end
+            return None
+        end = absence.end if absence is not None and inside else search.floor
+        if absence is not None and steps_over:
+            end = min(end, absence.begin)
+        if end <= start:
+            return None
+        stretch = old.look(key.topic, key.queue_id, start, end, key)
+        if stretch is None:
+            return True
+        plan.cursor = self._take_stretch(search, plan, stretch, start, end)
+        return self._ends(search, plan)
+
+    def _ends(self, search: _Search, plan: Plan) -> bool | None:
+        """None: the search of the queue goes on; else whether it is done with the queue."""
+        if search.room(plan) == 0:
+            return True
+        if search.work <= 0 or len(plan.held) + len(plan.skipped) >= _SKIPS_A_PLAN:
+            return False
+        return None
+
+    def _take_stretch(self, search: _Search, plan: Plan, stretch: Stretch, start: int, end: int) -> int:
+        """Takes new messages of the lake, from `start` on; the offset behind the last."""
+        at = start
+        for number in range(stretch.after(start), len(stretch.offsets)):
+            offset = stretch.offsets[number]
+            if offset >= end:
+                break
+            self._step_over(search, plan, at, offset)
+            at = offset + 1
+            stored, attempt = self._messages.made_of(stretch.records[number], offset), 1
+            if stored is not None and search.retry:
+                attempt += decode_record(stored.data, verify=False).reconsume_times
+            self._take_new(search, plan, offset, stored, attempt, None)
+            if self._ends(search, plan) is not None:
+                return at
+        self._step_over(search, plan, at, min(stretch.end, end))
+        return min(stretch.end, end)
+
+    def _step_over(self, search: _Search, plan: Plan, begin: int, end: int) -> None:
+        """Messages [begin, end) are neither in the log nor in the lake: they expired there, or never could be read."""
+        missing = end - begin
+        if missing <= 0:
+            return
+        search.work -= _A_SKIP
+        if missing + len(plan.skipped) <= _SKIPS_A_PLAN:
+            for offset in range(begin, end):
+                self._skip(search, plan, offset)
+        else:
+            log.warning(
+                "messages that are neither in the log nor in the lake are passed over",
+                **search.key._asdict(),
+                first=begin,
+                messages=missing,
+            )
+
+    def _skip(self, search: _Search, plan: Plan, offset: int) -> None:
+        poll = search.poll
+        search.work -= _A_SKIP
+        plan.skipped.append(InFlight(offset, 1, search.now, poll.delivery_id, "", poll.client_id))
+
     def _read_one(
         self, search: _Search, plan: Plan, offset: int, physical: int, size: int, code: int
     ) -> None:
-        """Reads a new message, which is delivered, held back, skipped, or passed over by the filter."""
+        """Reads a new message of the log."""
         plan.cursor = offset + 1
-        poll, attempt = search.poll, 1
-        stored = self._messages.read(physical, size)
-        if stored is None:
-            search.work -= _A_SKIP
-            plan.skipped.append(InFlight(offset, 1, search.now, poll.delivery_id, "", poll.client_id))
-            return
-        if search.retry:  # that a real broker made
+        stored, attempt = self._messages.read(physical, size), 1
+        if stored is not None and search.retry:  # that a real broker made
             attempt += self._store.record(physical, size).reconsume_times
-        if attempt == 1 and not poll.filter.wants(stored.properties):
-            search.passed_over(size)
+        self._take_new(search, plan, offset, stored, attempt, code)
+
+    def _take_new(
+        self,
+        search: _Search,
+        plan: Plan,
+        offset: int,
+        stored: StoredMessage | None,
+        attempt: int,
+        code: int | None,
+    ) -> None:
+        """A new message is delivered, held back, skipped, or passed over by the filter; `code`: None of one whose tag says it."""
+        if stored is None:
+            self._skip(search, plan, offset)
             return
+        if attempt == 1 and not search.poll.filter.wants(stored.properties):
+            search.passed_over(len(stored.data))
+            return
+        if code is None:
+            code = tags_code(stored.properties.get("TAGS"))
         turn = plan.turn
         if turn is not None and not turn.takes(stored.message_group):
             search.work -= _A_SKIP
@@ -337,6 +469,7 @@ class _Search:
 
     __slots__ = (
         "body_bytes",
+        "floor",
         "handle_queue",
         "key",
         "messages",
@@ -344,9 +477,12 @@ class _Search:
         "now",
         "poll",
         "retry",
+        "state",
         "work",
     )
     key: QueueKey
+    state: QueueDelivery
+    floor: int
     handle_queue: int
     retry: bool
 
@@ -358,9 +494,11 @@ class _Search:
         self.body_bytes = 0
         self.most_bytes = RECEIVE_BYTES
 
-    def begin(self, key: QueueKey) -> None:
+    def begin(self, key: QueueKey, state: QueueDelivery, floor: int) -> None:
         self.work -= _A_QUEUE
         self.key = key
+        self.state = state
+        self.floor = floor
         self.handle_queue = handle_queue(key)
         self.retry = self.handle_queue != key.queue_id
         self.most_bytes = RECEIVE_BYTES - self.poll.body_bytes

@@ -108,6 +108,7 @@ def take_lost_end(lake: Lake, store: MessageStore, catalog: Catalog, deliveries:
         for offset in [each for each in here.in_flight if each not in queue.lake_only]:
             here.restore_settled(offset)
         here.restore_lake_only(queue.lake_only.from_offset(lost_from))
+        here.restore_reads_absences(False)
         waiting += here.lake_only.count
     return waiting
 

@@ -44,6 +44,12 @@ class Metrics:
         self._dead = self._counter(
             "rocketmq_send_to_dlq_messages", "Messages moved to dead letters", by_group
         )
+        self._lake_read = self._counter(
+            "lakebroker_lake_messages_read", "Messages read from the lake for consumers", by_topic
+        )
+        self._lake_unread = self._counter(
+            "lakebroker_lake_read_failures", "Readings of messages in the lake that failed", by_topic
+        )
         self._log_read = self._counter("lakebroker_log_bytes_read", "Bytes sent to readers of the log", ())
         self._latency = _Histogram(
             "rocketmq_rpc_latency_send_seconds", "Time from request to reply of a send", _LATENCY_S
@@ -85,6 +91,13 @@ class Metrics:
 
     def dead_lettered(self, topic: str, group: str, messages: int) -> None:
         self._dead.add((topic, group), messages)
+
+    def lake_read(self, topic: str, messages: int) -> None:
+        """Messages that only the lake has were read into memory."""
+        self._lake_read.add((topic,), messages)
+
+    def lake_read_failed(self, topic: str) -> None:
+        self._lake_unread.add((topic,), 1)
 
     def log_read(self, size: int) -> None:
         """Bytes that a reader of the log was sent."""

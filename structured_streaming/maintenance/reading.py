@@ -41,6 +41,17 @@ class Part:
         except (pa.ArrowException, OSError, KeyError) as error:
             raise FileError(self.file, error) from error
 
+    def batches(self, columns: Sequence[str], rows: int) -> Iterator[pa.Table]:
+        """`read`, so many rows at a time: of large bodies not all are in memory. Raises FileError."""
+        wanted = [self._schema.field(name) for name in columns]
+        there = [name for name in columns if name in self._opened.schema_arrow.names]
+        try:
+            for batch in self._opened.iter_batches(rows, [self._number], there, use_threads=False):
+                some = pa.Table.from_batches([batch])
+                yield pa.table([_column(some, field, len(some)) for field in wanted], pa.schema(wanted))
+        except (pa.ArrowException, OSError, KeyError) as error:
+            raise FileError(self.file, error) from error
+
 
 def parts(folder: Folder, file: DataFile, schema: pa.Schema) -> Iterator[Part]:
     """A file's row groups, one by one, of the table in `folder`. Raises FileError."""

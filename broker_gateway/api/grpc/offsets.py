@@ -25,7 +25,7 @@ class OffsetService:
         topic, queue_id = self._queue(request.message_queue)
         policy = request.query_offset_policy
         if policy == pb.BEGINNING:
-            offset = self._offsets.first(topic, queue_id)
+            offset = await self._offsets.oldest(topic, queue_id)
         elif policy == pb.END:
             offset = self._offsets.end(topic, queue_id)
         elif policy == pb.TIMESTAMP:

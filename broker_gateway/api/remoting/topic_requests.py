@@ -152,8 +152,8 @@ class TopicRequests:
     def max_offset(self, _: Connection, request: Command) -> Command:
         return request.reply(fields={"offset": str(self._bounds(request)[1])})
 
-    def min_offset(self, _: Connection, request: Command) -> Command:
-        return request.reply(fields={"offset": str(self._bounds(request)[0])})
+    async def min_offset(self, _: Connection, request: Command) -> Command:
+        return request.reply(fields={"offset": str(await self._admin.offsets.oldest(*_queue(request)))})
 
     def earliest(self, _: Connection, request: Command) -> Command:
         return request.reply(fields={"timestamp": str(self._admin.offsets.earliest_ms(*_queue(request)))})
