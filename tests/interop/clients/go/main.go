@@ -4,6 +4,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"time"
@@ -19,12 +20,32 @@ func main() {
 	}
 }
 
+// A consumer that receives nothing, until standard input ends.
+func listen(endpoints, topic string) error {
+	config := &rocketmq.Config{Endpoint: endpoints, Credentials: &credentials.SessionCredentials{}, ConsumerGroup: topic + "-listen"}
+	consumer, err := rocketmq.NewSimpleConsumer(config, rocketmq.WithSimpleAwaitDuration(5*time.Second),
+		rocketmq.WithSimpleSubscriptionExpressions(map[string]*rocketmq.FilterExpression{topic: rocketmq.SUB_ALL}))
+	if err != nil {
+		return err
+	}
+	if err := consumer.Start(); err != nil {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
+		return err
+	}
+	return consumer.GracefulStop()
+}
+
 func run(endpoints string, tls bool, topic, number string) error {
+	rocketmq.EnableSsl = tls
+	if number == "listen" {
+		return listen(endpoints, topic)
+	}
 	count, err := strconv.Atoi(number)
 	if err != nil {
 		return err
 	}
-	rocketmq.EnableSsl = tls
 	config := &rocketmq.Config{Endpoint: endpoints, Credentials: &credentials.SessionCredentials{}, ConsumerGroup: topic + "-simple"}
 	producer, err := rocketmq.NewProducer(config, rocketmq.WithTopics(topic))
 	if err != nil {

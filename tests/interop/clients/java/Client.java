@@ -17,14 +17,31 @@ import org.apache.rocketmq.client.apis.producer.Producer;
 
 /** Sends, receives and acks, then consumes with a listener that fails one message once. Lines of text out. */
 public final class Client {
+    /** A push consumer that fails bodies that begin with "bad", until standard input ends. */
+    private static void listen(ClientServiceProvider provider, ClientConfiguration configuration, String topic)
+            throws Exception {
+        try (PushConsumer push = provider.newPushConsumerBuilder().setClientConfiguration(configuration)
+                .setConsumerGroup(topic + "-listen")
+                .setSubscriptionExpressions(Map.of(topic, FilterExpression.SUB_ALL))
+                .setMessageListener(message -> text(message).startsWith("bad") ? ConsumeResult.FAILURE
+                    : ConsumeResult.SUCCESS)
+                .build()) {
+            System.in.transferTo(java.io.OutputStream.nullOutputStream());
+        }
+    }
+
     public static void main(String[] args) throws Exception {
         String endpoints = args[0];
         boolean tls = args[1].equals("tls");
         String topic = args[2];
-        int count = Integer.parseInt(args[3]);
         ClientServiceProvider provider = ClientServiceProvider.loadService();
         ClientConfiguration configuration =
             ClientConfiguration.newBuilder().setEndpoints(endpoints).enableSsl(tls).build();
+        if (args[3].equals("listen")) {
+            listen(provider, configuration, topic);
+            return;
+        }
+        int count = Integer.parseInt(args[3]);
         Map<String, String> sent = new TreeMap<>();
         try (Producer producer =
                 provider.newProducerBuilder().setClientConfiguration(configuration).setTopics(topic).build()) {

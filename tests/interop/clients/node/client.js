@@ -1,7 +1,18 @@
 // Sends, receives and acks with the official Node client, plaintext as it is by default.
 const { Producer, SimpleConsumer } = require('rocketmq-client-nodejs');
 
+// A consumer that receives nothing, until standard input ends.
+async function listen(endpoints, topic) {
+  const consumer = new SimpleConsumer({
+    consumerGroup: `${topic}-listen`, endpoints, subscriptions: new Map().set(topic, '*'), awaitDuration: 5000,
+  });
+  await consumer.startup();
+  await new Promise((ended) => process.stdin.on('end', ended).resume());
+  await consumer.shutdown();
+}
+
 async function main([endpoints, , topic, count]) {
+  if (count === 'listen') return listen(endpoints, topic);
   const sent = new Map();
   const producer = new Producer({ endpoints });
   await producer.startup();
