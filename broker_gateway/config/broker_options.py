@@ -129,6 +129,10 @@ class BrokerOptions(_Group):
     pop_inflight_message_threshold: int = Field(
         10_000, ge=1, description="messages of a group on a queue, with enablePopMessageThreshold"
     )
+    priority_order_asc: bool = Field(
+        True,
+        description="topics of type PRIORITY: a higher number is more urgent; false: a lower one is",
+    )
     enable_property_filter: bool = Field(
         False, description="SQL filters in pulls over the remoting port; over gRPC they are always served"
     )

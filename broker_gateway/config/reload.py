@@ -64,6 +64,7 @@ RELOADABLE = frozenset(
         "namesrvAddr",
         "osPageCacheBusyTimeOutMills",
         "popInflightMessageThreshold",
+        "priorityOrderAsc",
         "pullThreadPoolQueueCapacity",
         "queryThreadPoolQueueCapacity",
         "recallMessageEnable",

@@ -117,8 +117,15 @@ class Producer:
     def queue(self, topic: Topic) -> int:
         """The queue that the next batch goes to. FORBIDDEN."""
         if not topic.writable or not topic.write_queues:
-            raise ServiceError(Reason.FORBIDDEN, f"topic {shown(topic.name)} must not be written to")
+            raise _not_writable(topic)
         return next(self._next_queue) % topic.write_queues
+
+    def priority_queue(self, topic: Topic, priority: int) -> int:
+        """The queue of a priority, as the original has it: of that number, of larger ones the last. Below 0: the first, which
+        the batch's check refuses. FORBIDDEN."""
+        if not topic.writable or not topic.write_queues:
+            raise _not_writable(topic)
+        return max(0, min(priority, topic.write_queues - 1))
 
     def check_queue(self, topic: Topic, queue_id: int) -> None:
         """FORBIDDEN for a queue that must not be written to, or is none."""
@@ -265,6 +272,10 @@ class Producer:
         for topic, (count, messages, size) in counted.items():
             self._metrics.sent(topic, count, messages, size, seconds)
             self._minutes.count(topic, "", messages, size, seconds, calls=count, failed=outcome is not OK)
+
+
+def _not_writable(topic: Topic) -> ServiceError:
+    return ServiceError(Reason.FORBIDDEN, f"topic {shown(topic.name)} must not be written to")
 
 
 def _end(batch: PendingBatch, outcome: Outcome) -> None:

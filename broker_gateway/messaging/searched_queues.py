@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.delivery.retry_topics import RetryQueues
 from broker_gateway.messaging.checks import shown
@@ -13,6 +14,7 @@ from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.messaging.poll import Poll, check_may_receive
 from broker_gateway.messaging.resources import Resources
+from broker_gateway.metadata.message_types import by_priority
 
 
 class SearchedQueues:
@@ -24,9 +26,15 @@ class SearchedQueues:
         self._resources = resources
         self._first = itertools.count()
         self._retry_queues: RetryQueues | None = None
+        self._highest_first = True
+
+    def configure(self, config: GatewayConfig) -> None:
+        """Takes what may change while the broker runs."""
+        self._highest_first = config.broker.priority_order_asc
 
     def begin(self, poll: Poll) -> list[int | QueueKey]:
-        """Where there may be something, what comes first last; it begins with another queue each time.
+        """Where there may be something, what comes first last. It begins with another queue each time; of a topic by priority
+        with the most urgent, and ends with retry topics.
 
         To be called behind `refresh`. TOO_MANY_REQUESTS when the group may not begin on so many.
         """
@@ -36,15 +44,16 @@ class SearchedQueues:
             if more > 0:
                 self._resources.check_queues(poll.group, more)
         offered = self._deliveries.arrivals.queues_to_search(poll.group.name, poll.topic.name, queues)
-        found: list[int | QueueKey] = [queue_id for queue_id in offered if queue_id < queues]
-        if len(found) > 1:
-            first = next(self._first) % len(found)
-            found = found[first:] + found[:first]
+        own = [queue_id for queue_id in offered if queue_id < queues]
         retries = self._retries(poll)
-        if retries:
-            found += [key for key in retries if key.queue_id in self._offered(key)]
         poll.seen = self._arrivals(poll, retries)
-        return found
+        retried = [key for key in retries if key.queue_id in self._offered(key)] if retries else []
+        if by_priority(poll.topic) and not poll.group.fifo:
+            return [*retried, *sorted(own, reverse=not self._highest_first)]
+        if len(own) > 1:
+            first = next(self._first) % len(own)
+            own = own[first:] + own[:first]
+        return [*own, *retried]
 
     def missed(self, poll: Poll) -> bool:
         """Whether something was offered since the search began that ended with nothing."""

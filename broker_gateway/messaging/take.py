@@ -80,6 +80,7 @@ class Taker:
         if config.broker.enable_pop_message_threshold:
             most = min(most, config.broker.pop_inflight_message_threshold)
         self._max_in_flight = most
+        self.queues.configure(config)
 
     def take(self, poll: Poll) -> bool:
         """A search for up to a batch of messages; whether there are any. Without, `poll.left` says whether it goes on.

@@ -33,6 +33,11 @@ def message_type(topic: Topic) -> str:
     return "UNSPECIFIED" if kinds[0] == UNSPECIFIED else kinds[0]
 
 
+def by_priority(topic: Topic) -> bool:
+    """Whether a topic takes PRIORITY messages alone."""
+    return topic.accept_message_types == ("PRIORITY",)
+
+
 def accepts(topic: Topic, kind: str) -> bool:
     """Whether messages of that type may be sent to `topic`."""
     return not topic.accept_message_types or kind in topic.accept_message_types

@@ -37,6 +37,7 @@ _SYSTEM_GROUPS = frozenset(
 )
 _SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
+PRIORITY_PROPERTY = "_SYS_MSG_PRIORITY_"
 RESERVED_PROPERTIES = frozenset(
     [
         "KEYS",
@@ -101,6 +102,7 @@ RESERVED_PROPERTIES = frozenset(
         "__CRC32#",
         "DLQ_ORIGIN_TOPIC",
         "DLQ_ORIGIN_MESSAGE_ID",
+        PRIORITY_PROPERTY,
         "LB_ORIGIN",
         "LB_REASON",
     ]

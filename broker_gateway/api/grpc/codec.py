@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 
-from broker_gateway.metadata.names import RESERVED_PROPERTIES
+from broker_gateway.metadata.names import PRIORITY_PROPERTY, RESERVED_PROPERTIES
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from store.log.record import SYS_COMPRESSED, Record, offset_msg_id
@@ -65,6 +66,8 @@ def to_message(
         system.message_group = group
     if (trace := properties.get("TRACE_CONTEXT")) is not None:
         system.trace_context = trace
+    if (priority := priority_of(properties)) is not None:
+        system.priority = priority
     origin_topic, origin_id = properties.get("DLQ_ORIGIN_TOPIC"), properties.get("DLQ_ORIGIN_MESSAGE_ID")
     if origin_topic is not None and origin_id is not None:
         system.dead_letter_queue.topic = origin_topic
@@ -102,4 +105,19 @@ def message_type(properties: Mapping[str, str]) -> pb.MessageType:
         return pb.TRANSACTION
     if not DELAYS.isdisjoint(properties):
         return pb.DELAY
-    return pb.FIFO if "__SHARDINGKEY" in properties else pb.NORMAL
+    if "__SHARDINGKEY" in properties:
+        return pb.FIFO
+    return pb.PRIORITY if PRIORITY_PROPERTY in properties else pb.NORMAL
+
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,64}")
+_INT32 = 1 << 31
+
+
+def priority_of(properties: Mapping[str, str]) -> int | None:
+    """A record's priority; None without one, or when it is no number of 0 to 2**31 - 1."""
+    text = properties.get(PRIORITY_PROPERTY)
+    if text is None or not _NUMBER.fullmatch(text):
+        return None
+    priority = int(text)
+    return priority if 0 <= priority < _INT32 else None

@@ -23,6 +23,7 @@ from broker_gateway.api.grpc.send_checks import (
     message_group_of,
     peer_of,
     pending_records,
+    priority_of,
     type_of,
 )
 from broker_gateway.api.grpc.status import status, status_of, summary
@@ -202,14 +203,19 @@ class SendService:
         answer: Reply[bytes],
         queue_id: int | None = None,
     ) -> _Call:
-        """The call for a queue of this broker: that one, or the next. Raises ServiceError."""
+        """The call for a queue of this broker: that one, that of its priority, or the next. Raises ServiceError."""
         peer = peer_of(source)
         for hook in self._append_hooks:
             run_append_hook(hook, messages, f"{peer.host.ip}:{peer.host.port}")
         check_types(topic, messages)
         message_group_of(messages, self._limits)  # hooks may have changed it
         if queue_id is None:
-            queue_id = self._producer.queue(topic)
+            priority = priority_of(messages)
+            queue_id = (
+                self._producer.queue(topic)
+                if priority is None
+                else self._producer.priority_queue(topic, priority)
+            )
         records, message_ids = pending_records(
             topic, queue_id, messages, peer, self._limits, now, self._brokers
         )

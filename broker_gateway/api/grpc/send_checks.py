@@ -18,7 +18,7 @@ from broker_gateway.messaging.broker_properties import BrokerProperties, born_pr
 from broker_gateway.messaging.checks import check_key, check_message_group, check_tag, check_text, shown
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.metadata.catalog import Topic
-from broker_gateway.metadata.names import CONTROL_CHARACTER, RESERVED_PROPERTIES
+from broker_gateway.metadata.names import CONTROL_CHARACTER, PRIORITY_PROPERTY, RESERVED_PROPERTIES
 from broker_gateway.protocol.resource_names import resource_name
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
@@ -41,16 +41,15 @@ LATEST_BORN_S = 253_402_300_799
 """The last second of the year 9999; later times, and those before 1970, count as absent."""
 _PUT_OFF_BYTES = 2048
 """More, of what records of delayed and transactional messages say until these are delivered."""
-_NORMAL, _FIFO, _DELAY, _TRANSACTION = pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION
+_NORMAL, _FIFO, _DELAY, _TRANSACTION, _PRIORITY = pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION, pb.PRIORITY
 PUT_OFF = frozenset((_DELAY, _TRANSACTION))
 """Types of messages that consumers do not get when they are sent."""
-_BUILT = PUT_OFF | {_NORMAL, _FIFO}
+_BUILT = PUT_OFF | {_NORMAL, _FIFO, _PRIORITY}
 _TYPES = {number: name for name, number in pb.MessageType.items()}
 _MESSAGE_GROUP = "__SHARDINGKEY"
 _ENCODINGS = frozenset((pb.ENCODING_UNSPECIFIED, pb.IDENTITY, pb.GZIP))
 LATER = {
     pb.LITE: "lite",
-    pb.PRIORITY: "priority",
 }
 """Types of messages that cannot be sent yet, in words."""
 
@@ -143,13 +142,14 @@ def born_ms(born: Timestamp, now: int) -> int:
 
 
 def type_of(system: pb.SystemProperties) -> pb.MessageType:
-    """A message's type: what it says or, when it says none, what its properties stand for."""
+    """A message's type: what it says or, when it says none, what its properties stand for. As at the original, one that says
+    NORMAL and has a priority is a PRIORITY message."""
     kind = system.message_type
-    if kind:
-        return kind
-    if system.HasField("delivery_timestamp"):
-        return _DELAY
-    return _FIFO if system.message_group else _NORMAL
+    if not kind:
+        if system.HasField("delivery_timestamp"):
+            return _DELAY
+        kind = _FIFO if system.message_group else _NORMAL
+    return _PRIORITY if kind == _NORMAL and system.HasField("priority") and not system.message_group else kind
 
 
 def delivery_ms(system: pb.SystemProperties) -> int:
@@ -210,6 +210,22 @@ def message_group_of(messages: Sequence[pb.Message], limits: Limits) -> str | No
     return group
 
 
+def priority_of(messages: Sequence[pb.Message]) -> int | None:
+    """The priority of a call's messages, which are all of one type; None for messages of other types. MESSAGE_CORRUPTED for
+    several priorities, of which nothing is taken."""
+    first = messages[0].system_properties
+    if type_of(first) != _PRIORITY:
+        return None
+    for message in messages:
+        if message.system_properties.priority != first.priority:
+            raise ServiceError(
+                Reason.MESSAGE_CORRUPTED,
+                f"priorities {first.priority} and {message.system_properties.priority} in one call; send the messages of each "
+                "priority in a call of their own",
+            )
+    return first.priority
+
+
 def check_types(topic: Topic, messages: Sequence[pb.Message]) -> None:
     """MESSAGE_PROPERTY_CONFLICT_WITH_TYPE for a message of a type that the topic does not take, built or not."""
     accepted = topic.accept_message_types
@@ -229,10 +245,11 @@ def _check_type(message_type: pb.MessageType) -> None:
     if message_type in LATER:
         raise ServiceError(
             Reason.NOT_IMPLEMENTED,
-            f"{LATER[message_type]} messages are not implemented yet; send NORMAL, FIFO, DELAY or TRANSACTION ones to a topic that takes them",
+            f"{LATER[message_type]} messages are not implemented yet; send NORMAL, FIFO, DELAY, TRANSACTION or PRIORITY ones to a "
+            "topic that takes them",
         )
     raise ServiceError(
-        Reason.BAD_REQUEST, f"message type {message_type} is unknown; send NORMAL or FIFO messages"
+        Reason.BAD_REQUEST, f"message type {message_type} is unknown; send NORMAL, FIFO or PRIORITY messages"
     )
 
 
@@ -245,7 +262,7 @@ def check_message(
     limits: Limits,
 ) -> None:
     """Checks type, body, digest and message id; ServiceError says what is wrong. What the topic takes: `check_types`; message
-    groups: `message_group_of`."""
+    groups: `message_group_of`; several priorities: `priority_of`."""
     kind = type_of(system)
     if kind not in _BUILT:
         _check_type(kind)
@@ -254,6 +271,8 @@ def check_message(
             Reason.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
             f"a {_TYPES[kind]} message must not have a message group",
         )
+    if system.HasField("priority") or kind == _PRIORITY:
+        _check_priority(system)
     if system.HasField("delivery_timestamp"):
         if kind not in PUT_OFF:
             raise ServiceError(
@@ -286,6 +305,18 @@ def check_message(
     check_text(message_id, "message id", Reason.ILLEGAL_MESSAGE_ID)
     if system.HasField("body_digest"):
         _check_digest(system.body_digest, body)
+
+
+def _check_priority(system: pb.SystemProperties) -> None:
+    if not system.HasField("priority"):
+        raise ServiceError(
+            Reason.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            "a PRIORITY message has no priority; set one of 0 or more, or send a NORMAL message",
+        )
+    if system.priority < 0:
+        raise ServiceError(
+            Reason.BAD_REQUEST, f"the priority {system.priority} is negative; set one of 0 or more"
+        )
 
 
 def _check_digest(digest: pb.Digest, body: bytes) -> None:
@@ -342,6 +373,8 @@ def encoded_properties(
     encoded += f"UNIQ_KEY\x01{message_id}\x02"
     if system.message_group:
         encoded += f"{_MESSAGE_GROUP}\x01{system.message_group}\x02"
+    elif system.HasField("priority"):
+        encoded += f"{PRIORITY_PROPERTY}\x01{system.priority}\x02"
     if born_host and born_host != host.ip:
         texts.append(born_host)
         encoded += f"__BORNHOST\x01{born_host}\x02"
@@ -373,6 +406,8 @@ def checked_properties(message: pb.Message, limits: Limits, host: Host, born: in
     properties["UNIQ_KEY"] = system.message_id
     if system.message_group:
         properties[_MESSAGE_GROUP] = system.message_group
+    elif system.HasField("priority"):
+        properties[PRIORITY_PROPERTY] = str(system.priority)
     if system.HasField("trace_context") and system.trace_context:
         check_text(system.trace_context, "trace context", Reason.ILLEGAL_MESSAGE_PROPERTY_KEY)
         properties["TRACE_CONTEXT"] = system.trace_context

@@ -15,6 +15,7 @@ from broker_gateway.api.grpc.codec import (
     delivery_ms,
     message_id_of,
     message_type,
+    priority_of,
     timestamp,
     to_message,
     to_resource,
@@ -22,7 +23,7 @@ from broker_gateway.api.grpc.codec import (
 from broker_gateway.api.grpc.status import OK, status, summary
 from broker_gateway.messaging.outcome import Outcome
 from broker_gateway.messaging.stored_message import StoredMessage
-from broker_gateway.metadata.names import RESERVED_PROPERTIES
+from broker_gateway.metadata.names import PRIORITY_PROPERTY, RESERVED_PROPERTIES
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from store.log.record import SYS_COMPRESSED, decode_record
@@ -126,12 +127,18 @@ def _labels(properties: Mapping[str, str]) -> bytes:
     return bytes(fields)
 
 
-UNUSUAL_PROPERTIES = DELAYS | {"__SHARDINGKEY", "TRACE_CONTEXT", "DLQ_ORIGIN_TOPIC", "TRAN_MSG"}
+UNUSUAL_PROPERTIES = DELAYS | {
+    "__SHARDINGKEY",
+    "TRACE_CONTEXT",
+    "DLQ_ORIGIN_TOPIC",
+    "TRAN_MSG",
+    PRIORITY_PROPERTY,
+}
 """With none of these properties a message is NORMAL and has no `_unusual_fields`."""
 
 
 def _unusual_fields(properties: Mapping[str, str]) -> bytes:
-    """The system properties message_group, trace_context and dead_letter_queue."""
+    """The system properties message_group, trace_context, dead_letter_queue and priority."""
     fields = bytearray()
     if (group := properties.get("__SHARDINGKEY")) is not None:
         fields += b"\x8a\x01" + _text(group)
@@ -141,6 +148,8 @@ def _unusual_fields(properties: Mapping[str, str]) -> bytes:
     if origin_topic is not None and origin_id is not None:
         origin = pb.DeadLetterQueue(topic=origin_topic, message_id=origin_id)
         fields += b"\xa2\x01" + _sized(origin.SerializeToString())
+    if (priority := priority_of(properties)) is not None:
+        fields += b"\xb0\x01" + varint(priority)
     return bytes(fields)
 
 

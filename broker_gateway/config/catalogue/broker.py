@@ -124,6 +124,8 @@ ROWS = (
     Row("retrieveMessageFromPopRetryTopicV1", Kind.BOOL, "true", v.POP),
     Row("enableRetryTopicV2", Kind.BOOL, "false", v.POP),
     Row("popFromRetryProbability", Kind.INT, "20", v.POP),
+    Row("popFromRetryProbabilityForPriority", Kind.INT, "0", v.POP),
+    Row("priorityOrderAsc", Kind.BOOL, "true", v.EFFECTIVE),
     Row("popConsumerFSServiceInit", Kind.BOOL, "true", v.POP),
     Row("popConsumerKVServiceLog", Kind.BOOL, "false", v.POP),
     Row("popConsumerKVServiceInit", Kind.BOOL, "false", v.POP),

@@ -37,6 +37,7 @@ KNOWN = st.sampled_from(
         "DLQ_ORIGIN_TOPIC",
         "DLQ_ORIGIN_MESSAGE_ID",
         "TIMER_DELIVER_MS",
+        "_SYS_MSG_PRIORITY_",
         "WAIT",
     ]
 )
@@ -105,6 +106,20 @@ def test_acked_with_ids_and_handles_of_one_length(
 )
 @example("t", b"", {}, {}, 0, 0, (0, 0), 0, False, (1, 0))
 @example("%DLQ%g", b"x", {"TAGS": ""}, {}, 1, 1, (0, 0), 0, True, (1, 10_000))
+@example("t", b"x", {"_SYS_MSG_PRIORITY_": "2147483647"}, {}, 1, 1, (0, 0), 0, False, (1, 10_000))
+@example("t", b"x", {"_SYS_MSG_PRIORITY_": "2147483648"}, {}, 1, 1, (0, 0), 0, False, (1, 10_000))
+@example(
+    "t",
+    b"x",
+    {"_SYS_MSG_PRIORITY_": "-1", "DLQ_ORIGIN_TOPIC": "o", "DLQ_ORIGIN_MESSAGE_ID": "i"},
+    {},
+    1,
+    1,
+    (0, 0),
+    0,
+    False,
+    (1, 0),
+)
 def test_received(
     topic: str,
     body: bytes,

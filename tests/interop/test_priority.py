@@ -1,0 +1,103 @@
+"""PRIORITY messages beside the real proxy: what is taken, its queue, and the order of receives."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
+from lakebroker_testing.client import Client
+from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.real_rocketmq import RocketMQ
+from tests.telemetry_client import TelemetryClient, consumer_settings
+
+QUEUES = 4
+TOPICS = {"urgent": "PRIORITY", "orders": "NORMAL", "fifo": "FIFO"}
+PRIORITY, NORMAL, FIFO = pb.PRIORITY, pb.NORMAL, pb.FIFO
+CASES: dict[str, dict[str, Any]] = {
+    "priority": {"message_type": PRIORITY, "priority": 2},
+    "priority 0": {"message_type": PRIORITY, "priority": 0},
+    "priority above the queues": {"message_type": PRIORITY, "priority": 9},
+    "the largest priority": {"message_type": PRIORITY, "priority": (1 << 31) - 1},
+    "of type NORMAL": {"message_type": NORMAL, "priority": 1},
+    "of no type": {"message_type": 0, "priority": 1},
+    "with a message group": {"message_type": PRIORITY, "priority": 1, "message_group": "g"},
+    "FIFO": {"message_type": FIFO, "priority": 1, "message_group": "g"},
+    "without a priority": {"message_type": PRIORITY},
+}
+OTHERWISE = {
+    ("orders", "without a priority"): ("OK", "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
+    ("fifo", "with a message group"): ("OK", "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
+    ("negative",): ("INTERNAL_SERVER_ERROR", "BAD_REQUEST"),
+}
+"""There and here; the reasons are in docs/differences.md."""
+
+
+def played(address: str) -> tuple[dict[tuple[str, ...], str], list[tuple[int, ...]]]:
+    """`sent_and_received` by a client that the proxy knows."""
+    with TelemetryClient(address, "c", consumer_settings("readers", "urgent")):
+        return sent_and_received(address)
+
+
+def sent_and_received(address: str) -> tuple[dict[tuple[str, ...], str], list[tuple[int, ...]]]:
+    """The code of every send, and of what is received queue, priority and type."""
+    client = Client(address, "c")
+    deadline = time.monotonic() + 60
+    while client.send("urgent", b"first", message_type=PRIORITY, priority=1).status.code != pb.OK:
+        assert time.monotonic() < deadline
+        time.sleep(0.5)
+    codes: dict[tuple[str, ...], str] = {}
+
+    def send(*name: str, topic: str, **fields: Any) -> None:
+        codes[name] = pb.Code.Name(client.send(topic, b"x", **fields).status.code)
+
+    for topic in TOPICS:
+        for name, fields in CASES.items():
+            send(topic, name, topic=topic, **fields)
+    later = Timestamp(seconds=int(time.time()) + 5)
+    send("delayed", topic="urgent", message_type=PRIORITY, priority=1, delivery_timestamp=later)
+    send("negative", topic="urgent", message_type=PRIORITY, priority=-1)
+    for priority in (3, 0, 1, 2, 3):
+        send(f"another {priority}", topic="urgent", message_type=PRIORITY, priority=priority)
+    received: list[tuple[int, ...]] = []
+    while True:
+        code, messages = client.receive("urgent", "readers", batch=2, invisible_ms=60_000, wait_ms=5000)
+        if code == pb.MESSAGE_NOT_FOUND:
+            break
+        assert code == pb.OK
+        for each in messages:
+            system = each.system_properties
+            received.append((system.queue_id, system.priority, system.message_type))
+    code, ordered = client.receive("fifo", "readers", batch=32, invisible_ms=60_000, wait_ms=5000)
+    received += [(each.system_properties.priority, each.system_properties.message_type) for each in ordered][
+        :1
+    ]
+    client.close()
+    return codes, received
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("ascending", ["true", "false"])
+def test_what_the_real_proxy_takes_and_gives(tmp_path: Path, ascending: str) -> None:
+    topics = {name: (QUEUES, kind) for name, kind in TOPICS.items()}
+    with RocketMQ(tmp_path / "peer", topics, ["readers"], priorityOrderAsc=ascending) as peer:
+        their_codes, their_messages = played(peer.address)
+    with Gateway(tmp_path / "gateway", priorityOrderAsc=ascending) as gateway:
+        for name, kind in TOPICS.items():
+            create = ["topic", "create", name, "--queues", str(QUEUES), "--type", kind]
+            made = command(*create, "--gateway", gateway.address)
+            subprocess.run(made, cwd=ROOT, check=True, capture_output=True)
+        our_codes, our_messages = played(gateway.address)
+    unlike = {
+        name: (theirs, our_codes[name]) for name, theirs in their_codes.items() if theirs != our_codes[name]
+    }
+    assert unlike == OTHERWISE
+    assert our_messages == their_messages
+    queues = [each[0] for each in our_messages[:-1]]
+    assert queues == sorted(queues, reverse=ascending == "true")
+    assert set(queues) == set(range(QUEUES))
