@@ -7,7 +7,7 @@ Reads one command a line, `{"do": NAME, ...}`, and answers one line, `{"ok": tru
 | command | arguments | answer |
 |---|---|---|
 | `producer` | endpoints, topics | |
-| `send` | topic, bodies, tag, keys (one for each body), properties, message_group | ids |
+| `send` | topic, bodies, tag, keys (one for each body), properties, message_group, priority | ids |
 | `simple` | endpoints, group, topics: {topic: expression}, await_s, kind: TAG or SQL | |
 | `receive` | max, invisible_s | messages |
 | `ack` | ids | errors |
@@ -55,6 +55,7 @@ def described(message: Message) -> dict[str, Any]:
         "properties": dict(message.properties or {}),
         "body": message.body.decode("utf-8", "replace"),
         "attempt": message.delivery_attempt,
+        "priority": message.priority,
         "corrupted": bool(message.corrupted),
     }
 
@@ -101,6 +102,7 @@ class Driver:
         keys: list[str] | None = None,
         properties: dict[str, str] | None = None,
         message_group: str | None = None,
+        priority: int | None = None,
     ) -> dict[str, Any]:
         ids = []
         for number, body in enumerate(bodies):
@@ -111,6 +113,8 @@ class Driver:
                 message.tag = tag
             if message_group:
                 message.message_group = message_group
+            if priority is not None:
+                message.priority = priority
             if keys:
                 message.keys = keys[number]
             for name, value in (properties or {}).items():

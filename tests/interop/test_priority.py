@@ -13,6 +13,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.official_client import OfficialClient, when_started
 from lakebroker_testing.real_rocketmq import RocketMQ
 from tests.telemetry_client import TelemetryClient, consumer_settings
 
@@ -101,3 +102,29 @@ def test_what_the_real_proxy_takes_and_gives(tmp_path: Path, ascending: str) -> 
     queues = [each[0] for each in our_messages[:-1]]
     assert queues == sorted(queues, reverse=ascending == "true")
     assert set(queues) == set(range(QUEUES))
+
+
+def by_official_client(address: str) -> list[tuple[str, int]]:
+    """Bodies and priorities that the official Python client gets of what it sent."""
+    with OfficialClient() as official:
+        when_started(official, "producer", endpoints=address, topics=["urgent"])
+        for number, priority in enumerate((0, 2, 1, 3, 2, 7)):
+            when_started(official, "send", topic="urgent", bodies=[str(number)], priority=priority)
+        asked = {"group": "readers", "topics": {"urgent": "*"}, "await_s": 5}
+        official.call("simple", endpoints=address, **asked)
+        found: list[tuple[str, int]] = []
+        while messages := when_started(official, "receive", max=2, invisible_s=60)["messages"]:
+            found += [(each["body"], each["priority"]) for each in messages]
+        return found
+
+
+@pytest.mark.timeout(300)
+def test_an_official_client_gets_the_order_that_it_gets_of_the_real_proxy(tmp_path: Path) -> None:
+    with RocketMQ(tmp_path / "peer", {"urgent": (QUEUES, "PRIORITY")}, ["readers"]) as peer:
+        theirs = by_official_client(peer.address)
+    with Gateway(tmp_path / "gateway") as gateway:
+        create = ["topic", "create", "urgent", "--queues", str(QUEUES), "--type", "PRIORITY"]
+        made = command(*create, "--gateway", gateway.address)
+        subprocess.run(made, cwd=ROOT, check=True, capture_output=True)
+        assert by_official_client(gateway.address) == theirs
+    assert theirs == [("3", 3), ("5", 7), ("1", 2), ("4", 2), ("2", 1), ("0", 0)]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from broker_gateway.protocol.codes import RequestCode, ResponseCode
 from broker_gateway.protocol.command import Command
+from broker_gateway.transport.remoting.client import RemotingClient
+from broker_gateway.transport.remoting.connection import Connection, Processors
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import Client
@@ -210,3 +213,86 @@ def test_a_stop_tells_every_client_to_reconnect_before_its_stream_ends(
             stopping.join()
     assert len(set(nonces)) == 2
     assert "" not in nonces
+
+
+class RemotingConsumer:
+    """A remoting client that is listed as a consumer, and answers what the broker asks over its connection."""
+
+    def __init__(self, answer: Callable[[Command], Awaitable[Command]]) -> None:
+        processors = Processors()
+        for code in (RUNNING_INFO, CONSUME):
+            processors.register(code, self._asked)
+        self._answer = answer
+        self.requests: list[Command] = []
+        self.client = RemotingClient(processors)
+
+    async def _asked(self, _: Connection, request: Command) -> Command:
+        self.requests.append(request)
+        return await self._answer(request)
+
+    async def beat(self, address: str) -> None:
+        consumer = {"groupName": GROUP, "consumeType": "CONSUME_PASSIVELY", "subscriptionDataSet": []}
+        beat = {"clientID": "remoting-1", "producerDataSet": [], "consumerDataSet": [consumer]}
+        answer = await self.client.invoke(
+            address, Command(RequestCode.HEART_BEAT, {}, json.dumps(beat).encode()), 20
+        )
+        assert answer.code == 0
+
+
+def test_a_remoting_consumer_is_asked_over_its_connection(gateway: Gateway) -> None:
+    _, place = sent(gateway, b"body")
+    address = f"127.0.0.1:{gateway.remoting_port}"
+
+    async def answered(request: Command) -> Command:
+        if "jstackEnable" in request.ext_fields:
+            return request.reply(body=b'{"jstack":"main"}')
+        return request.reply(ResponseCode.SYSTEM_ERROR, remark="not now", fields={"a": "b"})
+
+    async def play() -> None:
+        consumer, tool = RemotingConsumer(answered), RemotingClient()
+        named = {"consumerGroup": GROUP, "clientId": "remoting-1"}
+        try:
+            await consumer.beat(address)
+            info = await tool.invoke(address, Command(RUNNING_INFO, {**named, "jstackEnable": "true"}), 20)
+            assert (info.code, info.body) == (0, b'{"jstack":"main"}')
+            consumed = await tool.invoke(address, Command(CONSUME, {**named, "msgId": place}), 20)
+            assert (consumed.code, consumed.remark) == (ResponseCode.SYSTEM_ERROR, "not now")
+            assert consumed.ext_fields["a"] == "b"
+            assert decode_record(consumer.requests[1].body, verify=False).body == b"body"
+            assert consumer.requests[1].ext_fields["brokerName"]
+            await consumer.client.close()
+            gone = await tool.invoke(address, Command(RUNNING_INFO, named), 20)
+            assert gone.remark == "The Consumer <billing> <remoting-1> not online"
+        finally:
+            await consumer.client.close()
+            await tool.close()
+
+    asyncio.run(play())
+
+
+def test_a_remoting_consumer_that_goes_away_ends_the_wait(gateway: Gateway) -> None:
+    address = f"127.0.0.1:{gateway.remoting_port}"
+
+    async def play() -> None:
+        asked = asyncio.Event()
+
+        async def never(_: Command) -> Command:
+            asked.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        consumer, tool = RemotingConsumer(never), RemotingClient()
+        try:
+            await consumer.beat(address)
+            named = {"consumerGroup": GROUP, "clientId": "remoting-1"}
+            answer = asyncio.create_task(tool.invoke(address, Command(RUNNING_INFO, named), 20))
+            await asyncio.wait_for(asked.wait(), 20)
+            await consumer.client.close()
+            refused = await answer
+            assert refused.code == ResponseCode.SYSTEM_ERROR
+            assert (refused.remark or "").startswith("invoke consumer <billing> <remoting-1> Exception: ")
+        finally:
+            await consumer.client.close()
+            await tool.close()
+
+    asyncio.run(play())

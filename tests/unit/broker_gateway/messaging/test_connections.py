@@ -108,6 +108,22 @@ def test_the_newest_heartbeat_of_a_connection_counts() -> None:
     assert (known.consumer_ids("h"), known.held) == ([], 0)
 
 
+def test_a_consumer_is_found_by_its_group_and_id_while_it_is_connected() -> None:
+    known = connections()
+    one, other = peer(1), peer(2)
+    beat(known, one, Heartbeat("c", ("p",), {"g": consumer("t")}), "JAVA", 9)
+    beat(known, other, Heartbeat("d", (), {"g": consumer("t"), "h": consumer("t")}), "JAVA", 9)
+    assert (known.consumer("g", "c"), known.consumer("g", "d"), known.consumer("h", "d")) == (
+        one,
+        other,
+        other,
+    )
+    assert known.consumer("h", "c") is None
+    assert known.consumer("p", "c") is None, "it produces"
+    known.closed(one)
+    assert known.consumer("g", "c") is None
+
+
 def test_memory_is_what_is_weighed() -> None:
     few = Heartbeat("c", (), {"g": consumer("t")}).weight
     many = Heartbeat("c", (), {"g": consumer(*(f"{number:x}" for number in range(10_000)))}).weight

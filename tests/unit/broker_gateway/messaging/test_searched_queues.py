@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker_gateway.config.gateway import config_of
 from broker_gateway.delivery.filters.tags import EVERYTHING
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.messaging.outcome import Reason, ServiceError
@@ -89,3 +90,16 @@ def test_a_real_brokers_retries_are_searched_first(broker: InProcessBroker) -> N
     broker.store.append([PendingRecord("%RETRY%g_t", 0, b"x", b"", 1, host)])
     queues = SearchedQueues(broker.broker.core, broker.broker.parts.resources)
     assert queues.begin(poll_of(broker))[-1] == QueueKey("g", "%RETRY%g_t", 0)
+
+
+def test_of_a_topic_by_priority_the_last_queue_is_searched_first_and_retries_last(
+    broker: InProcessBroker,
+) -> None:
+    host, retry = broker.store.store_host.packed, QueueKey("g", "%RETRY%g_t", 0)
+    broker.store.append([PendingRecord("%RETRY%g_t", 0, b"x", b"", 1, host)])
+    by_priority = Topic("t", 3, 3, accept_message_types=("PRIORITY",))
+    broker.do(lambda: broker.broker.catalog.put_topic(by_priority))
+    queues = SearchedQueues(broker.broker.core, broker.broker.parts.resources)
+    assert [queues.begin(poll_of(broker)) for _ in range(3)] == [[retry, 0, 1, 2]] * 3
+    queues.configure(config_of({"priorityOrderAsc": "false"})[0])
+    assert queues.begin(poll_of(broker)) == [retry, 2, 1, 0]
