@@ -5,6 +5,7 @@
 | `groupName`, `consumeEnable`, `consumeMessageOrderly`, `retryMaxTimes` | the group's own, with effect |
 | `groupRetryPolicy` | kept in `Group.others`, with effect: see `retry_policy.py` |
 | the others of `_DEFAULTS`, `subscriptionDataSet`, and what nobody here knows | kept there, and shown |
+| the group's row of the file's `forbiddenTable`: topics that it may not read | kept there |
 
 `Group.others` has no fields that are as in `_DEFAULTS`. Defaults are those of RocketMQ 5.5.0.
 """
@@ -49,19 +50,36 @@ _BITS = {
     "whichBrokerWhenConsumeSlowly": 64,
 }
 _SUBSCRIPTIONS = "subscriptionDataSet"
+_FORBIDDEN = "forbiddenTable"
 _KNOWN = OWN_FIELDS | _DEFAULTS.keys() | {_SUBSCRIPTIONS}
 
 
 def configuration(group: Group, *, exact: bool = False) -> dict[str, Any]:
     """Every field of the group; `exact` also those numbers that JSON does not have, as a file had them."""
+    kept = (fields_of if exact else shown_fields)(group.others)
+    kept.pop(_FORBIDDEN, None)
     return {
         **_DEFAULTS,
-        **(fields_of if exact else shown_fields)(group.others),
+        **kept,
         "consumeEnable": group.consume_enabled,
         "consumeMessageOrderly": group.fifo,
         "groupName": group.name,
         "retryMaxTimes": group.retry_max_times,
     }
+
+
+def further(group: Group) -> str:
+    """JSON of the fields that are not the group's own and not as RocketMQ's defaults; empty: none."""
+    kept = fields_of(group.others)
+    if kept.pop(_FORBIDDEN, None) is None:
+        return group.others
+    return text_of(f"group {group.name}", kept, strict=False)
+
+
+def forbidden(group: Group) -> dict[str, Any]:
+    """The group's row of `forbiddenTable`, by topic."""
+    found = fields_of(group.others).get(_FORBIDDEN, {}) if group.others else {}
+    return found if isinstance(found, dict) else {}
 
 
 def policy(group: Group) -> RetryPolicy:
@@ -84,17 +102,15 @@ def changed(name: str, known: Group | None, members: Mapping[str, Any]) -> str:
     """
     before = {} if known is None else fields_of(known.others)
     fields = {field: value for field, value in before.items() if field not in _KNOWN}
-    fields |= {field: value for field, value in members.items() if value is not None}
+    fields |= {field: value for field, value in members.items() if value is not None and field != _FORBIDDEN}
     return _checked(name, known, before, fields)
 
 
 def changed_in_part(name: str, known: Group | None, members: Mapping[str, Any]) -> str:
     """As `changed`, but a field that is not among them stays, and one that is null goes. Raises ConfigurationError."""
     for field in members:
-        if field in OWN_FIELDS:
-            raise ConfigurationError(
-                f"{field} does not belong into the configuration of group {name}; set it by itself"
-            )
+        if field in OWN_FIELDS or field == _FORBIDDEN:
+            raise ConfigurationError(f"{field} is not set by the configuration of group {name}; leave it out")
     before = {} if known is None else fields_of(known.others)
     after = {field: value for field, value in before.items() if field != "attributes"} | dict(members)
     fields = {field: value for field, value in after.items() if value is not None}
@@ -112,7 +128,9 @@ def _checked(name: str, known: Group | None, before: Mapping[str, Any], fields: 
     return text_of(f"group {name}", _further(fields), strict=True)
 
 
-def imported(name: str, row: Mapping[str, Any]) -> tuple[str, list[str]]:
+def imported(
+    name: str, row: Mapping[str, Any], forbidden: Mapping[str, Any] | None = None
+) -> tuple[str, list[str]]:
     """`Group.others` of a group in a real broker's file, and what of it has no effect because it makes no sense.
 
     Raises ConfigurationError for what is too much.
@@ -122,7 +140,10 @@ def imported(name: str, row: Mapping[str, Any]) -> tuple[str, list[str]]:
         retry_policy.check(row.get("groupRetryPolicy"))
     except ConfigurationError as error:
         problems.append(f"group {name}: {error}; it is kept, and the default retry policy is in force")
-    return text_of(f"group {name}", _further(row), strict=False), problems
+    fields = {field: value for field, value in _further(row).items() if field != _FORBIDDEN}
+    if forbidden:
+        fields[_FORBIDDEN] = dict(forbidden)
+    return text_of(f"group {name}", fields, strict=False), problems
 
 
 def _further(members: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,6 +92,11 @@ def unknown(members: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def has_batch_queues(topic: Topic) -> bool:
+    """Whether a real broker keeps the topic's queues as batches."""
+    return bool(topic.others) and attributes(topic).get(QUEUE_TYPE) == BATCH_QUEUES
+
+
 def with_message_types(topic: Topic, kinds: tuple[str, ...]) -> Topic:
     """The topic, accepting these types; empty: every type."""
     fields = fields_of(topic.others)
@@ -159,7 +164,8 @@ def imported(name: str, row: Mapping[str, Any]) -> tuple[tuple[str, ...], str, l
         )
     if found.get(QUEUE_TYPE) == BATCH_QUEUES:
         problems.append(
-            f"topic {name}: {QUEUE_TYPE} {BATCH_QUEUES} is kept, and its batches are not delivered here"
+            f"topic {name}: {QUEUE_TYPE} {BATCH_QUEUES} is kept, its batches are not delivered here, and the store cannot "
+            "go back before the topic is deleted"
         )
     others = text_of(f"topic {name}", _further({**row, "attributes": kept}), strict=False)
     return accepted or (), others, problems

@@ -19,6 +19,7 @@ from broker_gateway.journal.broker_journal import BrokerJournal, journal_at_rest
 from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, Topic
 from broker_gateway.metadata.system_topics import is_system_topic
+from broker_gateway.metadata.topic_configuration import has_batch_queues
 from broker_gateway.migration.pop_state import read_check_points, restore_in_flight, write_check_points
 from broker_gateway.migration.put_off_messages import PutOffMessages, hand_back, take_over
 from broker_gateway.migration.retry_moves import move_retries
@@ -61,7 +62,8 @@ def export_to_rocketmq(root: Path, *, offsets_only: bool = False) -> list[Path]:
 
     What is in flight becomes check points of POP in the log, unless `offsets_only`: then the offset of a queue is the
     first that is not settled, and what was settled behind it is delivered again.
-    Raises StoreLockedError while a broker runs on it, StoreDamagedError, ConfigFileError, OSError.
+    Raises StoreLockedError while a broker runs on it, StoreDamagedError, ConfigFileError, OSError; ConfigFileError also for
+    topics whose queues are batches.
     """
     identity = load_identity(root)
     if identity is None:
@@ -71,10 +73,10 @@ def export_to_rocketmq(root: Path, *, offsets_only: bool = False) -> list[Path]:
         catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
         journaled = journal_at_rest(store, catalog, deliveries)
         timers = _pending(store, journaled, TimerMeaning(DEFAULT_DELAY_LEVELS_MS))
-        halves = _pending(
-            store, journaled, HalfMeaning(CheckTimes(0, 0))
-        )  # when they are due does not matter here
+        # when halves are due does not matter here
+        halves = _pending(store, journaled, HalfMeaning(CheckTimes(0, 0)))
         journaled.journal.replay()
+        _check_queues(catalog)
         handed = hand_back(store, root, _records(timers), _records(halves), now_ms())
         offsets = {state.key: state.consumer_offset for state in deliveries.queues()} | handed
         if not offsets_only:
@@ -96,6 +98,15 @@ def _records(pending: Pending) -> Iterator[Record]:
         record = pending.record(key)
         if record is not None:
             yield record
+
+
+def _check_queues(catalog: Catalog) -> None:
+    batches = sorted(topic.name for topic in catalog.topics() if has_batch_queues(topic))
+    if batches:
+        raise ConfigFileError(
+            f"{len(batches)} topics have queue.type BatchCQ, the first {batches[0]!r}: their queue files cannot be written, "
+            "and a real broker does not start with others; delete these topics (mqadmin deleteTopic) before"
+        )
 
 
 def _in_order(catalog: Catalog, name: str) -> bool:

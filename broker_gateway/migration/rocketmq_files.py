@@ -63,7 +63,9 @@ def write_config(root: Path, catalog: Catalog, offsets: Mapping[QueueKey, int], 
             }
         },
         "subscriptionGroup.json": {
-            "forbiddenTable": {},
+            "forbiddenTable": {
+                group.name: row for group in catalog.groups() if (row := group_configuration.forbidden(group))
+            },
             "subscriptionGroupTable": {
                 group.name: group_configuration.configuration(group, exact=True) for group in catalog.groups()
             },
@@ -109,9 +111,11 @@ def read_config(root: Path, now_ms: int) -> Config:
             others,
         )
         found.topics.append(topic)
-    for name, row in _table(folder / "subscriptionGroup.json", "subscriptionGroupTable", found).items():
+    forbidden: dict[str, dict[str, Any]] = {}
+    groups = _table(folder / "subscriptionGroup.json", "subscriptionGroupTable", found, forbidden)
+    for name, row in groups.items():
         with _named(folder / "subscriptionGroup.json"):
-            others, problems = group_configuration.imported(name, row)
+            others, problems = group_configuration.imported(name, row, forbidden.pop(name, None))
         found.problems += problems
         group = Group(
             name,
@@ -122,6 +126,10 @@ def read_config(root: Path, now_ms: int) -> Config:
             others=others,
         )
         found.groups.append(group)
+    if forbidden:
+        found.problems.append(
+            f"forbiddenTable names {len(forbidden)} groups that are not there, the first {min(forbidden)!r}: left out"
+        )
     for name, row in _table(folder / "consumerOffset.json", "offsetTable", found).items():
         topic_name, _, group_name = name.partition("@")
         if not group_name:
@@ -136,8 +144,10 @@ def read_config(root: Path, now_ms: int) -> Config:
     return found
 
 
-def _table(path: Path, name: str, found: Config) -> dict[str, dict[str, Any]]:
-    """The table of a file, or of its `.bak`."""
+def _table(
+    path: Path, name: str, found: Config, forbidden: dict[str, dict[str, Any]] | None = None
+) -> dict[str, dict[str, Any]]:
+    """The table of a file, or of its `.bak`; its `forbiddenTable` is put into `forbidden`."""
     backup, problems = path.with_suffix(".json.bak"), found.problems
     others = len(problems)
     for each in (path, backup):
@@ -150,6 +160,8 @@ def _table(path: Path, name: str, found: Config) -> dict[str, dict[str, Any]]:
             if isinstance(table, dict) and all(isinstance(row, dict) for row in table.values()):
                 if len(problems) > others and each == backup:
                     problems.append(f"{backup} was taken instead")
+                if forbidden is not None:
+                    forbidden.update(_forbidden(parsed.get("forbiddenTable")))
                 found.versions[path.name] = parse_data_version(parsed.get("dataVersion"))
                 return table
             problems.append(f"{each} has no {name} of objects")
@@ -162,6 +174,15 @@ def _table(path: Path, name: str, found: Config) -> dict[str, dict[str, Any]]:
     if len(problems) > others and not backup.exists() and path.exists():
         raise ConfigFileError(f"{problems[-1]}; restore it from a copy, or remove it to go on without")
     return {}
+
+
+def _forbidden(table: object) -> dict[str, dict[str, Any]]:
+    """The rows of a `forbiddenTable`. Raises ValueError."""
+    if table is None:
+        return {}
+    if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
+        raise ValueError("forbiddenTable holds something else than objects")
+    return table
 
 
 def _known_version(path: Path, catalog: Catalog) -> DataVersion:

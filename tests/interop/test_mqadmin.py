@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
+import grpc
 import pytest
 
 from broker_gateway.config.catalogue import ROWS, TABLE
@@ -31,6 +33,8 @@ from broker_gateway.protocol.codes import RequestCode
 from broker_gateway.protocol.command import Command
 from broker_gateway.runtime.clock import now_ms
 from broker_gateway.transport.remoting.client import RemotingClient
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.gateway import Gateway, NameServer
 from lakebroker_testing.official_client import OfficialClient
 from lakebroker_testing.real_rocketmq import RocketMQ
@@ -580,3 +584,130 @@ def test_topic_is_changed_deleted_and_made_again(both: Both) -> None:
     ):
         ours = both.ours.run("updateTopic", "-b", "BROKER", "-t", name, *options)
         assert "success" not in ours, name
+
+
+def backoff(side: Side, group: str) -> pb.RetryPolicy:
+    """The retry policy that a push consumer gets over Telemetry."""
+    with grpc.insecure_channel(side.grpc) as channel:
+        call = channel.stream_stream(
+            "/apache.rocketmq.v2.MessagingService/Telemetry",
+            request_serializer=rpc.TelemetryCommand.SerializeToString,
+            response_deserializer=rpc.TelemetryCommand.FromString,
+        )
+        settings = pb.Settings(
+            client_type=pb.PUSH_CONSUMER,
+            access_point=pb.Endpoints(scheme=pb.IPv4, addresses=[pb.Address(host="127.0.0.1", port=8081)]),
+            subscription=pb.Subscription(group=pb.Resource(name=group)),
+        )
+        metadata = (
+            ("x-mq-client-id", f"asks-{group}"), ("x-mq-language", "PYTHON"), ("x-mq-client-version", "5.0.0"),
+            ("x-mq-protocol", "v2"),
+        )  # fmt: skip
+        ended = threading.Event()
+
+        def commands() -> Iterator[rpc.TelemetryCommand]:
+            yield rpc.TelemetryCommand(settings=settings)
+            ended.wait(60)
+
+        answers = call(commands(), timeout=60, metadata=metadata)
+        try:
+            answer = next(answers)
+        finally:
+            ended.set()
+            answers.cancel()
+    assert answer.status.code == pb.OK, answer.status
+    return answer.settings.backoff_policy
+
+
+EXPONENTIAL = '{"type":"EXPONENTIAL","exponentialRetryPolicy":{"initial":1500,"max":90000,"multiplier":3}}'
+
+
+def test_groups_have_every_field_and_consumers_their_policy(both: Both) -> None:
+    make = ("updateSubGroup", "-b", "BROKER", "-g", "every")
+    show = ("getConsumerConfig", "-g", "every")
+    others = (
+        "-s",
+        "true",
+        "-m",
+        "true",
+        "-d",
+        "false",
+        "-q",
+        "3",
+        "-r",
+        "5",
+        "-i",
+        "0",
+        "-w",
+        "2",
+        "-a",
+        "false",
+    )
+    for options in (
+        (),
+        (*others, "-p", EXPONENTIAL),
+        ("-o", "true", "-p", '{"type":"CUSTOMIZED","customizedRetryPolicy":{"next":[1000,5000,10000]}}'),
+        ("--attributes", "+priority.factor=5,+lite.sub.model=Exclusive"),
+        ("--attributes=-priority.factor",),
+        ("-r", "2", "-p", EXPONENTIAL),
+        ("-p", '{"type":"EXPONENTIAL"}'),
+    ):
+        assert "success" in both.same(*make, *options)
+        real, ours = ask_both(both, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="every")
+        assert ours == real
+        assert "every" in both.same(*show)
+        assert backoff(both.ours, "every") == backoff(both.real, "every")
+    for refused in (
+        "+priority.factor=101",
+        "+priority.factor=",
+        "+x=1",
+        "-lite.bind.topic",
+        "+lite.sub.model=A",
+    ):
+        for printed in both.run(*make, f"--attributes={refused}"):
+            assert "success" not in printed, refused
+    real, ours = ask_both(both, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="every")
+    assert ours == real
+    assert ours["attributes"] == {"lite.sub.model": "Exclusive"}
+    before = len(both.ours.admin.errors())
+    assert "success" not in both.ours.run(*make, "-p", EXPONENTIAL.replace("1500", "-1500"))
+    assert "initial of exponentialRetryPolicy is -1500" in both.ours.admin.errors()[before:]
+
+
+def test_topics_have_every_field(both: Both) -> None:
+    make = ("updateTopic", "-b", "BROKER", "-t", "every", "-r", "2", "-w", "2")
+    kinds = "+message.type=DELAY,+cleanup.policy=COMPACTION,+queue.type=SimpleCQ"
+    for options in (
+        ("-a", kinds, "-u", "true", "-s", "true"),
+        ("-a", "+reserve.time=7,+message.type=FIFO", "-p", "4"),
+        ("-a=-reserve.time,+lite.topic.expiration=60",),
+        (),
+    ):
+        both.same(*make, *options)
+        real, ours = ask_both(both, RequestCode.GET_TOPIC_CONFIG, topic="every")
+        assert ours == real
+    assert ours["attributes"] == {
+        "cleanup.policy": "COMPACTION", "lite.topic.expiration": "60", "message.type": "FIFO", "queue.type": "SimpleCQ",
+    }  # fmt: skip
+    for refused in (
+        "+cleanup.policy=DELETE",
+        "-reserve.time",
+        "+reserve.time=-2",
+        "+x=1",
+        "-x",
+        "+message.type=A",
+    ):
+        for printed in both.run(*make, f"-a={refused}"):
+            assert "success" not in printed, refused
+    new = ("updateTopic", "-b", "BROKER", "-t", "never")
+    for refused in ("-reserve.time", "+cleanup.policy=Delete", "+lite.topic.expiration=43201"):
+        for printed in both.run(*new, f"-a={refused}"):
+            assert "success" not in printed, refused
+    multi = {
+        "topic": "every", "defaultTopic": "TBW102", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6,
+        "topicFilterType": "MULTI_TAG", "topicSysFlag": 2, "order": "false",
+    }  # fmt: skip
+    ask_both(both, RequestCode.UPDATE_AND_CREATE_TOPIC, **multi)
+    real, ours = ask_both(both, RequestCode.GET_TOPIC_CONFIG, topic="every")
+    assert ours == real
+    assert ours["topicFilterType"] == "MULTI_TAG"

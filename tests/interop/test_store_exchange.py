@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
@@ -13,6 +14,10 @@ import pytest
 
 from broker_gateway.metadata.data_version import DataVersion, parse_data_version
 from broker_gateway.migration.rocketmq_files import quoted_keys
+from broker_gateway.protocol import java_json
+from broker_gateway.protocol.codes import RequestCode
+from broker_gateway.protocol.command import Command
+from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, Client
@@ -306,3 +311,97 @@ def test_what_a_4x_consumer_gave_back_is_received(tmp_path: Path) -> None:
         assert {m.topic.name for m in found} == {"orders"}
         client.channel.close()
         assert gateway.terminate() == 0
+
+
+EVERY_FIELD: dict[str, Any] = {
+    "brokerId": 0, "consumeBroadcastEnable": False, "consumeEnable": True, "consumeFromMinEnable": False,
+    "consumeMessageOrderly": False, "consumeTimeoutMinute": 3, "groupName": "every", "groupSysFlag": 2,
+    "groupRetryPolicy": {
+        "type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 1500, "max": 90_000, "multiplier": 3},
+    },
+    "notifyConsumerIdsChangedEnable": False, "retryMaxTimes": 5, "retryQueueNums": 4,
+    "subscriptionDataSet": [{"topic": "every", "expression": "*", "expressionType": "TAG", "version": 7}],
+    "whichBrokerWhenConsumeSlowly": 2,
+}  # fmt: skip
+EVERY_TOPIC_FIELD: dict[str, Any] = {
+    "topicName": "every", "readQueueNums": 2, "writeQueueNums": 3, "perm": 6, "topicFilterType": "MULTI_TAG",
+    "topicSysFlag": 3, "order": True,
+}  # fmt: skip
+CONFIGURATION = {"topics.json": "topicConfigTable", "subscriptionGroup.json": "subscriptionGroupTable"}
+
+
+def ask(port: int, code: int, body: Any = None, **fields: str) -> Any:
+    """What a broker answers."""
+
+    async def invoke() -> Command:
+        client = RemotingClient()
+        try:
+            text = b"" if body is None else java_json.dumps(body)
+            return await client.invoke(f"127.0.0.1:{port}", Command(code, fields, text), 20)
+        finally:
+            await client.close()
+
+    answer = asyncio.run(invoke())
+    assert answer.code == 0, answer.remark
+    return java_json.loads(answer.body) if answer.body else None
+
+
+def configurations(port: int) -> tuple[Any, Any]:
+    """The topic and the group that have every field, as a broker shows them."""
+    return (
+        ask(port, RequestCode.GET_TOPIC_CONFIG, topic="every"),
+        ask(port, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="every"),
+    )
+
+
+def rows(store: Path) -> dict[str, Any]:
+    """The tables of both files, of topics and groups that are not the system's."""
+    found = {}
+    for name, table in CONFIGURATION.items():
+        every = json.loads(quoted_keys((store / "config" / name).read_text()))[table]
+        found[name] = {each: every[each] for each in ("every", "plain", "readers") if each in every}
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_every_field_of_topics_and_groups_goes_there_and_back(tmp_path: Path) -> None:
+    """Set at a real broker, with some that a newer one might have; the real one starts again with ours."""
+    peer = RocketMQ(tmp_path / "peer", {"plain": (2, "NORMAL")}, ["readers"], proxy=False)
+    with peer:
+        kinds = {"+message.type": "FIFO", "+cleanup.policy": "DELETE", "+reserve.time": "7"}
+        topics = {"topicConfigList": [{**EVERY_TOPIC_FIELD, "attributes": kinds}]}
+        ask(peer.broker_port, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, topics)
+        group = {**EVERY_FIELD, "attributes": {"+priority.factor": "9"}}
+        ask(peer.broker_port, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group)
+        shown = configurations(peer.broker_port)
+        assert shown[1] == {**EVERY_FIELD, "attributes": {"priority.factor": "9"}}
+        peer.terminate()
+    store = peer.store
+    for name, table in CONFIGURATION.items():
+        path = store / "config" / name
+        content = json.loads(quoted_keys(path.read_text()))
+        content[table]["every"]["ofANewerBroker"] = {"on": True}
+        path.write_text(json.dumps(content))
+    before = rows(store)
+    assert {len(each) for each in before.values()} == {2}
+    run("store", "import", str(store))
+    options = {**OPTIONS, "brokerName": "broker-a", "storePathRootDir": str(store)}
+    with Gateway(tmp_path / "gateway", **options) as gateway:
+        topic, group = configurations(gateway.remoting_port)
+        for each in (topic, group):
+            assert each.pop("ofANewerBroker") == {"on": True}
+        assert (topic, group) == shown
+        gateway.kill()
+        gateway.start()
+        assert gateway.terminate() == 0
+    run("store", "rebuild", str(store))
+    assert rows(store) == before
+    again = RocketMQ(
+        tmp_path / "again",
+        {},
+        proxy=False,
+        storePathRootDir=str(store),
+        storePathCommitLog=str(store / "commitlog"),
+    )
+    with again:
+        assert configurations(again.broker_port) == shown

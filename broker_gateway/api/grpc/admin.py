@@ -247,5 +247,5 @@ def _group(group: Group) -> pb.Group:
         retry_max_times=group.retry_max_times,
         fifo=group.fifo,
         created_ms=group.created_ms,
-        configuration=group.others,
+        configuration=group_configuration.further(group),
     )

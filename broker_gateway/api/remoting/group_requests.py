@@ -25,7 +25,7 @@ from broker_gateway.api.remoting.topic_requests import java_objects
 from broker_gateway.messaging.connections import Client
 from broker_gateway.metadata.catalog import Group
 from broker_gateway.metadata.data_version import DataVersion
-from broker_gateway.metadata.group_configuration import configuration
+from broker_gateway.metadata.group_configuration import configuration, forbidden
 from broker_gateway.protocol import java_json
 from broker_gateway.protocol.body.tables import TopicList
 from broker_gateway.protocol.codes import RequestCode, ResponseCode
@@ -293,9 +293,10 @@ def _name(group: Group) -> str:
 
 def _table(version: DataVersion, groups: Sequence[Group]) -> bytes:
     """A SubscriptionGroupWrapper. Raises RequestError."""
+    rows = {each.name: row for each in groups if (row := forbidden(each))}
     return joined(
-        b'{"dataVersion":%b,"forbiddenTable":{},"subscriptionGroupTable":{'
-        % java_json.dumps(version.to_json()),
+        b'{"dataVersion":%b,"forbiddenTable":%b,"subscriptionGroupTable":{'
+        % (java_json.dumps(version.to_json()), java_json.dumps(rows)),
         (java_json.dumps(each.name) + b":" + java_json.dumps_plain(configuration(each)) for each in groups),
         b"}}",
         f"{len(groups)} groups take more than {MAX_BODY} bytes; ask for pages, with groupSeq and maxGroupNum",

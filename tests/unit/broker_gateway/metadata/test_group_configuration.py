@@ -11,6 +11,8 @@ from broker_gateway.metadata.group_configuration import (
     changed,
     changed_in_part,
     configuration,
+    forbidden,
+    further,
     imported,
     policy,
 )
@@ -85,6 +87,19 @@ def test_an_administrator_gives_every_field_and_unknown_ones_stay() -> None:
     )
 
 
+def test_what_a_group_may_not_read_is_kept_beside_its_fields() -> None:
+    before = group(imported("g", {"brokerId": 3, "forbiddenTable": 5}, {"t": 1})[0])
+    assert forbidden(before) == {"t": 1}
+    assert configuration(before) == configuration(Group("g")) | {"brokerId": 3}
+    assert further(before) == '{"brokerId":3}'
+    for others in (
+        changed("g", before, {"forbiddenTable": {}, "brokerId": 3}),
+        changed_in_part("g", before, {"brokerId": 3}),
+    ):
+        assert group(others) == before
+    assert forbidden(Group("g")) == forbidden(group('{"forbiddenTable":[]}')) == {}
+
+
 def test_a_change_in_part_leaves_the_others() -> None:
     before = group(changed("g", None, {"brokerId": 3, "attributes": {"+priority.factor": "5"}}))
     after = group(changed_in_part("g", before, {"groupRetryPolicy": EXPONENTIAL}))
@@ -95,8 +110,8 @@ def test_a_change_in_part_leaves_the_others() -> None:
     assert changed_in_part("g", after, {"groupRetryPolicy": None, "attributes": None}) == (
         '{"attributes":{"priority.factor":"6"}}'
     )
-    for field in ("groupName", "retryMaxTimes", "consumeMessageOrderly", "consumeEnable"):
-        with pytest.raises(ConfigurationError, match=f"{field} does not belong"):
+    for field in ("groupName", "retryMaxTimes", "consumeMessageOrderly", "consumeEnable", "forbiddenTable"):
+        with pytest.raises(ConfigurationError, match=f"{field} is not set by the configuration of group g"):
             changed_in_part("g", after, {field: 1})
 
 

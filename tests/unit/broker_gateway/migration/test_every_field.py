@@ -12,7 +12,7 @@ import pytest
 from broker_gateway.metadata.data_version import parse_data_version
 from broker_gateway.metadata.system_topics import is_system_topic
 from broker_gateway.migration.exchange import export_to_rocketmq, import_from_rocketmq
-from broker_gateway.migration.rocketmq_files import quoted_keys
+from broker_gateway.migration.rocketmq_files import ConfigFileError, quoted_keys
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
 from tests.unit.broker_gateway.metadata.test_group_configuration import EVERY as GROUP
@@ -43,7 +43,7 @@ def store(tmp_path: Path) -> Path:
     plain = {"attributes": {}, "order": True, "perm": 7, "readQueueNums": 1, "topicFilterType": "SINGLE_TAG",
              "topicName": "plain", "topicSysFlag": 0, "writeQueueNums": 2}  # fmt: skip
     write(real.root, "topics.json", {"t": TOPIC, "plain": plain})
-    write(real.root, "subscriptionGroup.json", {"g": GROUP}, forbiddenTable={})
+    write(real.root, "subscriptionGroup.json", {"g": GROUP}, forbiddenTable={"g": {"t": 1}})
     return real.root
 
 
@@ -89,6 +89,25 @@ def test_a_change_of_ours_changes_nothing_else(store: Path) -> None:
         **group, "retryMaxTimes": 3, "groupSysFlag": 5,
     }  # fmt: skip
     assert after["topics.json"]["topicConfigTable"]["t"] == {**topic, "readQueueNums": 9, "writeQueueNums": 9}
+
+
+def test_a_topic_of_batches_keeps_the_store_here_until_it_is_deleted(store: Path) -> None:
+    """A real broker does not start over queue files of the other kind."""
+    table = {
+        "t": TOPIC,
+        "batches": {**TOPIC, "topicName": "batches", "attributes": {"queue.type": "BatchCQ"}},
+    }
+    write(store, "topics.json", table)
+    (problem,) = [each for each in import_from_rocketmq(store, "b", "c").problems if "BatchCQ" in each]
+    assert "batches" in problem
+    before = (store / "config" / "topics.json").read_bytes()
+    with pytest.raises(ConfigFileError, match=r"1 topics have queue\.type BatchCQ, the first 'batches'"):
+        export_to_rocketmq(store)
+    assert (store / "config" / "topics.json").read_bytes() == before
+    with InProcessBroker(store.parent, brokerName="b", brokerClusterName="c") as process:
+        process.do(lambda: process.broker.parts.topics.delete("batches"))
+    export_to_rocketmq(store)
+    assert "batches" not in tables(store)["topics.json"]["topicConfigTable"]
 
 
 def test_the_files_of_a_real_broker_come_back_as_they_were(tmp_path: Path) -> None:

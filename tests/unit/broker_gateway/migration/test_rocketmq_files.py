@@ -11,6 +11,7 @@ import pytest
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
 from broker_gateway.metadata.data_version import DataVersion
+from broker_gateway.metadata.group_configuration import forbidden
 from broker_gateway.metadata.group_configuration import policy as retry_policy
 from broker_gateway.metadata.retry_policy import DEFAULT
 from broker_gateway.migration.rocketmq_files import ConfigFileError, read_config, write_config
@@ -67,6 +68,16 @@ def test_what_is_absurd_is_kept_without_effect_and_named(tmp_path: Path) -> None
     written = json.loads(path.read_text(), parse_constant=str)["subscriptionGroupTable"]["g"]
     assert written["groupRetryPolicy"] == json.loads(policy, parse_constant=str)
     assert written["brokerId"] == "x"
+
+
+def test_what_no_group_may_not_read_is_left_out_and_named(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    path = tmp_path / "config" / "subscriptionGroup.json"
+    path.write_text('{"subscriptionGroupTable":{"g":{}},"forbiddenTable":{"g":{"t":1},"gone":{"t":1}}}')
+    found = read_config(tmp_path, 0)
+    assert forbidden(found.groups[0]) == {"t": 1}
+    (problem,) = found.problems
+    assert "1 groups that are not there, the first 'gone'" in problem
 
 
 def test_a_missing_file_does_not_take_the_problems_of_another(tmp_path: Path) -> None:
@@ -157,6 +168,11 @@ def test_a_damaged_file_is_replaced_by_the_one_before_it(tmp_path: Path) -> None
             "topics.json",
             '{"topicConfigTable":{"t":{"new":%s}}}' % ("[" * 40 + "]" * 40),
             "topics.json: 'new' of topic t is nested more than 32 deep",
+        ),
+        (
+            "subscriptionGroup.json",
+            '{"subscriptionGroupTable":{},"forbiddenTable":{"g":5}}',
+            "forbiddenTable holds something else than objects",
         ),
         ("topics.json", "[" * 100_000, "topics.json cannot be read: too deeply nested"),
     ],

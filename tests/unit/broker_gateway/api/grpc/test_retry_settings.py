@@ -132,7 +132,7 @@ def test_no_wait_is_longer_than_clients_may_ask_for() -> None:
             '{"groupRetryPolicy":{"customizedRetryPolicy":{"next":[-1]}}}',
             r"next\[0\] of customizedRetryPolicy is -1",
         ),
-        ('{"retryMaxTimes":3}', "retryMaxTimes does not belong"),
+        ('{"retryMaxTimes":3}', "retryMaxTimes is not set by the configuration"),
         ('{"attributes":{"+x":"1"}}', "'x' is unsupported"),
         ("{", "is no JSON"),
         ("[" * 10_000, "is no JSON: .*recursion"),
