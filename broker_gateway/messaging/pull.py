@@ -10,8 +10,10 @@ import numpy as np
 
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.filters.message_filter import MessageFilter
+from broker_gateway.lake.messages import Stretch
+from broker_gateway.lake.reader import LakeUnreachableError
 from broker_gateway.messaging.core import Core
-from broker_gateway.messaging.offsets import Offsets, check_queue_id
+from broker_gateway.messaging.offsets import Offsets, check_queue_id, unread
 from broker_gateway.messaging.outcome import OK, Outcome, Reason, ServiceError
 from broker_gateway.messaging.poll import RECEIVE_BYTES, Patience, Polls, batch_of, check_may_receive
 from broker_gateway.messaging.resources import Resources
@@ -87,6 +89,8 @@ class Pulls:
         began_s = monotonic_s()
         deadline_s = began_s + waits_s
         first, end = self._offsets.bounds(topic.name, wanted.queue_id)
+        if 0 <= wanted.offset < first:
+            first = await self._offsets.oldest(topic.name, wanted.queue_id)
         if not first <= wanted.offset <= end:
             nearest = first if wanted.offset < first else end
             return Pulled(
@@ -98,7 +102,7 @@ class Pulls:
             )
         found = Pulled(OK, wanted.offset)
         while True:
-            while self._look(wanted, found, most):
+            while await self._search(wanted, found, most, max(deadline_s, began_s + _SEARCH_S)):
                 if self._closing or monotonic_s() > max(deadline_s, began_s + _SEARCH_S):
                     return self._ended(topic, group, found)  # the next pull goes on from `next_offset`
                 await asyncio.sleep(0)
@@ -134,6 +138,43 @@ class Pulls:
         check_may_receive(topic, group)
         check_queue_id(topic.name, wanted.queue_id, topic.read_queues)
         return topic, group
+
+    async def _search(self, wanted: PullWanted, found: Pulled, most: int, until_s: float) -> bool:
+        """As `_look`; first in the lake, where that alone has what comes next. INTERNAL_SERVER_ERROR when it cannot be read, and there is
+        nothing else to give."""
+        old, offset = self._messages.old, found.next_offset
+        if old is None or (end := old.end(wanted.topic, wanted.queue_id, offset)) <= offset:
+            return self._look(wanted, found, most)
+        reading = old.read(wanted.topic, wanted.queue_id, offset, end)
+        try:
+            stretch = await asyncio.wait_for(reading, max(until_s - monotonic_s(), 0.001))
+        except TimeoutError:
+            return False
+        except LakeUnreachableError as error:
+            if found.messages:
+                return False
+            raise unread(error) from error
+        return self._take(wanted, found, most, stretch, min(end, stretch.end))
+
+    def _take(self, wanted: PullWanted, found: Pulled, most: int, stretch: Stretch, end: int) -> bool:
+        """`_look` in what was read from the lake, up to `end`."""
+        for at in range(stretch.after(found.next_offset), len(stretch.offsets)):
+            offset = stretch.offsets[at]
+            if offset >= end:
+                break
+            stored = self._messages.made_of(stretch.records[at], offset)
+            if stored is None or not wanted.filter.wants(stored.properties):
+                continue
+            if found.messages and found.body_bytes + stored.body_length > RECEIVE_BYTES:
+                found.next_offset = offset
+                return False
+            found.messages.append(stored)
+            found.body_bytes += stored.body_length
+            if len(found.messages) == most:
+                found.next_offset = offset + 1
+                return False
+        found.next_offset = end
+        return True
 
     def _look(self, wanted: PullWanted, found: Pulled, most: int) -> bool:
         """Takes from the next stretch of the queue; False when the pull has what it may have, or the queue ends."""
