@@ -1,0 +1,123 @@
+"""A consumer that goes back further than the log: the real reput fills the lake, retention deletes segments, and it just receives."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.client import OPTIONS, Client
+from lakebroker_testing.gateway import Gateway, command
+
+SEGMENT = 1 << 20
+COUNT = 60
+AT_ONCE = {
+    **OPTIONS,
+    "mappedFileSizeCommitLog": str(SEGMENT),
+    "fileReservedTime": "0",
+    "deleteWhen": ";".join(str(hour) for hour in range(24)),
+    "cleanResourceInterval": "100",
+    "brokerName": "broker-a",
+}
+
+
+def reput(lake: Path, store: Path) -> None:
+    done = subprocess.run(
+        command("reput", "--store", str(store), "--lake", str(lake), "--once"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def body(number: int) -> bytes:
+    return b"%d|" % number + b"x" * 50_000
+
+
+def update_offset(client: Client, queue_id: int, offset: int) -> None:
+    queue = pb.MessageQueue(topic=pb.Resource(name="old"), id=queue_id)
+    group = pb.Resource(name="replay")
+    request = rpc.UpdateOffsetRequest(group=group, message_queue=queue, offset=offset)
+    assert client.call("UpdateOffset", request).status.code == pb.OK
+
+
+def receive_all(client: Client, count: int, settle: bool = True) -> list[pb.Message]:
+    """So many messages, however long the lake takes."""
+    found: list[pb.Message] = []
+    deadline = time.monotonic() + 60
+    while len(found) < count and time.monotonic() < deadline:
+        some = client.receive("old", "replay", wait_ms=2000, invisible_ms=60_000)[1]
+        if settle and some:
+            client.ack("old", "replay", *some)
+        found += some
+    return found
+
+
+def numbers(messages: list[pb.Message]) -> list[int]:
+    return sorted(int(each.body.split(b"|")[0]) for each in messages)
+
+
+def first_segment(gateway: Gateway) -> int:
+    return min(int(path.name) for path in (gateway.store / "commitlog").iterdir())
+
+
+def test_a_group_goes_back_to_the_beginning_of_the_lake(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    with Gateway(tmp_path, **AT_ONCE, lakeLocation=str(lake)) as gateway:
+        client = Client(gateway.address)
+        sent = {}
+        for number in range(COUNT):
+            answer = client.send("old", body(number), tag="t", keys=[f"k{number}"])
+            sent[answer.entries[0].message_id] = number
+        client.receive("old", "replay", batch=1)  # the group is there
+        log_end = (COUNT * 50_000 // SEGMENT) * SEGMENT
+        reput(lake, gateway.store)
+        deadline = time.monotonic() + 60
+        while first_segment(gateway) < log_end and time.monotonic() < deadline:
+            client.send("filler", b"x" * 50_000)
+            time.sleep(0.1)
+        assert first_segment(gateway) >= log_end, gateway.log.read_text()[-2000:]
+        queue = pb.MessageQueue(topic=pb.Resource(name="old"), id=0)
+        query = rpc.QueryOffsetRequest(message_queue=queue, query_offset_policy=pb.BEGINNING)
+        assert client.call("QueryOffset", query).offset == 0
+        for queue_id in range(8):
+            update_offset(client, queue_id, 0)
+        half = receive_all(client, COUNT // 2)
+        client.channel.close()
+        gateway.kill()
+        gateway.start()
+        client = Client(gateway.address)
+        found = half + receive_all(client, COUNT - len(half))
+        assert numbers(found) == list(range(COUNT)), "each once"
+        assert {each.system_properties.message_id: int(each.body.split(b"|")[0]) for each in found} == sent
+        assert {each.system_properties.tag for each in found} == {"t"}
+        by_queue: dict[int, list[int]] = {}
+        for each in found:
+            system = each.system_properties
+            by_queue.setdefault(system.queue_id, []).append(system.queue_offset)
+        assert all(offsets == sorted(offsets) for offsets in by_queue.values())
+        assert client.receive("old", "replay", wait_ms=500) == (pb.MESSAGE_NOT_FOUND, [])
+
+        # the whole disk is gone: what was not settled is in the lake
+        rest = [client.send("old", body(number)).entries[0].message_id for number in range(COUNT, COUNT + 20)]
+        open_ones = receive_all(client, 5, settle=False)
+        client.channel.close()
+        assert gateway.terminate() == 0
+        reput(lake, gateway.store)
+        shutil.rmtree(gateway.store)
+        gateway.start()
+        client = Client(gateway.address)
+        found = receive_all(client, 20)
+        assert {each.system_properties.message_id for each in found} == set(rest)
+        again = {each.system_properties.message_id for each in open_ones}
+        assert {each.system_properties.message_id: each.system_properties.delivery_attempt for each in found} == {
+            each: 2 if each in again else 1 for each in rest
+        }
+        assert client.receive("old", "replay", wait_ms=500) == (pb.MESSAGE_NOT_FOUND, [])
+        client.channel.close()
+        assert "Traceback" not in gateway.log.read_text()
