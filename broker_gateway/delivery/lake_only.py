@@ -69,6 +69,13 @@ class LakeOnly:
             tuple((max(start, offset), stop) for start, stop in self.spans if stop > offset),
         )
 
+    def before(self, offset: int) -> LakeOnly:
+        """Those below a queue offset."""
+        return LakeOnly(
+            tuple(each for each in self.messages if each.queue_offset < offset),
+            tuple((start, min(stop, offset)) for start, stop in self.spans if start < offset),
+        )
+
     def next_span(self, offset: int) -> tuple[int, int] | None:
         """The first range of messages that never were handed out, from a queue offset on."""
         at = bisect.bisect_right(self.spans, offset, key=lambda span: span[1])

@@ -107,7 +107,8 @@ def take_lost_end(lake: Lake, store: MessageStore, catalog: Catalog, deliveries:
             here.restore_offsets(cursor, here.client_offset)
         for offset in [each for each in here.in_flight if each not in queue.lake_only]:
             here.restore_settled(offset)
-        here.restore_lake_only(queue.lake_only.from_offset(lost_from))
+        lost = queue.lake_only.from_offset(lost_from)
+        here.restore_lake_only(here.lake_only.before(lost_from).followed_by(lost.messages, lost.spans))
         here.restore_reads_absences(False)
         waiting += here.lake_only.count
     return waiting

@@ -115,9 +115,9 @@ def test_a_group_goes_back_to_the_beginning_of_the_lake(tmp_path: Path) -> None:
         found = receive_all(client, 20)
         assert {each.system_properties.message_id for each in found} == set(rest)
         again = {each.system_properties.message_id for each in open_ones}
-        assert {each.system_properties.message_id: each.system_properties.delivery_attempt for each in found} == {
-            each: 2 if each in again else 1 for each in rest
-        }
+        assert {
+            each.system_properties.message_id: each.system_properties.delivery_attempt for each in found
+        } == {each: 2 if each in again else 1 for each in rest}
         assert client.receive("old", "replay", wait_ms=500) == (pb.MESSAGE_NOT_FOUND, [])
         client.channel.close()
         assert "Traceback" not in gateway.log.read_text()

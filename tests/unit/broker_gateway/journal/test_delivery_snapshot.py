@@ -135,3 +135,55 @@ def test_a_reset_while_pieces_are_made_ends_them(table: DeliveryTable) -> None:
     assert [next(found).HasField("lake_only"), next(found).HasField("lake_only")] == [False, True]
     state.reset(5)
     assert list(found) == []
+
+
+@pytest.mark.parametrize("crash_after", range(8))
+def test_ranges_that_are_read_while_a_snapshot_is_written_come_back_as_they_are(
+    tmp_path: Path, crash_after: int
+) -> None:
+    """Each tick writes a part of the snapshot, and hands out two messages of a range."""
+    with opened(tmp_path) as journaled:
+        state = journaled.deliveries.restore(KEY, 10_000)
+        state.restore_lake_only(in_the_lake(1300))
+        journaled.journal.write_snapshot()
+        journaled.journal.begin_snapshot()
+        for tick in range(crash_after):
+            span = state.lake_only.next_span(0)
+            assert span is not None
+            plan = state.plan(32, 100_000)
+            message = InFlight(span[0], 1, FAR_MS, 7 + tick, "m", "c")
+            plan.delivered.append(message)
+            plan.lake_read_to = span[0] + 1
+            journaled.changes.events(
+                state, pb.DELIVERED, [message], client_id="c", delivery_id=7 + tick, invisible_until_ms=FAR_MS
+            )
+            state.commit(plan)
+            journaled.tick()
+        table = DeliveryTable(lambda topic, queue_id: 0)
+        journal_at_rest(journaled.store, Catalog(), table).journal.replay()
+        found = table.known(KEY)
+        assert found is not None
+        assert found.lake_only == state.lake_only
+        assert list(found.in_flight) == list(state.in_flight)
+        assert found.committed == state.committed
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_whether_a_group_reads_absences_comes_back(tmp_path: Path, snapshot: bool) -> None:
+    new, before, reset = (QueueKey(group, "t", 0) for group in ("new", "before", "reset"))
+    with opened(tmp_path) as journaled:
+        journaled.store.index.leave_out("t", 0, 5, 9)
+        for key in (before, reset):
+            journaled.deliveries.restore(key, 3)
+        journaled.changes.reset({reset: 1})
+        journaled.deliveries.queue(reset).reset(1)
+        for key in (new, before):
+            journaled.changes.offsets_changed(journaled.deliveries.queue(key))
+        journaled.tick()
+        if snapshot:
+            journaled.journal.write_snapshot()
+        table = DeliveryTable(lambda topic, queue_id: 0)
+        journal_at_rest(journaled.store, Catalog(), table).journal.replay()
+        assert {state.key: state.reads_absences for state in table.queues()} == {
+            new: True, before: False, reset: True,
+        }  # fmt: skip
