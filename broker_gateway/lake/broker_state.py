@@ -70,14 +70,15 @@ class GroupOnQueue:
 
 @dataclass(slots=True)
 class BrokerState:
-    """`logs`: ids, oldest first. `next_offsets` of every queue that there was, deleted topics' too. `unlisted`: topics of
-    messages of which the lake has no configuration."""
+    """`logs`: ids, oldest first. `next_offsets` of every queue that there was, deleted topics' too; `begins` of those alone: what is
+    below was deleted with the topic. `unlisted`: topics of messages of which the lake has no configuration."""
 
     logs: list[str] = field(default_factory=list)
     topics: list[Topic] = field(default_factory=list)
     groups: list[Group] = field(default_factory=list)
     unlisted: set[str] = field(default_factory=set)
     next_offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    begins: dict[tuple[str, int], int] = field(default_factory=dict)
     queues: list[GroupOnQueue] = field(default_factory=list)
 
 
@@ -123,7 +124,13 @@ class _Reading:
         state.unlisted = {topic for topic, _ in spans} - {row["topic"] for row in topics}
         there = {topic.name for topic in state.topics} | state.unlisted
         live = {queue: some for queue, some in spans.items() if queue[0] in there - deleted.keys()}
-        live |= self._made_again(deleted, there)
+        again = self._made_again(deleted, there)
+        state.begins = {
+            queue: min((span.start for span in again.get(queue, ())), default=end)
+            for queue, end in state.next_offsets.items()
+            if queue[0] in deleted
+        }
+        live |= again
         state.queues = list(self._queues(live, gone, there))
         return state
 

@@ -161,6 +161,8 @@ def _restore(store: MessageStore, state: BrokerState) -> Restored:
     journal.replay()
     for (topic, queue_id), end in state.next_offsets.items():
         store.index.raise_next(topic, queue_id, end)
+    for (topic, queue_id), begin in state.begins.items():
+        store.index.begin_at(topic, queue_id, begin)
     topics = [*state.topics, *_topics_of(state, store)]
     for each in topics:
         catalog.restore_topic(each, each.name)

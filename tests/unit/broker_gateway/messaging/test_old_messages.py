@@ -516,3 +516,25 @@ def test_a_store_lost_while_the_lake_is_slow_waits_in_order(broker: LakeBroker) 
     back()
     broker.advance(31)
     assert bodies(waiting.messages) == [b"0", b"1", b"2", b"3", b"4", b"new"]
+
+
+def test_after_a_lost_disk_what_was_deleted_with_its_topic_does_not_come_back(broker: LakeBroker) -> None:
+    send(broker, 3)
+    for topic in ("gone", "empty"):
+        broker.create_topic(topic)
+        broker.send(topic, b"deleted")
+    for topic in ("t", "gone", "empty"):
+        broker.do(partial(broker.broker.parts.topics.delete, topic))
+    broker.create_topic("t")
+    broker.create_topic("empty")
+    broker.send("t", b"new")
+    lose_the_disk(broker)
+    for again in (lambda: None, broker.crash, broker.retire, broker.restart):
+        again()
+        assert query(broker, pb.BEGINNING).offset == 3
+        broker.create_topic("gone")
+        for topic, first, wanted in (("t", 3, [b"new"]), ("gone", 1, []), ("empty", 1, [])):
+            with pytest.raises(ServiceError, match=rf"range \[{first}-"):
+                broker.reset(topic, "g", 0, 0)
+            broker.reset(topic, "g", 0, first)
+            assert bodies(drain(broker, topic)) == wanted
