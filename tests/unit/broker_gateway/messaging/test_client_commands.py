@@ -81,6 +81,12 @@ async def asking(
     return asked
 
 
+async def settled() -> None:
+    """Whoever was answered goes on."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
 async def refused(asked: Awaitable[Answer], reason: Reason, text: str) -> None:
     with pytest.raises(ServiceError, match=text) as caught:
         await asked
@@ -120,6 +126,7 @@ def test_an_answer_that_nobody_asked_this_client_for_is_dropped_and_told_once() 
             scene.answer(nonce, stranger)
             scene.answer(nonce, other)
             scene.commands.answered(scene.session, nonce, VerifyMessage, TRACE)
+        await settled()
         assert not asked.done()
         assert [each["client_id"] for each in logs] == ["c", "c"], "one line for each address"
         scene.answer(nonce)
@@ -137,6 +144,7 @@ def test_nonces_of_an_earlier_process_are_others() -> None:
         again = Scene()
         later = await asking(again)
         again.answer(nonce)
+        await settled()
         assert not later.done()
         for each in (later, asked):
             each.cancel()
@@ -153,6 +161,7 @@ def test_a_client_that_goes_away_ends_the_wait_at_once() -> None:
         scene.end(scene.session)
         for each in (taken, waiting):
             await refused(each, Reason.INTERNAL_SERVER_ERROR, "stream of client 'c' ended before it answered")
+        await settled()
         assert not others.done()
         scene.answer(scene.taken(other).nonce, other)
         assert await others == TRACE
@@ -172,6 +181,7 @@ def test_a_stream_in_place_of_another_answers_nothing_of_that_one() -> None:
         scene.commands.stream_ended(scene.session, old)
         await refused(asked, Reason.INTERNAL_SERVER_ERROR, "ended before")
         scene.answer(nonce)
+        await settled()
         assert not later.done()
         scene.answer(scene.taken().nonce)
         assert await later == TRACE
