@@ -538,3 +538,82 @@ def test_after_a_lost_disk_what_was_deleted_with_its_topic_does_not_come_back(br
                 broker.reset(topic, "g", 0, 0)
             broker.reset(topic, "g", 0, first)
             assert bodies(drain(broker, topic)) == wanted
+
+
+def test_little_memory_serves_many_groups_and_queues(tmp_path: Path) -> None:
+    with LakeBroker(tmp_path, lakeColdReadBytes=str(1 << 20)) as broker:
+        broker.create_topic("t", 3)
+        broker.create_topic("filler")
+        groups = [f"g{number}" for number in range(4)]
+        for group in groups:
+            broker.create_group(group)
+            for queue_id in range(3):
+                broker.reset("t", group, queue_id, 0)
+        for number in range(60):
+            broker.send("t", b"%d|" % number + b"x" * 100_000)
+        broker.retire()
+        found: dict[str, list[int]] = {group: [] for group in groups}
+        old = broker.broker.parts.old_messages
+        assert old is not None
+        for _ in range(200):
+            waiting = {
+                group: broker.begin_receive("t", group, batch=4, wait_ms=50, invisible_ms=60_000)
+                for group in groups
+            }
+            broker.advance(0.1)
+            for group, call in waiting.items():
+                found[group] += [int(each.body.split(b"|")[0]) for each in call.messages]
+            assert old.bytes <= (1 << 20) + 200_000
+        assert {group: sorted(some) for group, some in found.items()} == {
+            group: list(range(60)) for group in groups
+        }
+        assert (old.waiting, old.failing) == (0, 0)
+
+
+def test_groups_that_read_on_share_readings(broker: LakeBroker) -> None:
+    for number in range(400):
+        broker.send("t", b"%d" % number)
+    groups = ["a", "b", "c"]
+    for group in groups:
+        broker.create_group(group)
+        broker.reset("t", group, 0, 0)
+    broker.retire()
+    old = broker.broker.parts.old_messages
+    assert old is not None
+    for group in groups:
+        assert len(drain(broker, group=group)) == 400
+    read = broker.broker.metrics.registry.get_sample_value
+    labels = {"cluster": "DefaultCluster", "node_id": "broker-a", "topic": "t"}
+    assert read("lakebroker_lake_messages_read_total", labels) == 400, "once for all of them"
+
+
+def test_a_repeated_attempt_of_an_ordered_group_gets_what_it_took(broker: LakeBroker) -> None:
+    broker.create_group("ordered", 3, fifo=True)
+    for number in range(4):
+        broker.send("t", b"%d" % number, message_group="m", message_type=pb.FIFO)
+    broker.reset("t", "ordered", 0, 0)
+    broker.retire()
+    asked = {"batch": 2, "attempt_id": "x", "invisible_ms": 60_000, "wait_ms": 1000}
+    call = broker.begin_receive("t", "ordered", **asked)
+    first = call.messages
+    assert bodies(first) == [b"0", b"1"]
+    assert bodies(broker.begin_receive("t", "ordered", **asked).messages) == [b"0", b"1"]
+    broker.crash()
+    assert broker.receive("t", "ordered", **{**asked, "wait_ms": 0})[1] == [], "it is being read"
+    again = broker.receive("t", "ordered", **{**asked, "wait_ms": 0})[1]
+    assert [shown(each) for each in again] == [shown(each) for each in first]
+    assert broker.ack("t", "ordered", *again).status.code == pb.OK
+    assert bodies(drain(broker, group="ordered")) == [b"2", b"3"]
+
+
+def test_a_stop_leaves_what_is_being_read(broker: LakeBroker) -> None:
+    send(broker, 3)
+    broker.reset("t", "g", 0, 0)
+    broker.retire()
+    back = take_away(broker)
+    waiting = broker.begin_receive("t", "g", wait_ms=100_000)
+    broker.stop()
+    assert waiting.response[0].status.code == pb.MESSAGE_NOT_FOUND
+    back()
+    broker.restart()
+    assert bodies(drain(broker)) == [b"0", b"1", b"2"]

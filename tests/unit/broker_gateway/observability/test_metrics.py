@@ -59,7 +59,13 @@ def test_the_document_names_every_metric_with_its_labels(broker: InProcessBroker
         for sample in family.samples:
             labels[name] = set(sample.labels) - NODE - {"le"}
     source = Path(gauges_module.__file__).read_text() + Path(metrics_module.__file__).read_text()
-    sometimes = {"lakebroker_dispatch_behind_bytes", "lakebroker_disk_hours_left"}
+    sometimes = {
+        "lakebroker_dispatch_behind_bytes",
+        "lakebroker_disk_hours_left",
+        "lakebroker_lake_read_bytes",
+        "lakebroker_lake_reads_waiting",
+        "lakebroker_lake_queues_failing",
+    }
     assert all(f'"{name}"' in source for name in sometimes)
     found = documented()
     assert set(found) == there | set(labels) | sometimes
