@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Of all tables of a lake. Older lakes are upgraded (`commit/upgrade.py`), newer ones refused.
 
 | version | new |
 |---|---|
 | 2 | `lite_topic` and `priority` of `messages`; `topics`, `consumer_groups` |
+| 3 | `other_fields` of `topics` and `consumer_groups` |
 """
 SCHEMA_PROPERTY = "lakebroker.schema_version"
 """Of each table."""
@@ -229,6 +230,11 @@ TOPICS = Table(
             TOPIC_CONFIGURATION,
             "permission: 4 read, 2 write; no message types: all are taken",
         ),
+        Column(
+            "other_fields",
+            pa.string(),
+            "JSON of what else RocketMQ's configuration of it has, such as attributes; null: all as RocketMQ's defaults",
+        ),
         *_CHANGE,
     ),
     (*_KEY, "ordinal"),
@@ -246,6 +252,11 @@ CONSUMER_GROUPS = Table(
             "configuration",
             GROUP_CONFIGURATION,
             "first_used_by: the client that made it by using it; null for an administrator's",
+        ),
+        Column(
+            "other_fields",
+            pa.string(),
+            "JSON of what else RocketMQ's configuration of it has, such as groupRetryPolicy; null: all as RocketMQ's defaults",
         ),
         *_CHANGE,
     ),

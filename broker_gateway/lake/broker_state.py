@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FOLD_ROWS = 1_000_000
 """Rows that are kept before they are folded."""
-_MAY_LACK = ("configuration", "origin")
+_MAY_LACK = ("configuration", "origin", "other_fields")
+_MAY_BE_ABSENT = ("other_fields",)
+"""Columns that a lake of an earlier version does not have."""
 _OPEN = ("delivered", "nacked", "expired", "held")
 _ORDER = ("rank", "physical_offset", "ordinal")
 _QUEUE = ("topic", "queue_id")
@@ -109,8 +111,10 @@ class _Reading:
         state.next_offsets = {queue: max(each.stop for each in some) for queue, some in spans.items()}
         if not state.logs and not spans:
             return state
-        topics = self._newest("topics", ("topic",), ("configuration", "deleted"))
-        groups = self._newest("consumer_groups", ("consumer_group",), ("configuration", "deleted"))
+        topics = self._newest("topics", ("topic",), ("configuration", "other_fields", "deleted"))
+        groups = self._newest(
+            "consumer_groups", ("consumer_group",), ("configuration", "other_fields", "deleted")
+        )
         state.topics = [_topic(row) for row in topics if not row["deleted"]]
         for each in state.topics:
             if not 0 <= min(each.read_queues, each.write_queues) <= each.queues <= MAX_QUEUES:
@@ -386,11 +390,15 @@ class _Reading:
             if not folder.exists():
                 return
             rows = DeltaTable(folder.uri).to_pyarrow_dataset()
-            for batch in rows.to_batches(columns=columns, filter=ours if where is None else ours & where):
+            absent = [name for name in columns if name in _MAY_BE_ABSENT and name not in rows.schema.names]
+            there = [name for name in columns if name not in absent]
+            for batch in rows.to_batches(columns=there, filter=ours if where is None else ours & where):
                 self._lake.go_on()
                 if not batch.num_rows:
                     continue
                 some = pa.Table.from_batches([batch])
+                for name in absent:
+                    some = some.append_column(name, pa.nulls(len(some), pa.string()))
                 self._check(folder, some)
                 yield self._with_ranks(some) if ranked else some
         except TableNotFoundError:
@@ -492,6 +500,7 @@ def _topic(row: Mapping[str, Any]) -> Topic:
         tuple(has["message_types"] or ()),
         _ms(has["created_timestamp"]),
         has["is_ordered"],
+        row["other_fields"] or "",
     )
 
 
@@ -504,6 +513,7 @@ def _group(row: Mapping[str, Any]) -> Group:
         has["is_consume_enabled"],
         _ms(has["created_timestamp"]),
         has["first_used_by"] or "",
+        row["other_fields"] or "",
     )
 
 

@@ -21,6 +21,7 @@ def topic_rows(batch: pb.Batch, place: Row) -> list[Row]:
             **_change(batch, place, ordinal, topic.deleted),
             "topic": topic.topic,
             "configuration": None if topic.deleted else _topic(topic),
+            "other_fields": topic.others or None,
         }
         for ordinal, topic in enumerate(batch.topics)
     ]
@@ -33,6 +34,7 @@ def group_rows(batch: pb.Batch, place: Row) -> list[Row]:
             **_change(batch, place, ordinal, group.deleted),
             "consumer_group": group.group,
             "configuration": None if group.deleted else _group(group),
+            "other_fields": group.others or None,
         }
         for ordinal, group in enumerate(batch.groups)
     ]
@@ -40,8 +42,11 @@ def group_rows(batch: pb.Batch, place: Row) -> list[Row]:
 
 def extent(batch: pb.Batch) -> tuple[int, int]:
     """Rows of a batch here, and about how many bytes of text are in them."""
-    text = sum(len(topic.topic) + sum(map(len, topic.accept_message_types)) for topic in batch.topics)
-    text += sum(len(group.group) + len(group.first_used_by) for group in batch.groups)
+    text = sum(
+        len(topic.topic) + sum(map(len, topic.accept_message_types)) + len(topic.others)
+        for topic in batch.topics
+    )
+    text += sum(len(group.group) + len(group.first_used_by) + len(group.others) for group in batch.groups)
     return len(batch.topics) + len(batch.groups), text
 
 

@@ -7,18 +7,19 @@ import itertools
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.lake.broker_state import read_broker_state
 from broker_gateway.lake.reader import Lake
-from broker_gateway.metadata.catalog import MAX_QUEUES
+from broker_gateway.metadata.catalog import MAX_QUEUES, Group, Topic
 from broker_gateway.metadata.names import NAME_PATTERN
 from broker_gateway.migration.from_lake import Restored, start_from_lake
 from broker_gateway.runtime.errors import StartError
@@ -249,6 +250,30 @@ def test_a_lake_without_topics_of_its_own(tmp_path: Path) -> None:
         assert topic is not None
         assert topic.queues == 3
         assert new.send("t", b"2").entries[0].offset == 1
+
+
+@pytest.mark.parametrize("column", [True, False])
+def test_other_fields_of_topics_and_groups_come_back(tmp_path: Path, column: bool) -> None:
+    """Unless a reput of an earlier version, which did not write them, made the lake."""
+    lake = tmp_path / "lake"
+    topic, group = (
+        Topic("t", 2, 2, created_ms=5, others='{"topicSysFlag":1}'),
+        Group("g", 3, created_ms=5, others='{"brokerId":7}'),
+    )
+    with InProcessBroker(tmp_path / "old", brokerName="broker-a") as old:
+        old.do(partial(old.broker.parts.topics.put, topic, shrink=False))
+        old.do(partial(old.broker.parts.groups.put, group))
+        old.send("t", b"1")
+    dispatch(lake, old.root)
+    for name in ("topics", "consumer_groups") if not column else ():
+        rows = DeltaTable(str(lake / name)).to_pyarrow_table().drop_columns("other_fields")
+        write_deltalake(str(lake / name), rows, mode="overwrite", schema_mode="overwrite")
+        assert "other_fields" not in DeltaTable(str(lake / name)).to_pyarrow_table().column_names
+    assert restored(lake, tmp_path / "new") is not None
+    with InProcessBroker(tmp_path / "new", brokerName="broker-a") as new:
+        catalog = new.broker.catalog
+        assert catalog.topic("t") == (topic if column else replace(topic, others=""))
+        assert catalog.group("g") == (group if column else replace(group, others=""))
 
 
 def test_logs_that_knew_nothing_of_each_other(tmp_path: Path) -> None:

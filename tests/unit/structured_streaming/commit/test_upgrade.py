@@ -17,7 +17,7 @@ from structured_streaming.errors import LakeError
 from structured_streaming.lake import open_lake
 from structured_streaming.staging.table_file import write_file
 from structured_streaming.storage.local import LocalFolder
-from structured_streaming.tables import MESSAGES, SCHEMA_PROPERTY, TABLES
+from structured_streaming.tables import MESSAGES, SCHEMA_PROPERTY, SCHEMA_VERSION, TABLES
 
 NEW_TABLES = ("topics", "consumer_groups")
 NEW_COLUMNS = ("lite_topic", "priority")
@@ -60,7 +60,7 @@ def test_columns_and_tables_are_added_and_rows_stay(lake: Path, from_checkpoint:
             DeltaTable(str(lake / name)).create_checkpoint()
     prepare_lake(str(lake))
     prepare_lake(str(lake))  # nothing is left to do
-    assert {version(lake, name) for name in TABLES} == {"2"}
+    assert {version(lake, name) for name in TABLES} == {str(SCHEMA_VERSION)}
     assert DeltaTable(str(lake / "messages")).version() == 2
     new = write_file(LocalFolder(lake), MESSAGES, messages(MESSAGES.schema, 2))
     TableLog(LocalFolder(lake / "messages"), MESSAGES.schema).append([new._asdict()], {"b/l": 3})
@@ -72,6 +72,24 @@ def test_columns_and_tables_are_added_and_rows_stay(lake: Path, from_checkpoint:
     rows = sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["physical_offset"])
     assert [(row["physical_offset"], row["priority"]) for row in rows] == [(1, None), (2, None)]
     assert open_lake(str(lake)).uri == str(lake)
+
+
+def test_configurations_of_version_2_get_their_other_fields(tmp_path: Path) -> None:
+    for table in TABLES.values():
+        schema = pa.schema([field for field in table.schema if field.name != "other_fields"])
+        folder = tmp_path / table.name
+        DeltaTable.create(
+            folder, schema=schema, configuration={SCHEMA_PROPERTY: "2"}, raise_if_key_not_exists=False
+        )
+        if table.name in NEW_TABLES:
+            row = {"broker": "b", "log_id": "l", "physical_offset": 1, "ordinal": 0, "deleted": True}
+            write_deltalake(str(folder), pa.Table.from_pylist([row], schema), mode="append")
+    prepare_lake(str(tmp_path))
+    for name in NEW_TABLES:
+        found = DeltaTable(str(tmp_path / name))
+        assert [field.name for field in found.schema().fields] == TABLES[name].schema.names
+        assert [row["other_fields"] for row in found.to_pyarrow_table().to_pylist()] == [None]
+    assert {version(tmp_path, name) for name in TABLES} == {str(SCHEMA_VERSION)}
 
 
 def test_spark_reads_an_upgraded_table(lake: Path, spark: object) -> None:
@@ -98,7 +116,7 @@ def test_a_crash_between_tables_is_caught_up(lake: Path, monkeypatch: pytest.Mon
     with pytest.raises(LakeError, match=r"of an earlier version; `lakebroker init --lake`"):
         open_lake(str(lake))
     prepare_lake(str(lake))
-    assert {version(lake, name) for name in TABLES} == {"2"}
+    assert {version(lake, name) for name in TABLES} == {str(SCHEMA_VERSION)}
 
 
 def test_two_at_once_upgrade_once(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +141,7 @@ def test_two_at_once_upgrade_once(lake: Path, monkeypatch: pytest.MonkeyPatch) -
 )
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("3", "schema version 3, this lakebroker knows versions up to 2"), ("x", "which is no version")],
+    [("4", "schema version 4, this lakebroker knows versions up to 3"), ("x", "which is no version")],
 )
 def test_a_later_version_is_refused(lake: Path, do: Callable[[str], object], text: str, words: str) -> None:
     prepare_lake(str(lake))

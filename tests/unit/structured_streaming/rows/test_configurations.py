@@ -41,13 +41,13 @@ def tables_of(batch: pb.Batch) -> dict[str, pa.Table]:
 def test_what_a_broker_journals_of_its_topics_and_groups(tmp_path: Path) -> None:
     with InProcessBroker(tmp_path) as process:
         catalog, parts = process.broker.catalog, process.broker.parts
-        topic = Topic("orders", 4, 2, 4, ("FIFO",), 1_700_000_000_123, order=True)
+        topic = Topic("orders", 4, 2, 4, ("FIFO",), 1_700_000_000_123, True, '{"topicSysFlag":1}')
         process.do(partial(parts.topics.put, topic, shrink=False))
         process.do(partial(parts.topics.put, Topic("orders", 8, 8), shrink=False))
         process.do(
             partial(
                 parts.groups.put,
-                Group("billing", 3, fifo=True, consume_enabled=False, first_used_by="1.2.3.4"),
+                Group("billing", 3, True, False, first_used_by="1.2.3.4", others='{"brokerId":7}'),
             )
         )
         process.do(partial(parts.topics.delete, "orders"))
@@ -74,6 +74,7 @@ def test_what_a_broker_journals_of_its_topics_and_groups(tmp_path: Path) -> None
         (True, False),
     ]
     assert changes[2]["configuration"] is None
+    assert [row["other_fields"] for row in changes[:3]] == ['{"topicSysFlag":1}', None, None]
     restated = {row["topic"] for row in rows(store, "topics") if row["restated"] and not row["deleted"]}
     assert restated == known
     group, gone = (row for row in rows(store, "consumer_groups") if row["consumer_group"] == "billing")
@@ -81,7 +82,8 @@ def test_what_a_broker_journals_of_its_topics_and_groups(tmp_path: Path) -> None
     assert {name: group["configuration"][name] for name in ("retry_max_times", "is_fifo", "is_consume_enabled")} == {
         "retry_max_times": 3, "is_fifo": True, "is_consume_enabled": False,
     }  # fmt: skip
-    assert (gone["deleted"], gone["configuration"]) == (True, None)
+    assert group["other_fields"] == '{"brokerId":7}'
+    assert (gone["deleted"], gone["configuration"], gone["other_fields"]) == (True, None, None)
 
 
 def test_rows_count_in_the_order_of_the_record() -> None:
