@@ -168,7 +168,7 @@ def _topic_row(topic: Any) -> dict[str, Any]:
         "name": topic.name,
         "queues": topic.queues,
         "types": ",".join(topic.accept_message_types) or "all",
-        "configuration": json.loads(topic.configuration or "{}"),
+        "configuration": _configuration(topic.configuration),
     }
 
 
@@ -177,8 +177,16 @@ def _group_row(group: Any) -> dict[str, Any]:
         "name": group.name,
         "retry_max_times": group.retry_max_times,
         "fifo": group.fifo,
-        "configuration": json.loads(group.configuration or "{}"),
+        "configuration": _configuration(group.configuration),
     }
+
+
+def _configuration(text: str) -> Any:
+    """What a gateway says in JSON; the text itself when it is none."""
+    try:
+        return json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return text
 
 
 def _call(

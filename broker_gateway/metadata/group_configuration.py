@@ -101,9 +101,9 @@ def changed(name: str, known: Group | None, members: Mapping[str, Any]) -> str:
     A field that is not among them becomes RocketMQ's default, one that nobody here knows stays. Raises ConfigurationError.
     """
     before = {} if known is None else fields_of(known.others)
-    fields = {field: value for field, value in before.items() if field not in _KNOWN}
-    fields |= {field: value for field, value in members.items() if value is not None and field != _FORBIDDEN}
-    return _checked(name, known, before, fields)
+    kept = {field: value for field, value in before.items() if field not in _KNOWN or field == "attributes"}
+    given = {field: value for field, value in members.items() if value is not None and field != _FORBIDDEN}
+    return _together(name, known, kept, given)
 
 
 def changed_in_part(name: str, known: Group | None, members: Mapping[str, Any]) -> str:
@@ -112,20 +112,24 @@ def changed_in_part(name: str, known: Group | None, members: Mapping[str, Any]) 
         if field in OWN_FIELDS or field == _FORBIDDEN:
             raise ConfigurationError(f"{field} is not set by the configuration of group {name}; leave it out")
     before = {} if known is None else fields_of(known.others)
-    after = {field: value for field, value in before.items() if field != "attributes"} | dict(members)
-    fields = {field: value for field, value in after.items() if value is not None}
-    return _checked(name, known, before, fields)
+    kept = {field: value for field, value in before.items() if field not in members or field == "attributes"}
+    given = {field: value for field, value in members.items() if value is not None}
+    return _together(name, known, kept, given)
 
 
-def _checked(name: str, known: Group | None, before: Mapping[str, Any], fields: dict[str, Any]) -> str:
-    changes = fields.pop("attributes", {})
-    if not isinstance(changes, dict) or not all(isinstance(each, str) for each in changes.values()):
-        raise ConfigurationError(f"attributes of group {name} is {shown(changes)}, not an object of texts")
-    current = None if known is None else before.get("attributes", {})
-    fields["attributes"] = altered(GROUP_ATTRIBUTES, current, changes)
-    for field, value in fields.items():
+def _together(name: str, known: Group | None, kept: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """What is kept, which may make no sense if it was imported, and what is given, which must."""
+    what = f"group {name}"
+    for field, value in given.items():
         _check(name, field, value)
-    return text_of(f"group {name}", _further(fields), strict=True)
+    text_of(what, given, strict=True)
+    changes = given.get("attributes", {})
+    if not isinstance(changes, dict) or not all(isinstance(each, str) for each in changes.values()):
+        raise ConfigurationError(f"attributes of {what} is {shown(changes)}, not an object of texts")
+    current = kept.get("attributes", {})
+    current = None if known is None else current if isinstance(current, dict) else {}
+    fields = {**kept, **given, "attributes": altered(GROUP_ATTRIBUTES, current, changes)}
+    return text_of(what, _further(fields), strict=False)
 
 
 def imported(

@@ -57,7 +57,7 @@ def configuration(topic: Topic, *, exact: bool = False) -> dict[str, Any]:
 
 def attributes(topic: Topic) -> dict[str, Any]:
     """The topic's attributes, of which `message.type` says what it accepts."""
-    kept = fields_of(topic.others).get("attributes", {}) if topic.others else {}
+    kept = _kept_attributes(fields_of(topic.others)) if topic.others else {}
     found = {name: value for name, value in kept.items() if name != MESSAGE_TYPE}
     if MESSAGE_TYPE not in kept or topic.accept_message_types:
         found[MESSAGE_TYPE] = message_type(topic)
@@ -100,7 +100,7 @@ def has_batch_queues(topic: Topic) -> bool:
 def with_message_types(topic: Topic, kinds: tuple[str, ...]) -> Topic:
     """The topic, accepting these types; empty: every type."""
     fields = fields_of(topic.others)
-    kept = fields.get("attributes", {})
+    kept = _kept_attributes(fields)
     if MESSAGE_TYPE in kept:
         fields["attributes"] = {name: value for name, value in kept.items() if name != MESSAGE_TYPE}
     others = text_of(f"topic {topic.name}", _further(fields), strict=False)
@@ -115,10 +115,11 @@ def changed(
 
     Raises ConfigurationError.
     """
+    what = f"topic {topic.name}"
+    text_of(what, fields, strict=True)
     if fields.get(FILTER_TYPE, _FILTER_TYPES[0]) not in _FILTER_TYPES:
         raise ConfigurationError(
-            f"{FILTER_TYPE} of topic {topic.name} is {shown(fields[FILTER_TYPE])}; use one of "
-            f"{', '.join(_FILTER_TYPES)}"
+            f"{FILTER_TYPE} of {what} is {shown(fields[FILTER_TYPE])}; use one of {', '.join(_FILTER_TYPES)}"
         )
     after = altered(TOPIC_ATTRIBUTES, None if known is None else attributes(known), changes)
     if changes.get(f"+{QUEUE_TYPE}") == BATCH_QUEUES:
@@ -137,10 +138,10 @@ def changed(
     if asked:
         types = message_types_of(after.get(MESSAGE_TYPE, "NORMAL"))
     after.pop(MESSAGE_TYPE, None)
-    if not asked and MESSAGE_TYPE in before.get("attributes", {}):
-        after[MESSAGE_TYPE] = before["attributes"][MESSAGE_TYPE]
+    if not asked and MESSAGE_TYPE in (attributes_before := _kept_attributes(before)):
+        after[MESSAGE_TYPE] = attributes_before[MESSAGE_TYPE]
     kept["attributes"] = after
-    others = text_of(f"topic {topic.name}", _further(kept), strict=True)
+    others = text_of(what, _further(kept), strict=False)
     return replace(topic, accept_message_types=types, others=others)
 
 
@@ -169,6 +170,12 @@ def imported(name: str, row: Mapping[str, Any]) -> tuple[tuple[str, ...], str, l
         )
     others = text_of(f"topic {name}", _further({**row, "attributes": kept}), strict=False)
     return accepted or (), others, problems
+
+
+def _kept_attributes(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the fields of `Topic.others`, which a lake may have from anywhere."""
+    found = fields.get("attributes")
+    return found if isinstance(found, dict) else {}
 
 
 def _further(members: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,13 +113,21 @@ def test_topics_and_groups_by_hand(gateway: Gateway, name: str) -> None:
     made = run(
         "topic", "create", name, "--queues", "3", "--type", "NORMAL", "--gateway", gateway.address, "--json"
     )
-    kept = {"name": name, "queues": 3, "types": "NORMAL"}
+    kept = {"name": name, "queues": 3, "types": "NORMAL", "configuration": {}}
     assert json.loads(made.stdout)[0] == {**kept, "created": True, "changed": False}
     again = run("topic", "create", name, "--gateway", gateway.address, "--json")
     assert json.loads(again.stdout)[0] == {**kept, "created": False, "changed": False}
     assert name in run("topic", "list", "--gateway", gateway.address).stdout
     group = run("group", "create", name, "--retry-max", "2", "--gateway", gateway.address, "--json")
     assert json.loads(group.stdout)[0]["retry_max_times"] == 2
+    policy = {"groupRetryPolicy": {"type": "EXPONENTIAL"}}
+    for text, status in ((json.dumps(policy), 0), ('{"brokerId":"x"}', 1)):
+        group = run("group", "create", name, "--configuration", text, "--gateway", gateway.address, "--json")
+        assert group.returncode == status
+    assert f"brokerId of group {name} is 'x'; a whole number of" in group.stderr
+    groups = json.loads(run("group", "list", "--gateway", gateway.address, "--json").stdout)
+    (listed,) = [each for each in groups if each["name"] == name]
+    assert listed == {"name": name, "retry_max_times": 2, "fifo": False, "configuration": policy}
     bad = run("topic", "create", "no spaces", "--gateway", gateway.address)
     assert bad.returncode == 1
     assert "no spaces" in bad.stderr

@@ -87,6 +87,16 @@ def test_an_administrator_gives_every_field_and_unknown_ones_stay() -> None:
     )
 
 
+def test_what_was_imported_and_makes_no_sense_hinders_no_change_of_something_else() -> None:
+    row = {"brokerId": "x", "groupRetryPolicy": 7, "attributes": [1], "new": float("nan")}
+    before = group(imported("g", row)[0])
+    after = group(changed_in_part("g", before, {"groupSysFlag": 5}))
+    shown = configuration(after)
+    assert (shown["groupSysFlag"], shown["brokerId"], shown["groupRetryPolicy"]) == (5, "x", 7)
+    after = group(changed("g", before, {"groupSysFlag": 5, "attributes": {"+priority.factor": "1"}}))
+    assert after.others == '{"attributes":{"priority.factor":"1"},"groupSysFlag":5,"new":NaN}'
+
+
 def test_what_a_group_may_not_read_is_kept_beside_its_fields() -> None:
     before = group(imported("g", {"brokerId": 3, "forbiddenTable": 5}, {"t": 1})[0])
     assert forbidden(before) == {"t": 1}
