@@ -7,7 +7,7 @@ sizes become one, so that there are few. What is removed leaves a run when it co
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 Longs = NDArray[np.int64]
 Marks = NDArray[np.uint32]
 HEAP_ENTRIES = 4096
+_A_LOOK = 1 << 16
+"""Entries of a run that are looked at in one go."""
 _OFFSET_BITS = 44
 MAX_QUEUES = 1 << 62 - _OFFSET_BITS
 """Of all system topics together; a queue has a number below it."""
@@ -117,7 +119,8 @@ class DueTable:
         return min(dues, default=None)
 
     def due_until(self, now: int, most: int) -> list[int]:
-        """Keys of the first entries that are due at `now`, at most so many, by when they are due. They stay."""
+        """Keys of the first entries that are due at `now`, at most so many, by when they are due, those of the same ms as they came.
+        They stay."""
         found = [_NONE]
         room = most + len(self._removed)
         for run in self._runs:
@@ -126,7 +129,8 @@ class DueTable:
             found.append(run.columns.part(slice(run.head, stop)))
         if self._heap and self._heap[0].due <= now:
             found.append(_columns(sorted(entry for entry in self._heap if entry.due <= now)))
-        keys: list[int] = _sorted(_joined(found)).key.tolist()
+        due_first = _joined(found)
+        keys: list[int] = due_first.key[np.lexsort((due_first.key, due_first.due))].tolist()
         removed = self._removed
         if removed:
             keys = [key for key in keys if key not in removed]
@@ -144,19 +148,29 @@ class DueTable:
 
     def below(self, limits: dict[int, int], most: int) -> list[int]:
         """Keys of at most so many entries whose queue offset is below the limit of their queue; `limits` by queue number."""
-        columns = self.columns()
-        queues = columns.key >> _OFFSET_BITS
-        offsets = columns.key & (1 << _OFFSET_BITS) - 1
-        some = np.zeros(len(queues), bool)
-        for queue, limit in limits.items():
-            some |= (queues == queue) & (offsets < limit)
-        keys: list[int] = columns.key[some][:most].tolist()
-        return keys
+        spans = [(key_of(queue, 0), key_of(queue, limit)) for queue, limit in limits.items()]
+        keys = [each.key for each in self._heap if any(first <= each.key < end for first, end in spans)]
+        keys = [key for key in keys if key not in self._removed]
+        for run in self._runs:
+            for start in range(run.head, len(run.columns.key), _A_LOOK):
+                if len(keys) >= most:
+                    return keys[:most]
+                some = run.columns.key[start : start + _A_LOOK]
+                wanted = np.zeros(len(some), bool)
+                for first, end in spans:
+                    wanted |= (some >= first) & (some < end)
+                keys += [key for key in some[wanted].tolist() if key not in self._removed]
+        return keys[:most]
 
     def columns(self) -> Columns:
         """All entries, sorted, in arrays of their own."""
-        found = _joined([*(run.live() for run in self._runs), _columns(sorted(self._heap))])
-        return _sorted(found.without(self._removed))
+        return self.frozen()()
+
+    def frozen(self) -> Callable[[], Columns]:
+        """What `columns` would give now: to be called later, on any thread, since it takes long for millions."""
+        parts = [*(run.live() for run in self._runs), _columns(sorted(self._heap))]
+        removed = self._removed.copy()
+        return lambda: _sorted(_joined(parts).without(removed))
 
     def _add_run(self, columns: Columns) -> None:
         """Runs become shorter to the end of the list, each at least twice as long as the next."""

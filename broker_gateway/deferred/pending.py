@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Set
 import structlog
 
 from broker_gateway.deferred.due_file import DueFileError, Saved, load, save
-from broker_gateway.deferred.due_table import DueTable, key_of, offset_of, queue_of
+from broker_gateway.deferred.due_table import Columns, DueTable, key_of, offset_of, queue_of
 from broker_gateway.deferred.put_off import PutOff
 from broker_gateway.delivery.moves import ORIGIN_MARK, ORIGIN_PROPERTY, Origin, decode_origin
 from broker_gateway.journal.contributor import Contributor
@@ -185,35 +185,34 @@ class Pending(Contributor):
 
     async def save(self) -> None:
         """Writes the file, on a thread. Raises OSError."""
-        saved = self._now()
+        position, columns = self._now()
         self._saving = True
         try:
-            size = await asyncio.to_thread(self._write, saved)
+            size = await asyncio.to_thread(self._write, position, columns)
         finally:
             self._saving = False
-        self._saved(saved, size)
+        self._from, self._file_size = position, size
 
     def save_at_once(self) -> None:
         """Writes the file on this thread, for stops. Raises OSError."""
         if self._used:
-            saved = self._now()
-            self._saved(saved, self._write(saved))
+            position, columns = self._now()
+            self._from, self._file_size = position, self._write(position, columns)
 
     @property
     def _used(self) -> bool:
         return bool(self._next)
 
-    def _now(self) -> Saved:
+    def _now(self) -> tuple[int, Callable[[], Columns]]:
+        """Where the log ends, and what gives the entries as they are now."""
         self.catch_up()
-        return Saved(self._store.max_offset, self.table.columns())
+        return self._store.max_offset, self.table.frozen()
 
-    def _write(self, saved: Saved) -> int:
+    def _write(self, position: int, columns: Callable[[], Columns]) -> int:
         """The file must know nothing that a power cut takes out of the log."""
+        saved = Saved(position, columns())
         self._store.flush()
         return save(self._store.root, self._meaning.name, self._store.log_id, saved)
-
-    def _saved(self, saved: Saved, size: int) -> None:
-        self._from, self._file_size = saved.position, size
 
     # ----- the journal's replay -----
 

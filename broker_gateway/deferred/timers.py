@@ -105,6 +105,7 @@ class Timers:
 
     def recall(self, key: int, topic: str, out: int, message_id: str) -> None:
         """Takes a message back: by a record as the original makes it, which a real broker obeys too. Raises StoreError, OSError."""
+        now = now_ms()
         told = {
             RECALL_KEY: message_id,
             "UNIQ_KEY": message_id,
@@ -113,11 +114,12 @@ class Timers:
             OUT_MS: str(out),
             REAL_TOPIC: topic,
             REAL_QUEUE: "0",
+            "BORN_TIMESTAMP": str(now),
             "LB_ORIGIN": self.pending.origin(key).encode(),
         }
         host = self._store.store_host.packed
         code = tags_code(_RECALL_TAG)
-        record = PendingRecord(TIMER_TOPIC, 0, b"0", encode_properties(told), now_ms(), host, tags_code=code)
+        record = PendingRecord(TIMER_TOPIC, 0, b"0", encode_properties(told), now, host, tags_code=code)
         self._store.append([record])
         self.pending.table.remove([key])
 
