@@ -39,6 +39,9 @@ _DRAINED_A_SECOND = 80_000
 _FRESH = 0.01
 """Of what is received beside a backlog: more of it was sent meanwhile only where the backlog ran out."""
 TOPICS = ("bench", "idle", "warm", "drained", "through-200", "through-2000")
+DELAYED, PAID = "delayed", "paid"
+_AHEAD_S = 3.0
+"""From a send to its delivery time."""
 ORDERED, ORDERED_GROUP = ("ordered", "ordered-through"), "ordered-group"
 """Topics of FIFO messages, and a consumer group that takes them in order."""
 
@@ -89,6 +92,15 @@ def cases(seconds: float) -> list[Case]:
             "through-ordered-2000-a-second",
             "through",
             {"rate": 2000, "topic": ORDERED[1], "group": ORDERED_GROUP, **ordered},
+        )
+    )
+    ahead = {"delay": _AHEAD_S, "warm": 2 * _AHEAD_S, "topic": DELAYED, **timed}
+    found.append(Case("delayed-2000-a-second", "through", {"rate": 2000, **ahead}))
+    found.append(
+        Case(
+            "transactions-1000-a-second",
+            "through",
+            {"rate": 1000, "transaction": True, "topic": PAID, **timed},
         )
     )
     found.append(
@@ -175,7 +187,12 @@ def main() -> None:
             servers.append(Server(f"lakebroker {transport}", gateway.address, gateway.process.pid))
         peer = RocketMQ(
             folder / "peer",
-            {**dict.fromkeys(TOPICS, (8, "NORMAL")), **dict.fromkeys(ORDERED, (8, "FIFO"))},
+            {
+                **dict.fromkeys(TOPICS, (8, "NORMAL")),
+                **dict.fromkeys(ORDERED, (8, "FIFO")),
+                DELAYED: (8, "DELAY"),
+                PAID: (8, "TRANSACTION"),
+            },
             ["bench-group", ORDERED_GROUP],
             flushDiskType=chosen.flush,
             popPollingSize="100000",  # its default of 1,024 polls of a queue refuses the idle case

@@ -50,11 +50,13 @@ class TelemetryClient:
     `commands` are those that came, without settings. `ended` is set when the stream has ended.
     """
 
-    def __init__(self, address: str, client_id: str, settings: pb.Settings) -> None:
+    def __init__(
+        self, address: str, client_id: str, settings: pb.Settings, tls: grpc.ChannelCredentials | None = None
+    ) -> None:
         self.answers: Callable[[rpc.TelemetryCommand], Iterable[rpc.TelemetryCommand]] = lambda _: ()
         self.commands: Queue[rpc.TelemetryCommand] = Queue()
         self.ended = threading.Event()
-        self._channel = grpc.insecure_channel(address)
+        self._channel = grpc.secure_channel(address, tls) if tls else grpc.insecure_channel(address)
         self._outgoing: Queue[rpc.TelemetryCommand | None] = Queue()
         self._settled = threading.Event()
         self._outgoing.put(rpc.TelemetryCommand(settings=settings))

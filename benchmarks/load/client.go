@@ -185,6 +185,20 @@ func (c *client) poll(ctx context.Context, queue *v2.MessageQueue, batch int, wa
 	}
 }
 
+// commit ends the transactions of halves.
+func (c *client) commit(halves []*v2.SendResultEntry) error {
+	for _, half := range halves {
+		ctx, cancel := c.call(10 * time.Second)
+		answer, err := c.api.EndTransaction(ctx, &v2.EndTransactionRequest{Topic: &v2.Resource{Name: c.o.topic},
+			MessageId: half.MessageId, TransactionId: half.TransactionId, Resolution: v2.TransactionResolution_COMMIT})
+		cancel()
+		if err := failed("commit", answer.GetStatus(), err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (c *client) ack(messages []*v2.Message) error {
 	entries := make([]*v2.AckMessageEntry, len(messages))
 	for i, message := range messages {

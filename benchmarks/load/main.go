@@ -3,6 +3,7 @@
 //	load send     -address H:P [-senders 64] [-size 1024] [-per-call 1] [-rate 0] [-seconds 5]
 //	load receive  -address H:P [-receivers 8] [-count 50000]     receives and acks what is there
 //	load through  -address H:P [-rate 200] [-receivers 8]        sends and receives; latency end to end
+//	                                      -delay 3: with delivery times; -transaction: halves, then commits
 //	load idle     -address H:P [-polls 5000]                     polls that find nothing
 //	load echo     -port 0                                        an empty server: the limit of a transport
 //
@@ -30,6 +31,8 @@ type options struct {
 	size        int
 	perCall     int
 	groups      int
+	delay       time.Duration
+	transaction bool
 	batch       int
 	rate        int
 	count       int
@@ -61,11 +64,14 @@ func main() {
 	flags.IntVar(&o.count, "count", 0, "messages; 0: by -seconds")
 	flags.IntVar(&o.port, "port", 0, "echo: port to listen on; 0: a free one, printed")
 	flags.IntVar(&o.pid, "pid", 0, "process of the server")
+	flags.BoolVar(&o.transaction, "transaction", false, "send halves, and commit each")
+	delay := flags.Float64("delay", 0, "seconds from a send to its delivery time, from which journeys count; 0: none")
 	seconds := flags.Float64("seconds", 5, "length of the measurement")
 	warm := flags.Float64("warm", 1, "seconds before it that are not counted")
 	if err := flags.Parse(os.Args[2:]); err != nil {
 		fail(err.Error())
 	}
+	o.delay = time.Duration(*delay * float64(time.Second))
 	o.seconds = time.Duration(*seconds * float64(time.Second))
 	o.warm = time.Duration(*warm * float64(time.Second))
 	modes := map[string]func(options) (report, error){

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// sentAt is the property that carries the time of sending, in ns.
+// sentAt is the property that carries the time from which a journey counts, in ns: of sending, or of delivery.
 const sentAt = "sent"
 
 // traffic is what senders and receivers of one run share.
@@ -193,7 +193,7 @@ func (t *traffic) startSenders(working *sync.WaitGroup) error {
 	}
 	prefix := random(8)
 	var number atomic.Int64
-	due := t.pace()
+	paced := t.pace()
 	for i := range t.o.senders {
 		working.Add(1)
 		go func() {
@@ -201,9 +201,9 @@ func (t *traffic) startSenders(working *sync.WaitGroup) error {
 			var taken []time.Duration
 			defer func() { t.sends.add(taken) }()
 			for !t.over() {
-				if due != nil {
+				if paced != nil {
 					select {
-					case <-due:
+					case <-paced:
 					case <-t.ending:
 						return
 					}
@@ -212,16 +212,23 @@ func (t *traffic) startSenders(working *sync.WaitGroup) error {
 				messages := make([]*v2.Message, t.o.perCall)
 				queue := rand.Int32N(8)
 				kind, group := v2.MessageType_NORMAL, (*string)(nil)
-				if t.o.groups > 0 {
+				counts, due := began, (*timestamppb.Timestamp)(nil)
+				switch {
+				case t.o.groups > 0:
 					name := "group-" + strconv.Itoa(rand.IntN(t.o.groups))
 					kind, group = v2.MessageType_FIFO, &name
+				case t.o.delay > 0:
+					counts = began.Add(t.o.delay)
+					kind, due = v2.MessageType_DELAY, timestamppb.New(counts)
+				case t.o.transaction:
+					kind = v2.MessageType_TRANSACTION
 				}
 				for m := range messages {
 					messages[m] = &v2.Message{Topic: &v2.Resource{Name: t.o.topic}, Body: body,
-						UserProperties: map[string]string{sentAt: strconv.FormatInt(began.UnixNano(), 10)},
+						UserProperties: map[string]string{sentAt: strconv.FormatInt(counts.UnixNano(), 10)},
 						SystemProperties: &v2.SystemProperties{MessageId: fmt.Sprintf("%s%016X", prefix, number.Add(1)),
 							MessageType: kind, MessageGroup: group, BodyEncoding: v2.Encoding_IDENTITY,
-							BornTimestamp: timestamppb.New(began), BornHost: "load", QueueId: queue}}
+							BornTimestamp: timestamppb.New(began), BornHost: "load", QueueId: queue, DeliveryTimestamp: due}}
 				}
 				c := all[i%len(all)]
 				ctx, cancel := c.call(10 * time.Second)
@@ -230,6 +237,12 @@ func (t *traffic) startSenders(working *sync.WaitGroup) error {
 				if err := failed("send", answer.GetStatus(), err); err != nil {
 					t.fail(err)
 					return
+				}
+				if t.o.transaction {
+					if err := c.commit(answer.Entries); err != nil {
+						t.fail(err)
+						return
+					}
 				}
 				if t.measuring.Load() {
 					t.sent.Add(int64(t.o.perCall))

@@ -1,0 +1,189 @@
+"""Delayed messages and transactions of a real process, over both transports: killed in between, and asked over TLS."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from benchmarks.timers import SEGMENT, write
+from broker_gateway.api.grpc.codec import timestamp
+from broker_gateway.deferred.due_file import FOLDER
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.client import OPTIONS, Client
+from lakebroker_testing.gateway import Gateway
+from tests.telemetry_client import TelemetryClient, producer_settings
+
+TOPIC, GROUP = "orders", "billing"
+WAIT_S = 60.0
+CHECKED = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000"}
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def send_later(client: Client, body: bytes, wait_ms: int) -> rpc.SendMessageResponse:
+    due = timestamp(now_ms() + wait_ms)
+    answer: rpc.SendMessageResponse = client.send(TOPIC, body, message_type=pb.DELAY, delivery_timestamp=due)
+    return answer
+
+
+def half(client: Client, body: bytes) -> str:
+    answer = client.send(TOPIC, body, message_type=pb.TRANSACTION)
+    assert answer.status.code == pb.OK
+    transaction_id: str = answer.entries[0].transaction_id
+    return transaction_id
+
+
+def end(client: Client, transaction_id: str, resolution: pb.TransactionResolution, **more: Any) -> pb.Status:
+    request = rpc.EndTransactionRequest(
+        topic=pb.Resource(name=TOPIC),
+        message_id=transaction_id,
+        transaction_id=transaction_id,
+        resolution=resolution,
+        **more,
+    )
+    status: pb.Status = client.call("EndTransaction", request).status
+    return status
+
+
+def received(client: Client, count: int, idle_s: float = 1.5) -> list[bytes]:
+    """So many bodies, acknowledged, and those that come some time behind them."""
+    found: list[bytes] = []
+    deadline, counted = time.monotonic() + WAIT_S, False
+    while time.monotonic() < deadline:
+        messages = client.receive(TOPIC, GROUP, invisible_ms=60_000, wait_ms=500)[1]
+        if messages:
+            assert client.ack(TOPIC, GROUP, *messages).status.code == pb.OK
+        found += [each.body for each in messages]
+        if len(found) >= count and not counted:
+            deadline, counted = time.monotonic() + idle_s, True
+    return found
+
+
+@pytest.fixture(params=["http2", "grpcio"])
+def transport(request: pytest.FixtureRequest) -> Iterator[str]:
+    yield request.param
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+def test_what_was_answered_survives_kill_9_and_goes_once(tmp_path: Path, transport: str, flush: str) -> None:
+    known = random.Random(1)
+    options = {**OPTIONS, "recallMessageEnable": "true", "flushDiskType": flush}
+    with Gateway(tmp_path, transport=transport, patient=True, **options) as gateway:
+        expected: set[bytes] = set()
+        got: list[bytes] = []
+        for number in range(4):
+            client = Client(gateway.address)
+            client.receive(TOPIC, GROUP)
+            halves = {}
+            for each in range(20):
+                body = b"%d-%d" % (number, each)
+                answer = send_later(client, b"later-" + body, known.randint(-1000, 4000))
+                assert answer.status.code == pb.OK
+                expected.add(b"later-" + body)
+                halves[b"paid-" + body] = half(client, b"paid-" + body)
+            recalled = send_later(client, b"recalled", 3000).entries[0].recall_handle
+            request = rpc.RecallMessageRequest(topic=pb.Resource(name=TOPIC), recall_handle=recalled)
+            assert client.call("RecallMessage", request).status.code == pb.OK
+            commit = set(known.sample(sorted(halves), 10))
+            expected |= commit
+            before = set(known.sample(sorted(halves), 10))
+            for body in sorted(before):
+                how = pb.COMMIT if body in commit else pb.ROLLBACK
+                assert end(client, halves[body], how).code == pb.OK
+            gateway.kill()
+            client.close()
+            gateway.start()
+            client = Client(gateway.address)
+            for body in sorted(halves.keys() - before):
+                how = pb.COMMIT if body in commit else pb.ROLLBACK
+                assert end(client, halves[body], how).code == pb.OK, "it is pending after the crash"
+            unknown = end(client, halves[min(before - commit)], pb.COMMIT)
+            assert unknown.code == pb.INVALID_TRANSACTION_ID, "what was rolled back is not committed later"
+            if number % 2:
+                got += received(client, len(expected) - len(got))
+            client.close()
+    assert len(got) == len(set(got))
+    assert set(got) == expected
+
+
+def test_producers_are_asked_again_after_kill_9(tmp_path: Path, transport: str) -> None:
+    with Gateway(tmp_path, transport=transport, patient=True, **OPTIONS, **CHECKED) as gateway:
+        client = Client(gateway.address)
+        client.receive(TOPIC, GROUP)
+        ids = {body: half(client, body) for body in (b"commit", b"rollback", b"unknown")}
+        with TelemetryClient(gateway.address, "producer-1", producer_settings(TOPIC)) as producer:
+            assert producer.next_command().HasField("recover_orphaned_transaction_command")
+            gateway.kill()
+        client.close()
+        gateway.start()
+        client = Client(gateway.address)
+        with TelemetryClient(gateway.address, "producer-1", producer_settings(TOPIC)) as producer:
+            answers = {b"commit": pb.COMMIT, b"rollback": pb.ROLLBACK}
+            asked: dict[bytes, pb.Message] = {}
+            while answers.keys() - asked or b"unknown" not in asked:
+                orphan = producer.next_command().recover_orphaned_transaction_command
+                body = orphan.message.body
+                assert orphan.transaction_id == ids[body]
+                if body in answers:
+                    status = end(client, ids[body], answers[body], source=pb.SOURCE_SERVER_CHECK)
+                    assert status.code == pb.OK
+                else:
+                    how = pb.TRANSACTION_RESOLUTION_UNSPECIFIED
+                    assert end(client, ids[body], how, source=pb.SOURCE_SERVER_CHECK).code == pb.OK
+                asked[body] = orphan.message
+        assert asked[b"commit"].system_properties.message_type == pb.TRANSACTION
+        assert received(client, 1) == [b"commit"]
+        client.close()
+
+
+def test_delayed_messages_and_transactions_over_tls(tmp_path: Path) -> None:
+    with Gateway(tmp_path, transport="http2", patient=True, **OPTIONS, **CHECKED) as gateway:
+        certificate = (gateway.store / "config" / "trial-certificate.pem").read_bytes()
+        tls = grpc.ssl_channel_credentials(certificate)
+        client = Client(gateway.address)
+        client.channel.close()
+        client.channel = grpc.secure_channel(gateway.address, tls)
+        client.receive(TOPIC, GROUP)
+        assert send_later(client, b"later", 1000).status.code == pb.OK
+        assert end(client, half(client, b"paid"), pb.COMMIT).code == pb.OK
+        half(client, b"asked")
+        with TelemetryClient(gateway.address, "producer-1", producer_settings(TOPIC), tls) as producer:
+            orphan = producer.next_command().recover_orphaned_transaction_command
+            assert end(client, orphan.transaction_id, pb.COMMIT, source=pb.SOURCE_SERVER_CHECK).code == pb.OK
+        assert sorted(received(client, 3)) == [b"asked", b"later", b"paid"]
+        client.close()
+
+
+def test_a_broker_with_very_many_timers_starts(tmp_path: Path) -> None:
+    """`benchmarks.timers` does it with a million."""
+    gateway = Gateway(tmp_path, patient=True, **OPTIONS, mappedFileSizeCommitLog=str(SEGMENT))
+    with gateway:
+        client = Client(gateway.address)
+        client.receive(TOPIC, GROUP)
+        client.close()
+        assert gateway.terminate() == 0
+        write(gateway.store, 100_000, now_ms() + 3_600_000, 3_600_000, "FAR", topic=TOPIC)
+        write(gateway.store, 1000, now_ms() - 2000, 1000, "DUE", topic=TOPIC)
+        file = gateway.store / FOLDER / "timers.due"
+        file.unlink(missing_ok=True)
+        for stop in (gateway.kill, gateway.terminate, gateway.kill):
+            gateway.start()
+            client = Client(gateway.address)
+            assert client.send(TOPIC, b"served").status.code == pb.OK
+            client.close()
+            stop()
+        assert file.stat().st_size > 20 * 100_000, "a stop wrote what waits"
+        gateway.start()
+        client = Client(gateway.address)
+        bodies = received(client, 1003)
+        assert (len(bodies), bodies.count(b"served")) == (1003, 3)
+        client.close()
