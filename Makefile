@@ -55,7 +55,7 @@ interop: $(READY) ## Compare and talk with RocketMQ's official programs (fetched
 	@$(BIN)/python -m pytest -n $(INTEROP_WORKERS) --dist loadfile --no-loadscope-reorder $(LONGEST) tests/interop
 
 bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the reput (needs Go and Maven)
-	@echo "Measuring the store, starts, the data plane, the reput, commits, planning, freshness, many batches, many topics"
+	@echo "Measuring the store, starts, the data plane, the reput, commits, planning, freshness, many batches, many topics, timers"
 	@$(BIN)/python -m benchmarks.store
 	@$(BIN)/python -m benchmarks.start
 	@$(BIN)/python -m benchmarks.data_plane
@@ -65,6 +65,7 @@ bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the repu
 	@$(BIN)/python -m benchmarks.freshness
 	@$(BIN)/python -m benchmarks.many_batches
 	@$(BIN)/python -m benchmarks.many_topics --topics 10000 --records 100000
+	@$(BIN)/python -m benchmarks.timers
 
 evidence: $(JARS) ## The long versions of tests: crashes, registration with the real name server, every Spark
 	@echo "Running the long tests; what they did goes to docs/evidence"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import ROOT, ProcessError
+from lakebroker_testing.official_client import interpreter
 
 _PROGRAMS = Path(__file__).parent / "clients"
 _CACHE = ROOT / ".cache" / "official-clients"
@@ -44,25 +45,30 @@ def java(name: str, program: str) -> list[str]:
     return ["java", f"-Duser.home={home}", "-cp", f"{jars}/*", str(_PROGRAMS / name / program)]
 
 
-def node() -> list[str]:
-    """The command that runs the Node program."""
+def node(program: str = "client.js") -> list[str]:
+    """The command that runs a Node program."""
     _need("node", "npm")
     folder = _CACHE / "node"
     with filled_once(folder) as missing:
         if missing:
             shutil.copy(_PROGRAMS / "node" / "package.json", folder)
             _run("npm", "install", "--silent", "--no-audit", "--no-fund", folder=folder)
-    shutil.copy(_PROGRAMS / "node" / "client.js", folder)
-    return ["node", str(folder / "client.js")]
+    shutil.copy(_PROGRAMS / "node" / program, folder)
+    return ["node", str(folder / program)]
 
 
-def go(name: str) -> list[str]:
-    """The command that runs a Go program."""
+def go(name: str, package: str = "") -> list[str]:
+    """The command that runs a Go program: that of the folder `name`, or of a package in it."""
     _need("go")
     _CACHE.mkdir(parents=True, exist_ok=True)
-    built = str(_CACHE / f"{name}-client")
-    _run("go", "build", "-o", built, ".", folder=_PROGRAMS / name)
+    built = str(_CACHE / f"{name}-{package or 'client'}")
+    _run("go", "build", "-o", built, f"./{package}", folder=_PROGRAMS / name)
     return [built]
+
+
+def python(program: str) -> list[str]:
+    """The command that runs a Python program, by the interpreter that has the official client."""
+    return [str(interpreter()), "-P", str(_PROGRAMS / "python" / program)]
 
 
 OFFICIAL: dict[str, Callable[[], list[str]]] = {
@@ -70,6 +76,13 @@ OFFICIAL: dict[str, Callable[[], list[str]]] = {
     "node": node,
     "go": lambda: go("go"),
 }
+PUT_OFF: dict[str, Callable[[], list[str]]] = {
+    "java": lambda: java("java", "PutOff.java"),
+    "node": lambda: node("put_off.js"),
+    "go": lambda: go("go", "putoff"),
+    "python": lambda: python("put_off.py"),
+}
+"""Programs that send delayed and transactional messages, and print what they see of them."""
 PLAIN: dict[str, Callable[[], list[str]]] = {
     "grpc-java": lambda: java("grpc-java", "Behaviour.java"),
     "grpc-go": lambda: go("grpc-go"),

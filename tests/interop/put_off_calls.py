@@ -11,18 +11,25 @@ from typing import Any
 from broker_gateway.api.grpc.codec import timestamp
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing import messages
 from lakebroker_testing.client import Client
-from lakebroker_testing.messages import message, send_request
+from lakebroker_testing.messages import send_request
 from tests.telemetry_client import TelemetryClient, consumer_settings, producer_settings
 
 DELAYED, PAID, ANY, PLAIN = "delayed", "paid", "any", "plain"
 TOPICS = {DELAYED: (1, "DELAY"), PAID: (1, "TRANSACTION"), ANY: (1, "MIXED"), PLAIN: (1, "NORMAL")}
-GROUPS = [f"{topic}-readers" for topic in TOPICS]
 WAIT_S = 90.0
 _OWN = frozenset(
-    ("message_id", "born_timestamp", "store_timestamp", "receipt_handle", "born_host", "store_host")
+    (
+        *("message_id", "born_timestamp", "store_timestamp", "receipt_handle", "born_host", "store_host"),
+        *("queue_offset", "invisible_duration"),
+    )
 )
-"""Fields that differ from server to server, and from send to send."""
+"""Fields that differ from server to server, and from send to send; the last one is set here and not there, of any message."""
+TOLD_THERE = frozenset(
+    ("TRACE_CONTEXT", "__transactionId__", "TRANSACTION_CHECK_TIMES", "CHECK_IMMUNITY_TIME_IN_SECONDS")
+)
+"""Properties of the broker that a real proxy shows among the user's: docs/differences.md."""
 _DAY_MS = 86_400_000
 
 
@@ -40,14 +47,14 @@ class Server:
     def close(self) -> None:
         self.client.close()
 
-    def send(self, *messages: pb.Message) -> rpc.SendMessageResponse:
-        answer: rpc.SendMessageResponse = self.client.call("SendMessage", send_request(*messages))
+    def send(self, *sent: pb.Message) -> rpc.SendMessageResponse:
+        answer: rpc.SendMessageResponse = self.client.call("SendMessage", send_request(*sent))
         return answer
 
-    def sent(self, *messages: pb.Message) -> rpc.SendMessageResponse:
+    def sent(self, *sent: pb.Message) -> rpc.SendMessageResponse:
         """The answer to a send that must be taken; a server that has just started is asked again."""
         deadline = time.monotonic() + WAIT_S
-        while (answer := self.send(*messages)).status.code != pb.OK:
+        while (answer := self.send(*sent)).status.code != pb.OK:
             assert time.monotonic() < deadline, answer.status
             time.sleep(0.5)
         return answer
@@ -57,7 +64,9 @@ class Server:
         group = f"{topic}-readers"
         found: list[pb.Message] = []
         deadline = time.monotonic() + WAIT_S
-        with TelemetryClient(self.address, "put-off-tester", consumer_settings(group, topic, pb.SIMPLE_CONSUMER)):
+        with TelemetryClient(
+            self.address, "put-off-tester", consumer_settings(group, topic, pb.SIMPLE_CONSUMER)
+        ):
             while time.monotonic() < deadline:
                 if len(found) >= count:
                     deadline = min(deadline, time.monotonic() + idle_s)
@@ -68,7 +77,9 @@ class Server:
                 found += more
         return found
 
-    def end(self, topic: str, sent: str, resolution: int, *, check: bool = False, message_id: str = "") -> str:
+    def end(
+        self, topic: str, sent: str, resolution: int, *, check: bool = False, message_id: str = ""
+    ) -> str:
         """The code that the end of a transaction is answered with."""
         request = rpc.EndTransactionRequest(
             topic=pb.Resource(name=topic),
@@ -89,6 +100,12 @@ def name_of(status: pb.Status) -> str:
     return name
 
 
+def message(topic: str, body: bytes, properties: dict[str, str] | None = None, **system: Any) -> pb.Message:
+    """One that was born now, as official clients say: a real broker asks nobody about a half of 1970."""
+    system.setdefault("born_timestamp", timestamp(now_ms()))
+    return messages.message(topic, body, properties, **system)
+
+
 def delayed(body: bytes, due_ms: int, topic: str = DELAYED, **system: Any) -> pb.Message:
     system.setdefault("message_type", pb.DELAY)
     return message(topic, body, delivery_timestamp=timestamp(due_ms), **system)
@@ -102,12 +119,13 @@ def described(received: pb.Message, due: dict[bytes, int] | None = None) -> dict
             continue
         if field.name == "delivery_timestamp":
             value = value.ToMilliseconds() - (due or {}).get(received.body, 0)
-        elif field.name in ("body_digest", "invisible_duration"):
-            value = str(value)
+        elif field.name == "body_digest":
+            value = value.checksum
         elif field.name == "keys":
             value = list(value)
         system[field.name] = value
-    return {"body": received.body, "user": dict(received.user_properties), **system}
+    user = {name: value for name, value in received.user_properties.items() if name not in TOLD_THERE}
+    return {"body": received.body, "user": user, **system}
 
 
 def delays(server: Server) -> dict[str, Any]:
@@ -125,7 +143,12 @@ def delays(server: Server) -> dict[str, Any]:
     answers = []
     for body, time_ms in {**due, **past}.items():
         sent = delayed(
-            body, time_ms, tag="red", keys=["k1", "k2"], trace_context="trace", message_id=f"ID-{body.decode()}"
+            body,
+            time_ms,
+            tag="red",
+            keys=["k1", "k2"],
+            trace_context="trace",
+            message_id=f"ID-{body.decode()}",
         )
         sent.user_properties["colour"] = "ä"
         answers.append(server.sent(sent).entries[0])
@@ -169,7 +192,9 @@ def recalls(server: Server) -> dict[str, Any]:
         "another version": server.recall(DELAYED, forged(kept, 0, lambda _: "v2")),
         "another broker": server.recall(DELAYED, forged(kept, 2, lambda _: "broker-z")),
         "a past time": server.recall(DELAYED, forged(kept, 3, lambda _: str(now_ms() - 60_000))),
-        "a time too far away": server.recall(DELAYED, forged(kept, 3, lambda _: str(now_ms() + 30 * _DAY_MS))),
+        "a time too far away": server.recall(
+            DELAYED, forged(kept, 3, lambda _: str(now_ms() + 30 * _DAY_MS))
+        ),
         "no time": server.recall(DELAYED, forged(kept, 3, lambda _: "soon")),
         "another time": server.recall(DELAYED, forged(kept, 3, lambda text: str(int(text) + 5000))),
         "another message": server.recall(DELAYED, forged(kept, 4, lambda _: "nobody")),
@@ -198,7 +223,9 @@ def transactions(server: Server) -> dict[str, Any]:
 
     def half(body: bytes, **system: Any) -> str:
         system.setdefault("message_id", body.decode())
-        sent = message(PAID, body, {"colour": "ä"}, message_type=pb.TRANSACTION, tag="red", keys=["k"], **system)
+        sent = message(
+            PAID, body, {"colour": "ä"}, message_type=pb.TRANSACTION, tag="red", keys=["k"], **system
+        )
         entry = server.sent(sent).entries[0]
         transaction_id: str = entry.transaction_id
         return transaction_id
@@ -264,7 +291,9 @@ def wrong_input(server: Server) -> dict[str, str]:
         "DELAY without a time": [message(DELAYED, b"x", message_type=pb.DELAY)],
         "DELAY without a time, any type": [message(ANY, b"x", message_type=pb.DELAY)],
         "too long a delay": [delayed(b"x", far)],
-        "a time before 1970": [message(DELAYED, b"x", message_type=pb.DELAY, delivery_timestamp={"seconds": -5})],
+        "a time before 1970": [
+            message(DELAYED, b"x", message_type=pb.DELAY, delivery_timestamp={"seconds": -5})
+        ],
         "a time of too many seconds": [
             message(DELAYED, b"x", message_type=pb.DELAY, delivery_timestamp={"seconds": 1 << 60})
         ],
@@ -289,4 +318,4 @@ def wrong_input(server: Server) -> dict[str, str]:
         "two DELAY messages in a call": [delayed(b"x", soon), delayed(b"x", soon)],
         "a half and a time too far away": [delayed(b"x", far, PAID, **paid)],
     }
-    return {name: name_of(server.send(*messages).status) for name, messages in cases.items()}
+    return {name: name_of(server.send(*sent).status) for name, sent in cases.items()}

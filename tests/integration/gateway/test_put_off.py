@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +68,9 @@ def received(client: Client, count: int, idle_s: float = 1.5) -> list[bytes]:
 
 
 @pytest.fixture(params=["http2", "grpcio"])
-def transport(request: pytest.FixtureRequest) -> Iterator[str]:
-    yield request.param
+def transport(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
 
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])

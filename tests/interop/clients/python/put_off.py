@@ -1,0 +1,105 @@
+"""Delayed messages, a recall, and transactions with the official Python client; prints a line for each thing that it saw.
+
+Run by the interpreter that has the client.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from rocketmq import (
+    ClientConfiguration,
+    Credentials,
+    FilterExpression,
+    Message,
+    Producer,
+    SimpleConsumer,
+    TransactionChecker,
+    TransactionResolution,
+)
+
+
+class Checker(TransactionChecker):
+    def __init__(self) -> None:
+        self.asked: set[str] = set()
+
+    def check(self, message: Message) -> TransactionResolution:
+        body = message.body.decode()
+        self.asked.add(body)
+        return TransactionResolution.COMMIT if body == "asked-commit" else TransactionResolution.ROLLBACK
+
+
+def new_message(topic: str, body: str) -> Message:
+    message = Message()
+    message.topic, message.body, message.tag, message.keys = topic, body.encode(), "red", "k"
+    message.add_property("colour", "blue")
+    return message
+
+
+def described(each: Message) -> str:
+    keys = ",".join(each.keys)
+    return f"{each.body.decode()} {each.tag} {keys} {each.properties['colour']} {each.delivery_attempt}"
+
+
+def received(endpoints: str, topic: str, count: int) -> list[Message]:
+    configuration = ClientConfiguration(endpoints, Credentials())
+    consumer = SimpleConsumer(
+        configuration, f"{topic}-readers", {topic: FilterExpression()}, await_duration=5
+    )
+    consumer.startup()
+    found: list[Message] = []
+    end, counted = time.monotonic() + 60, False
+    while time.monotonic() < end:
+        for each in consumer.receive(16, 30) or []:
+            found.append(each)
+            consumer.ack(each)
+        if len(found) >= count and not counted:
+            end, counted = time.monotonic() + 4, True
+    consumer.shutdown()
+    return found
+
+
+def main(endpoints: str, delayed: str, paid: str) -> None:
+    answers = sys.stdout
+    sys.stdout = sys.stderr  # nothing the client prints may get between the lines
+
+    def tell(line: str) -> None:
+        answers.write(line + "\n")
+        answers.flush()
+
+    checker = Checker()
+    producer = Producer(ClientConfiguration(endpoints, Credentials()), (delayed, paid), checker=checker)
+    producer.startup()
+    due = {}
+    for wait_ms in (4500, 2500, 3500):
+        message = new_message(delayed, str(wait_ms))
+        at_s = int(time.time() + wait_ms / 1000)  # the client takes whole seconds
+        message.delivery_timestamp = at_s
+        due[str(wait_ms)] = 1000 * at_s
+        producer.send(message)
+    message = new_message(delayed, "recalled")
+    message.delivery_timestamp = int(time.time()) + 6
+    handle = producer.send(message).recall_handle
+    tell("recalled true" if producer.recall_message(delayed, handle) else "recalled false")
+    for end in ("commit", "rollback", "asked-commit", "asked-rollback"):
+        transaction = producer.begin_transaction()
+        producer.send(new_message(paid, end), transaction)
+        if end == "commit":
+            transaction.commit()
+        elif end == "rollback":
+            transaction.rollback()
+    for each in received(endpoints, delayed, 3):
+        tell(f"delayed {described(each)} {each.delivery_timestamp - due[each.body.decode()]}")
+    for line in sorted(described(each) for each in received(endpoints, paid, 2)):
+        tell(f"committed {line}")
+    while len(checker.asked) < 2:
+        time.sleep(0.1)
+    for body in sorted(checker.asked):
+        tell(f"asked {body}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+    os._exit(0)  # its threads go on
