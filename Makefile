@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 JARS := $(VENV)/.jars
 TEST_WORKERS ?= 3
 INTEROP_WORKERS ?= 3
-LONGEST := $(addprefix tests/interop/test_,spark_versions.py store_exchange.py catalogs.py)
+LONGEST := $(addprefix tests/interop/test_,put_off_exchange.py spark_versions.py store_exchange.py catalogs.py)
 ROUNDS ?= 10
 BUSY ?= 8
 
@@ -69,7 +69,7 @@ bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the repu
 
 evidence: $(JARS) ## The long versions of tests: crashes, registration with the real name server, every Spark
 	@echo "Running the long tests; what they did goes to docs/evidence"
-	@LAKEBROKER_EVIDENCE=1 LAKEBROKER_FUZZ_KEEP=$(CURDIR)/tests/fuzz/corpus $(BIN)/python -m pytest -p tests.outcomes --outcomes docs/evidence/faults.json tests/fault tests/interop/test_registration.py tests/interop/test_spark_versions.py tests/unit/structured_streaming/staging/test_many_topics.py --timeout 7200
+	@LAKEBROKER_EVIDENCE=1 LAKEBROKER_FUZZ_KEEP=$(CURDIR)/tests/fuzz/corpus $(BIN)/python -m pytest -p tests.outcomes --outcomes docs/evidence/faults.json tests/fault tests/interop/test_registration.py tests/interop/test_spark_versions.py tests/interop/test_put_off_exchange.py tests/unit/structured_streaming/staging/test_many_topics.py --timeout 7200
 
 rounds: $(JARS) ## Run tests again and again beside busy processes (ROUNDS=10 BUSY=8)
 	@echo "Running the tests $(ROUNDS) times beside $(BUSY) busy processes"

@@ -59,8 +59,12 @@ class RetryQueues:
     def __init__(self, queues: Iterable[tuple[str, int]]) -> None:
         self._queues: dict[str, list[int]] = {}
         for topic, queue_id in queues:
-            if topic.startswith(RETRY_PREFIX):
-                self._queues.setdefault(topic, []).append(queue_id)
+            self.add(topic, queue_id)
+
+    def add(self, topic: str, queue_id: int) -> None:
+        """Takes note of a queue, if it is a retry topic's."""
+        if topic.startswith(RETRY_PREFIX) and queue_id not in (known := self._queues.setdefault(topic, [])):
+            known.append(queue_id)
 
     def count(self, name: str) -> int:
         """Every queue id of the retry topic `name` is below it."""

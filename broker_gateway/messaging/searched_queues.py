@@ -4,7 +4,7 @@ broker left."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.queue_delivery import QueueKey
@@ -15,6 +15,7 @@ from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.messaging.poll import Poll, check_may_receive
 from broker_gateway.messaging.resources import Resources
 from broker_gateway.metadata.message_types import by_priority
+from broker_gateway.metadata.names import RETRY_PREFIX
 
 
 class SearchedQueues:
@@ -26,11 +27,18 @@ class SearchedQueues:
         self._resources = resources
         self._first = itertools.count()
         self._retry_queues: RetryQueues | None = None
+        core.store.on_appended(self._appended)
         self._highest_first = True
 
     def configure(self, config: GatewayConfig) -> None:
         """Takes what may change while the broker runs."""
         self._highest_first = config.broker.priority_order_asc
+
+    def _appended(self, topic: str, queue_ids: Set[int]) -> None:
+        """What 4.x consumers had sent back to a real broker comes to its retry topic when its delay level is over."""
+        if topic.startswith(RETRY_PREFIX) and self._retry_queues is not None:
+            for queue_id in queue_ids:
+                self._retry_queues.add(topic, queue_id)
 
     def begin(self, poll: Poll) -> list[int | QueueKey]:
         """Where there may be something, what comes first last. It begins with another queue each time; of a topic by priority

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -99,7 +100,9 @@ def run(*arguments: str) -> str:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("end", ["stopped", "killed"])
+@pytest.mark.parametrize(
+    "end", ["killed", "stopped"] if os.environ.get("LAKEBROKER_EVIDENCE") else ["killed"]
+)
 def test_there_and_back(tmp_path: Path, end: str) -> None:
     options = {**OPTIONS, "mappedFileSizeCommitLog": str(SEGMENT), "brokerName": "broker-a"}
     with Gateway(tmp_path / "gateway", **options) as gateway:

@@ -169,11 +169,14 @@ def test_delay_levels_of_a_real_broker(real: RealStore) -> None:
     real.close()
     assert import_from_rocketmq(real.root, "broker-a", "DefaultCluster").put_off.levels == 3
     with gateway(real.root) as broker:
+        broker.create_group("g")
+        broker.receive("t", "g", wait_ms=0)
         assert arrivals(broker, 8) == []
         assert arrivals(broker, 2) == ["waits"]
         assert arrivals(broker, 7200) == ["two hours"]
         (retried,) = records(broker.store, "%RETRY%g_t")
         assert bytes(retried.body) == b"retried"
+        assert b"retried" in [each.body for each in broker.receive("t", "g", wait_ms=0)[1]]
 
 
 def test_halves_of_a_real_broker(real: RealStore) -> None:
