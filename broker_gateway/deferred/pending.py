@@ -30,6 +30,8 @@ from store.log.record import Record
 from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
+_A_GO_BYTES = 8 << 20
+"""Of records that are copied in one append: others are served in between."""
 _A_READ = 4096
 """Entries of a queue looked at in one go."""
 
@@ -141,6 +143,22 @@ class Pending(Contributor):
         topic, queue_id = self._meaning.named(queue_of(key))
         offset = offset_of(key)
         return next((record for _, record in self._records(topic, queue_id, offset, offset + 1)), None)
+
+    def some(self, keys: Iterable[int]) -> tuple[list[tuple[int, Record]], list[int]]:
+        """The records of the first of these keys, as many as one append should have, and the keys that cannot be read."""
+        found: list[tuple[int, Record]] = []
+        unread: list[int] = []
+        left = _A_GO_BYTES
+        for key in keys:
+            record = self.record(key)
+            if record is None:
+                unread.append(key)
+                continue
+            found.append((key, record))
+            left -= record.size
+            if left <= 0:
+                break
+        return found, unread
 
     def origin(self, key: int) -> Origin:
         """What a copy of it says of where it came from."""

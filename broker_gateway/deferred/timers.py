@@ -25,6 +25,7 @@ from broker_gateway.deferred.put_off import (
     PutOff,
     level_of,
     mark_of,
+    out_ms,
     real_queue,
     timer_of,
 )
@@ -42,6 +43,8 @@ log = structlog.get_logger(__name__)
 A_CARRY = 256
 """Messages that are copied forward in a go."""
 _FIRST_LEVEL_QUEUE = 16
+_MOST_ALIKE = 1024
+"""Messages of one second whose ids have the same mark that are looked at for a recall: clients choose ids."""
 _RECALL_TAG = "_RECALL_TAG_"
 
 
@@ -94,7 +97,8 @@ class Timers:
 
     def find(self, topic: str, out: int, message_id: str) -> int | None:
         """The key of a message that waits, by its TIMER_OUT_MS and its id."""
-        for key in self.pending.table.find(out, out + PRECISION_MS, mark_of(message_id)):
+        found = self.pending.table.find(out, out + PRECISION_MS, mark_of(message_id))
+        for key in found[:_MOST_ALIKE]:
             record = self.pending.record(key)
             if record is None:
                 continue
@@ -126,10 +130,9 @@ class Timers:
     def _go(self, keys: Sequence[int], now: int) -> None:
         """Appends copies of those that are due. Raises StoreError, OSError."""
         copies: list[tuple[int, PendingRecord]] = []
-        unread: list[int] = []
-        for key in keys:
-            record = self.pending.record(key)
-            copy = None if record is None else self._copy(key, record, now)
+        some, unread = self.pending.some(keys)
+        for key, record in some:
+            copy = self._copy(key, record, now)
             if copy is None:
                 unread.append(key)
             else:
@@ -184,21 +187,19 @@ class Timers:
         """Copies a number of those that wait and stand below a physical offset to the end of the log; how many. Raises
         StoreError, OSError."""
         copies: list[tuple[int, PendingRecord]] = []
-        keys = self.pending.below(physical_offset, A_CARRY)
-        unread: list[int] = []
-        for key in keys:
-            record = self.pending.record(key)
-            put_off = None if record is None else self.pending.put_off(record)
-            if record is None or put_off is None:
+        some, unread = self.pending.some(self.pending.below(physical_offset, A_CARRY))
+        for key, record in some:
+            put_off = self.pending.put_off(record)
+            if put_off is None:
                 unread.append(key)
                 continue
             kept = record.properties_map()
             if record.topic == SCHEDULE_TOPIC:  # its time would begin anew there
                 kept.pop(DELAY_LEVEL, None)
                 kept[DELIVER_MS] = str(put_off.due)
-                kept[OUT_MS] = str(put_off.due // PRECISION_MS * PRECISION_MS)
+                kept[OUT_MS] = str(out_ms(put_off.due))
             origin = self.pending.origin(key)
             copies.append((key, moved_copy(record, kept, origin, TIMER_TOPIC, 0, record.reconsume_times)))
         self.pending.table.remove(unread)
         self._append(copies)
-        return len(keys)
+        return len(some) + len(unread)

@@ -222,13 +222,9 @@ class Transactions:
         records: list[PendingRecord] = []
         asked: list[tuple[str, str, Record]] = []
         gone: list[tuple[str, int]] = []
-        unread: list[int] = []
         done: list[int] = []
-        for key in keys:
-            record = self.pending.record(key)
-            if record is None:
-                unread.append(key)
-                continue
+        some, unread = self.pending.some(keys)
+        for key, record in some:
             half = half_of(key, record)
             transaction_id = record.properties_map().get("UNIQ_KEY", "")
             if transaction_id in self._ending and self._halves[transaction_id].key == key:

@@ -116,6 +116,18 @@ def test_thousands_at_one_instant_go_in_several_ticks(broker: InProcessBroker) -
     assert broker.store.index.max_offset("t", 0) == 1000
 
 
+def test_large_ones_at_one_instant_are_a_bounded_append_each(broker: InProcessBroker) -> None:
+    for _ in range(60):
+        send_later(broker, b"x" * 250_000, 1000)
+    appends = []
+    appended = broker.store.append
+    broker.store.append = lambda some: appends.append(sum(len(r.body) for r in some)) or appended(some)  # type: ignore[method-assign, func-returns-value]
+    broker.advance(1.1)
+    assert broker.store.index.max_offset("t", 0) == 60
+    assert len([size for size in appends if size]) > 1
+    assert max(appends) <= (8 << 20) + 250_000
+
+
 @pytest.mark.parametrize("how", ["restart", "crash"])
 def test_what_was_due_while_it_was_down_goes_at_the_start(broker: InProcessBroker, how: str) -> None:
     send_later(broker, b"early", 1000)
