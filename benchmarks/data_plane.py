@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import load_generator, revision
-from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.gateway import PATIENT, ROOT, Gateway, command
 from lakebroker_testing.real_rocketmq import RocketMQ
 
 PROXY = "rocketmq proxy"
@@ -168,7 +168,11 @@ def main() -> None:
     )
     parser.add_argument("--transports", default="http2,grpcio", help="of the gateways to measure")
     parser.add_argument("--flush", default="ASYNC_FLUSH", choices=["ASYNC_FLUSH", "SYNC_FLUSH"])
+    parser.add_argument(
+        "--patient", action="store_true", help="no server refuses a send because the machine is busy"
+    )
     chosen = parser.parse_args()
+    patience = PATIENT if chosen.patient else {}
     words = [word for word in chosen.cases.split(",") if word]
     asked = [case for case in cases(chosen.seconds) if not words or any(word in case.name for word in words)]
     console = Console(stderr=True, width=140)
@@ -177,7 +181,7 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lakebroker-bench-")))
         servers = []
         for transport in chosen.transports.split(","):
-            options = {"flushDiskType": chosen.flush, "mappedFileSizeCommitLog": SEGMENT}
+            options = {"flushDiskType": chosen.flush, "mappedFileSizeCommitLog": SEGMENT, **patience}
             if transport == "http2":
                 options["tlsTestModeEnable"] = "true"
             gateway = stack.enter_context(Gateway(folder / transport, transport=transport, **options))
@@ -195,6 +199,7 @@ def main() -> None:
             },
             ["bench-group", ORDERED_GROUP],
             flushDiskType=chosen.flush,
+            **patience,
             popPollingSize="100000",  # its default of 1,024 polls of a queue refuses the idle case
         )
         stack.enter_context(peer)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
 import structlog
 
@@ -34,6 +34,8 @@ _A_GO_BYTES = 8 << 20
 """Of records that are copied in one append: others are served in between."""
 _A_READ = 4096
 """Entries of a queue looked at in one go."""
+_NEAR = 32
+"""Queue offsets from a record to the next that is looked up with it."""
 
 
 class Meaning(ABC):
@@ -144,13 +146,12 @@ class Pending(Contributor):
         offset = offset_of(key)
         return next((record for _, record in self._records(topic, queue_id, offset, offset + 1)), None)
 
-    def some(self, keys: Iterable[int]) -> tuple[list[tuple[int, Record]], list[int]]:
+    def some(self, keys: Sequence[int]) -> tuple[list[tuple[int, Record]], list[int]]:
         """The records of the first of these keys, as many as one append should have, and the keys that cannot be read."""
         found: list[tuple[int, Record]] = []
         unread: list[int] = []
         left = _A_GO_BYTES
-        for key in keys:
-            record = self.record(key)
+        for key, record in self._looked_up(keys):
             if record is None:
                 unread.append(key)
                 continue
@@ -160,19 +161,38 @@ class Pending(Contributor):
                 break
         return found, unread
 
+    def _looked_up(self, keys: Sequence[int]) -> Iterator[tuple[int, Record | None]]:
+        """The records of keys, in their order, as `record`; neighbours are looked up together."""
+        found: dict[int, Record | None] = {}
+        ordered = sorted(keys)
+        first = 0
+        for at in range(1, len(ordered) + 1):
+            if at < len(ordered) and ordered[at] - ordered[at - 1] <= _NEAR:
+                continue
+            some, first = ordered[first:at], at
+            topic, queue_id = self._meaning.named(queue_of(some[0]))
+            begin = offset_of(some[0])
+            wanted = set(map(offset_of, some))
+            for offset, record in self._records(topic, queue_id, begin, offset_of(some[-1]) + 1, wanted):
+                found[some[0] - begin + offset] = record
+        return ((key, found.get(key)) for key in keys)
+
     def origin(self, key: int) -> Origin:
         """What a copy of it says of where it came from."""
         topic, queue_id = self._meaning.named(queue_of(key))
         return Origin(queue_id, offset_of(key), 0, "", topic)
 
     def _records(
-        self, topic: str, queue_id: int, start: int, end: int
+        self, topic: str, queue_id: int, start: int, end: int, wanted: Set[int] | None = None
     ) -> Iterator[tuple[int, Record | None]]:
+        """Those of a queue from one queue offset to another, or of these only that are `wanted`."""
         index = self._store.index
         start = max(start, index.min_offset(topic, queue_id))
         for first in range(start, end, _A_READ):
             offsets, sizes, _ = index.entries(topic, queue_id, first, min(_A_READ, end - first))
             for position, (physical, size) in enumerate(zip(offsets.tolist(), sizes.tolist(), strict=True)):
+                if wanted is not None and first + position not in wanted:
+                    continue
                 record = None
                 if size:
                     try:

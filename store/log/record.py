@@ -95,6 +95,7 @@ def _pack_host(ip: str, port: int) -> bytes:
     return socket.inet_pton(family, ip) + port.to_bytes(4, "big")
 
 
+@lru_cache(maxsize=4096)
 def unpack_host(packed: bytes) -> Host:
     """The host of 8 or 20 bytes."""
     family = socket.AF_INET if len(packed) == 8 else socket.AF_INET6

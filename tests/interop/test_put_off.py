@@ -274,7 +274,7 @@ def test_official_clients_see_the_same(
         theirs, ours = threads.map(told, (running["theirs"], running["ours"]))
     assert ours == [
         "recalled true",
-        *(f"delayed {wait_ms} red k blue 1 0" for wait_ms in (2500, 3500, 4500)),
+        *(f"delayed {wait_ms} red k blue 1 0" for wait_ms in (4500, 5500, 6500)),
         "committed asked-commit red k blue 1",
         "committed commit red k blue 1",
         "asked asked-commit",

@@ -34,14 +34,6 @@ public final class PutOff {
                     return text(half).equals("asked-commit") ? TransactionResolution.COMMIT
                         : TransactionResolution.ROLLBACK;
                 }).build()) {
-            Map<String, Long> due = new TreeMap<>();
-            for (int wait : new int[] {4500, 2500, 3500}) {
-                due.put("" + wait, System.currentTimeMillis() + wait);
-                producer.send(message(delayed, "" + wait).setDeliveryTimestamp(due.get("" + wait)).build());
-            }
-            String handle = producer.send(message(delayed, "recalled")
-                .setDeliveryTimestamp(System.currentTimeMillis() + 6000).build()).getRecallHandle();
-            System.out.println("recalled " + (producer.recallMessage(delayed, handle).getMessageId() != null));
             for (String end : new String[] {"commit", "rollback", "asked-commit", "asked-rollback"}) {
                 Transaction transaction = producer.beginTransaction();
                 producer.send(message(paid, end).build(), transaction);
@@ -51,6 +43,15 @@ public final class PutOff {
                     transaction.rollback();
                 }
             }
+            Map<String, Long> due = new TreeMap<>();
+            long now = System.currentTimeMillis();
+            for (int wait : new int[] {6500, 4500, 5500}) {
+                due.put("" + wait, now + wait);
+                producer.send(message(delayed, "" + wait).setDeliveryTimestamp(due.get("" + wait)).build());
+            }
+            String handle = producer.send(message(delayed, "recalled")
+                .setDeliveryTimestamp(now + 15_000).build()).getRecallHandle();
+            System.out.println("recalled " + (producer.recallMessage(delayed, handle).getMessageId() != null));
             for (MessageView each : received(delayed, 3)) {
                 long late = each.getDeliveryTimestamp().get() - due.get(text(each));
                 System.out.println("delayed " + described(each) + " " + late);

@@ -52,21 +52,22 @@ async function main([endpoints, delayed, paid]) {
     },
   };
   const producer = await started(() => new Producer({ endpoints, topic: [delayed, paid], checker }));
-  const due = new Map();
-  for (const wait of [4500, 2500, 3500]) {
-    const deliveryTimestamp = new Date(Date.now() + wait);
-    due.set(`${wait}`, deliveryTimestamp);
-    await producer.send(message(delayed, `${wait}`, { deliveryTimestamp }));
-  }
-  const kept = message(delayed, 'recalled', { deliveryTimestamp: new Date(Date.now() + 6000) });
-  const { recallHandle } = await producer.send(kept);
-  console.log(`recalled ${Boolean((await producer.recallMessage(delayed, recallHandle)).messageId)}`);
   for (const end of ['commit', 'rollback', 'asked-commit', 'asked-rollback']) {
     const transaction = producer.beginTransaction();
     await producer.send(message(paid, end), transaction);
     if (end === 'commit') await transaction.commit();
     if (end === 'rollback') await transaction.rollback();
   }
+  const due = new Map();
+  const now = Date.now();
+  for (const wait of [6500, 4500, 5500]) {
+    const deliveryTimestamp = new Date(now + wait);
+    due.set(`${wait}`, deliveryTimestamp);
+    await producer.send(message(delayed, `${wait}`, { deliveryTimestamp }));
+  }
+  const kept = message(delayed, 'recalled', { deliveryTimestamp: new Date(now + 15000) });
+  const { recallHandle } = await producer.send(kept);
+  console.log(`recalled ${Boolean((await producer.recallMessage(delayed, recallHandle)).messageId)}`);
   for (const each of await received(endpoints, delayed, 3)) {
     console.log(`delayed ${described(each)} ${each.deliveryTimestamp - due.get(each.body.toString())}`);
   }

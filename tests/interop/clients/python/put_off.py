@@ -72,17 +72,6 @@ def main(endpoints: str, delayed: str, paid: str) -> None:
     checker = Checker()
     producer = Producer(ClientConfiguration(endpoints, Credentials()), (delayed, paid), checker=checker)
     producer.startup()
-    due = {}
-    for wait_ms in (4500, 2500, 3500):
-        message = new_message(delayed, str(wait_ms))
-        at_s = int(time.time() + wait_ms / 1000)  # the client takes whole seconds
-        message.delivery_timestamp = at_s
-        due[str(wait_ms)] = 1000 * at_s
-        producer.send(message)
-    message = new_message(delayed, "recalled")
-    message.delivery_timestamp = int(time.time()) + 6
-    handle = producer.send(message).recall_handle
-    tell("recalled true" if producer.recall_message(delayed, handle) else "recalled false")
     for end in ("commit", "rollback", "asked-commit", "asked-rollback"):
         transaction = producer.begin_transaction()
         producer.send(new_message(paid, end), transaction)
@@ -90,6 +79,17 @@ def main(endpoints: str, delayed: str, paid: str) -> None:
             transaction.commit()
         elif end == "rollback":
             transaction.rollback()
+    due, now = {}, time.time()
+    for wait_ms in (6500, 4500, 5500):
+        message = new_message(delayed, str(wait_ms))
+        at_s = int(now + wait_ms / 1000)  # the client takes whole seconds
+        message.delivery_timestamp = at_s
+        due[str(wait_ms)] = 1000 * at_s
+        producer.send(message)
+    message = new_message(delayed, "recalled")
+    message.delivery_timestamp = int(now) + 15
+    handle = producer.send(message).recall_handle
+    tell("recalled true" if producer.recall_message(delayed, handle) else "recalled false")
     for each in received(endpoints, delayed, 3):
         tell(f"delayed {described(each)} {each.delivery_timestamp - due[each.body.decode()]}")
     for line in sorted(described(each) for each in received(endpoints, paid, 2)):

@@ -43,28 +43,6 @@ func run(endpoints, delayed, paid string) error {
 	if err := producer.Start(); err != nil {
 		return err
 	}
-	due := map[string]int64{}
-	for _, wait := range []int64{4500, 2500, 3500} {
-		body := fmt.Sprint(wait)
-		at := time.UnixMilli(time.Now().UnixMilli() + wait)
-		due[body] = at.UnixMilli()
-		message := newMessage(delayed, body)
-		message.SetDelayTimestamp(at)
-		if _, err := producer.Send(ctx, message); err != nil {
-			return err
-		}
-	}
-	message := newMessage(delayed, "recalled")
-	message.SetDelayTimestamp(time.Now().Add(6 * time.Second))
-	receipts, err := producer.Send(ctx, message)
-	if err != nil {
-		return err
-	}
-	id, err := producer.Recall(ctx, delayed, receipts[0].RecallHandle)
-	if err != nil {
-		return err
-	}
-	fmt.Println("recalled", id != "")
 	for _, end := range []string{"commit", "rollback", "asked-commit", "asked-rollback"} {
 		transaction := producer.BeginTransaction()
 		if _, err := producer.SendWithTransaction(ctx, newMessage(paid, end), transaction); err != nil {
@@ -80,6 +58,29 @@ func run(endpoints, delayed, paid string) error {
 			return err
 		}
 	}
+	due := map[string]int64{}
+	now := time.Now().UnixMilli()
+	for _, wait := range []int64{6500, 4500, 5500} {
+		body := fmt.Sprint(wait)
+		at := time.UnixMilli(now + wait)
+		due[body] = at.UnixMilli()
+		message := newMessage(delayed, body)
+		message.SetDelayTimestamp(at)
+		if _, err := producer.Send(ctx, message); err != nil {
+			return err
+		}
+	}
+	message := newMessage(delayed, "recalled")
+	message.SetDelayTimestamp(time.UnixMilli(now + 15_000))
+	receipts, err := producer.Send(ctx, message)
+	if err != nil {
+		return err
+	}
+	id, err := producer.Recall(ctx, delayed, receipts[0].RecallHandle)
+	if err != nil {
+		return err
+	}
+	fmt.Println("recalled", id != "")
 	found, err := received(endpoints, delayed, 3)
 	if err != nil {
 		return err
