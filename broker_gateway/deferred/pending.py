@@ -87,6 +87,7 @@ class Pending(Contributor):
         self._settled: set[int] = set()
         self._unread = RateLimitedLog("records")
         self._added: list[Callable[[int, Record], None]] = []
+        self._done_with: Callable[[], Set[int]] = frozenset
         self._saving = False
 
     @property
@@ -104,6 +105,10 @@ class Pending(Contributor):
     def on_added(self, listener: Callable[[int, Record], None]) -> None:
         """Has a listener told of each record that becomes pending, with its key; of those of the file too, once it was read."""
         self._added.append(listener)
+
+    def on_saving(self, done_with: Callable[[], Set[int]]) -> None:
+        """Leaves these keys out of the file: the log says that they are done with, and the table has them until that is on disk."""
+        self._done_with = done_with
 
     # ----- while the broker runs -----
 
@@ -244,7 +249,8 @@ class Pending(Contributor):
     def _now(self) -> tuple[int, Callable[[], Columns]]:
         """Where the log ends, and what gives the entries as they are now."""
         self.catch_up()
-        return self._store.max_offset, self.table.frozen()
+        entries, done_with = self.table.frozen(), set(self._done_with())
+        return self._store.max_offset, lambda: entries().without(done_with)
 
     def _write(self, position: int, columns: Callable[[], Columns]) -> int:
         """The file must know nothing that a power cut takes out of the log."""

@@ -67,13 +67,22 @@ class Resolution(enum.Enum):
 class _End(PendingBatch):
     """The end of a transaction, on its way into the log."""
 
+    key: int = field(kw_only=True)
+    """Of the half."""
+    resolution: Resolution = field(kw_only=True)
+    waiting: list[Done] = field(kw_only=True)
     ended: Callable[[], None] = field(kw_only=True)
     """The half is done with."""
     done: Done = field(kw_only=True)
 
+    @property
+    def is_appended(self) -> bool:
+        """Whether it is in the log, if perhaps not on disk."""
+        return bool(self.offsets)
+
     def finish(self, outcome: Outcome) -> None:
-        if self.offsets:
-            self.ended()  # in the log, if perhaps not on disk
+        if self.is_appended:
+            self.ended()
         self.done(outcome)
 
 
@@ -95,11 +104,12 @@ class Transactions:
         self._meaning = HalfMeaning(_times(config))
         self.pending = Pending(core.store, self._meaning, core.pace, core.taken_over)
         self.pending.on_added(self._added)
+        self.pending.on_saving(self._ends_in_log)
         self.loop = DueLoop(core.store, self.pending, core.tick, self._check)
         self._halves: dict[str, Half] = {}
         """By the id of the transaction, which is that of the message."""
-        self._ending: dict[str, tuple[Resolution, list[Done]]] = {}
-        """Those whose end is on its way into the log, and who waits for it."""
+        self._ending: dict[str, _End] = {}
+        """Those whose end is on its way into the log."""
         self._ended: OrderedDict[str, tuple[str, Resolution]] = OrderedDict()
         """Topic and end of transactions, the latest last."""
         self._given_up, self._not_asked = RateLimitedLog("transactions"), RateLimitedLog("transactions")
@@ -150,9 +160,9 @@ class Transactions:
             return
         under_way = self._ending.get(transaction_id)
         if under_way is not None:
-            if resolution not in (under_way[0], Resolution.UNKNOWN):
-                raise _ended_otherwise(transaction_id, under_way[0])
-            under_way[1].append(done)
+            if resolution not in (under_way.resolution, Resolution.UNKNOWN):
+                raise _ended_otherwise(transaction_id, under_way.resolution)
+            under_way.waiting.append(done)
             return
         if resolution is Resolution.UNKNOWN or (not from_check and self._is_late(half)):
             done(OK)
@@ -190,7 +200,6 @@ class Transactions:
                 )
             records.insert(0, committed(record, self.pending.origin(half.key), now))
         waiting = [done]
-        self._ending[transaction_id] = resolution, waiting
 
         def ended() -> None:
             self.pending.table.remove([half.key])
@@ -205,7 +214,22 @@ class Transactions:
                 each(outcome)
 
         size = len(records[0].body) if len(records) > 1 else 0
-        self._producer.produce(_End(half.topic, records, size, ended=ended, done=tell))
+        end = _End(
+            half.topic,
+            records,
+            size,
+            key=half.key,
+            resolution=resolution,
+            waiting=waiting,
+            ended=ended,
+            done=tell,
+        )
+        self._ending[transaction_id] = end
+        self._producer.produce(end)
+
+    def _ends_in_log(self) -> set[int]:
+        """Keys of halves that are done with, which the table has until their ends are on disk."""
+        return {end.key for end in self._ending.values() if end.is_appended}
 
     def _remember(self, transaction_id: str, topic: str, resolution: Resolution) -> None:
         self._ended[transaction_id] = topic, resolution

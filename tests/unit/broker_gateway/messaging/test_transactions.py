@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 import pytest
 from hypothesis import settings
@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from broker_gateway.api.grpc.codec import timestamp
+from broker_gateway.deferred.due_file import load
 from broker_gateway.messaging.client_commands import RecoverTransaction, Sent
+from broker_gateway.messaging.outcome import Outcome
+from broker_gateway.messaging.transactions import Resolution
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.google.protobuf.duration_pb2 import Duration
@@ -178,6 +181,43 @@ def test_it_may_be_ended_after_a_restart(broker: InProcessBroker, how: str) -> N
     assert broker.broker.parts.transactions.count == 1
     assert end(broker, pending) == pb.OK
     assert bodies(broker) == [b"ended", b"pending"]
+
+
+def test_a_file_written_before_an_end_is_on_disk_knows_of_it(broker: InProcessBroker) -> None:
+    """A start reads the log behind the file: it would not find the end, and would have the half end once more."""
+    broker.restart(flushDiskType="SYNC_FLUSH")
+    transaction = half(broker)
+    pending = broker.broker.parts.transactions.pending
+    written: list[tuple[int, list[int]]] = []
+    answered: list[Outcome] = []
+
+    def write() -> None:
+        assert not answered, "the end is on disk"
+        pending.save_at_once()
+        saved = load(broker.store.root, pending.name, broker.store.identity.owns)
+        assert saved is not None
+        written.append((saved.position, saved.columns.key.tolist()))
+
+    def appended(topic: str, queue_ids: Set[int]) -> None:
+        if topic == "RMQ_SYS_TRANS_OP_HALF_TOPIC":
+            asyncio.get_running_loop().call_soon(write)  # before the flusher can say anything
+
+    async def commit() -> None:
+        kept = asyncio.Event()
+
+        def done(outcome: Outcome) -> None:
+            answered.append(outcome)
+            kept.set()
+
+        broker.store.on_appended(appended)
+        broker.broker.parts.transactions.end("t", transaction, Resolution.COMMIT, done)
+        await kept.wait()
+
+    broker.run(commit())
+    assert written == [(broker.store.max_offset, [])]
+    broker.crash()
+    assert broker.broker.parts.transactions.count == 0
+    assert bodies(broker) == [b"half"]
 
 
 def test_a_crash_between_the_copy_and_its_op_record_does_not_double_it(broker: InProcessBroker) -> None:
