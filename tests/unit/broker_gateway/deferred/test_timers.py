@@ -341,6 +341,19 @@ def test_what_waits_is_carried_forward_before_its_segment_goes() -> None:
         assert found == [b"level", b"waits"]
 
 
+def test_records_that_are_read_together_are_those_that_are_read_alone(broker: InProcessBroker) -> None:
+    for number in range(200):
+        send_later(broker, b"%d" % number, 5000 + number)
+    pending = broker.broker.parts.timers.pending
+    keys = pending.table.due_until(broker.clock.now_ms + 60_000, 1000)
+    missing = keys[-1] + 1000
+    for some in ([], keys, keys[::-1], keys[::40], [keys[7], missing, keys[6], keys[150]]):
+        found = list(pending.records(some))
+        assert [key for key, _ in found] == some
+        assert [record for _, record in found] == [pending.record(key) for key in some]
+    assert pending.record(missing) is None
+
+
 class TimerMachine(RuleBasedStateMachine):
     """Any order of sends, recalls, time, restarts and crashes: each message comes once, not before its time, or was recalled."""
 
