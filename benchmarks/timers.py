@@ -27,15 +27,13 @@ import numpy as np
 from benchmarks import load_generator, revision
 from benchmarks.processes import cpu_s
 from broker_gateway.deferred.due_file import FOLDER
-from broker_gateway.deferred.put_off import DELIVER_MS, as_timer
+from broker_gateway.deferred.put_off import DELIVER_MS
 from lakebroker_testing.gateway import Gateway, ProcessError
-from lakebroker_testing.logs import HOST, open_store
-from store.log.record import PendingRecord, decode_properties, encode_properties
+from lakebroker_testing.logs import open_store
+from lakebroker_testing.timers import SEGMENT, write_timers
+from store.log.record import decode_properties
 
-SEGMENT = 1 << 28
 TOPIC = "bench"
-_BODY = b"x" * 100
-_AT_A_TIME = 500
 _HOUR_MS = 3_600_000
 _SETTLE_S = 5.0
 """Memory is read so long after a start, when what is loaded beside it is there."""
@@ -43,36 +41,6 @@ _BEFORE_S = 15.0
 """From the last append to the first that falls due: the broker starts meanwhile."""
 _WRITTEN_A_SECOND = 5000
 """Records that are written before the first of them falls due; far less than can be."""
-
-
-def write(
-    store: Path, count: int, first_due_ms: float, spread_ms: float, name: str, topic: str = TOPIC
-) -> None:
-    """Adds timers to the store of a broker that does not run, which fall due one behind the other."""
-    opened = open_store(store, "broker-a", cluster="DefaultCluster", segment_size=SEGMENT)
-    now = time.time_ns() // 1_000_000
-    step = spread_ms / max(count, 1)
-    for begin in range(0, count, _AT_A_TIME):
-        opened.append(
-            [
-                _timer(topic, f"{name}{number:024X}", number % 8, now, int(first_due_ms + number * step))
-                for number in range(begin, min(begin + _AT_A_TIME, count))
-            ]
-        )
-    opened.close()
-
-
-def _timer(topic: str, message_id: str, queue_id: int, now: int, due: int) -> PendingRecord:
-    told = {
-        "UNIQ_KEY": message_id,
-        "sent": str(due * 1_000_000),
-        DELIVER_MS: str(due),
-        "__BORNHOST": "127.0.0.1",
-        "TRACE_ON": "true",
-        "MSG_REGION": "DefaultRegion",
-        "WAIT": "true",
-    }
-    return as_timer(PendingRecord(topic, queue_id, _BODY, encode_properties(told), now, HOST.packed), due)
 
 
 def started(gateway: Gateway) -> dict[str, float]:
@@ -103,7 +71,9 @@ def measured(gateway: Gateway, chosen: argparse.Namespace) -> dict[str, Any]:
     steps: dict[str, Any] = {"nothing waits": started(gateway)}
     load_generator.run("send", gateway.address, 0, topic=TOPIC, count=1, senders=1, warm=0)
     gateway.terminate()
-    write(gateway.store, chosen.pending, time.time() * 1000 + 2 * _HOUR_MS, 20 * _HOUR_MS, "FAR")
+    write_timers(
+        gateway.store, TOPIC, chosen.pending, time.time() * 1000 + 2 * _HOUR_MS, 20 * _HOUR_MS, "FAR"
+    )
     for file in (gateway.store / FOLDER).glob("timers.*"):
         file.unlink()
     steps["without the file"] = started(gateway)
@@ -117,7 +87,7 @@ def measured(gateway: Gateway, chosen: argparse.Namespace) -> dict[str, Any]:
 def due(gateway: Gateway, chosen: argparse.Namespace) -> dict[str, Any]:
     """Has timers fall due beside usual sends. Raises ProcessError when some were lost, doubled or early."""
     first_due = time.time_ns() // 1_000_000 + int((_BEFORE_S + chosen.due / _WRITTEN_A_SECOND) * 1000)
-    write(gateway.store, chosen.due, first_due, chosen.spread * 1000, "DUE")
+    write_timers(gateway.store, TOPIC, chosen.due, first_due, chosen.spread * 1000, "DUE")
     gateway.start()
     assert gateway.process is not None
     if (wait_s := first_due / 1000 - 1 - time.time()) < 0:

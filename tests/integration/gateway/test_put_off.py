@@ -10,13 +10,13 @@ from typing import Any
 import grpc
 import pytest
 
-from benchmarks.timers import SEGMENT, write
 from broker_gateway.api.grpc.codec import timestamp
 from broker_gateway.deferred.due_file import FOLDER
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
+from lakebroker_testing.timers import SEGMENT, write_timers
 from tests.telemetry_client import TelemetryClient, producer_settings
 
 TOPIC, GROUP = "orders", "billing"
@@ -171,8 +171,8 @@ def test_a_broker_with_very_many_timers_starts(tmp_path: Path) -> None:
         client.receive(TOPIC, GROUP)
         client.close()
         assert gateway.terminate() == 0
-        write(gateway.store, 100_000, now_ms() + 3_600_000, 3_600_000, "FAR", topic=TOPIC)
-        write(gateway.store, 1000, now_ms() - 2000, 1000, "DUE", topic=TOPIC)
+        write_timers(gateway.store, TOPIC, 100_000, now_ms() + 3_600_000, 3_600_000, "FAR")
+        write_timers(gateway.store, TOPIC, 1000, now_ms() - 2000, 1000, "DUE")
         file = gateway.store / FOLDER / "timers.due"
         file.unlink(missing_ok=True)
         for stop in (gateway.kill, gateway.terminate, gateway.kill):
