@@ -36,22 +36,29 @@ class View(NamedTuple):
     offsets: list[Row]
 
 
-def of_log(store: Path) -> View:
+def of_log(reader: LogReader) -> View:
     """What the reput would make of a log, up to its readable end."""
     found: dict[str, list[Row]] = {name: [] for name in TABLES}
-    reader = LogReader(store)
     for offset, data, _ in reader.read_chunks(reader.min_offset, reader.readable_offset, 16 << 20):
         scanned = scan(data, offset, segment_size=reader.segment_size)
         assert not scanned.bad_reason
         for table, parts in rows_of(Records(reader.broker, reader.log_id, scanned), TABLES):
             for part in parts:
                 found[table.name] += part.to_pylist()
-    reader.close()
     return _view("log", found)
 
 
 def of_lake(lake: Path) -> View:
     return _view("lake", {name: DeltaTable(lake / name).to_pyarrow_table().to_pylist() for name in TABLES})
+
+
+def joined(newer: View, older: View) -> View:
+    """The rows of both, each once: of a log whose old segments went, and of the lake that has them."""
+    found: dict[str, list[Row]] = {}
+    for name, *tables in zip(TABLES, newer[1:], older[1:], strict=True):
+        by_key = {(row["physical_offset"], row.get("ordinal", 0)): row for rows in tables for row in rows}
+        found[name] = list(by_key.values())
+    return _view(f"{newer.name} and {older.name}", found)
 
 
 def _view(name: str, found: Mapping[str, list[Row]]) -> View:
