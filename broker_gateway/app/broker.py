@@ -204,7 +204,7 @@ class Broker:
         """
         plain, tried_again = "they go the slower plain path", "each tries again, and may fail"
         parts = {part: (load, plain) for part, load in self.messaging.compiled_parts.items()}
-        parts["searches by key"] = (self.administration.messages.load_compiled, tried_again)
+        parts["searches by key"] = (self.parts.message_search.load_compiled, tried_again)
         loaded = True
         for part, (load, consequence) in parts.items():
             try:

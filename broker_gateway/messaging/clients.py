@@ -59,6 +59,14 @@ class ClientSettings(Protocol):
         """How long the client waits for an answer."""
 
     @property
+    def version(self) -> str:
+        """Of the client's program, as it says; empty where it does not."""
+
+    @property
+    def hostname(self) -> str:
+        """Of the client's host, as it says; empty where it does not."""
+
+    @property
     def published(self) -> Sequence[str]:
         """Full names of topics that a producer says it sends to."""
 

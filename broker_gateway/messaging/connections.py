@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from broker_gateway.messaging.clients import ClientRegistry, ClientSession, Subscription
+from broker_gateway.messaging.clients import ClientRegistry, ClientSession, ClientSettings, Subscription
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.runtime.shares import Shares, host_of
 
@@ -43,6 +43,9 @@ class Client:
     language: str
     version: int | None
     seen_ms: int = 0
+    program: str = ""
+    """Version of the client's program, where its protocol tells."""
+    hostname: str = ""
 
 
 class Consumer(NamedTuple):
@@ -67,6 +70,14 @@ class ConsumerGroup:
     clients: list[Client] = field(default_factory=list)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     how: Consumer = Consumer()  # noqa: RUF009
+
+
+class Member(NamedTuple):
+    """A connected consumer of a group."""
+
+    group: str
+    client: Client
+    how: Consumer
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,21 +187,34 @@ class Connections:
     def consumers(self, group: str) -> ConsumerGroup:
         """Of a group; its subscriptions are the newest of each topic."""
         found = ConsumerGroup()
+        for member in self.members(group):
+            found.clients.append(member.client)
+            found.how = member.how
+            found.subscriptions.update((each.topic, each) for each in member.how.subscriptions)
+        return found
+
+    def members(self, group: str) -> Iterator[Member]:
+        """Connected consumers of a group, those over gRPC first."""
         for session in self._clients.sessions():
-            settings = session.settings if session.group == group else None
-            if settings is None:
-                continue
-            found.clients.append(_client(session))
-            if settings.kind == "SIMPLE_CONSUMER":
-                found.how = found.how._replace(consume_type="CONSUME_ACTIVELY")
-            for each in settings.subscriptions:
-                found.subscriptions[each.topic] = each._replace(version=session.seen_ms)
+            if session.settings is not None and session.group == group:
+                yield _member(session, session.settings)
         for connection in self._of_group.get(group, ()):
             heartbeat, client = self._heartbeats[connection]
-            found.clients.append(client)
-            found.how = heartbeat.consumers[group]
-            found.subscriptions.update((each.topic, each) for each in found.how.subscriptions)
-        return found
+            yield Member(group, client, heartbeat.consumers[group])
+
+    def groups(self) -> set[str]:
+        """Those with a connected consumer."""
+        online = {each.group for each in self._clients.sessions() if each.settings is not None and each.group}
+        return online | self._of_group.keys()
+
+    def clients(self) -> Iterator[tuple[Client, bool, bool]]:
+        """Every connected client, whether it produces and whether it consumes. A client over gRPC has sent its settings,
+        and a stream of it is open."""
+        for session in self._clients.sessions():
+            if session.settings is not None and session.commands is not None:
+                yield _client(session), not session.group, bool(session.group)
+        for heartbeat, client in self._heartbeats.values():
+            yield client, bool(heartbeat.producers), bool(heartbeat.consumers)
 
     def producers(self, group: str) -> list[Client]:
         """Producers of a group; those over gRPC are in one named as each of their topics."""
@@ -232,7 +256,19 @@ class Connections:
 
 
 def _client(session: ClientSession) -> Client:
-    return Client(session.client_id, session.peer, session.language, None, session.seen_ms)
+    settings = session.settings
+    version, hostname = ("", "") if settings is None else (settings.version, settings.hostname)
+    return Client(
+        session.client_id, session.peer, session.language, None, session.seen_ms, version, hostname
+    )
+
+
+def _member(session: ClientSession, settings: ClientSettings) -> Member:
+    how = Consumer(
+        "CONSUME_ACTIVELY" if settings.kind == "SIMPLE_CONSUMER" else "CONSUME_PASSIVELY",
+        subscriptions=tuple(each._replace(version=session.seen_ms) for each in settings.subscriptions),
+    )
+    return Member(session.group, _client(session), how)
 
 
 def _weight(text: str) -> int:

@@ -20,8 +20,10 @@ from broker_gateway.messaging.connections import Connections
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.dead_letters import DeadLetterMover
 from broker_gateway.messaging.delays import Delays
+from broker_gateway.messaging.group_progress import GroupProgress
 from broker_gateway.messaging.groups import Groups
 from broker_gateway.messaging.long_polling import LongPolling
+from broker_gateway.messaging.message_search import MessageSearch
 from broker_gateway.messaging.offset_changes import OffsetChanges
 from broker_gateway.messaging.offsets import Offsets
 from broker_gateway.messaging.old_messages import OldMessages
@@ -66,14 +68,15 @@ class Messaging:
     timers: Timers
     delays: Delays
     transactions: Transactions
+    old_messages: OldMessages | None
+    """What only the lake has; None without a lake."""
+    message_search: MessageSearch
+    progress: GroupProgress
 
     @property
     def put_off(self) -> Sequence[Timers | Transactions]:
         """What keeps messages until something is due."""
         return (self.timers, self.transactions)
-
-    old_messages: OldMessages | None
-    """What only the lake has; None without a lake."""
 
     def listen(self, configuration: Configuration) -> None:
         """Subscribes the parts to changes of options."""
@@ -86,6 +89,7 @@ class Messaging:
             self.routes,
             self.delays,
             self.transactions,
+            self.message_search,
         )
         for part in parts:
             configuration.on_change(part.configure)
@@ -150,4 +154,6 @@ def make_messaging(
         Delays(config, timers, producer),
         Transactions(config, core, producer, clients, commands),
         old,
+        MessageSearch(config, core.store),
+        GroupProgress(core, offsets),
     )

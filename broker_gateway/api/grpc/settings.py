@@ -9,6 +9,10 @@ from broker_gateway.protocol.resource_names import resource_name
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
 
+_TOLD = 255
+"""Characters of what a client says of itself that are kept."""
+
+
 class KeptSettings:
     """Settings of a client, encoded: parsed, at each use, they take eight times as much. A `ClientSettings`."""
 
@@ -47,6 +51,14 @@ class KeptSettings:
         return [resource_name(topic) for topic in self.parsed().publishing.topics]
 
     @property
+    def version(self) -> str:
+        return self.parsed().user_agent.version
+
+    @property
+    def hostname(self) -> str:
+        return self.parsed().user_agent.hostname
+
+    @property
     def subscriptions(self) -> Sequence[Subscription]:
         return [
             Subscription(
@@ -63,6 +75,9 @@ def _needed(settings: pb.Settings) -> pb.Settings:
     needed = pb.Settings(client_type=settings.client_type)
     if settings.HasField("request_timeout"):
         needed.request_timeout.CopyFrom(settings.request_timeout)
+    if settings.HasField("user_agent"):
+        needed.user_agent.version = settings.user_agent.version[:_TOLD]
+        needed.user_agent.hostname = settings.user_agent.hostname[:_TOLD]
     if settings.HasField("publishing"):
         needed.publishing.topics.extend(settings.publishing.topics)
     if settings.HasField("subscription"):

@@ -9,6 +9,7 @@ from typing import Any
 
 from broker_gateway.api.remoting.administration.administration import Administration
 from broker_gateway.api.remoting.administration.connections import subscription_json
+from broker_gateway.api.remoting.administration.queue_entries import time_span_json
 from broker_gateway.api.remoting.concurrency_limit import ConcurrencyLimit
 from broker_gateway.api.remoting.consume_stats import SLICE, message_queue
 from broker_gateway.api.remoting.pages import PageFields, Version
@@ -207,8 +208,8 @@ class TopicRequests:
         fields = Fields(request.ext_fields)
         topic, group = self._admin.topics.known(fields.text("topic")), fields.text("group")
         spans = [
-            each.to_json(message_queue(self._admin.broker, topic.name, each.queue_id))
-            for each in self._admin.queues.time_spans(topic, group, now_ms())
+            time_span_json(each, message_queue(self._admin.broker, topic.name, each.queue_id))
+            for each in self._admin.progress.time_spans(topic, group, now_ms())
         ]
         return request.reply(body=java_json.dumps({"consumeTimeSpanSet": spans}))
 

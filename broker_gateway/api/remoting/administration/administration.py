@@ -48,8 +48,9 @@ class Administration:
         self.groups = messaging.groups
         self.offsets = messaging.offsets
         self.offset_changes = messaging.offset_changes
-        self.messages = MessageQueries(config, store)
+        self.messages = MessageQueries(store, messaging.message_search)
         self.queues = QueueEntries(store, self.offsets)
+        self.progress = messaging.progress
         self.connections = messaging.connections
         self.clients = messaging.clients
         self.client_commands = messaging.client_commands
@@ -65,7 +66,6 @@ class Administration:
     def configure(self, config: GatewayConfig) -> None:
         """Takes what may change while the broker runs."""
         self.filters_properties = config.broker.enable_property_filter
-        self.messages.configure(config)
         self.topics.configure(config)
 
     @property

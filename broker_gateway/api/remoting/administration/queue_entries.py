@@ -1,11 +1,11 @@
-"""What the index has of a queue, and when its messages were stored: for tools that look into queues."""
+"""What the index has of a queue, and how time spans of queues are written: for tools that look into queues."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from broker_gateway.messaging.group_progress import TimeSpan
 from broker_gateway.messaging.offsets import Offsets
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.protocol.codes import ResponseCode
@@ -15,29 +15,18 @@ from store.message_store import MessageStore
 MAX_ENTRIES = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class TimeSpan:
-    """Store times of a queue's first and last message and of the last one that a group settled, -1 without one, and how
-    long the next one has been there, in ms."""
-
-    queue_id: int
-    first_ms: int
-    last_ms: int
-    consumed_ms: int
-    delay_ms: int
-
-    def to_json(self, queue: dict[str, Any]) -> dict[str, Any]:
-        """As Java's QueueTimeSpan."""
-        return {
-            "consumeTimeStamp": self.consumed_ms,
-            "consumeTimeStampStr": _words(self.consumed_ms),
-            "delayTime": self.delay_ms,
-            "maxTimeStamp": self.last_ms,
-            "maxTimeStampStr": _words(self.last_ms),
-            "messageQueue": queue,
-            "minTimeStamp": self.first_ms,
-            "minTimeStampStr": _words(self.first_ms),
-        }
+def time_span_json(span: TimeSpan, queue: dict[str, Any]) -> dict[str, Any]:
+    """As Java's QueueTimeSpan."""
+    return {
+        "consumeTimeStamp": span.consumed_ms,
+        "consumeTimeStampStr": _words(span.consumed_ms),
+        "delayTime": span.delay_ms,
+        "maxTimeStamp": span.last_ms,
+        "maxTimeStampStr": _words(span.last_ms),
+        "messageQueue": queue,
+        "minTimeStamp": span.first_ms,
+        "minTimeStampStr": _words(span.first_ms),
+    }
 
 
 def _words(time_ms: int) -> str:
@@ -47,7 +36,7 @@ def _words(time_ms: int) -> str:
 
 
 class QueueEntries:
-    """Reads the index and the records of queues."""
+    """Reads the index of queues."""
 
     def __init__(self, store: MessageStore, offsets: Offsets) -> None:
         self._store = store
@@ -73,23 +62,3 @@ class QueueEntries:
             {"eval": False, "physicOffset": offset, "physicSize": size, "tagsCode": code}
             for offset, size, code in zip(*(each.tolist() for each in found), strict=True)
         ]
-
-    def time_spans(self, topic: Topic, group: str, now_ms: int) -> list[TimeSpan]:
-        """Of every write queue; a group that was never there has everything before it."""
-        return [self._span(topic.name, queue_id, group, now_ms) for queue_id in range(topic.write_queues)]
-
-    def _span(self, topic: str, queue_id: int, group: str, now_ms: int) -> TimeSpan:
-        low, high = self._offsets.bounds(topic, queue_id)
-        settled = self._offsets.known(group, topic, queue_id) or 0
-        first = self._offsets.earliest_ms(topic, queue_id)
-        following = self._time(topic, queue_id, max(settled, low)) if settled < high else 0
-        return TimeSpan(
-            queue_id,
-            first,
-            self._time(topic, queue_id, high - 1),
-            self._time(topic, queue_id, settled - 1) if settled else first,
-            max(now_ms - following, 0) if following > 0 else 0,
-        )
-
-    def _time(self, topic: str, queue_id: int, offset: int) -> int:
-        return self._offsets.stored_ms(topic, queue_id, offset) or -1

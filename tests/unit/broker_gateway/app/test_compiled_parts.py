@@ -20,8 +20,8 @@ def test_one_part_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None
         broker.create_topic("orders")
         broker.create_group("billing")
         searched: list[bool] = []
-        messages = broker.broker.administration.messages
-        monkeypatch.setattr(messages, "load_compiled", lambda: searched.append(True))
+        search = broker.broker.parts.message_search
+        monkeypatch.setattr(search, "load_compiled", lambda: searched.append(True))
         with capture_logs() as logs:
             assert not broker.broker.load_compiled()
         broker.send("orders", b"one")

@@ -80,6 +80,7 @@ def settings(topics: int) -> pb.Settings:
     )
     found = pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=subscription)
     found.user_agent.hostname = "x" * 100_000
+    found.user_agent.platform = "x" * 100_000
     found.request_timeout.FromSeconds(3)
     return found
 
@@ -98,7 +99,8 @@ def test_settings_are_bounded_by_their_bytes_and_shared_out(
     assert (first.group, first.request_timeout_ms) == ("g", 3000)
     assert isinstance(first.settings, KeptSettings)
     assert len(first.settings.subscriptions) == 100
-    assert not first.settings.parsed().HasField("user_agent"), "what nobody needs is not kept"
+    assert first.settings.hostname == "x" * 255
+    assert not first.settings.parsed().user_agent.platform, "what nobody needs is not kept"
     hostile = [clients.seen(f"hostile-{number}", STRANGER) for number in range(100)]
     with contextlib.suppress(ServiceError):
         for session in hostile:
