@@ -38,6 +38,7 @@ from broker_gateway.journal.replay import Replayed
 from broker_gateway.observability.metrics import Metrics
 from broker_gateway.transport.context import CallContext
 from broker_gateway.transport.methods import methods
+from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as public_admin_pb2
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
@@ -177,7 +178,7 @@ class InProcessBroker(InProcessClient):
         peer: str = "127.0.0.1:50000",
         gone: bool = False,
     ) -> Call:
-        """Begins a call of MessagingService or AdminService; `request` may be bytes. `timeout`: deadline, s.
+        """Begins a call of MessagingService, Admin or AdminService; `request` may be bytes. `timeout`: deadline, s.
 
         `gone`: its client goes away once it is served, before the tick's end would answer it.
         """
@@ -327,6 +328,7 @@ class InProcessBroker(InProcessClient):
         asked = authorized(TokenPolicy(configuration.current.lake.lake_token_file), RPCS)
         described = {
             service_pb2.DESCRIPTOR.services_by_name["MessagingService"]: self.broker.messaging,
+            public_admin_pb2.DESCRIPTOR.services_by_name["Admin"]: self.broker.public_admin,
             admin_pb2.DESCRIPTOR.services_by_name["AdminService"]: self.broker.admin,
         }
         self._methods = {

@@ -13,7 +13,9 @@ from functools import partial
 import structlog
 
 from broker_gateway.api.extensions import Extensions, MetricsSink
-from broker_gateway.api.grpc.admin import AdminService
+from broker_gateway.api.grpc.admin.peer_calls import PeerCalls
+from broker_gateway.api.grpc.admin.resources import AdminService
+from broker_gateway.api.grpc.admin.service import PublicAdminService
 from broker_gateway.api.grpc.guarded import Guarded
 from broker_gateway.api.grpc.messaging import MessagingService
 from broker_gateway.api.remoting.administration.administration import Administration
@@ -66,7 +68,7 @@ _NO_EXTENSIONS = Extensions()
 
 
 class Broker:
-    """One broker over one store. `messaging` and `admin` are what transports bind."""
+    """One broker over one store. `messaging`, `admin` and `public_admin` are what transports bind."""
 
     def __init__(
         self,
@@ -105,7 +107,8 @@ class Broker:
         self.load_report = LoadReport(self.admission, LOAD_REPORT_S)
         self.self_check = SelfCheck(store)
         self._protect = ProtectBroker(config, store, self.catalog, self.deliveries)
-        admin = AdminService(config, self.catalog, parts.topics, parts.groups, self.peers, self.tasks)
+        calls = PeerCalls(self.peers, config.proxy.grpc_bind_address)
+        admin = AdminService(config, self.catalog, parts.topics, parts.groups, calls, self.tasks)
         self.admin = Guarded(admin, self.admission.admin_broker)
         self.administration = Administration(
             configuration,
@@ -114,6 +117,9 @@ class Broker:
             self.statistics,
             self.dispatch_lag,
             self.retention,
+        )
+        self.public_admin = PublicAdminService(
+            configuration, parts, self.administration.statistics, calls, self.messaging.send_one
         )
         parts.listen(configuration)
         for part in (admin, self.messaging, self._protect, self.administration, self):

@@ -21,6 +21,7 @@ from broker_gateway.runtime.ports import Wanted
 from broker_gateway.runtime.tick import Tick
 from broker_gateway.transport.certificates import server_context, trial_context
 from broker_gateway.transport.methods import Method, Server
+from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as public_admin_pb2
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_pb.lakebroker.log.v1 import log_pb2
@@ -39,6 +40,7 @@ def bind(
     server = opened(config, broker.tick, slots)
     services: dict[ServiceDescriptor, object] = {
         service_pb2.DESCRIPTOR.services_by_name["MessagingService"]: broker.messaging,
+        public_admin_pb2.DESCRIPTOR.services_by_name["Admin"]: broker.public_admin,
         admin_pb2.DESCRIPTOR.services_by_name["AdminService"]: broker.admin,
     }
     return server, bind_services(server, services, log_service, around)

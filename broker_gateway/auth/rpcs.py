@@ -6,6 +6,7 @@ from broker_gateway.auth.rules import Action, Kind, Rule
 
 _MESSAGING = "/apache.rocketmq.v2.MessagingService/"
 _ADMIN = "/lakebroker.admin.v1.AdminService/"
+_PUBLIC_ADMIN = "/apache.rocketmq.v2.Admin/"
 _LOG = "/lakebroker.log.v1.LogService/"
 
 
@@ -34,6 +35,28 @@ RPCS = {
     _MESSAGING + "ChangeInvisibleDuration": _consumes("topic"),
     _MESSAGING + "RecallMessage": Rule(Action.PUB, Kind.TOPIC, "topic"),
     _MESSAGING + "SyncLiteSubscription": Rule(Action.SUB, Kind.GROUP, "group"),
+    _PUBLIC_ADMIN + "ChangeLogLevel": Rule(Action.UPDATE, Kind.CLUSTER, operators=True),
+    _PUBLIC_ADMIN + "DescribeTopicStatus": Rule(Action.GET, Kind.TOPIC, "topic", operators=True),
+    _PUBLIC_ADMIN + "ListSubscription": Rule(Action.LIST, Kind.GROUP, "group", operators=True),
+    _PUBLIC_ADMIN + "DescribeSubscription": Rule(Action.LIST, Kind.GROUP, "group", operators=True),
+    _PUBLIC_ADMIN + "DeleteSubscription": Rule(
+        Action.DELETE, Kind.GROUP, "group", operators=True, also=(Rule(Action.GET, Kind.TOPIC, "topic"),)
+    ),
+    _PUBLIC_ADMIN + "DescribeGroupAccumulation": Rule(Action.GET, Kind.GROUP, "group", operators=True),
+    _PUBLIC_ADMIN + "ListConsumerConnection": Rule(Action.LIST, Kind.GROUP, "group", operators=True),
+    _PUBLIC_ADMIN + "ResetGroupOffset": Rule(
+        Action.UPDATE, Kind.GROUP, "group", operators=True, also=(Rule(Action.GET, Kind.TOPIC, "topic"),)
+    ),
+    _PUBLIC_ADMIN + "QueryMessage": Rule(Action.GET, Kind.TOPIC, "topic", operators=True),
+    _PUBLIC_ADMIN + "PrintThreadStackTrace": Rule(Action.GET, Kind.GROUP, "group", operators=True),
+    _PUBLIC_ADMIN + "VerifyMessage": Rule(
+        Action.UPDATE, Kind.GROUP, "group", operators=True, also=(Rule(Action.GET, Kind.TOPIC, "topic"),)
+    ),
+    _PUBLIC_ADMIN + "AdminSendMessage": Rule(Action.PUB, Kind.TOPIC, "topic", operators=True),
+    _PUBLIC_ADMIN + "GetConsumerRunningInfo": Rule(Action.GET, Kind.GROUP, "group", operators=True),
+    _PUBLIC_ADMIN + "GetTopicRoute": Rule(Action.GET, Kind.TOPIC, "topic", operators=True),
+    _PUBLIC_ADMIN + "QueryTimeSpan": Rule(Action.GET, Kind.GROUP, "group", operators=True),
+    _PUBLIC_ADMIN + "GetProxyRuntimeStats": Rule(Action.GET, Kind.CLUSTER, operators=True),
     _ADMIN + "PutTopic": Rule(Action.CREATE, Kind.TOPIC, "topic.name", operators=True),
     _ADMIN + "ListTopics": Rule(Action.LIST, Kind.TOPIC, operators=True),
     _ADMIN + "PutGroup": Rule(Action.CREATE, Kind.GROUP, "group.name", operators=True),

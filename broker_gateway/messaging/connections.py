@@ -258,9 +258,7 @@ class Connections:
 def _client(session: ClientSession) -> Client:
     settings = session.settings
     version, hostname = ("", "") if settings is None else (settings.version, settings.hostname)
-    return Client(
-        session.client_id, session.peer, session.language, None, session.seen_ms, version, hostname
-    )
+    return Client(session.client_id, session.peer, session.language, None, session.seen_ms, version, hostname)
 
 
 def _member(session: ClientSession, settings: ClientSettings) -> Member:

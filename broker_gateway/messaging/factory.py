@@ -10,6 +10,7 @@ from broker_gateway.cluster.peer_routes import PeerRoutes
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
 from broker_gateway.deferred.timers import Timers
+from broker_gateway.lake.message_search import LakeSearch
 from broker_gateway.lake.messages import LakeMessages
 from broker_gateway.lake.reader import Lake
 from broker_gateway.messaging.admission import Admission
@@ -23,6 +24,7 @@ from broker_gateway.messaging.delays import Delays
 from broker_gateway.messaging.group_progress import GroupProgress
 from broker_gateway.messaging.groups import Groups
 from broker_gateway.messaging.long_polling import LongPolling
+from broker_gateway.messaging.message_queries import MessageQueries
 from broker_gateway.messaging.message_search import MessageSearch
 from broker_gateway.messaging.offset_changes import OffsetChanges
 from broker_gateway.messaging.offsets import Offsets
@@ -37,6 +39,7 @@ from broker_gateway.messaging.routes import Routes
 from broker_gateway.messaging.searched_queues import SearchedQueues
 from broker_gateway.messaging.settlement import Settlement
 from broker_gateway.messaging.stored_message import MessageReader
+from broker_gateway.messaging.subscriptions import Subscriptions
 from broker_gateway.messaging.take import Taker
 from broker_gateway.messaging.topics import Topics
 from broker_gateway.messaging.transactions import Transactions
@@ -71,7 +74,9 @@ class Messaging:
     old_messages: OldMessages | None
     """What only the lake has; None without a lake."""
     message_search: MessageSearch
+    message_queries: MessageQueries
     progress: GroupProgress
+    subscriptions: Subscriptions
 
     @property
     def put_off(self) -> Sequence[Timers | Transactions]:
@@ -128,6 +133,8 @@ def make_messaging(
     attempts = Attempts(core, messages)
     offsets = Offsets(core, resources, old)
     polls = Polls(config, resources, clients)
+    connections = Connections(clients, config.lake.lake_max_share_per_address)
+    search = MessageSearch(config, core.store)
     routes = Routes(config, resources, peers, peer_routes)
     producer = Producer(config, core, resources, admission.send)
     levels_ms = parse_delay_levels(config.store.message_delay_level)
@@ -147,13 +154,15 @@ def make_messaging(
         OffsetChanges(core, offsets),
         Topics(config, core),
         Groups(core),
-        Connections(clients, config.lake.lake_max_share_per_address),
+        connections,
         routes,
         OrderedSends(config, routes, hand_over, core.catalog.topics),
         timers,
         Delays(config, timers, producer),
         Transactions(config, core, producer, clients, commands),
         old,
-        MessageSearch(config, core.store),
+        search,
+        MessageQueries(core, search, None if lake is None else LakeSearch(lake, core.store.broker)),
         GroupProgress(core, offsets),
+        Subscriptions(core, connections),
     )

@@ -53,6 +53,18 @@ class Accumulation(NamedTuple):
         )
 
 
+class Held(NamedTuple):
+    """What a client has of a queue: messages in flight at offsets `first` to `last`, the newest handed out at `delivered_ms`."""
+
+    topic: str
+    queue_id: int
+    committed: int
+    first: int
+    last: int
+    messages: int
+    delivered_ms: int
+
+
 class GroupProgress:
     """Of this broker's queues. Nothing is created here."""
 
@@ -84,7 +96,9 @@ class GroupProgress:
         if state is None:
             first = self._deliveries.first_offset(topic, queue_id)
             ready = self._index.count_from(topic, queue_id, first)
-            return Accumulation(ready=ready, delay_ms=self._age(topic, queue_id, first, now_ms) if ready else 0)
+            return Accumulation(
+                ready=ready, delay_ms=self._age(topic, queue_id, first, now_ms) if ready else 0
+            )
         in_flight, oldest = 0, state.position
         for offset, message in state.in_flight.items():
             if message.status == Status.INVISIBLE:
@@ -107,6 +121,33 @@ class GroupProgress:
             topic, queue_id, self._index.behind_absence(topic, queue_id, start)
         )
         return max(now_ms - stored_ms, 0) if stored_ms else 0
+
+    async def held(self, group: str, client_id: str) -> list[Held]:
+        """What one client of a group has; others are served in between."""
+        found = []
+        for count, key in enumerate(sorted(self._deliveries.keys_of_group(group)), 1):
+            state = self._deliveries.known(key)
+            offsets, delivered_ms = [], 0
+            for offset, message in (state.in_flight if state is not None else {}).items():
+                if message.client_id == client_id and message.status == Status.INVISIBLE:
+                    offsets.append(offset)
+                    delivered_ms = max(delivered_ms, message.delivered_ms)
+            if state is not None and offsets:
+                first, last = min(offsets), max(offsets)
+                found.append(
+                    Held(
+                        key.topic,
+                        key.queue_id,
+                        state.consumer_offset,
+                        first,
+                        last,
+                        len(offsets),
+                        delivered_ms,
+                    )
+                )
+            if count % SLICE == 0:
+                await asyncio.sleep(0)
+        return found
 
     def time_spans(self, topic: Topic, group: str, now_ms: int) -> list[TimeSpan]:
         """Of every write queue; a group that was never there has everything before it."""

@@ -55,10 +55,12 @@ class Match(NamedTuple):
 
 
 class Searched(NamedTuple):
-    """What was found, the newest first. What is wanted and stands at or above `searched_to` was found; None: all was."""
+    """What was found, the newest first. What is wanted and stands at or above `searched_to` was found; None: all was that
+    stands at or above `floor`, where the log began."""
 
     matches: list[Match]
     searched_to: int | None
+    floor: int = 0
 
 
 class MessageSearch:
@@ -96,14 +98,16 @@ class MessageSearch:
         self._searches += 1
         try:
             bounds = await self._physical_range(topic, wanted)
+            floor = self._store.min_offset  # segments may have gone meanwhile
             if bounds is None:
-                return Searched([], None)
-            low, high = bounds[0], bounds[1] if below is None else min(bounds[1], below)
+                return Searched([], None, floor)
+            low = max(bounds[0], floor)
+            high = bounds[1] if below is None else min(bounds[1], below)
             if low >= high or most <= 0:
-                return Searched([], None if low >= high else high)
+                return Searched([], None if low >= high else high, floor)
             chunks, cut = self._chunks(low, high, scanned)
             found = await asyncio.to_thread(_search, chunks, topic.name, wanted, most, within_s)
-            return found if found.searched_to is not None or cut is None else Searched(found.matches, cut)
+            return Searched(found.matches, cut if found.searched_to is None else found.searched_to, floor)
         finally:
             self._searches -= 1
 
@@ -136,16 +140,11 @@ class MessageSearch:
                 high = max(high, ends[0] + lengths[0])
         return None if low is None else (low, high)
 
-    def _chunks(
-        self, low: int, high: int, scanned: int
-    ) -> tuple[list[tuple[int, memoryview]], int | None]:
+    def _chunks(self, low: int, high: int, scanned: int) -> tuple[list[tuple[int, memoryview]], int | None]:
         """Record-aligned pieces of the log, ascending; the newest `scanned` bytes, and where those begin if that is not all."""
         cut = None
-        low = max(low, self._store.min_offset)  # segments may have gone meanwhile
         if high - low > scanned:
             low = cut = self._store.index.align(high - scanned) or high
-        if low >= high:
-            return [], None
         return [(start, view) for start, view, _ in self._store.read_chunks(low, high, _CHUNK)], cut
 
     def _entries(self, topic: str, queue_id: int, start: int, count: int) -> tuple[list[int], list[int]]:

@@ -48,6 +48,7 @@ class Routes:
     ) -> None:
         self.own_name = config.broker.broker_name
         self._own_host = config.broker.broker_ip1
+        self._own_address = _written(self._own_host, config.broker.listen_port)
         self._resources = resources
         self._peers = peers
         self._peer_routes = peer_routes
@@ -74,12 +75,35 @@ class Routes:
         broker is at `reached`, the address by which the client came, since that one is known to reach it; its peers,
         and others of its own address, are at the same host.
         """
+        topic, others = self._known(name, reached)
+        if topic is None and (not others or (self._peers.all and self._auto_create)):
+            topic = self._resources.topic(name)
+        return self._made(name, topic, others, reached)
+
+    def find(self, name: str, reached: Endpoint) -> Route:
+        """The same of a topic that there is; nothing is made. TOPIC_NOT_FOUND."""
+        topic, others = self._known(name, reached)
+        if topic is None and not others:
+            topic = self._resources.known_topic(name)
+        return self._made(name, topic, others, reached)
+
+    def remoting_address(self, broker: str) -> str | None:
+        """Where a broker of a route answers remoting requests; None when that is not known."""
+        if broker == self.own_name:
+            return self._own_address
+        for peer in self._peers.all:
+            if peer.name == broker and peer.remoting_port:
+                return _written(self._own_host, peer.remoting_port)
+        return self._peer_routes.address_of(broker)
+
+    def _known(self, name: str, reached: Endpoint) -> tuple[Topic | None, list[BrokerQueues]]:
         topic = self._resources.find_topic(name)
         others = list(self._others(name, reached.host))
         if topic is None:
             self._check_known(name)
-        if topic is None and (not others or (self._peers.all and self._auto_create)):
-            topic = self._resources.topic(name)
+        return topic, others
+
+    def _made(self, name: str, topic: Topic | None, others: list[BrokerQueues], reached: Endpoint) -> Route:
         if topic is None:
             return Route(_bounded(others), self._peer_routes.message_types(name))
         read, write = self._counts(topic)
@@ -141,3 +165,7 @@ def _bounded(found: list[BrokerQueues]) -> list[BrokerQueues]:
             break
         kept.append(queues)
     return kept
+
+
+def _written(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

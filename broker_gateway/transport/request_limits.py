@@ -43,6 +43,7 @@ LARGEST = RequestLimits(64 * MIB, 65_536, free=MIB, ratio=100)
 _SMALL = RequestLimits(64 * KIB, 1024)
 _USUAL = RequestLimits(MIB, 16_384)
 _MESSAGING = "/apache.rocketmq.v2.MessagingService/"
+_ADMIN = "/apache.rocketmq.v2.Admin/"
 _LIMITS = {
     _MESSAGING + "SendMessage": LARGEST,
     _MESSAGING + "QueryRoute": _SMALL,
@@ -57,6 +58,25 @@ _LIMITS = {
     _MESSAGING + "NotifyClientTermination": _SMALL,
     _MESSAGING + "GetOffset": _SMALL,
     _MESSAGING + "QueryOffset": _SMALL,
+    _ADMIN + "AdminSendMessage": LARGEST,
+    **{
+        _ADMIN + name: _SMALL
+        for name in (
+            "ChangeLogLevel",
+            "DescribeTopicStatus",
+            "ListSubscription",
+            "DescribeSubscription",
+            "DeleteSubscription",
+            "ListConsumerConnection",
+            "ResetGroupOffset",
+            "QueryMessage",
+            "PrintThreadStackTrace",
+            "VerifyMessage",
+            "GetConsumerRunningInfo",
+            "GetTopicRoute",
+            "GetProxyRuntimeStats",
+        )
+    },
 }
 _OURS = (
     "/apache.rocketmq.v2.",

@@ -26,6 +26,7 @@ _VERDICTS = {
     pb.VERIFY_FIFO_MESSAGE_UNSUPPORTED: Verdict.NOT_OF_FIFO,
 }
 """Every other code is FAILED."""
+_CODES = {verdict: code for code, verdict in _VERDICTS.items()} | {Verdict.FAILED: pb.INTERNAL_SERVER_ERROR}
 
 
 class Answered(NamedTuple):
@@ -74,6 +75,11 @@ def answer_of(command: rpc.TelemetryCommand) -> Answered | None:
                 command.verify_message_command.nonce, VerifyMessage, Answer(verdict, command.status.message)
             )
     return None
+
+
+def status_of_answer(answer: Answer) -> pb.Status:
+    """As the client gave it."""
+    return pb.Status(code=_CODES[answer.verdict], message=answer.text)
 
 
 def _message(topic: str, stored: StoredMessage) -> pb.Message:

@@ -98,6 +98,10 @@ class MessagingService:
         except Exception as error:
             return rpc.SendMessageResponse(status=_status("SendMessage", error))
 
+    def send_one(self, request: bytes, context: CallContext) -> Reply[bytes]:
+        """The response to a SendMessageRequest of an administrator, who need not be a client. Raises ServiceError."""
+        return self._send.send(request, context)
+
     def send_ordered(self, request: bytes, topic: str, queue_id: int, peer: str) -> Reply[bytes]:
         """The response to a SendMessageRequest of `peer` (`host:port`) that another broker hands over."""
         try:

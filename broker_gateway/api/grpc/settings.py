@@ -8,7 +8,6 @@ from broker_gateway.messaging.clients import Subscription
 from broker_gateway.protocol.resource_names import resource_name
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
-
 _TOLD = 255
 """Characters of what a client says of itself that are kept."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker_gateway.api.remoting.administration.administration import Administration
-from broker_gateway.api.remoting.administration.statistics import Figure
 from broker_gateway.auth.policy import Policy
 from broker_gateway.auth.remoting_calls import permits
 from broker_gateway.auth.requests import WHOLE_CONFIGURATION
 from broker_gateway.delivery.filters.message_filter import FilterExpressionError, MessageFilter
 from broker_gateway.delivery.filters.sql92 import parse_sql_filter
 from broker_gateway.delivery.filters.tags import EVERYTHING, parse_tag_filter
+from broker_gateway.observability.statistics import Figure, UnknownStatisticsError
 from broker_gateway.protocol import java_json
 from broker_gateway.protocol.body.tables import KVTable
 from broker_gateway.protocol.codes import RequestCode, ResponseCode
@@ -75,7 +75,11 @@ class BrokerRequests:
 
     def stats(self, _: Connection, request: Command) -> Command:
         fields = Fields(request.ext_fields)
-        minute, hour, day = self._admin.statistics.figures(fields.text("statsName"), fields.text("statsKey"))
+        name, key = fields.text("statsName"), fields.text("statsKey")
+        try:
+            minute, hour, day = self._admin.statistics.figures(name, key)
+        except UnknownStatisticsError as error:
+            raise RequestError(str(error)) from error
         body = {"statsDay": _item(day), "statsHour": _item(hour), "statsMinute": _item(minute)}
         return request.reply(body=java_json.dumps(body))
 

@@ -7,7 +7,6 @@ from broker_gateway.api.remoting.administration.messages import MessageQueries
 from broker_gateway.api.remoting.administration.queue_entries import QueueEntries
 from broker_gateway.api.remoting.administration.runtime import RuntimeInfo
 from broker_gateway.api.remoting.administration.shown_options import ShownOptions
-from broker_gateway.api.remoting.administration.statistics import Statistics
 from broker_gateway.api.remoting.administration.topics import TopicAdministration
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
@@ -18,6 +17,7 @@ from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.system_topics import system_topic_names
 from broker_gateway.observability.broker_statistics import BrokerStatistics
 from broker_gateway.observability.dispatch_lag import DispatchLag
+from broker_gateway.observability.statistics import Statistics
 from broker_gateway.runtime.clock import monotonic_ms, now_ms
 from broker_gateway.transport.remoting.address import written_address
 

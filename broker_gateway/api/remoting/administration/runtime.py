@@ -10,12 +10,12 @@ import shutil
 
 from broker_gateway.api.remoting.administration.call_rates import CallRates, Counts
 from broker_gateway.api.remoting.administration.shown_options import ShownOptions
-from broker_gateway.api.remoting.administration.statistics import Statistics
 from broker_gateway.config.reload import Configuration
 from broker_gateway.messaging.admission import Admission
 from broker_gateway.messaging.core import Core
 from broker_gateway.observability.broker_statistics import BrokerStatistics
 from broker_gateway.observability.dispatch_lag import DispatchLag
+from broker_gateway.observability.statistics import Statistics
 from broker_gateway.runtime.clock import monotonic_ms, now_ms
 
 _UNITS = "KMGTPE"

@@ -11,13 +11,13 @@ import pytest
 from broker_gateway.api.remoting.administration.connections import decode_heartbeat, subscription_json
 from broker_gateway.api.remoting.administration.groups import group_of_config
 from broker_gateway.api.remoting.administration.runtime import format_runtime, readable_bytes
-from broker_gateway.api.remoting.administration.statistics import Figure, Statistics
 from broker_gateway.api.remoting.topic_requests import attributes_of
 from broker_gateway.cluster.topics import shown_topics, topic_config
 from broker_gateway.messaging.outcome import ServiceError
 from broker_gateway.metadata.catalog import Catalog, Group, Topic
 from broker_gateway.metadata.group_configuration import configuration
 from broker_gateway.observability.metrics import Metrics
+from broker_gateway.observability.statistics import Figure, Statistics, UnknownStatisticsError
 from broker_gateway.protocol import java_json
 from broker_gateway.protocol.errors import BodyError, RequestError
 from broker_gateway.protocol.java_json import JsonObject, ObjectKeys
@@ -185,7 +185,7 @@ def test_statistics_of_a_minute() -> None:
         ("BROKER_PUT_NUMS", "x"),
         ("GROUP_GET_NUMS", "t"),
     ):
-        with pytest.raises(RequestError, match=f"The stats <{name}> <{key}> not exist"):
+        with pytest.raises(UnknownStatisticsError, match=f"The stats <{name}> <{key}> not exist"):
             statistics.figures(name, key)
 
 

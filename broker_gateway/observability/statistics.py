@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from broker_gateway.observability.metrics import Metrics
-from broker_gateway.protocol.errors import RequestError
 
 Counters = Mapping[tuple[str, ...], int]
 _MINUTE, _HOUR, _DAY = 10_000, 600_000, 3_600_000
@@ -27,6 +26,10 @@ _STATISTICS = {
     "BROKER_GET_NUMS": ("messages_out", 0),
 }
 """RocketMQ's names: which counter, and of how many names its key is made (`topic@group`); 0: of the cluster's."""
+
+
+class UnknownStatisticsError(Exception):
+    """Statistics that are not kept; the text names them."""
 
 
 class Figure(NamedTuple):
@@ -97,10 +100,10 @@ class Statistics:
         return {name: sum(values.values()) for name, values in self._metrics.counters().items()}
 
     def figures(self, name: str, key: str) -> list[Figure]:
-        """Of the last minute, hour and day. Raises RequestError for statistics that are not kept."""
+        """Of the last minute, hour and day. Raises UnknownStatisticsError."""
         counter, parts = _STATISTICS.get(name, ("", -1))
         found = tuple(key.split("@", parts - 1)) if parts > 1 else (key,)
-        missing = RequestError(f"The stats <{name[:80]}> <{key[:300]}> not exist")
+        missing = UnknownStatisticsError(f"The stats <{name[:80]}> <{key[:300]}> not exist")
         if parts < 0 or (parts == 0 and key != self._cluster) or (parts > 0 and len(found) != parts):
             raise missing
         wanted = found if parts else None
@@ -108,8 +111,8 @@ class Statistics:
             raise missing
         return [self._figure(list(each.kept), counter, wanted) for each in self._periods]
 
-    def rate(self, counter: str, key: tuple[str, ...]) -> float:
-        """Of one key over the last minute, a second."""
+    def rate(self, counter: str, key: tuple[str, ...] | None) -> float:
+        """Of one key, None: of all, over the last minute, a second."""
         return self._figure(list(self._periods[0].kept), counter, key).per_second
 
     def _figure(self, kept: list[tuple[int, Copy]], counter: str, key: tuple[str, ...] | None) -> Figure:

@@ -7,11 +7,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 
-from google.protobuf.message import Message
-
+from broker_gateway.api.grpc.admin.peer_calls import PeerCalls
 from broker_gateway.api.grpc.send_checks import LATER
 from broker_gateway.config.gateway import GatewayConfig
-from broker_gateway.config.registration import local_address
 from broker_gateway.messaging.checks import check_group, shown
 from broker_gateway.messaging.groups import Groups
 from broker_gateway.messaging.outcome import Reason, ServiceError
@@ -21,7 +19,6 @@ from broker_gateway.metadata.catalog import Catalog, CatalogFullError, Group, To
 from broker_gateway.metadata.kept_fields import MOST_BYTES, ConfigurationError
 from broker_gateway.metadata.message_types import MESSAGE_TYPES
 from broker_gateway.metadata.names import DLQ_PREFIX, RETRY_PREFIX
-from broker_gateway.metadata.peers import Peers
 from broker_gateway.runtime.clock import now_ms
 from broker_gateway.runtime.scheduled_tasks import ScheduledTasks
 from broker_gateway.transport.context import CallContext, RpcError
@@ -30,11 +27,6 @@ from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 
 RETRY_MAX_TIMES_LIMIT = 1000
 _SERVICE = pb.DESCRIPTOR.services_by_name["AdminService"].full_name
-_TOLD = "x-lakebroker-told"
-"""Metadata of a call that one broker of a host makes at another."""
-_PEER_S = 10.0
-_ANSWERS = {"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "PERMISSION_DENIED"}
-"""Codes of what a broker refuses itself; its text says what to do."""
 _EVERY_TYPE = "MIXED"
 
 
@@ -47,13 +39,12 @@ class AdminService:
         catalog: Catalog,
         topics: Topics,
         groups: Groups,
-        peers: Peers,
+        peers: PeerCalls,
         tasks: ScheduledTasks,
     ) -> None:
         self._topics = topics
         self._groups = groups
         self._peers = peers
-        self._bound = config.proxy.grpc_bind_address
         self._catalog = catalog
         self._tasks = tasks
         self.configure(config)
@@ -78,7 +69,7 @@ class AdminService:
             )
         with _translated():
             topic, created = self._topics.put(topic, shrink=False)
-        await self._tell_peers("PutTopic", request, context)
+        await self._peers.tell(f"/{_SERVICE}/PutTopic", request, context)
         changed = known is not None and topic != known
         return pb.PutTopicResponse(
             topic=_topic(topic), created=created, warnings=_warnings(topic), changed=changed
@@ -113,7 +104,7 @@ class AdminService:
         )
         with _translated():
             group, created = self._groups.put(group)
-        await self._tell_peers("PutGroup", request, context)
+        await self._peers.tell(f"/{_SERVICE}/PutGroup", request, context)
         changed = known is not None and group != known
         return pb.PutGroupResponse(group=_group(group), created=created, changed=changed)
 
@@ -140,34 +131,6 @@ class AdminService:
 
     def _is_system(self, topic: str) -> bool:
         return topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or self._topics.is_system(topic)
-
-    async def _tell_peers(self, method: str, request: Message, context: CallContext) -> None:
-        """Does the same at the other brokers of this host, which share topics and groups."""
-        if not self._peers.all or context.metadata.get(_TOLD):
-            return
-        import grpc
-
-        metadata = [(_TOLD, "1")]
-        if (token := context.metadata.get("authorization")) is not None:
-            metadata.append(("authorization", token))
-        for peer in self._peers.all:
-            async with grpc.aio.insecure_channel(local_address(self._bound, peer.grpc_port)) as channel:
-                call = channel.unary_unary(
-                    f"/{_SERVICE}/{method}",
-                    request_serializer=type(request).SerializeToString,
-                    response_deserializer=bytes,
-                )
-                try:
-                    await call(request, metadata=metadata, timeout=_PEER_S)
-                except grpc.RpcError as error:
-                    if error.code().name in _ANSWERS:
-                        raise RpcError(
-                            error.code().name, f"done here, refused by {peer.name}: {error.details()}"
-                        ) from error
-                    raise RpcError(
-                        "UNAVAILABLE",
-                        f"done here, not at {peer.name} ({error.details() or error.code()}); try again",
-                    ) from error
 
 
 @contextlib.contextmanager

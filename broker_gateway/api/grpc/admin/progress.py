@@ -1,0 +1,96 @@
+"""DescribeGroupAccumulation, QueryTimeSpan, ResetGroupOffset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from broker_gateway.api.grpc.admin.requests import Named, message_queue, no_lite_topic, time_ms
+from broker_gateway.api.grpc.status import OK
+from broker_gateway.messaging.connections import Connections
+from broker_gateway.messaging.group_progress import Accumulation, GroupProgress
+from broker_gateway.messaging.offset_changes import OffsetChanges
+from broker_gateway.messaging.offsets import Offsets
+from broker_gateway.messaging.outcome import Reason, ServiceError
+from broker_gateway.runtime.clock import now_ms
+from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as rpc
+
+_LATEST_MS = 253_402_300_799_999
+"""Later times are as this one: the end of every queue."""
+
+
+class ProgressAdmin:
+    """How far groups are on this broker's queues, and where they go on."""
+
+    def __init__(
+        self,
+        named: Named,
+        broker: str,
+        progress: GroupProgress,
+        offsets: Offsets,
+        changes: OffsetChanges,
+        connections: Connections,
+    ) -> None:
+        self._named = named
+        self._broker = broker
+        self._progress = progress
+        self._offsets = offsets
+        self._changes = changes
+        self._connections = connections
+
+    async def accumulation(
+        self, request: rpc.DescribeGroupAccumulationRequest
+    ) -> rpc.DescribeGroupAccumulationResponse:
+        """Without topics: of those that the group subscribes to, or has something of."""
+        group = self._named.group(request.group)
+        topics = self._named.topics(request.topics, self._topics_of(group))
+        if request.lite_topic:
+            raise no_lite_topic(request.lite_topic)
+        found = await self._progress.accumulations(group, topics, now_ms())
+        whole = Accumulation()
+        for each in found.values():
+            whole = whole.with_other(each)
+        return rpc.DescribeGroupAccumulationResponse(
+            status=OK,
+            accumulation=_accumulation(whole),
+            topic_accumulation={name: _accumulation(each) for name, each in found.items()},
+        )
+
+    async def time_spans(self, request: rpc.QueryTimeSpanRequest) -> rpc.QueryTimeSpanResponse:
+        """Without topics: of those that the group subscribes to, or has something of."""
+        group = self._named.group(request.group)
+        response = rpc.QueryTimeSpanResponse(status=OK)
+        for topic in self._named.topics(request.topics, self._topics_of(group)):
+            for span in self._progress.time_spans(topic, group, now_ms()):
+                response.queue_time_span_list.add(
+                    message_queue=message_queue(topic.name, span.queue_id, self._broker),
+                    min_timestamp=span.first_ms,
+                    max_timestamp=span.last_ms,
+                    consume_timestamp=span.consumed_ms,
+                    delay_time_ms=span.delay_ms,
+                )
+        return response
+
+    async def reset(self, request: rpc.ResetGroupOffsetRequest) -> rpc.ResetGroupOffsetResponse:
+        """Each queue goes on with the first message stored at that time or later."""
+        topic, group = self._named.topic(request.topic), self._named.group(request.group)
+        at_ms = time_ms(request, "reset_timestamp")
+        if at_ms is None:
+            raise ServiceError(
+                Reason.BAD_REQUEST, "reset_timestamp is missing; name the time at which the group goes on"
+            )
+        await self._changes.reset(group, topic.name, -1, min(at_ms, _LATEST_MS), None)
+        return rpc.ResetGroupOffsetResponse(status=OK)
+
+    def _topics_of(self, group: str) -> Iterable[str]:
+        return {*self._offsets.topics_of(group), *self._connections.subscriptions(group)}
+
+
+def _accumulation(each: Accumulation) -> rpc.DescribeGroupAccumulationResponse.GroupAccumulation:
+    found = rpc.DescribeGroupAccumulationResponse.GroupAccumulation(
+        inflight_messages=each.in_flight,
+        ready_messages=each.ready,
+        accumulation=each.total,
+        last_consume_timestamp=each.settled_ms,
+    )
+    found.deliver_delay_time.FromMilliseconds(each.delay_ms)
+    return found
