@@ -6,16 +6,18 @@ from typing import Any
 
 import grpc
 
+from lakebroker_pb.apache.rocketmq.v2 import admin_pb2
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.messages import MessagingCalls
 
 SERVICE = rpc.DESCRIPTOR.services_by_name["MessagingService"]
+ADMIN = admin_pb2.DESCRIPTOR.services_by_name["Admin"]
 OPTIONS = {"minInvisibleTimeMillsForRecv": "200", "grpcClientConsumerMinLongPollingTimeoutMillis": "200"}
 """Of a gateway whose redeliveries and empty receives a test does not want to wait for."""
 
 
 class Client(MessagingCalls):
-    """Calls of MessagingService by name; `client_id=None` leaves the metadata out."""
+    """Calls of MessagingService and of the public Admin by name; `client_id=None` leaves the metadata out."""
 
     def __init__(self, address: str, client_id: str | None = "tester") -> None:
         self.channel = grpc.insecure_channel(address)
@@ -33,6 +35,16 @@ class Client(MessagingCalls):
         )
         answer = invoke(request, timeout=timeout, metadata=self.metadata)
         return list(answer) if described.server_streaming else answer
+
+    def admin(self, method: str, request: Any, timeout: float | None = 30.0) -> Any:
+        """A call of the public Admin service. Raises grpc.RpcError."""
+        described = ADMIN.methods_by_name[method]
+        invoke = self.channel.unary_unary(
+            f"/{ADMIN.full_name}/{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=getattr(admin_pb2, described.output_type.name).FromString,
+        )
+        return invoke(request, timeout=timeout, metadata=self.metadata)
 
     def close(self) -> None:
         """Closes the connection."""

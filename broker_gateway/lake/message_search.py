@@ -35,7 +35,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ROUNDED_US = 1000
 """Other writers cut the greatest time of a file to ms."""
 _GRACE_S = 10.0
-"""Reading what was found may take so much longer than the search for it."""
+"""A search that has got nowhere, and reading what it found, may take so much longer."""
 _LATEST_US = 253_402_300_799_999_999
 
 
@@ -227,23 +227,19 @@ class LakeSearch:
         for number, (greatest, file) in enumerate(files):
             if len(best) == most and best[-1].stored_us > greatest:
                 break
-            if number and monotonic_s() > deadline:
-                return self._certain(best, greatest, below)
+            late_s = monotonic_s() - deadline
+            if number and late_s > 0:
+                certain = LakePlace(greatest + 1, "", 0)
+                if below is None or certain < below:
+                    return [each for each in best if each >= certain], certain
+                if late_s > _GRACE_S:
+                    raise LakeTooSlowError(
+                        f"the lake {self.location} has more to look through than can be done in one call; narrow the time "
+                        "range, or run `lakebroker maintain`, which orders the files"
+                    )
             for part in self._parts(table, file):
                 best = _merged(best, fitting(part, wanted), self._broker, wanted, below, most)
         return best, best[-1] if len(best) == most else None
-
-    def _certain(
-        self, best: Sequence[LakePlace], greatest: int, below: LakePlace | None
-    ) -> tuple[list[LakePlace], LakePlace]:
-        """What is found already when files up to `greatest` are left."""
-        searched_to = LakePlace(greatest + 1, "", 0)
-        if below is not None and searched_to >= below:
-            raise LakeTooSlowError(
-                f"the lake {self.location} has more to look through than can be done in one call; narrow the time range, "
-                "or run `lakebroker maintain`, which orders the files"
-            )
-        return [each for each in best if each >= searched_to], searched_to
 
     def _greatest_us(self, file: DataFile, wanted: LakeWanted, end_us: int) -> int | None:
         """The newest store time that a file may have; None when it has nothing that is wanted."""

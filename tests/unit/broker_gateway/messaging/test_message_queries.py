@@ -1,0 +1,289 @@
+"""Messages looked up over log and lake: each once, the newest first, and never none where there may be some."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_gateway.delivery.filters.tags import parse_tag_filter
+from broker_gateway.messaging import message_queries
+from broker_gateway.messaging.message_queries import FoundMessage, Position
+from broker_gateway.messaging.message_search import Wanted
+from broker_gateway.messaging.outcome import Reason, ServiceError
+from broker_gateway.metadata.catalog import Topic
+from lakebroker_testing.broker import InProcessBroker
+from lakebroker_testing.messages import message, send_request
+from structured_streaming.staging.wanted import Wanted as Tables
+from tests.reput_lake import reput
+
+BODY = b"x" * 60_000
+COUNT = 60
+OLD, NEW = range(COUNT), range(COUNT, COUNT + 20)
+
+
+def body(number: int) -> bytes:
+    return b"%d:" % number + BODY
+
+
+def send(broker: InProcessBroker, number: int) -> None:
+    sent = message(
+        "orders",
+        body(number),
+        {"number": str(number)},
+        message_id=f"ID{number:030}",
+        tag=("even", "odd")[number % 2],
+        keys=[f"k{number}", f"tens-{number // 10}", "all"],
+    )
+    broker.call("SendMessage", send_request(sent))
+    broker.advance(1)
+
+
+def topic(broker: InProcessBroker) -> Topic:
+    found = broker.broker.catalog.topic("orders")
+    assert found is not None
+    return found
+
+
+def number_of(found: FoundMessage) -> int:
+    number = int(bytes(found.record.body).split(b":")[0])
+    assert found.properties["number"] == str(number)
+    assert found.message_id == f"ID{number:030}"
+    assert bytes(found.record.body) == body(number)
+    return number
+
+
+def page(
+    broker: InProcessBroker, wanted: Wanted, most: int, position: Position | None = None
+) -> tuple[list[int], Position | None]:
+    found = broker.run(broker.broker.parts.message_queries.page(topic(broker), wanted, most, position))
+    return [number_of(each) for each in found.messages], found.following
+
+
+def everything(broker: InProcessBroker, wanted: Wanted, most: int = 7) -> list[int]:
+    found: list[int] = []
+    position, pages = None, 0
+    while True:
+        some, position = page(broker, wanted, most, position)
+        assert len(some) <= most
+        found += some
+        pages += 1
+        assert pages < 1000
+        if position is None:
+            return found
+
+
+def descending(numbers: Any) -> list[int]:
+    return sorted(numbers, reverse=True)
+
+
+def cut(broker: InProcessBroker) -> None:
+    """Deletes what the lake has; the first run has a snapshot of the journal begun, which is on disk by the second."""
+    for _ in range(2):
+        broker.run(broker.broker.retention.run_once(by_hand=True))
+        broker.settle()
+        broker.flush()
+
+
+def make(broker: InProcessBroker, lake: Path, tables: Tables | None = None) -> None:
+    """The first messages are in the lake, the oldest of them there alone; the last are in the log alone."""
+    broker.create_topic("orders", 2)
+    broker.create_topic("other")
+    for number in OLD:
+        send(broker, number)
+    broker.send("other", b"0:" + BODY, keys=["all"])
+    broker.flush()
+    reput(broker.root, str(lake), **({} if tables is None else {"wanted": tables}))
+    cut(broker)
+    assert broker.store.min_offset > 0
+    for number in NEW:
+        send(broker, number)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+@pytest.fixture
+def broker(tmp_path: Path, lake: Path) -> Iterator[InProcessBroker]:
+    options = {"lakeLocation": str(lake), "fileReservedTime": "0", "brokerName": "broker-a"}
+    with InProcessBroker(tmp_path, **options) as broker:
+        make(broker, lake)
+        yield broker
+
+
+def test_each_message_is_given_once_the_newest_first(broker: InProcessBroker) -> None:
+    for most in (1, 7, 1000):
+        assert everything(broker, Wanted(), most) == descending([*OLD, *NEW])
+
+
+def test_by_key_and_by_id_in_the_lake_and_in_the_log(broker: InProcessBroker) -> None:
+    for number in (0, 5, COUNT - 1, COUNT, COUNT + 19):
+        assert everything(broker, Wanted(key=f"k{number}")) == [number]
+        assert everything(broker, Wanted(message_id=f"ID{number:030}")) == [number]
+        assert everything(broker, Wanted(key=f"ID{number:030}")) == [number], "an id is a key, too"
+        assert everything(broker, Wanted(message_id=f"k{number}")) == []
+    assert everything(broker, Wanted(key="all"), 64) == descending([*OLD, *NEW])
+    assert everything(broker, Wanted(key="tens-5")) == descending(range(50, 60))
+    assert everything(broker, Wanted(key="nobody")) == []
+
+
+def test_by_tag_queue_and_time(broker: InProcessBroker) -> None:
+    odd = Wanted(tags=parse_tag_filter("odd || none"))
+    assert everything(broker, odd) == descending(n for n in [*OLD, *NEW] if n % 2)
+    queues = [everything(broker, Wanted(queue_id=each)) for each in (0, 1)]
+    assert sorted(queues[0] + queues[1]) == [*OLD, *NEW]
+    assert min(map(len, queues)) > 10
+    stored = {number_of(each): each.record.store_timestamp for each in _all(broker)}
+    between = Wanted(stored[10], stored[70])
+    assert everything(broker, between) == descending(range(10, 71))
+    assert everything(broker, between._replace(end_ms=stored[10])) == [10]
+    assert everything(broker, Wanted(stored[79] + 1)) == []
+
+
+def _all(broker: InProcessBroker) -> list[FoundMessage]:
+    found: list[FoundMessage] = []
+    position = None
+    while True:
+        queries = broker.broker.parts.message_queries
+        some = broker.run(queries.page(topic(broker), Wanted(), 1000, position))
+        found += some.messages
+        position = some.following
+        if position is None:
+            return found
+
+
+def test_pages_go_on_when_the_log_is_cut_between_them(broker: InProcessBroker, lake: Path) -> None:
+    found, position = page(broker, Wanted(), 15)
+    broker.flush()
+    reput(broker.root, str(lake))
+    before = broker.store.min_offset
+    for _ in range(20):
+        broker.send("other", BODY)
+    cut(broker)
+    assert broker.store.min_offset > before
+    while position is not None:
+        some, position = page(broker, Wanted(), 15, position)
+        found += some
+    assert found == descending([*OLD, *NEW])
+
+
+def test_with_the_lake_away_what_the_log_has_is_given_and_then_why_there_is_no_more(
+    broker: InProcessBroker, lake: Path
+) -> None:
+    shutil.rmtree(lake / "messages" / "_delta_log")
+    found, position = page(broker, Wanted(), 1000)
+    assert found
+    assert position is not None
+    assert position.in_lake
+    with pytest.raises(ServiceError, match=r"in the lake, which cannot be read now.*try again") as refused:
+        page(broker, Wanted(), 1000, position)
+    assert refused.value.reason is Reason.INTERNAL_SERVER_ERROR
+    shutil.rmtree(lake)
+    with pytest.raises(ServiceError, match="there is no lake at"):
+        page(broker, Wanted(key="k0"), 1)
+    stored = broker.broker.parts.offsets.stored_ms(
+        "orders", 0, broker.broker.parts.offsets.end("orders", 0) - 2
+    )
+    assert everything(broker, Wanted(begin_ms=stored)), "the log has all of that time"
+
+
+def test_searches_of_the_lake_are_few_at_a_time(broker: InProcessBroker) -> None:
+    queries = broker.broker.parts.message_queries
+    queries._in_lake = message_queries.MAX_IN_LAKE
+    with pytest.raises(ServiceError, match="2 searches of the lake run already"):
+        page(broker, Wanted(key="k0"), 1)
+    queries._in_lake = 0
+    assert page(broker, Wanted(key="k0"), 1)[0] == [0]
+    assert queries._in_lake == 0
+
+
+def test_a_page_has_a_number_of_bytes(broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_queries, "PAGE_BYTES", 200_000)
+    found, _ = page(broker, Wanted(), 1000)
+    assert len(found) == 3
+    assert everything(broker, Wanted(), 1000) == descending([*OLD, *NEW])
+    monkeypatch.setattr(message_queries, "PAGE_BYTES", 1)
+    assert len(page(broker, Wanted(), 1000)[0]) == 1
+
+
+def test_what_was_looked_through_in_part_is_gone_on_with(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_queries, "SCANNED", 300_000)
+    some, position = page(broker, Wanted(key="k61"), 5)
+    assert some == []
+    assert position is not None
+    assert everything(broker, Wanted(key="k61")) == [61]
+    assert everything(broker, Wanted(key="k3")) == [3]
+    monkeypatch.setattr(message_queries, "LOG_S", -1.0)
+    assert everything(broker, Wanted(), 1000) == descending([*OLD, *NEW])
+
+
+def test_a_lake_that_takes_its_time_gives_what_is_certain(
+    broker: InProcessBroker, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.flush()
+    reput(broker.root, str(lake))  # a second file of each table
+    broker.send("other", BODY * 4)
+    for _ in range(30):
+        broker.send("other", BODY)
+    broker.flush()
+    reput(broker.root, str(lake))
+    cut(broker)
+    assert everything(broker, Wanted(), 1000) == descending([*OLD, *NEW])
+    monkeypatch.setattr(message_queries, "LAKE_S", -1.0)
+    assert everything(broker, Wanted(), 1000) == descending([*OLD, *NEW])
+    assert everything(broker, Wanted(key="k0")) == [0]
+
+
+def test_without_the_index_the_messages_tell(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    options = {"lakeLocation": str(lake), "fileReservedTime": "0"}
+    with InProcessBroker(tmp_path, **options) as broker:
+        make(broker, lake, Tables(frozenset({"messages", "consume_queue"})))
+        assert everything(broker, Wanted(key="k0")) == [0]
+        assert everything(broker, Wanted(message_id=f"ID{3:030}")) == [3]
+        assert everything(broker, Wanted(key="all"), 50) == descending([*OLD, *NEW])
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        Position("another", 0),
+        Position("", 0, True),
+        Position("own", 1 << 60),
+        Position("own", 1 << 60, True),
+        Position("own", -1),
+        Position("own", 0x7FFF_FFFF),
+    ],
+)
+def test_positions_that_are_none(broker: InProcessBroker, position: Position) -> None:
+    if position.log_id == "own":
+        position = position._replace(log_id=broker.store.log_id)
+        if position.physical_offset == 0x7FFF_FFFF:
+            start = int(
+                broker.store.index.entries("orders", 0, broker.broker.parts.offsets.end("orders", 0) - 1, 1)[
+                    0
+                ][0]
+            )
+            position = position._replace(physical_offset=start + 1)
+    with pytest.raises(
+        ServiceError, match="scroll_id is of no query of this broker's present log"
+    ) as refused:
+        page(broker, Wanted(), 1, position)
+    assert refused.value.reason is Reason.BAD_REQUEST
+
+
+def test_where_searching_by_key_is_off_it_is_said(tmp_path: Path) -> None:
+    with InProcessBroker(tmp_path, messageIndexEnable="false") as broker:
+        broker.create_topic("orders")
+        send(broker, 0)
+        assert everything(broker, Wanted()) == [0]
+        with pytest.raises(ServiceError, match="messageIndexEnable=false") as refused:
+            page(broker, Wanted(key="k0"), 1)
+        assert refused.value.reason is Reason.FORBIDDEN
