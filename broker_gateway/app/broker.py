@@ -108,7 +108,9 @@ class Broker:
         self.self_check = SelfCheck(store)
         self._protect = ProtectBroker(config, store, self.catalog, self.deliveries)
         calls = PeerCalls(self.peers, config.proxy.grpc_bind_address)
-        admin = AdminService(config, self.catalog, parts.topics, parts.groups, calls, self.tasks)
+        admin = AdminService(
+            config, self.catalog, parts.topics, parts.groups, calls, self.tasks, parts.offsets
+        )
         self.admin = Guarded(admin, self.admission.admin_broker)
         self.administration = Administration(
             configuration,

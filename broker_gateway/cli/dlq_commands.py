@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
-import re
 import secrets
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -23,10 +21,10 @@ from broker_gateway.cli.gateway_calls import (
     TokenFile,
     connected,
 )
-from broker_gateway.cli.output import counted, fail, lines, show, warn
+from broker_gateway.cli.output import body_row, counted, fail, lines, show, warn
+from broker_gateway.cli.units import moment
 
 _BATCH = 32
-_BODY_SHOWN = 60
 _COLUMNS = ["queue", "offset", "message_id", "topic", "tag", "keys", "dead_since", "body"]
 _OUTCOMES = ["message_id", "topic", "outcome", "new_message_id"]
 REPLAYED = "REPLAY_OF"
@@ -250,7 +248,7 @@ def _batches(calls: GatewayCalls, group: str, queue_id: int, choice: Choice, sta
         answers = calls.messages("PullMessage", request, rpc.PullMessageResponse)
         status = next(each.status for each in answers if each.HasField("status"))
         if status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND):
-            _refused(calls, "PullMessage", status)
+            calls.refused("PullMessage", status)
         at = next(each.next_offset for each in answers if each.HasField("next_offset"))
         found = [each.message for each in answers if each.HasField("message")]
         yield _Batch([each for each in found if choice.takes(each)], at)
@@ -274,7 +272,7 @@ def _bound(calls: GatewayCalls, group: str, queue_id: int, policy: Any) -> int:
 
     request = rpc.QueryOffsetRequest(message_queue=_queue(group, queue_id), query_offset_policy=policy)
     answer = calls.messaging("QueryOffset", request, rpc.QueryOffsetResponse)
-    _check(calls, "QueryOffset", answer.status)
+    calls.check("QueryOffset", answer.status)
     return int(answer.offset)
 
 
@@ -287,7 +285,7 @@ def _noted(calls: GatewayCalls, group: str, queue_id: int) -> int:
     answer = calls.messaging("GetOffset", request, rpc.GetOffsetResponse)
     if answer.status.code == pb.OFFSET_NOT_FOUND:
         return 0
-    _check(calls, "GetOffset", answer.status)
+    calls.check("GetOffset", answer.status)
     return int(answer.offset)
 
 
@@ -298,22 +296,7 @@ def _note(calls: GatewayCalls, group: str, queue_id: int, offset: int) -> None:
     request = rpc.UpdateOffsetRequest(
         group=pb.Resource(name=group), message_queue=_queue(group, queue_id), offset=offset
     )
-    _check(calls, "UpdateOffset", calls.messaging("UpdateOffset", request, rpc.UpdateOffsetResponse).status)
-
-
-def _check(calls: GatewayCalls, method: str, status: Any) -> None:
-    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-
-    if status.code != pb.OK:
-        _refused(calls, method, status)
-
-
-def _refused(calls: GatewayCalls, method: str, status: Any) -> NoReturn:
-    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-
-    fail(
-        f"the gateway at {calls.address} answered {method} with {pb.Code.Name(status.code)}: {status.message}"
-    )
+    calls.check("UpdateOffset", calls.messaging("UpdateOffset", request, rpc.UpdateOffsetResponse).status)
 
 
 def _topic(group: str) -> str:
@@ -338,22 +321,11 @@ def _origin_id(message: Any) -> str:
 
 
 def _choice(expression: str, topic: str, ids: list[str] | None, since: str, until: str) -> Choice:
-    return Choice(expression, topic, frozenset(ids or ()), _time("--since", since), _time("--until", until))
-
-
-def _time(option: str, text: str) -> datetime | None:
-    if not text:
-        return None
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        fail(f"{option} {text} is no time; write one such as 2026-11-25T08:00", 2)
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
+    return Choice(expression, topic, frozenset(ids or ()), moment("--since", since), moment("--until", until))
 
 
 def _row(message: Any, whole: bool) -> dict[str, Any]:
     system = message.system_properties
-    body = message.body.decode("utf-8", "replace")
     row: dict[str, Any] = {
         "queue": system.queue_id,
         "offset": system.queue_offset,
@@ -362,15 +334,9 @@ def _row(message: Any, whole: bool) -> dict[str, Any]:
         "tag": system.tag,
         "keys": " ".join(system.keys),
         "dead_since": f"{system.store_timestamp.ToDatetime(tzinfo=UTC):%Y-%m-%d %H:%M:%S}",
-        "body": body
-        if whole
-        else re.sub(r"\s+", " ", body[:_BODY_SHOWN]) + ("…" if len(body) > _BODY_SHOWN else ""),
     }
-    if not whole:
-        return row
-    if body.encode() != message.body:
-        row["body_base64"] = base64.b64encode(message.body).decode()
-    return row | {"properties": dict(message.user_properties)}
+    row |= body_row(message.body, whole)
+    return row | {"properties": dict(message.user_properties)} if whole else row
 
 
 def _failed(outcome: dict[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
@@ -30,6 +30,14 @@ TlsCa = Annotated[
         "are spoken to over TLS only",
     ),
 ]
+NameServers = Annotated[
+    str,
+    typer.Option(
+        "--namesrv",
+        help="Name servers, host:port;…: at every lakebroker that they know, in place of --gateway",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON")]
 DEFAULT_GATEWAY = "127.0.0.1:8081"
 _TIMEOUT_S = 10.0
@@ -58,13 +66,50 @@ class GatewayCalls:
         """One of RocketMQ's service; its status is the caller's to look at."""
         return self._call(f"/apache.rocketmq.v2.MessagingService/{method}", request, response_type)
 
+    def public(
+        self,
+        method: str,
+        request: Any,
+        response_type: Any,
+        timeout_s: float = _TIMEOUT_S,
+        unless: int = 0,
+    ) -> Any:
+        """One of RocketMQ's Admin service; a status that is not OK ends the command, `unless` it has that code."""
+        answer = self._call(
+            f"/apache.rocketmq.v2.Admin/{method}", request, response_type, timeout_s=timeout_s
+        )
+        if "status" in answer.DESCRIPTOR.fields_by_name and answer.status.code != unless:
+            self.check(method, answer.status)
+        return answer
+
+    def check(self, method: str, status: Any) -> None:
+        """Ends the command for a status that is not OK."""
+        from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+
+        if status.code != pb.OK:
+            self.refused(method, status)
+
+    def refused(self, method: str, status: Any) -> NoReturn:
+        """Ends the command with a status."""
+        from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+
+        code = pb.Code.Name(status.code) if status.code in pb.Code.values() else str(status.code)
+        fail(f"the gateway at {self.address} answered {method} with {code}: {status.message}")
+
     def messages(self, method: str, request: Any, response_type: Any) -> list[Any]:
         """All responses of one that streams them."""
         return list(
             self._call(f"/apache.rocketmq.v2.MessagingService/{method}", request, response_type, stream=True)
         )
 
-    def _call(self, path: str, request: Any, response_type: Any, stream: bool = False) -> Any:
+    def _call(
+        self,
+        path: str,
+        request: Any,
+        response_type: Any,
+        stream: bool = False,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> Any:
         import grpc
 
         make = self._channel.unary_stream if stream else self._channel.unary_unary
@@ -74,12 +119,12 @@ class GatewayCalls:
             response_deserializer=response_type.FromString,
         )
         try:
-            answer = call(request, timeout=_TIMEOUT_S, metadata=self._metadata)
+            answer = call(request, timeout=timeout_s, metadata=self._metadata)
             return list(answer) if stream else answer
         except grpc.RpcError as error:
-            self._fail(error)
+            self._fail(error, timeout_s)
 
-    def _fail(self, error: grpc.RpcError) -> NoReturn:
+    def _fail(self, error: grpc.RpcError, timeout_s: float) -> NoReturn:
         from structured_streaming.errors import UnreachableError
         from structured_streaming.source.access import unconnected
 
@@ -87,7 +132,7 @@ class GatewayCalls:
         told = unconnected(self.address, details, own_ca=self._access.ca is not None)
         if code == "UNAVAILABLE" and told is not None and not isinstance(told, UnreachableError):
             fail(str(told))
-        fail(failed(self.address, code, details))
+        fail(failed(self.address, code, details, timeout_s))
 
 
 @contextlib.contextmanager
@@ -108,6 +153,54 @@ def connected(gateway: str, token_file: Path | None, tls_ca: Path | None) -> Ite
         fail(str(error))
     with channel:
         yield GatewayCalls(gateway, access, channel)
+
+
+class Reached(NamedTuple):
+    """The gateways that a command is for: each lakebroker that name servers know, without them the one at `gateway`."""
+
+    gateway: str
+    name_servers: str
+    token_file: Path | None
+    tls_ca: Path | None
+
+    @property
+    def named(self) -> str:
+        """As the command named them."""
+        return self.name_servers or self.gateway
+
+    def all(self) -> Iterator[GatewayCalls]:
+        """A connection to each, one after the other. Ends the command where one cannot be spoken to; when a broker is known
+        to name servers and its address is not, before anything is done."""
+        addresses = [self.gateway]
+        if self.name_servers:
+            addresses = _addresses(self.name_servers, self.token_file, self.tls_ca)
+        for address in addresses:
+            with connected(address, self.token_file, self.tls_ca) as calls:
+                yield calls
+
+    def columns(self, *names: str) -> list[str]:
+        """Of a table of what was done: where, if it may be at several gateways."""
+        return ["gateway", *names] if self.name_servers else list(names)
+
+    def row(self, calls: GatewayCalls, row: dict[str, Any]) -> dict[str, Any]:
+        return {"gateway": calls.address, **row} if self.name_servers else row
+
+
+def _addresses(name_servers: str, token_file: Path | None, tls_ca: Path | None) -> list[str]:
+    from structured_streaming.errors import SourceError
+    from structured_streaming.source.name_servers import NameServers
+    from structured_streaming.source.name_servers import name_servers as addresses
+
+    files = {"tokenfile": str(token_file or ""), "tlsca": str(tls_ca or "")}
+    try:
+        found = NameServers(addresses({"namesrv": name_servers, **files})).look()
+    except SourceError as error:
+        fail(f"--namesrv: {error}")
+    if found.left_out:
+        fail(f"--namesrv: nothing is done, since {'; '.join(found.left_out.values())}")
+    if not found.targets:
+        fail(f"--namesrv {name_servers}: no lakebroker is registered there")
+    return [target.removeprefix("broker:") for _, target in sorted(found.targets.items())]
 
 
 def _access(token_file: Path | None, tls_ca: Path | None) -> Access:
@@ -131,7 +224,7 @@ def _access(token_file: Path | None, tls_ca: Path | None) -> Access:
     return access_of(files)
 
 
-def failed(gateway: str, code: str, details: str) -> str:
+def failed(gateway: str, code: str, details: str, timeout_s: float = _TIMEOUT_S) -> str:
     """What became of a call; gRPC gives UNAVAILABLE, too, when nobody answered."""
     unconnected = details.startswith(_UNCONNECTED)
     if code == "UNAVAILABLE" and unconnected and "connection refused" in details.lower():
@@ -139,5 +232,5 @@ def failed(gateway: str, code: str, details: str) -> str:
     if code == "UNAVAILABLE" and unconnected:
         return f"nobody answers gRPC at {gateway} ({details}); {_GRPC_PORT}"
     if code == "DEADLINE_EXCEEDED" and details == _TIMED_OUT:
-        return f"nobody answered at {gateway} within {_TIMEOUT_S:.0f} s; {_GRPC_PORT}"
+        return f"nobody answered at {gateway} within {timeout_s:.0f} s; {_GRPC_PORT}"
     return f"the gateway at {gateway} answered {code}: {details}"

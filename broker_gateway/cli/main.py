@@ -9,11 +9,14 @@ import typer
 
 from broker_gateway.cli import (
     admin_commands,
+    client_commands,
     dlq_commands,
     gateway_command,
     lake_commands,
     maintain_commands,
+    message_commands,
     namesrv_command,
+    offset_commands,
     sidecar_command,
     store_commands,
 )
@@ -47,6 +50,9 @@ gateway_command.register(app)
 namesrv_command.register(app)
 sidecar_command.register(app)
 admin_commands.register(app)
+offset_commands.register(app)
+client_commands.register(app)
+message_commands.register(app)
 dlq_commands.register(app)
 lake_commands.register(app)
 maintain_commands.register(app)

@@ -5,7 +5,9 @@ What comes from the wire is printed through here: no markup of rich and no contr
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, TextIO
@@ -19,6 +21,7 @@ from rich.text import Text
 from broker_gateway.runtime.line_output import LineOutput
 from broker_gateway.runtime.printable import printable
 
+_BODY_SHOWN = 60
 _LEAST = 32
 """Characters of a cell that are not broken."""
 
@@ -56,12 +59,48 @@ def parse_settings(settings: Sequence[str]) -> dict[str, str]:
     return options
 
 
+def body_row(body: bytes, whole: bool) -> dict[str, str]:
+    """A message's body as columns: its first characters on one line, or all of it, with `body_base64` where it is no text."""
+    text = body.decode("utf-8", "replace")
+    if not whole:
+        return {"body": re.sub(r"\s+", " ", text[:_BODY_SHOWN]) + ("…" if len(text) > _BODY_SHOWN else "")}
+    if text.encode() == body:
+        return {"body": text}
+    return {"body": text, "body_base64": base64.b64encode(body).decode()}
+
+
 def show(rows: Sequence[dict[str, Any]], columns: Sequence[str], as_json: bool) -> None:
     """Prints rows as a table, or as JSON for machines."""
     if as_json:
         typer.echo(json.dumps(list(rows)))
         return
     show_table(columns, ([row[column] for column in columns] for row in rows))
+
+
+def show_facts(facts: dict[str, Any], as_json: bool) -> None:
+    """Prints what is known of one thing: names and values, then a table for each that is a list of rows; or JSON."""
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    tables = {name: value for name, value in facts.items() if isinstance(value, list)}
+    values = {name: value for name, value in facts.items() if name not in tables}
+    show_table(
+        None, [(name, json.dumps(each) if isinstance(each, dict) else each) for name, each in values.items()]
+    )
+    for name, rows in tables.items():
+        if rows:
+            typer.echo(f"{name}:")
+            show_table(list(rows[0]), [list(row.values()) for row in rows])
+
+
+def confirm(what: str, yes: bool) -> None:
+    """Asks whether something is to be deleted; ends the command unless it is. Who cannot be asked has to say so before."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        fail(f"{lines(what)} would be deleted: add --yes", 2)
+    if not typer.confirm(f"Delete {lines(what)}?"):
+        fail("nothing is deleted")
 
 
 def show_table(

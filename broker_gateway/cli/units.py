@@ -1,8 +1,9 @@
-"""Times and sizes as people write them in options: `500ms`, `64MiB`."""
+"""Times and sizes as people write them in options: `500ms`, `64MiB`, `2026-11-25T08:00`."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 from broker_gateway.cli.output import fail
 
@@ -24,3 +25,15 @@ def size(option: str, text: str) -> int:
     if found is None or not int(found[1]):
         fail(f"{option} {text}: write it as 64MiB, 512KiB, 1GiB or a number of bytes", 2)
     return int(found[1]) * _BYTES[found[2] or ""]
+
+
+def moment(option: str, text: str) -> datetime | None:
+    """`2026-11-25T08:00` or another ISO 8601 time, UTC where it names no zone; None for an empty text. Ends the command for
+    anything else."""
+    if not text:
+        return None
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        fail(f"{option} {text} is no time; write one such as 2026-11-25T08:00", 2)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

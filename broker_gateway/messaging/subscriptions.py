@@ -88,7 +88,7 @@ class Subscriptions:
         if online:
             raise ServiceError(
                 Reason.FORBIDDEN,
-                f"{len(online)} connected consumers of group {shown(group)} subscribe to topic {shown(topic)}, such as "
+                f"group {shown(group)} has connected consumers of topic {shown(topic)}: {len(online)}, such as "
                 f"{shown(online[0])}; stop them first",
             )
         keys = [key for key in self._deliveries.keys_of_group(group) if key.topic == topic]

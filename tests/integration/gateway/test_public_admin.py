@@ -76,6 +76,8 @@ class Consumer:
                     self._sent.put(answer)
 
     def close(self) -> None:
+        """As a client that stops."""
+        self.client.call("NotifyClientTermination", rpc.NotifyClientTerminationRequest())
         self._sent.put(None)
         self._stream.cancel()
         self.client.close()
@@ -297,8 +299,12 @@ def test_subscriptions_of_connected_and_other_groups(gateway: Gateway, client: C
         deletion = admin.DeleteSubscriptionRequest(topic=resource(topic), group=resource(group))
         refused = client.admin("DeleteSubscription", deletion)
         assert refused.status.code == pb.FORBIDDEN
-        assert "2 connected consumers" in refused.status.message
+        assert "connected consumers of topic" in refused.status.message
         second.close()
+        assert (
+            ": 1, such as 'first'; stop them first"
+            in client.admin("DeleteSubscription", deletion).status.message
+        )
     finally:
         first.close()
 

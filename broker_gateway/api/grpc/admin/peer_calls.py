@@ -14,7 +14,7 @@ from broker_gateway.transport.context import CallContext, RpcError
 _TOLD = "x-lakebroker-told"
 """Metadata of a call that one broker of a host makes at another."""
 _PEER_S = 10.0
-_ANSWERS = {"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "PERMISSION_DENIED"}
+_ANSWERS = {"INVALID_ARGUMENT", "NOT_FOUND", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "PERMISSION_DENIED"}
 """Codes of what a broker refuses itself; its text says what to do."""
 
 

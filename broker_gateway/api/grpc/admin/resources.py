@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
 
 from broker_gateway.api.grpc.admin.peer_calls import PeerCalls
+from broker_gateway.api.grpc.admin.requests import MAX_QUEUES_ANSWERED
 from broker_gateway.api.grpc.send_checks import LATER
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.checks import check_group, shown
 from broker_gateway.messaging.groups import Groups
+from broker_gateway.messaging.offsets import Offsets
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.messaging.topics import Topics
 from broker_gateway.metadata import group_configuration, topic_configuration
@@ -31,7 +34,7 @@ _EVERY_TYPE = "MIXED"
 
 
 class AdminService:
-    """Creates, changes and lists topics and groups; errors are gRPC statuses."""
+    """Creates, changes, deletes and lists topics and groups; errors are gRPC statuses."""
 
     def __init__(
         self,
@@ -41,12 +44,14 @@ class AdminService:
         groups: Groups,
         peers: PeerCalls,
         tasks: ScheduledTasks,
+        offsets: Offsets,
     ) -> None:
         self._topics = topics
         self._groups = groups
         self._peers = peers
         self._catalog = catalog
         self._tasks = tasks
+        self._offsets = offsets
         self.configure(config)
 
     def configure(self, config: GatewayConfig) -> None:
@@ -60,6 +65,8 @@ class AdminService:
         with _translated():
             self._topics.check_name(name)
         known = self._catalog.topic(name)
+        if known is None and request.update_only:
+            raise RpcError("NOT_FOUND", f"topic {shown(name)} does not exist")
         topic = _changed_topic(known or Topic(name, self._queues, self._queues, created_ms=now_ms()), asked)
         queues = known.queues if known is not None else 0
         if asked.queues and asked.queues < queues:
@@ -75,6 +82,17 @@ class AdminService:
             topic=_topic(topic), created=created, warnings=_warnings(topic), changed=changed
         )
 
+    async def DeleteTopic(
+        self, request: pb.DeleteTopicRequest, context: CallContext
+    ) -> pb.DeleteTopicResponse:
+        known = self._catalog.topic(request.name) is not None
+        with _translated():
+            self._topics.delete(request.name)
+        told = await self._peers.tell(
+            f"/{_SERVICE}/DeleteTopic", request, context, pb.DeleteTopicResponse.FromString
+        )
+        return pb.DeleteTopicResponse(deleted=known or any(each.deleted for _, each in told))
+
     async def ListTopics(self, request: pb.ListTopicsRequest, context: CallContext) -> pb.ListTopicsResponse:
         topics = sorted(self._catalog.topics(), key=lambda topic: topic.name)
         return pb.ListTopicsResponse(
@@ -89,6 +107,8 @@ class AdminService:
         with _translated():
             check_group(name)
         known = self._catalog.group(name)
+        if known is None and request.update_only:
+            raise RpcError("NOT_FOUND", f"consumer group {shown(name)} does not exist")
         group = known or Group(name, self._retry_max, created_ms=now_ms())
         retries = asked.retry_max_times if asked.HasField("retry_max_times") else group.retry_max_times
         if asked.HasField("retry_max_times") and not 0 <= retries <= RETRY_MAX_TIMES_LIMIT:
@@ -108,9 +128,59 @@ class AdminService:
         changed = known is not None and group != known
         return pb.PutGroupResponse(group=_group(group), created=created, changed=changed)
 
+    async def DeleteGroup(
+        self, request: pb.DeleteGroupRequest, context: CallContext
+    ) -> pb.DeleteGroupResponse:
+        known = self._catalog.group(request.name) is not None
+        with _translated():
+            check_group(request.name)
+            self._groups.delete(request.name, clean_offsets=not request.keep_offsets)
+        told = await self._peers.tell(
+            f"/{_SERVICE}/DeleteGroup", request, context, pb.DeleteGroupResponse.FromString
+        )
+        return pb.DeleteGroupResponse(deleted=known or any(each.deleted for _, each in told))
+
     async def ListGroups(self, request: pb.ListGroupsRequest, context: CallContext) -> pb.ListGroupsResponse:
         groups = sorted(self._catalog.groups(), key=lambda group: group.name)
         return pb.ListGroupsResponse(groups=[_group(group) for group in groups])
+
+    async def ListOffsets(
+        self, request: pb.ListOffsetsRequest, context: CallContext
+    ) -> pb.ListOffsetsResponse:
+        group = request.group
+        with _translated():
+            check_group(group)
+        if self._catalog.group(group) is None:
+            raise RpcError("NOT_FOUND", f"consumer group {shown(group)} does not exist")
+        names = sorted(set(request.topics or self._offsets.topics_of(group)))
+        topics = [topic for topic in map(self._catalog.topic, names) if topic is not None]
+        missing = set(request.topics) - {topic.name for topic in topics}
+        if missing:
+            raise RpcError("NOT_FOUND", f"topic {shown(min(missing))} does not exist")
+        if (queues := sum(topic.queues for topic in topics)) > MAX_QUEUES_ANSWERED:
+            raise RpcError(
+                "RESOURCE_EXHAUSTED",
+                f"{len(topics)} topics of {queues} queues in an answer, at most {MAX_QUEUES_ANSWERED} queues; name fewer topics",
+            )
+        response = pb.ListOffsetsResponse()
+        for topic in topics:
+            for queue_id in range(topic.queues):
+                begin, end = self._offsets.bounds(topic.name, queue_id)
+                known, progress = (
+                    self._offsets.known(group, topic.name, queue_id),
+                    self._offsets.progress(group, topic.name, queue_id),
+                )
+                response.queues.add(
+                    topic=topic.name,
+                    queue=queue_id,
+                    begin=begin,
+                    end=end,
+                    committed=known,
+                    position=progress.pull_offset,
+                    settled_ms=progress.last_ms,
+                )
+            await asyncio.sleep(0)
+        return response
 
     async def ListTasks(self, request: pb.ListTasksRequest, context: CallContext) -> pb.ListTasksResponse:
         return pb.ListTasksResponse(
