@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker_gateway.delivery.filters.message_filter import MessageFilter
@@ -39,6 +40,9 @@ _GRACE_S = 10.0
 _LATEST_US = 253_402_300_799_999_999
 
 
+_PLACED = ("broker", "topic", "queue_id", "queue_offset", "store_timestamp", "log_id", "physical_offset")
+
+
 class LakeTooSlowError(Exception):
     """A search got nowhere in its time; the text says what to do."""
 
@@ -54,7 +58,8 @@ class LakePlace(NamedTuple):
 class LakeWanted(NamedTuple):
     """Which messages of a broker's topic; times in us, inclusive, what is None is not asked about.
 
-    Of the log `own`, those below `own_end` alone. `key`: one of the keys or the message id. `placed`: at that physical
+    Of the log `own`, those below `own_end` alone. The store may begin with what is of `former` logs: of these, what is at or
+    above `own_end` and has a queue offset in `local`, ranges [start, stop) by queue id, is left out too. `key`: one of the keys or the message id. `placed`: at that physical
     offset of any log, stored at that host.
     """
 
@@ -69,6 +74,8 @@ class LakeWanted(NamedTuple):
     lite_topic: str | None = None
     queue_id: int | None = None
     placed: tuple[int, str] | None = None
+    former: frozenset[str] = frozenset()
+    local: Mapping[int, Sequence[tuple[int, int]]] = MappingProxyType({})
 
 
 class LakeMessage(NamedTuple):
@@ -293,17 +300,7 @@ def _of_index(part: Part, wanted: LakeWanted) -> pa.Table:
     """Rows of `message_index` with the key."""
     import pyarrow.compute as pc
 
-    columns = [
-        "broker",
-        "topic",
-        "queue_id",
-        "store_timestamp",
-        "log_id",
-        "physical_offset",
-        "key_type",
-        "key",
-    ]
-    rows = part.read(columns)
+    rows = part.read([*_PLACED, "key_type", "key"])
     if wanted.message_id is not None:
         rows = rows.filter(
             pc.and_(pc.equal(rows["key"], wanted.message_id), pc.equal(rows["key_type"], "UNIQ_KEY"))
@@ -318,7 +315,6 @@ def _of_messages(part: Part, wanted: LakeWanted) -> pa.Table:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    columns = ["broker", "topic", "queue_id", "store_timestamp", "log_id", "physical_offset"]
     more = {
         "message_id": wanted.message_id is not None or wanted.key is not None,
         "keys": wanted.key is not None,
@@ -326,7 +322,7 @@ def _of_messages(part: Part, wanted: LakeWanted) -> pa.Table:
         "lite_topic": wanted.lite_topic is not None,
         "store_host": wanted.placed is not None,
     }
-    rows = part.read([*columns, *(name for name, needed in more.items() if needed)])
+    rows = part.read([*_PLACED, *(name for name, needed in more.items() if needed)])
     rows = rows.filter(pc.equal(rows["topic"], wanted.topic))
     if wanted.message_id is not None:
         rows = rows.filter(pc.equal(rows["message_id"], wanted.message_id))
@@ -384,11 +380,29 @@ def _merged(
     mask = fits[0]
     for each in fits[1:]:
         mask = pc.and_(mask, each)
-    found = pa.table({"stored": stored, "log_id": log_id, "offset": offset}).filter(mask)
+    queue = {"queue_id": rows["queue_id"], "queue_offset": rows["queue_offset"]}
+    found = pa.table({"stored": stored, "log_id": log_id, "offset": offset, **queue}).filter(mask)
+    if wanted.former:
+        found = found.filter(_not_local(found, wanted))
+    found = found.select(["stored", "log_id", "offset"])
     if found.num_rows > 2 * most:  # a message is in the index twice where its id is a key of it, too
         found = found.sort_by([(name, "descending") for name in found.column_names])[: 2 * most]
     new = {LakePlace(*values) for values in zip(*(each.to_pylist() for each in found.columns), strict=True)}
     return sorted(new.union(best), reverse=True)[:most]
+
+
+def _not_local(rows: pa.Table, wanted: LakeWanted) -> pa.Array:
+    """Where rows are not of a former log that the store still has there."""
+    import pyarrow as pa
+
+    def is_local(log_id: str, offset: int, queue_id: int, queue_offset: int) -> bool:
+        if log_id not in wanted.former or offset < wanted.own_end:
+            return False
+        return any(start <= queue_offset < stop for start, stop in wanted.local.get(queue_id, ()))
+
+    names = ("log_id", "offset", "queue_id", "queue_offset")
+    columns = (rows[name].to_pylist() for name in names)
+    return pa.array([not is_local(*row) for row in zip(*columns, strict=True)], pa.bool_())
 
 
 def _rows_of(part: Part, wanted: set[LakePlace], broker: str) -> dict[LakePlace, dict[str, Any]]:

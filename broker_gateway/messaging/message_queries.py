@@ -202,14 +202,40 @@ class MessageQueries:
     def _has_older(self, topic: Topic, wanted: Wanted) -> bool:
         """Whether messages may be wanted that the local log has no more, or never had."""
         store, index = self._store, self._store.index
+        if self._former():
+            return True  # a former log may have lost its end, which is in the lake
         queues = range(topic.queues) if wanted.queue_id is None else [wanted.queue_id]
-        if not store.min_offset and not any(index.begin(topic.name, each) for each in queues):
+
+        def lacks(queue_id: int) -> bool:
+            first = index.min_offset(topic.name, queue_id)
+            return first > 0 or index.absence(topic.name, queue_id, 0) is not None
+
+        if not store.min_offset and not any(lacks(each) for each in queues):
             return False
-        first = index.align(store.min_offset)
-        if first is None or not store.min_offset:
+        oldest = index.align(store.min_offset)
+        if oldest is None:
             return True
-        size = int.from_bytes(store.read(first, 4), "big")
-        return wanted.begin_ms <= store.record(first, size).store_timestamp
+        size = int.from_bytes(store.read(oldest, 4), "big")
+        return wanted.begin_ms <= store.record(oldest, size).store_timestamp
+
+    def _former(self) -> frozenset[str]:
+        """Ids of the logs that the local one begins with, if it does."""
+        store = self._store
+        former = store.identity.own_from > store.min_offset
+        return frozenset(store.identity.former_log_ids) if former else frozenset()
+
+    def _local(self, topic: Topic) -> dict[int, list[tuple[int, int]]]:
+        """The queue offsets that the local log has, [start, stop) by queue id."""
+        index = self._store.index
+        found: dict[int, list[tuple[int, int]]] = {}
+        for queue_id in range(topic.queues):
+            at, end = index.min_offset(topic.name, queue_id), index.max_offset(topic.name, queue_id)
+            spans = found[queue_id] = []
+            for absence in index.absences(topic.name, queue_id):
+                spans.append((at, absence.begin))
+                at = absence.end
+            spans.append((at, end))
+        return found
 
     # ----- in the lake -----
 
@@ -225,6 +251,8 @@ class MessageQueries:
             None if wanted.tags.everything else wanted.tags,
             wanted.lite_topic,
             wanted.queue_id,
+            former=(former := self._former()),
+            local=self._local(topic) if former else {},
         )
         found = await self._searched(asked, most, position.place)
         placed = _placed(wanted)

@@ -17,6 +17,7 @@ from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.metadata.catalog import Topic
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.messages import message, send_request
+from store.log.record import Host, PendingRecord, offset_msg_id
 from structured_streaming.staging.wanted import Wanted as Tables
 from tests.reput_lake import reput
 
@@ -287,3 +288,81 @@ def test_where_searching_by_key_is_off_it_is_said(tmp_path: Path) -> None:
         with pytest.raises(ServiceError, match="messageIndexEnable=false") as refused:
             page(broker, Wanted(key="k0"), 1)
         assert refused.value.reason is Reason.FORBIDDEN
+
+
+def test_what_a_store_lost_of_its_end_is_in_the_lake_and_each_is_given_once(
+    tmp_path: Path, lake: Path
+) -> None:
+    with InProcessBroker(tmp_path, lakeLocation=str(lake)) as broker:
+        broker.create_topic("orders", 2)
+        for number in range(20):
+            send(broker, number)
+        broker.stop()
+        shutil.copytree(broker.root, tmp_path / "older")
+        broker.restart()
+        for number in range(20, 40):
+            send(broker, number)
+        broker.flush()
+        reput(broker.root, str(lake))
+        former = broker.store.log_id
+        broker.stop()
+        shutil.rmtree(broker.root)
+        (tmp_path / "older").rename(broker.root)
+        broker.restart()
+        assert broker.store.log_id != former
+        for number in range(40, 50):
+            send(broker, number)
+        assert everything(broker, Wanted()) == [
+            *descending([*range(20), *range(40, 50)]),
+            *descending(range(20, 40)),
+        ]
+        assert everything(broker, Wanted(key="k30")) == [30]
+        assert everything(broker, Wanted(key="k3")) == [3]
+        broker.flush()
+        reput(broker.root, str(lake))
+        assert sorted(everything(broker, Wanted())) == list(range(50))
+
+
+def test_messages_of_a_lost_disk_are_in_the_lake(tmp_path: Path, lake: Path) -> None:
+    with InProcessBroker(tmp_path, lakeLocation=str(lake)) as broker:
+        broker.create_topic("orders", 2)
+        for number in range(10):
+            send(broker, number)
+        broker.flush()
+        reput(broker.root, str(lake))
+        broker.stop()
+        shutil.rmtree(broker.root)
+        broker.restart()
+        for number in range(10, 15):
+            send(broker, number)
+        assert everything(broker, Wanted()) == descending(range(15))
+        assert everything(broker, Wanted(key="k4")) == [4]
+
+
+def test_a_message_without_an_id_of_its_client_has_one_of_its_place(tmp_path: Path, lake: Path) -> None:
+    with InProcessBroker(tmp_path, lakeLocation=str(lake), fileReservedTime="0") as broker:
+        broker.create_topic("orders")
+
+        def append() -> str:
+            record = PendingRecord("orders", 0, BODY, b"", 0, Host("127.0.0.1", 1).packed)
+            (appended,) = broker.do(lambda: broker.store.append([record]))
+            broker.advance(1)
+            return offset_msg_id(Host("127.0.0.1", 10911).packed, appended.physical_offset)
+
+        def found(message_id: str) -> list[bytes]:
+            queries = broker.broker.parts.message_queries
+            some = broker.run(queries.page(topic(broker), Wanted(message_id=message_id), 5))
+            return [bytes(each.record.body) for each in some.messages]
+
+        old = append()
+        assert found(old) == found(old.lower()) == [BODY]
+        for _ in range(40):
+            append()
+        broker.flush()
+        reput(broker.root, str(lake))
+        cut(broker)
+        assert broker.store.min_offset > 0
+        assert found(old) == [BODY]
+        assert found(append()) == [BODY]
+        for wrong in ("00" * 16, "FF" * 16, old[:-1] + "7", "7" * 56):
+            assert found(wrong) == []
