@@ -108,3 +108,87 @@ def test_an_answer_tells_what_was_changed_from_what_was_so_already(broker: InPro
     assert made(put_group(broker, fifo=False)) == (True, False)
     assert made(put_group(broker, fifo=False)) == (False, False)
     assert made(put_group(broker, fifo=True)) == (False, True)
+
+
+def test_what_is_updated_has_to_be_there(broker: InProcessBroker) -> None:
+    for method, request in (
+        ("PutTopic", pb.PutTopicRequest(topic=pb.Topic(name="orders", queues=4), update_only=True)),
+        ("PutGroup", pb.PutGroupRequest(group=pb.Group(name="audit", fifo=True), update_only=True)),
+    ):
+        with pytest.raises(RpcError, match="does not exist") as refused:
+            broker.call(method, request)
+        assert refused.value.code == "NOT_FOUND"
+    assert broker.broker.catalog.topic("orders") is None
+    assert broker.broker.catalog.group("audit") is None
+    put_topic(broker)
+    request = pb.PutTopicRequest(topic=pb.Topic(name="orders", queues=9), update_only=True)
+    assert of_topic(broker.call("PutTopic", request)) == (9, [])
+
+
+def test_topics_and_groups_are_deleted_for_good(broker: InProcessBroker) -> None:
+    put_topic(broker, queues=1)
+    put_group(broker)
+    broker.send("orders", b"x")
+    broker.ack("orders", "audit", *broker.receive("orders", "audit")[1])
+    assert broker.committed("orders", "audit") == 1
+    kept = pb.DeleteGroupRequest(name="audit", keep_offsets=True)
+    assert broker.call("DeleteGroup", kept).deleted
+    assert not broker.call("DeleteGroup", kept).deleted
+    assert broker.committed("orders", "audit") == 1
+    put_group(broker)
+    assert broker.call("DeleteGroup", pb.DeleteGroupRequest(name="audit")).deleted
+    broker.crash()
+    assert broker.broker.catalog.group("audit") is None
+    assert broker.committed("orders", "audit") is None
+    assert broker.call("DeleteTopic", pb.DeleteTopicRequest(name="orders")).deleted
+    broker.crash()
+    assert broker.broker.catalog.topic("orders") is None
+    assert not broker.call("DeleteTopic", pb.DeleteTopicRequest(name="orders")).deleted
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "text"),
+    [
+        ("DeleteTopic", pb.DeleteTopicRequest(), "is blank"),
+        ("DeleteTopic", pb.DeleteTopicRequest(name="TBW102"), "conflict with system topic"),
+        ("DeleteGroup", pb.DeleteGroupRequest(), "is empty"),
+        ("DeleteGroup", pb.DeleteGroupRequest(name="CID_RMQ_SYS_TRANS"), "system consumer group"),
+        ("ListOffsets", pb.ListOffsetsRequest(), "is empty"),
+        ("ListOffsets", pb.ListOffsetsRequest(group="nobody"), "does not exist"),
+        (
+            "ListOffsets",
+            pb.ListOffsetsRequest(group="audit", topics=["nobody"]),
+            "topic 'nobody' does not exist",
+        ),
+    ],
+)
+def test_deletions_and_lists_that_are_wrong(
+    broker: InProcessBroker, method: str, request_: Any, text: str
+) -> None:
+    put_group(broker)
+    with pytest.raises(RpcError, match=text) as refused:
+        broker.call(method, request_)
+    assert refused.value.code in ("INVALID_ARGUMENT", "NOT_FOUND")
+
+
+def test_offsets_of_a_group(broker: InProcessBroker) -> None:
+    put_topic(broker, queues=1)
+    put_group(broker)
+    listed = pb.ListOffsetsRequest(group="audit")
+    assert not broker.call("ListOffsets", listed).queues
+    (row,) = broker.call("ListOffsets", pb.ListOffsetsRequest(group="audit", topics=["orders"])).queues
+    assert not row.HasField("committed")
+    for body in (b"1", b"2", b"3"):
+        broker.send("orders", body)
+    broker.ack("orders", "audit", *broker.receive("orders", "audit", batch=1)[1])
+    broker.receive("orders", "audit", batch=1)
+    (row,) = broker.call("ListOffsets", listed).queues
+    assert (row.topic, row.queue, row.begin, row.end, row.committed, row.position) == (
+        "orders",
+        0,
+        0,
+        3,
+        1,
+        2,
+    )
+    assert row.settled_ms > 0
