@@ -10,10 +10,14 @@ import pytest
 
 from broker_gateway.metadata.peers import Peer
 from broker_gateway.transport.context import CallContext, RpcError
+from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as public
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as api
+from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
 
 _LOCAL = CallContext({}, "127.0.0.1:5", None, ("127.0.0.1", 8081))
+_OF_A_PEER = CallContext({"x-lakebroker-told": "1"}, "127.0.0.1:5", None, ("127.0.0.1", 8081))
 _PUT = pb.PutTopicRequest(topic=pb.Topic(name="t", queues=4))
 
 
@@ -56,3 +60,40 @@ def test_what_a_peer_refuses_is_passed_on(broker: InProcessBroker) -> None:
 def test_a_peer_that_cannot_be_asked_is_tried_again(broker: InProcessBroker) -> None:
     refused = put_beside(broker, grpc.StatusCode.UNAVAILABLE, "busy")
     assert (refused.code, refused.message) == ("UNAVAILABLE", "done here, not at B (busy); try again")
+
+
+def test_what_is_done_to_a_group_is_done_at_the_peers_too(broker: InProcessBroker) -> None:
+    broker.create_topic("t")
+    broker.create_group("g")
+    answers = [
+        public.ResetGroupOffsetResponse(status=api.Status(code=api.OK)),
+        public.ResetGroupOffsetResponse(status=api.Status(code=api.TOPIC_NOT_FOUND, message="no t")),
+    ]
+    asked: list[public.ResetGroupOffsetRequest] = []
+    request = public.ResetGroupOffsetRequest(
+        topic=api.Resource(name="t"), group=api.Resource(name="g"), reset_timestamp=Timestamp(seconds=5)
+    )
+
+    async def reset() -> list[api.Status]:
+        async def answer(told: bytes, _: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+            asked.append(public.ResetGroupOffsetRequest.FromString(told))
+            return answers[len(asked) - 1].SerializeToString()
+
+        server = grpc.aio.server()
+        methods = {"ResetGroupOffset": grpc.unary_unary_rpc_method_handler(answer)}
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("apache.rocketmq.v2.Admin", methods),)
+        )
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        broker.broker.peers.all = (Peer("B", port),)
+        reset = broker.broker.public_admin.ResetGroupOffset
+        try:
+            return [(await reset(request, each)).status for each in (_LOCAL, _LOCAL, _OF_A_PEER)]
+        finally:
+            await server.stop(None)
+
+    first, second, told = asyncio.run(reset())
+    assert first.code == told.code == api.OK
+    assert (second.code, second.message) == (api.TOPIC_NOT_FOUND, "done here, refused by B: no t")
+    assert asked == [request, request], "what a peer asks for is done here alone"
