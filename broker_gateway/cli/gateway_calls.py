@@ -72,13 +72,14 @@ class GatewayCalls:
         request: Any,
         response_type: Any,
         timeout_s: float = _TIMEOUT_S,
-        unless: int = 0,
+        *,
+        checked: bool = True,
     ) -> Any:
-        """One of RocketMQ's Admin service; a status that is not OK ends the command, `unless` it has that code."""
+        """One of RocketMQ's Admin service; a status that is not OK ends the command unless it is the caller's to look at."""
         answer = self._call(
             f"/apache.rocketmq.v2.Admin/{method}", request, response_type, timeout_s=timeout_s
         )
-        if "status" in answer.DESCRIPTOR.fields_by_name and answer.status.code != unless:
+        if checked and "status" in answer.DESCRIPTOR.fields_by_name:
             self.check(method, answer.status)
         return answer
 
@@ -91,10 +92,14 @@ class GatewayCalls:
 
     def refused(self, method: str, status: Any) -> NoReturn:
         """Ends the command with a status."""
+        fail(self.refusal(method, status))
+
+    def refusal(self, method: str, status: Any) -> str:
+        """A status that is not OK, in a sentence."""
         from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
         code = pb.Code.Name(status.code) if status.code in pb.Code.values() else str(status.code)
-        fail(f"the gateway at {self.address} answered {method} with {code}: {status.message}")
+        return f"the gateway at {self.address} answered {method} with {code}: {status.message}"
 
     def messages(self, method: str, request: Any, response_type: Any) -> list[Any]:
         """All responses of one that streams them."""

@@ -85,8 +85,9 @@ def look_up(
         request.queue_id = queue
     reached = Reached(gateway, namesrv, token_file, tls_ca)
     found: list[tuple[GatewayCalls, Any]] = []
+    cut_off: list[str] = []
     for calls in reached.all():
-        found += [(calls, message) for message in _messages(calls, request, key)]
+        found += [(calls, message) for message in _messages(calls, request, key, cut_off)]
     if key and not found:
         fail(f"topic {topic} has no message with id or key {key!r} at {reached.named}")
     found.sort(key=lambda each: each[1].system_properties.store_timestamp.ToNanoseconds(), reverse=True)
@@ -94,31 +95,39 @@ def look_up(
         warn([f"only the newest {limit} are listed; --limit lists more"])
     rows = [reached.row(calls, _row(message, as_json)) for calls, message in found[:limit]]
     show(rows, reached.columns(*_COLUMNS), as_json)
+    if cut_off:
+        fail("\n".join(f"older messages are not listed: {each}" for each in cut_off))
 
 
-def _messages(calls: GatewayCalls, request: Any, key: str) -> Iterator[Any]:
-    """All that are wanted, the newest first, page by page."""
+def _messages(calls: GatewayCalls, request: Any, key: str, cut_off: list[str]) -> Iterator[Any]:
+    """All that are wanted, the newest first, page by page. `cut_off` gets what kept a later page from being had; without a
+    message before it, that ends the command."""
     kinds = ["message_id", "message_key"] if _ID.fullmatch(key) else ["message_key"] if key else [""]
     for kind in kinds:
         if kind:
             setattr(request, kind, key)
         some = False
-        for message in _paged(calls, request):
+        for message in _paged(calls, request, cut_off):
             some = True
             yield message
         if some:
             return
 
 
-def _paged(calls: GatewayCalls, request: Any) -> Iterator[Any]:
+def _paged(calls: GatewayCalls, request: Any, cut_off: list[str]) -> Iterator[Any]:
     from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as rpc
     from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
     request.scroll_id = ""
+    some = False
     while True:
-        answer = calls.public(
-            "QueryMessage", request, rpc.ListMessageResponse, _QUERY_S, unless=pb.MESSAGE_NOT_FOUND
-        )
+        answer = calls.public("QueryMessage", request, rpc.ListMessageResponse, _QUERY_S, checked=False)
+        if answer.status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND):
+            if not some:
+                calls.refused("QueryMessage", answer.status)
+            cut_off.append(calls.refusal("QueryMessage", answer.status))
+            return
+        some = some or bool(answer.messages)
         yield from answer.messages
         request.scroll_id = answer.scroll_id
         if not answer.scroll_id:
