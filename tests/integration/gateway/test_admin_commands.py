@@ -50,7 +50,9 @@ def said(gateway: Gateway, *arguments: str, status: int = 1) -> str:
 
 def test_a_topic_is_made_shown_changed_and_deleted(gateway: Gateway, name: str) -> None:
     made = answer(gateway, "topic", "create", name, "--queues", "3", "--type", "NORMAL")
-    assert made == [{"name": name, "queues": 3, "types": "NORMAL", "created": True, "changed": False}]
+    assert made == [
+        {"name": name, "queues": 3, "types": "NORMAL", "configuration": {}, "created": True, "changed": False}
+    ]
     described = answer(gateway, "topic", "describe", name)
     assert described | {"created_ms": 0} == {
         "name": name,
@@ -82,8 +84,16 @@ def test_a_group_is_made_shown_changed_and_deleted(gateway: Gateway, name: str) 
     assert answer(gateway, "group", "create", name, "--fifo")[0]["created"]
     assert "does not exist" in said(gateway, "group", "update", f"{name}-x", "--fifo")
     assert answer(gateway, "group", "update", name, "--no-fifo")[0] == {
-        "name": name, "retry_max_times": 16, "fifo": False, "created": False, "changed": True,
+        "name": name, "retry_max_times": 16, "fifo": False, "configuration": {}, "created": False, "changed": True,
     }  # fmt: skip
+    policy = {"groupRetryPolicy": {"type": "EXPONENTIAL"}}
+    assert answer(gateway, "group", "update", name, "--configuration", json.dumps(policy))[0]["changed"]
+    assert "is no JSON" in said(gateway, "group", "update", name, "--configuration", "{")
+    assert (
+        answer(gateway, "group", "describe", name)["configuration"]["groupRetryPolicy"]["type"]
+        == "EXPONENTIAL"
+    )
+    assert '"type": "EXPONENTIAL"' in run(gateway, "group", "describe", name).stdout
     client = Client(gateway.address)
     for number in range(4):
         assert client.send(name, b"%d" % number).status.code == pb.OK

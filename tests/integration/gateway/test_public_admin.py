@@ -263,6 +263,44 @@ def test_a_message_is_sent(client: Client, name: str) -> None:
     assert client.admin("AdminSendMessage", request).status.code == pb.ILLEGAL_TOPIC
 
 
+def test_what_a_message_has_says_what_kind_it_is(client: Client, name: str) -> None:
+    client.send(name, b"first")
+    client.ack(name, name, *client.receive(name, name)[1])
+    request = admin.AdminSendMessageRequest(topic=resource(name), body=b"later")
+    request.system_properties.delivery_timestamp.FromMilliseconds(4_000_000_000_000)
+    assert client.admin("AdminSendMessage", request).status.code == pb.ILLEGAL_DELIVERY_TIME
+    due_ms = int(time.time() * 1000) + 1500
+    request.system_properties.delivery_timestamp.FromMilliseconds(due_ms)
+    sent = ok(client.admin("AdminSendMessage", request))
+    (found,) = client.receive(name, name, wait_ms=20_000)[1]
+    assert (found.body, found.system_properties.message_id) == (b"later", sent.message_id)
+    assert found.system_properties.message_type == pb.DELAY
+    request = admin.AdminSendMessageRequest(topic=resource(name), body=b"urgent")
+    request.system_properties.priority = 1
+    sent = ok(client.admin("AdminSendMessage", request))
+    (found,) = ok(query(client, name, message_id=sent.message_id)).messages
+    assert found.system_properties.message_type == pb.PRIORITY
+    request.system_properties.message_type = pb.LITE
+    assert client.admin("AdminSendMessage", request).status.code == pb.NOT_IMPLEMENTED
+
+
+def test_a_stack_that_a_client_does_not_give_is_told(gateway: Gateway, client: Client, topic: str) -> None:
+    def failing(command: rpc.TelemetryCommand) -> rpc.TelemetryCommand:
+        trace = rpc.ThreadStackTrace(nonce=command.print_thread_stack_trace_command.nonce)
+        return rpc.TelemetryCommand(status=pb.Status(code=pb.UNSUPPORTED), thread_stack_trace=trace)
+
+    consumer = Consumer(gateway, topic, topic, client_id=f"c-{topic}", answers=failing)
+    try:
+        asked = admin.PrintThreadStackTraceRequest(client_id=f"c-{topic}", group=resource(topic))
+        refused = client.admin("PrintThreadStackTrace", asked).status
+        assert (refused.code, refused.message) == (
+            pb.INTERNAL_SERVER_ERROR,
+            f"client 'c-{topic}' gave no stack trace",
+        )
+    finally:
+        consumer.close()
+
+
 def test_subscriptions_of_connected_and_other_groups(gateway: Gateway, client: Client, topic: str) -> None:
     group = f"g-{topic}"
     listed = admin.ListSubscriptionRequest(topic=resource(topic))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.metadata.catalog import Topic
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.messages import message, send_request
-from store.log.record import Host, PendingRecord, offset_msg_id
+from store.log.record import Host, PendingRecord, decode_record, offset_msg_id
 from structured_streaming.staging.wanted import Wanted as Tables
 from tests.reput_lake import reput
 
@@ -250,6 +251,28 @@ def test_without_the_index_the_messages_tell(tmp_path: Path) -> None:
         assert everything(broker, Wanted(key="k0")) == [0]
         assert everything(broker, Wanted(message_id=f"ID{3:030}")) == [3]
         assert everything(broker, Wanted(key="all"), 50) == descending([*OLD, *NEW])
+
+
+def test_what_was_found_can_be_consumed_wherever_it_is(broker: InProcessBroker) -> None:
+    for number in (0, COUNT):
+        wanted = Wanted(message_id=f"ID{number:030}")
+        (found,) = broker.run(broker.broker.parts.message_queries.page(topic(broker), wanted, 1)).messages
+        stored = found.stored()
+        assert (stored.message_id, stored.properties) == (found.message_id, found.properties)
+        again = decode_record(stored.data)
+        sizes = {"size": 0, "properties": b""}
+        assert replace(again, **sizes) == replace(found.record, **sizes)
+
+
+def test_a_message_without_its_body_cannot_be_consumed(tmp_path: Path, lake: Path) -> None:
+    options = {"lakeLocation": str(lake), "fileReservedTime": "0"}
+    with InProcessBroker(tmp_path, **options) as broker:
+        make(broker, lake, Tables(without_bodies=("orders",)))
+        wanted = Wanted(message_id=f"ID{0:030}")
+        (found,) = broker.run(broker.broker.parts.message_queries.page(topic(broker), wanted, 1)).messages
+        with pytest.raises(ServiceError, match="without its body") as refused:
+            found.stored()
+        assert refused.value.reason is Reason.MESSAGE_NOT_FOUND
 
 
 @pytest.mark.parametrize(
