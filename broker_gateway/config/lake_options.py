@@ -88,7 +88,7 @@ class LakeOptions(_Group):
     lake_max_pending_timers: int = Field(
         5_000_000,
         ge=1,
-        description="messages that wait for their delivery time at a time; each takes 20 bytes of memory",
+        description="messages that wait for their delivery time at a time; each takes about 60 bytes of memory",
     )
     lake_max_pending_transactions: int = Field(
         100_000,
