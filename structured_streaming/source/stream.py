@@ -170,7 +170,10 @@ class _StreamReading(Reading):
         elif self._backlog(states, firsts):
             states, firsts = self._gathered(states)
         for broker, (_, state) in states.items():
-            if self._last.get(broker, {}).get("log_id") != state.log_id:
+            if (
+                self._last.get(broker, {}).get("log_id") != state.log_id
+                or self._position(broker, state.log_id) is None
+            ):
                 self._appeared[broker, state.log_id] = firsts[broker]
             self._last[broker] = {"log_id": state.log_id, "offset": firsts[broker]}
         ends = {broker: self._end(state) for broker, (_, state) in states.items()}
@@ -225,6 +228,8 @@ class _StreamReading(Reading):
         self._begun = {}
         for broker, known in self._last.items():
             reached = self._position(broker, known["log_id"])
+            if reached is None and self._progress is not None:  # nothing was read of what was planned
+                reached = self._appeared.get((broker, known["log_id"]))
             if reached is not None:
                 known["offset"] = reached
 
@@ -265,10 +270,12 @@ class _StreamReading(Reading):
         return firsts
 
     def _begin(self, broker: str, log_id: str, known: dict[str, Any] | None) -> int | None:
-        """Where a batch of a log begins, by the lake or else by Spark; None when neither knows the log."""
-        reached = self._position(broker, log_id)
-        if reached is not None:
-            return reached
+        """Where a batch of a log begins: by the lake, and by Spark only where none is written to; None when it knows nothing of the log.
+
+        Spark counts what was planned as read, also where a broker died before its log's first batch had anything of it.
+        """
+        if self._progress is not None:
+            return self._position(broker, log_id)
         return known["offset"] if known is not None and known["log_id"] == log_id else None
 
     def _position(self, broker: str, log_id: str) -> int | None:

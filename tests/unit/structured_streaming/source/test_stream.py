@@ -242,6 +242,25 @@ def test_a_log_of_which_a_batch_read_a_part_is_not_left_alone_longer_each_time(t
         watch._peers[f"store:{store}"].not_before = 0.0  # as if that time was over
 
 
+def test_a_log_of_whose_first_batch_nothing_was_read_is_read_from_its_beginning(tmp_path: Path) -> None:
+    """Its broker died meanwhile. Spark's offset has what was planned, and the lake nothing."""
+    store = written(tmp_path / "store", "broker-a", 40, body=1000)
+    lake = create_tables(str(tmp_path / "lake")).path
+    stream, sink = reader(store, lake=str(lake), maxBytesPerTrigger="20000"), DeltaCommitSink(str(lake))
+    offset = stream.initialOffset()
+    latest = next_offset(stream, offset)
+    assert list(stream.partitions(offset, latest))
+    for _ in range(2):
+        offset, latest = latest, next_offset(stream, latest)
+        assert list(stream.partitions(offset, latest)) == [], "it is left alone for 5 s"
+    stream._watch._peers[f"store:{store}"].not_before = 0.0  # as if that time was over
+    while latest["broker-a"]["offset"] < LogReader(store).readable_offset:
+        offset, latest = latest, next_offset(stream, latest)
+        parts = stream.partitions(offset, latest)
+        sink.commit([row for part in parts for batch in stream.read(part) for row in batch.to_pylist()])
+    assert_exact(lake, store)
+
+
 def next_offset(stream: Any, offset: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = stream.latestOffset(offset, stream.getDefaultReadLimit())
     return found
