@@ -19,6 +19,8 @@ A_GO = 256
 """Records that something is done for in a tick; the next ones in the next tick, so that others are served in between."""
 _LOOK_S = 1.0
 """The longest time between looks: the host's clock may be set forward."""
+_LOOK_AGAIN_MS = 20
+"""While all that is due is under way."""
 _AGAIN_MS = 1000
 """After a go that failed."""
 
@@ -27,11 +29,18 @@ class DueLoop:
     """`go(keys, now)` does what is due and takes it out of the table; what it raises is logged, and it is tried again."""
 
     def __init__(
-        self, store: MessageStore, pending: Pending, tick: Tick, go: Callable[[Sequence[int], int], None]
+        self,
+        store: MessageStore,
+        pending: Pending,
+        tick: Tick,
+        go: Callable[[Sequence[int], int], None],
+        under_way: Callable[[], Set[int]] = frozenset,
     ) -> None:
+        """What is `under_way` is left alone: something is being done for it already."""
         self._pending = pending
         self._tick = tick
         self._go = go
+        self._under_way = under_way
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = 0
         self._going = self._running = False
@@ -91,7 +100,11 @@ class DueLoop:
             return
         now = now_ms()
         try:
-            self._go(self._pending.table.due_until(now, A_GO), now)
+            keys = self._pending.table.due_until(now, A_GO, self._under_way())
+            if keys:
+                self._go(keys, now)
+            else:
+                self._not_before = now + _LOOK_AGAIN_MS
         except Exception as error:
             self._not_before = now + _AGAIN_MS
             known = isinstance(error, (StoreError, OSError))

@@ -63,6 +63,7 @@ class Columns(NamedTuple):
         return self.part(~np.isin(self.key, np.fromiter(keys, np.int64, len(keys))))
 
 
+_NO_KEYS: Set[int] = frozenset()
 _NONE = Columns(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint32))
 
 
@@ -118,11 +119,11 @@ class DueTable:
             dues.append(self._heap[0].due)
         return min(dues, default=None)
 
-    def due_until(self, now: int, most: int) -> list[int]:
+    def due_until(self, now: int, most: int, leave_out: Set[int] = _NO_KEYS) -> list[int]:
         """Keys of the first entries that are due at `now`, at most so many, by when they are due, those of the same ms as they came.
         They stay."""
         found = [_NONE]
-        room = most + len(self._removed)
+        room = most + len(self._removed) + len(leave_out)
         for run in self._runs:
             due = run.columns.due
             stop = min(int(np.searchsorted(due, now, "right")), run.head + room)
@@ -132,8 +133,8 @@ class DueTable:
         due_first = _joined(found)
         keys: list[int] = due_first.key[np.lexsort((due_first.key, due_first.due))].tolist()
         removed = self._removed
-        if removed:
-            keys = [key for key in keys if key not in removed]
+        if removed or leave_out:
+            keys = [key for key in keys if key not in removed and key not in leave_out]
         return keys[:most]
 
     def find(self, first: int, last: int, mark: int) -> list[int]:

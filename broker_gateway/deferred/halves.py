@@ -156,6 +156,11 @@ def checked_again(record: Record, origin: Origin) -> PendingRecord:
     return moved_copy(record, properties, origin, HALF_TOPIC, 0, record.reconsume_times)
 
 
+def renewed(record: Record, origin: Origin) -> PendingRecord:
+    """The half that takes a half's place further on in the log: nobody was asked."""
+    return moved_copy(record, record.properties_map(), origin, HALF_TOPIC, 0, record.reconsume_times)
+
+
 def given_up(record: Record, origin: Origin) -> PendingRecord:
     """Where a half goes whose producer never said how the transaction ended."""
     return moved_copy(

@@ -14,6 +14,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
+import numpy as np
 import structlog
 
 from broker_gateway.deferred.due_file import DueFileError, Saved, load, save
@@ -156,7 +157,7 @@ class Pending(Contributor):
         found: list[tuple[int, Record]] = []
         unread: list[int] = []
         left = _A_GO_BYTES
-        for key, record in self._looked_up(keys):
+        for key, record in self.records(keys):
             if record is None:
                 unread.append(key)
                 continue
@@ -166,7 +167,7 @@ class Pending(Contributor):
                 break
         return found, unread
 
-    def _looked_up(self, keys: Sequence[int]) -> Iterator[tuple[int, Record | None]]:
+    def records(self, keys: Sequence[int]) -> Iterator[tuple[int, Record | None]]:
         """The records of keys, in their order, as `record`; neighbours are looked up together."""
         found: dict[int, Record | None] = {}
         ordered = sorted(keys)
@@ -356,8 +357,18 @@ class Pending(Contributor):
         """Keys of at most so many records that stand below a physical offset."""
         if not len(self.table):
             return []
-        index = self._store.index
         limits = {
-            queue: index.first_behind(*self._meaning.named(queue), physical_offset) for queue in self._next
+            queue: self._first_behind(*self._meaning.named(queue), physical_offset) for queue in self._next
         }
         return self.table.below(limits, most)
+
+    def _first_behind(self, topic: str, queue_id: int, physical_offset: int) -> int:
+        """The first queue offset whose record stands at or behind a physical offset."""
+        index = self._store.index
+        end = index.max_offset(topic, queue_id)
+        for first in range(index.first_behind(topic, queue_id, physical_offset), end, _A_READ):
+            offsets, sizes, _ = index.entries(topic, queue_id, first, min(_A_READ, end - first))
+            behind = np.flatnonzero((offsets >= physical_offset) & (sizes > 0))
+            if len(behind):
+                return first + int(behind[0])
+        return end

@@ -32,6 +32,7 @@ from broker_gateway.deferred.halves import (
     done_with,
     given_up,
     half_of,
+    renewed,
 )
 from broker_gateway.deferred.pending import Pending
 from broker_gateway.messaging.checks import shown
@@ -105,7 +106,7 @@ class Transactions:
         self.pending = Pending(core.store, self._meaning, core.pace, core.taken_over)
         self.pending.on_added(self._added)
         self.pending.on_saving(self._ends_in_log)
-        self.loop = DueLoop(core.store, self.pending, core.tick, self._check)
+        self.loop = DueLoop(core.store, self.pending, core.tick, self._check, self._ends_under_way)
         self._halves: dict[str, Half] = {}
         """By the id of the transaction, which is that of the message."""
         self._ending: dict[str, _End] = {}
@@ -227,6 +228,9 @@ class Transactions:
         self._ending[transaction_id] = end
         self._producer.produce(end)
 
+    def _ends_under_way(self) -> set[int]:
+        return {end.key for end in self._ending.values()}
+
     def _ends_in_log(self) -> set[int]:
         """Keys of halves that are done with, which the table has until their ends are on disk."""
         return {end.key for end in self._ending.values() if end.is_appended}
@@ -251,8 +255,6 @@ class Transactions:
         for key, record in some:
             half = half_of(key, record)
             transaction_id = record.properties_map().get("UNIQ_KEY", "")
-            if transaction_id in self._ending and self._halves[transaction_id].key == key:
-                continue
             origin = self.pending.origin(key)
             done.append(key)
             if half.checks >= self._check_max:
@@ -298,9 +300,15 @@ class Transactions:
 
     def carry_forward(self, physical_offset: int) -> int:
         """Copies a number of halves that stand below a physical offset to the end of the log; how many. Raises StoreError, OSError."""
-        keys = self.pending.below(physical_offset, A_CARRY)
-        self._check(keys, now_ms())  # which is a copy at the end of the log; a check more does no harm
-        return len(keys)
+        under_way = self._ends_under_way()
+        keys = [key for key in self.pending.below(physical_offset, A_CARRY) if key not in under_way]
+        some, unread = self.pending.some(keys)
+        copies = [renewed(record, self.pending.origin(key)) for key, record in some]
+        done = [key for key, _ in some]
+        if copies:
+            self._store.append([*copies, done_with(done, now_ms(), self._store.store_host.packed)])
+        self.pending.table.remove([*done, *unread])
+        return len(done) + len(unread)
 
 
 def _times(config: GatewayConfig) -> CheckTimes:

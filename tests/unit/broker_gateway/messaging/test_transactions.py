@@ -330,6 +330,27 @@ def test_an_end_that_is_not_stored_changes_nothing(broker: InProcessBroker) -> N
     assert bodies(broker) == []
 
 
+def test_a_half_that_is_copied_forward_was_not_checked_by_that(broker: InProcessBroker) -> None:
+    producer(broker)
+    transaction = half(broker, orphaned_transaction_recovery_duration=Duration(seconds=600))
+    transactions = broker.broker.parts.transactions
+    assert broker.do(lambda: transactions.carry_forward(broker.store.max_offset)) == 1
+    assert (
+        broker.do(
+            lambda: transactions.carry_forward(
+                records(broker, "RMQ_SYS_TRANS_OP_HALF_TOPIC")[0].physical_offset
+            )
+        )
+        == 1
+    )
+    broker.crash()
+    producer(broker)
+    assert broker.broker.parts.transactions.count == 1
+    assert "TRANSACTION_CHECK_TIMES" not in records(broker, "RMQ_SYS_TRANS_HALF_TOPIC")[-1].properties_map()
+    assert end(broker, transaction) == pb.OK, "its own end counts, within its recovery time"
+    assert bodies(broker) == [b"half"]
+
+
 class TransactionMachine(RuleBasedStateMachine):
     """Any order of halves, ends, checks, time, restarts and crashes: what was committed comes once, nothing else comes."""
 
