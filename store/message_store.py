@@ -19,6 +19,7 @@ from store.errors import OffsetOutOfRangeError, RecordError, StoreReadOnlyError
 from store.index.file_run import FileRun
 from store.index.queue_index import NO_LIMIT
 from store.index.time_search import BoundaryType
+from store.lite_queues import offset_property
 from store.log import ranges
 from store.log.flush import FlushMode
 from store.log.new_log import begun
@@ -185,7 +186,40 @@ class MessageStore:
                     next_offset = index.max_offset(record.topic, record.queue_id)
                 following[key] = next_offset + _listed(record)
                 queue_offsets.append(next_offset)
-        appended = []
+        if any(record.lite_queue for record in records):
+            return self._append_lite(records, queue_offsets, now)
+        return self._append(records, queue_offsets, now)
+
+    def _append_lite(
+        self, records: Sequence[PendingRecord], queue_offsets: Sequence[int], now: int
+    ) -> list[Appended]:
+        """The same of records some of which are of lite topics: they say their offsets in those queues."""
+        following: dict[str, int] = {}
+        lite, told = [], []
+        for record in records:
+            queue = record.lite_queue
+            if queue:
+                offset = following.get(queue, self.index.max_offset(queue, 0))
+                following[queue] = offset + 1
+                lite.append((queue, offset))
+                record = replace(record, properties=record.properties + offset_property(offset))
+            else:
+                lite.append(("", 0))
+            told.append(record)
+        appended = self._append(told, queue_offsets, now, lite)
+        self._announce([(queue, 0) for queue in following])
+        return appended
+
+    def _append(
+        self,
+        records: Sequence[PendingRecord],
+        queue_offsets: Sequence[int],
+        now: int,
+        lite: Sequence[tuple[str, int]] = (),
+    ) -> list[Appended]:
+        """Appends, indexes and announces. `lite`: for each record its lite topic's queue and its offset there, or ''."""
+        index = self.index
+        appended: list[Appended] = []
         placed = self._log.append(records, queue_offsets, now)
         self._last_timestamp = now
         try:
@@ -199,6 +233,8 @@ class MessageStore:
                     record.tags_code,
                     record.sys_flag,
                 )
+                if lite and lite[len(appended)][0]:
+                    index.put_lite(*lite[len(appended)])
                 appended.append(Appended(offset, size, queue_offset, now))
         except Exception as error:
             raise self._not_indexed(placed[0].physical_offset) from error

@@ -61,6 +61,7 @@ from broker_gateway.runtime.scheduled_tasks import (
 from broker_gateway.runtime.tick import Stage, Tick
 from broker_gateway.runtime.watchdog import watch
 from store.errors import StoreError
+from store.lite_queues import PREFIX as LITE_PREFIX
 from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
@@ -175,6 +176,7 @@ class Broker:
         self.catalog.listen(
             topic_changed=noted.topic, group_changed=noted.group, rolled_back=noted.rolled_back
         )
+        self.catalog.listen(removed=self.parts.lite_subscriptions.topic_removed)
         self.parts.long_polling.listen(self.catalog)
         self.messaging.listen(self.catalog)
         self.catalog.listen(
@@ -198,6 +200,9 @@ class Broker:
         tasks.add("protect-broker", PROTECT_BROKER_S, self._protect.run_once)
         tasks.add("load-report", LOAD_REPORT_S, self.load_report.check)
         tasks.add("dispatch-lag", DISPATCH_LAG_S, self.dispatch_lag.measure)
+        broker, lite = config.broker, self.parts.lite_subscriptions
+        tasks.add("lite-topics", broker.lite_ttl_check_interval / 1000, lite.expire)
+        tasks.add("lite-subscriptions", broker.lite_subscription_check_interval / 1000, lite.look)
         tasks.add("put-off-files", PUT_OFF_FILES_S, self._save_put_off)
         for each in self.parts.put_off:
             each.loop.begin()
@@ -272,9 +277,10 @@ class Broker:
 
     def _first_offset(self, topic: str, queue_id: int) -> int:
         """Where a new group begins: at the start of a queue that never lost its front and whose log fits
-        memory, else at its end (the original's `initPopOffsetByCheckMsgInMem`); of a retry topic at the start."""
+        memory, else at its end (the original's `initPopOffsetByCheckMsgInMem`); of a retry topic and a lite topic at the
+        start."""
         index = self._store.index
-        if topic.startswith(RETRY_PREFIX):
+        if topic.startswith((RETRY_PREFIX, LITE_PREFIX)):
             return index.min_offset(topic, queue_id)
         by_memory = self._config.broker.init_pop_offset_by_check_msg_in_mem
         if by_memory and index.min_offset(topic, queue_id) == index.begin(topic, queue_id):

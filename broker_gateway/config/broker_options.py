@@ -114,6 +114,24 @@ class BrokerOptions(_Group):
     start_accept_send_request_time_stamp: int = Field(
         0, ge=0, le=(1 << 63) - 1, description="sends are refused before this time, ms since 1970"
     )
+    max_lite_subscription_count: int = Field(
+        100_000, ge=0, le=100_000_000, description="lite topics that all lite consumers together subscribe to"
+    )
+    min_lite_t_tl: int = Field(
+        900_000, ge=0, le=(1 << 62), description="ms, least time that a lite topic lives after a message"
+    )
+    lite_ttl_check_interval: int = Field(
+        120_000, ge=100, le=86_400_000, description="ms between looks at lite topics whose time is over"
+    )
+    lite_subscription_check_interval: int = Field(
+        120_000, ge=100, le=86_400_000, description="ms between looks at lite consumers that say nothing"
+    )
+    lite_subscription_check_timeout_mills: int = Field(
+        180_000,
+        ge=1000,
+        le=(1 << 62),
+        description="ms; a lite consumer that says nothing for so long has no subscription",
+    )
     long_polling_enable: bool = Field(
         True, description="long polling: a receive waits for messages up to its own timeout"
     )

@@ -24,6 +24,7 @@ class ProxyOptions(_Group):
     max_message_group_size: int = Field(
         64, ge=0, description="bytes that a message group must be shorter than; 0: any"
     )
+    max_lite_topic_size: int = Field(64, ge=1, le=128, description="bytes of a lite topic's name, at most")
     max_delay_time_mills: int = Field(
         86_400_000, ge=0, description="ms, longest until a delivery time; 0: timerMaxDelaySec alone counts"
     )

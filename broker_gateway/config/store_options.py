@@ -84,6 +84,9 @@ class StoreOptions(_Group):
         "ASYNC_MASTER", description="ASYNC_MASTER; the others are refused, they are not built yet"
     )
     ha_listen_port: Port = Field(0, description="announced only, replication is not built; 0: listenPort + 1")
+    max_lmq_consume_queue_num: int = Field(
+        20_000, ge=1, le=10_000_000, description="lite topics; messages of further ones are refused"
+    )
     message_delay_level: DelayLevels = Field(
         DEFAULT_DELAY_LEVELS,
         description="durations of the delay levels",

@@ -11,7 +11,9 @@ also notes the append here.
 
 from __future__ import annotations
 
+from broker_gateway.delivery.lite_arrivals import LiteArrivals
 from broker_gateway.delivery.queue_delivery import QueueKey
+from store.lite_queues import PREFIX
 
 
 class _Searched:
@@ -51,11 +53,15 @@ class Arrivals:
     def __init__(self) -> None:
         self._topics: dict[str, _Topic] = {}
         self._count = 0
+        self.lite: LiteArrivals | None = None
+        """Told of what comes to queues of lite topics: nobody searches those as queues of a topic."""
 
     def appended(self, topic: str, queue_id: int) -> None:
         """A message was appended to a queue: every group may find something there."""
         known = self._topics.get(topic)
         if known is None:
+            if self.lite is not None and topic.startswith(PREFIX):
+                self.lite.offered(topic)
             return
         self._count += 1
         known.last = self._count
@@ -66,6 +72,8 @@ class Arrivals:
         """Something of a queue can be had again by one group."""
         known = self._topics.get(key.topic)
         if known is None:
+            if self.lite is not None and key.topic.startswith(PREFIX):
+                self.lite.offered(key.topic, key.group)
             return
         self._count += 1
         known.last = self._count
@@ -95,6 +103,8 @@ class Arrivals:
     def nothing_left(self, key: QueueKey) -> None:
         """A group has searched a queue and found nothing more, nor anything due."""
         known = self._topics.get(key.topic)
+        if known is None and self.lite is not None:
+            self.lite.nothing_left(key)
         searched = None if known is None else known.groups.get(key.group)
         if known is not None and searched is not None:
             known.queues_of(searched).discard(key.queue_id)

@@ -8,6 +8,7 @@ through its subscription to the topic, and the two highest bits of a receipt han
 | 0 | the topic |
 | 1 | `%RETRY%<group>_<topic>` |
 | 2 | `%RETRY%<group>+<topic>` |
+| 3 | a lite topic of the topic, which the call names |
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from collections.abc import Iterable, Sequence
 
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.metadata.names import RETRY_PREFIX
+from store.lite_queues import PREFIX, lite_topic_of
 
 _SHIFT = 30
 FORM_BITS = 3 << _SHIFT
 """Of a receipt handle's queue id."""
+OF_LITE_TOPIC = 3 << _SHIFT
+"""The queue id of a receipt handle of a lite topic's message."""
 _SEPARATORS = {1: "_", 2: "+"}
 
 
@@ -33,6 +37,8 @@ def subscribed_topic(key: QueueKey) -> str:
     prefix = RETRY_PREFIX + key.group
     if key.topic.startswith(prefix) and key.topic[len(prefix) : len(prefix) + 1] in ("_", "+"):
         return key.topic[len(prefix) + 1 :]
+    if key.topic.startswith(PREFIX) and (lite := lite_topic_of(key.topic)) is not None:
+        return lite.parent
     return key.topic
 
 
@@ -41,6 +47,8 @@ def handle_queue(key: QueueKey) -> int:
     topic = subscribed_topic(key)
     if topic is key.topic:
         return key.queue_id
+    if key.topic.startswith(PREFIX):
+        return OF_LITE_TOPIC
     form = 2 if key.topic[-len(topic) - 1] == "+" else 1
     return form << _SHIFT | key.queue_id
 

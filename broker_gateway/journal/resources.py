@@ -5,7 +5,7 @@ Owns `Batch.topics`, `groups` and `data_versions`. A record that has topics or g
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from broker_gateway.journal.contributor import Contributor, Target
 from broker_gateway.journal.journal import Journal
@@ -14,6 +14,7 @@ from broker_gateway.metadata.data_version import DataVersion
 from broker_gateway.metadata.names import JOURNAL_TOPIC, RETRY_PREFIX
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.index.queue_index import QueueIndex
+from store.lite_queues import lite_topic_of
 
 _QUEUES_A_UNIT = 4
 _QUEUES_COUNTED_A_UNIT = 16
@@ -141,7 +142,8 @@ class ResourceJournal(Contributor):
         for topic in list(self._catalog.topics()):
             counts[topic.name] = topic.queues
         for number, (name, queue_id) in enumerate(self._index.queues()):
-            if name != JOURNAL_TOPIC and queue_id < MAX_QUEUES:
+            deleted = self._index.begin(name, queue_id) > 0
+            if name != JOURNAL_TOPIC and queue_id < MAX_QUEUES and (deleted or lite_topic_of(name) is None):
                 counts[name] = max(counts.get(name, 0), queue_id + 1)
             if number % _QUEUES_COUNTED_A_UNIT == 0:
                 yield 1
@@ -152,6 +154,14 @@ def topic_deleted(catalog: Catalog, topic: Topic, first_offsets: Sequence[int]) 
     record = pb.Batch()
     record.topics.add(topic=topic.name, deleted=True, first_queue_offset=first_offsets)
     _add_versions(record, catalog)
+    return record
+
+
+def lite_topics_deleted(ends: Mapping[str, int]) -> pb.Batch:
+    """That lite topics are deleted: what their queues held is below these offsets. For `DeliveryJournal.removed`."""
+    record = pb.Batch()
+    for queue, end in ends.items():
+        record.topics.add(topic=queue, deleted=True, first_queue_offset=[end])
     return record
 
 

@@ -62,7 +62,7 @@ class Attempts:
         known = self._attempts.get(caller)
         if known is not None and known[0] == poll.attempt_id:
             return known[1]
-        if not poll.group.fifo:
+        if not poll.group.fifo and poll.lite is None:
             return []
         if self._earlier is None:
             self._earlier = self._before_restart()

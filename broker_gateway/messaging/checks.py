@@ -9,6 +9,7 @@ from broker_gateway.metadata.names import (
     CONTROL_CHARACTER,
     DLQ_PREFIX,
     GROUP_MAX_LENGTH,
+    LITE_TOPIC_PATTERN,
     NAME_PATTERN,
     RETRY_PREFIX,
     RETRY_TOPIC_MAX_LENGTH,
@@ -85,6 +86,22 @@ def check_key(key: str) -> None:
     if key and not key.strip():
         raise ServiceError(Reason.ILLEGAL_MESSAGE_KEY, "a key is only white space; leave it out or name one")
     check_text(key, "key", Reason.ILLEGAL_MESSAGE_KEY)
+
+
+def check_lite_topic(name: str, most_bytes: int) -> None:
+    """ILLEGAL_LITE_TOPIC for a name that no lite topic may have."""
+    if not name.strip():
+        raise ServiceError(Reason.ILLEGAL_LITE_TOPIC, "the lite topic is empty; name one")
+    size = len(name.encode())
+    if size > most_bytes:
+        raise ServiceError(
+            Reason.ILLEGAL_LITE_TOPIC,
+            f"lite topic {shown(name)} has {size} bytes, at most {most_bytes} (maxLiteTopicSize) are taken",
+        )
+    if LITE_TOPIC_PATTERN.fullmatch(name) is None:
+        raise ServiceError(
+            Reason.ILLEGAL_LITE_TOPIC, f"lite topic {shown(name)} may hold only letters, digits, - and _"
+        )
 
 
 def check_message_group(group: str, shorter_than: int) -> None:

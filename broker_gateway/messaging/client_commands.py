@@ -77,9 +77,20 @@ class ReconnectEndpoints:
         return _A_COMMAND
 
 
+@dataclass(frozen=True, slots=True)
+class UnsubscribeLite:
+    """The lite consumer does not receive from this lite topic any more."""
+
+    lite_topic: str
+
+    @property
+    def size(self) -> int:
+        return _A_COMMAND
+
+
 Question = PrintStackTrace | VerifyMessage
 """A command that is answered."""
-ClientCommand = Question | RecoverTransaction | ReconnectEndpoints
+ClientCommand = Question | RecoverTransaction | ReconnectEndpoints | UnsubscribeLite
 
 
 class Sent(NamedTuple):

@@ -7,11 +7,12 @@ client: it changes and ends nothing of the first. A client that lives is never f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
+from broker_gateway.delivery.lite_arrivals import LiteSubscriber
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.runtime.clock import now_ms
 from broker_gateway.runtime.peer_log import PeerLog
@@ -97,6 +98,8 @@ class ClientSession:
     peer: str = ""
     """`ip:port` of its stream."""
     language: str = "OTHER"
+    lite: LiteSubscriber | None = None
+    """Of a lite consumer."""
 
     @property
     def alive(self) -> bool:
@@ -124,6 +127,11 @@ class ClientRegistry:
         """Producers of a topic, the one asked last at the end."""
         self._settings_bytes = 0
         self._settings_shares = Shares(SETTINGS_BYTES, percent)
+        self._forgotten: list[Callable[[ClientSession], None]] = []
+
+    def on_forgotten(self, listener: Callable[[ClientSession], None]) -> None:
+        """Registers who is told of each session that is known no more."""
+        self._forgotten.append(listener)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -247,6 +255,8 @@ class ClientRegistry:
         self._count_settings(session, None)
         self._shares.count(session.host, -1)
         self.end_stream(session)
+        for listener in self._forgotten:
+            listener(session)
 
     def expire(self) -> list[ClientSession]:
         """Removes clients without a stream that were silent for `IDLE_MS`; returns them."""

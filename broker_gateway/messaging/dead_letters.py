@@ -25,7 +25,7 @@ from store.errors import (
     StoreError,
     StoreReadOnlyError,
 )
-from store.log.record import Record, decode_record, offset_msg_id
+from store.log.record import FURTHER_QUEUES, Record, decode_record, offset_msg_id
 
 log = structlog.get_logger(__name__)
 _QUEUE = 0
@@ -148,7 +148,7 @@ class DeadLetterMover:
         self, state: QueueDelivery, message: InFlight, record: Record, target: str, reason: str
     ) -> None:
         group, topic, queue_id = state.key
-        known = record.properties_map()
+        known = {name: value for name, value in record.properties_map().items() if name not in FURTHER_QUEUES}
         origin = Origin(queue_id, message.queue_offset, message.attempt, group, topic)
         told = {**known, **_origin_of(state, message, record, known)}
         try:

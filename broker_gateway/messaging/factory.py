@@ -23,6 +23,8 @@ from broker_gateway.messaging.dead_letters import DeadLetterMover
 from broker_gateway.messaging.delays import Delays
 from broker_gateway.messaging.group_progress import GroupProgress
 from broker_gateway.messaging.groups import Groups
+from broker_gateway.messaging.lite_subscriptions import LiteSubscriptions
+from broker_gateway.messaging.lite_topics import LiteTopics
 from broker_gateway.messaging.long_polling import LongPolling
 from broker_gateway.messaging.message_queries import MessageQueries
 from broker_gateway.messaging.message_search import MessageSearch
@@ -71,6 +73,8 @@ class Messaging:
     timers: Timers
     delays: Delays
     transactions: Transactions
+    lite_topics: LiteTopics
+    lite_subscriptions: LiteSubscriptions
     old_messages: OldMessages | None
     """What only the lake has; None without a lake."""
     message_search: MessageSearch
@@ -94,6 +98,8 @@ class Messaging:
             self.routes,
             self.delays,
             self.transactions,
+            self.lite_topics,
+            self.lite_subscriptions,
             self.message_search,
         )
         for part in parts:
@@ -138,6 +144,7 @@ def make_messaging(
     routes = Routes(config, resources, peers, peer_routes)
     producer = Producer(config, core, resources, admission.send)
     levels_ms = parse_delay_levels(config.store.message_delay_level)
+    lite_topics = LiteTopics(config, core)
     timers = Timers(core.store, core.tick, core.pace, core.taken_over, levels_ms)
     return Messaging(
         admission,
@@ -160,6 +167,8 @@ def make_messaging(
         timers,
         Delays(config, timers, producer),
         Transactions(config, core, producer, clients, commands),
+        lite_topics,
+        LiteSubscriptions(config, core, resources, clients, commands, lite_topics),
         old,
         search,
         MessageQueries(core, search, None if lake is None else LakeSearch(lake, core.store.broker)),

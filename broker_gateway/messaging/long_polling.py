@@ -167,14 +167,14 @@ class LongPolling:
         try:
             if self._take(poll):
                 self._answer_when_kept(poll)
-                self._wakeups.due(poll.topic.name, poll.group.name)  # there may be more for those who wait
+                self._wakeups.due(poll.line, poll.group.name)  # there may be more for those who wait
             elif poll.left or self._taker.queues.missed(poll):
                 self._searching.append(host_of(poll.peer), poll)
             else:
                 self._wait(poll)
         except Exception as error:
             self._finish(poll, error)
-            self._wakeups.due(poll.topic.name, poll.group.name)  # the next waiter goes on searching
+            self._wakeups.due(poll.line, poll.group.name)  # the next waiter goes on searching
 
     def _answer_when_kept(self, poll: Poll) -> None:
         """Gives what was taken once the journal has it; when the log did not take some of it, none."""
@@ -227,14 +227,14 @@ class LongPolling:
         """The caller went away before it had its reply."""
         if poll.timer is not None:
             poll.timer.cancel()
-        self._wakeups.leave(poll.topic.name, poll.group.name, poll)
+        self._wakeups.leave(poll.line, poll.group.name, poll)
         self._attempts.release(poll)
         self._stop_searching(poll)
 
     def _stop_searching(self, poll: Poll) -> None:
         """It searches no further: the next waiter goes on searching."""
         if poll.left:
-            self._wakeups.due(poll.topic.name, poll.group.name)
+            self._wakeups.due(poll.line, poll.group.name)
 
     def close(self) -> None:
         """Ends every waiting call with nothing; later ones do not wait."""
@@ -253,11 +253,11 @@ class LongPolling:
                     f"{self._max_waiting} receives wait already (lakeMaxWaitingReceives); try again later",
                 )
             poll.timer = asyncio.get_running_loop().call_later(poll.wait_s, self._expired, poll)
-        self._wakeups.enter(poll.topic.name, poll.group.name, poll)
+        self._wakeups.enter(poll.line, poll.group.name, poll)
 
     def _expired(self, poll: Poll) -> None:
         """Nothing came while it waited."""
-        self._wakeups.leave(poll.topic.name, poll.group.name, poll)
+        self._wakeups.leave(poll.line, poll.group.name, poll)
         self._stop_searching(poll)
         self._journal.after(partial(self._finish, poll))
 
@@ -268,7 +268,7 @@ class LongPolling:
         try:
             if not self._taker.take(poll):
                 if poll.left:
-                    self._wakeups.leave(poll.topic.name, poll.group.name, poll)
+                    self._wakeups.leave(poll.line, poll.group.name, poll)
                     self._search_on(poll)
                 return False
         except Exception as error:

@@ -34,6 +34,8 @@ class Reason(enum.Enum):
     INTERNAL_SERVER_ERROR = enum.auto()
     INVALID_RECEIPT_HANDLE = enum.auto()
     INVALID_TRANSACTION_ID = enum.auto()
+    LITE_SUBSCRIPTION_QUOTA_EXCEEDED = enum.auto()
+    LITE_TOPIC_QUOTA_EXCEEDED = enum.auto()
     MASTER_PERSISTENCE_TIMEOUT = enum.auto()
     MESSAGE_BODY_EMPTY = enum.auto()
     MESSAGE_BODY_TOO_LARGE = enum.auto()

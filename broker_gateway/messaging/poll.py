@@ -14,14 +14,16 @@ from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.filters.message_filter import MessageFilter
 from broker_gateway.delivery.filters.tags import TagFilter
 from broker_gateway.delivery.in_flight import InFlight
+from broker_gateway.delivery.lite_arrivals import LiteSubscriber
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.messaging.checks import check_invisible_ms, shown
-from broker_gateway.messaging.clients import ClientRegistry
+from broker_gateway.messaging.clients import ClientRegistry, ClientSession
 from broker_gateway.messaging.filter_warnings import FilterWarnings
 from broker_gateway.messaging.outcome import Outcome, Reason, ServiceError
 from broker_gateway.messaging.resources import Resources
 from broker_gateway.messaging.stored_message import StoredMessage
 from broker_gateway.metadata.catalog import READ, Group, Topic
+from broker_gateway.metadata.group_configuration import lite_bind_topic
 from broker_gateway.runtime.reply import Reply
 from broker_gateway.runtime.shares import address_of
 
@@ -133,6 +135,8 @@ class Poll:
     writer: ReplyWriter
     peer: str = ""
     renewed_at: str = ""
+    lite: LiteSubscriber | None = None
+    """Of a lite consumer, which receives from lite topics of the topic, each in its order."""
     delivery_id: int = 0
     journal_mark: int = 0
     timer: asyncio.TimerHandle | None = None
@@ -144,6 +148,11 @@ class Poll:
     reply: Reply[Any] = field(default_factory=Reply)
     messages: list[bytes] = field(default_factory=list)
     taken: list[tuple[QueueDelivery, InFlight]] = field(default_factory=list)
+
+    @property
+    def line(self) -> str:
+        """Where it waits, beside others of its group; a lite consumer alone."""
+        return self.topic.name if self.lite is None else self.lite.line
 
     @property
     def full(self) -> bool:
@@ -166,6 +175,26 @@ def batch_of(asked: int) -> int:
             Reason.BAD_REQUEST, f"batch size {asked} is not positive; ask for 1 to {MAX_BATCH}"
         )
     return min(asked, MAX_BATCH)
+
+
+def lite_subscriber(topic: Topic, group: Group, session: ClientSession | None) -> LiteSubscriber | None:
+    """Who receives, when the group is of lite consumers. UNRECOGNIZED_CLIENT_TYPE, BAD_REQUEST."""
+    parent = lite_bind_topic(group)
+    if not parent:
+        return None
+    if parent != topic.name:
+        raise ServiceError(
+            Reason.BAD_REQUEST,
+            f"consumer group {shown(group.name)} is bound to lite topics of {shown(parent)} (lite.bind.topic), not of "
+            f"{shown(topic.name)}; receive from that topic",
+        )
+    if session is None or session.lite is None:
+        raise ServiceError(
+            Reason.UNRECOGNIZED_CLIENT_TYPE,
+            f"consumer group {shown(group.name)} is of lite consumers, and no settings of one are known of this client; send "
+            "those of a lite push or lite simple consumer over Telemetry first",
+        )
+    return session.lite
 
 
 class Polls:
@@ -192,6 +221,11 @@ class Polls:
         topic = self._resources.topic(wanted.topic)
         group = self._resources.group(wanted.group, wanted.peer)
         check_may_receive(topic, group)
+        lite = (
+            lite_subscriber(topic, group, self._clients.own(wanted.client_id, wanted.peer))
+            if group.others
+            else None
+        )
         most = batch_of(wanted.batch_size)
         auto_renew, invisible_ms = wanted.invisible_ms is None, self._invisible_ms(wanted)
         if isinstance(wanted.filter, TagFilter) and wanted.filter.doubtful:
@@ -210,6 +244,7 @@ class Polls:
             writer,
             wanted.peer,
             address_of(wanted.peer) if known else "",
+            lite,
         )
 
     def check_readable(self) -> None:

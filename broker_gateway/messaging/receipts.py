@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 
 from broker_gateway.delivery.handles import decode_handles
 from broker_gateway.delivery.in_flight import InFlight
-from broker_gateway.delivery.queue_delivery import QueueDelivery
-from broker_gateway.delivery.retry_topics import FORM_BITS, handled_queue
+from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
+from broker_gateway.delivery.retry_topics import FORM_BITS, OF_LITE_TOPIC, handled_queue
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.messaging.checks import shown
 from broker_gateway.messaging.clients import ClientRegistry
 from broker_gateway.messaging.outcome import OK, Outcome, Reason, ServiceError
 from broker_gateway.runtime.clock import now_ms
+from store.lite_queues import LiteTopic
 
 _WHY = (
     "was not handed out for this topic and group",
@@ -40,19 +41,30 @@ class Receipts:
         self._deliveries = deliveries
         self._clients = clients
 
-    def one(self, group: str, topic: str, handle: str) -> tuple[QueueDelivery, InFlight]:
+    def one(
+        self, group: str, topic: str, handle: str, lite_topic: str = ""
+    ) -> tuple[QueueDelivery, InFlight]:
         """The message, and the queue's state. INVALID_RECEIPT_HANDLE."""
-        found = self.all(group, topic, (handle,))
+        found = self.all(group, topic, (handle,), lambda: (lite_topic,))
         if not found.messages:
             why = _WHY[_REFUSALS.index(found.outcomes[0])]
             raise ServiceError(Reason.INVALID_RECEIPT_HANDLE, f"receipt handle {shown(handle)} {why}")
         ((state, messages),) = found.messages
         return state, messages[0]
 
-    def all(self, group: str, topic: str, handles: Sequence[str]) -> Found:
-        """What all handles of a call are good for."""
+    def all(
+        self,
+        group: str,
+        topic: str,
+        handles: Sequence[str],
+        lite_topics: Callable[[], Sequence[str]] = tuple,
+    ) -> Found:
+        """What all handles of a call are good for. `lite_topics` gives the lite topic that the call names with each handle, or ''."""
         now, decoded = now_ms(), decode_handles(handles)
-        queues = self._queues(group, topic, {each[0] for each in decoded if each is not None})
+        queue_ids = {each[0] for each in decoded if each is not None}
+        queues = self._queues(group, topic, queue_ids)
+        if OF_LITE_TOPIC in queue_ids:
+            decoded = self._of_lite_topics(group, topic, decoded, lite_topics(), queues)
         outcomes: list[Outcome] = []
         for handle in decoded:
             queue = None if handle is None else queues.get(handle[0])
@@ -70,6 +82,30 @@ class Receipts:
                 some[offset] = message
                 outcomes.append(OK)
         return Found([(state, list(some.values())) for state, some in queues.values() if some], outcomes)
+
+    def _of_lite_topics(
+        self,
+        group: str,
+        topic: str,
+        decoded: Sequence[tuple[int, int, int] | None],
+        names: Sequence[str],
+        queues: dict[int, tuple[QueueDelivery, dict[int, InFlight]]],
+    ) -> list[tuple[int, int, int] | None]:
+        """The handles, those of lite topics with numbers in place of the queue id; `queues` gets these too."""
+        numbers: dict[str, int] = {}
+        found: list[tuple[int, int, int] | None] = []
+        for handle, name in zip(decoded, names, strict=True):
+            if handle is None or handle[0] != OF_LITE_TOPIC:
+                found.append(handle)
+                continue
+            number = numbers.get(name)
+            if number is None:
+                number = numbers[name] = -1 - len(numbers)
+                state = self._deliveries.known(QueueKey(group, LiteTopic(topic, name).queue, 0))
+                if state is not None:
+                    queues[number] = (state, {})
+            found.append((number, handle[1], handle[2]))
+        return found
 
     def _queues(
         self, group: str, topic: str, queue_ids: Set[int]

@@ -46,6 +46,9 @@ class SearchedQueues:
 
         To be called behind `refresh`. TOO_MANY_REQUESTS when the group may not begin on so many.
         """
+        if poll.lite is not None:
+            poll.seen = poll.lite.events
+            return [QueueKey(poll.group.name, queue, 0) for queue in reversed(poll.lite.ready)]
         queues = poll.topic.read_queues
         if poll.group.first_used_by:
             more = queues - self._deliveries.queues_of(poll.group.name, poll.topic.name)
@@ -65,6 +68,8 @@ class SearchedQueues:
 
     def missed(self, poll: Poll) -> bool:
         """Whether something was offered since the search began that ended with nothing."""
+        if poll.lite is not None:
+            return poll.seen != poll.lite.events
         return poll.seen != self._arrivals(poll, self._retries(poll))
 
     def refresh(self, poll: Poll) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from broker_gateway.config.gateway import GatewayConfig
@@ -43,9 +43,14 @@ class Settlement:
         self._max_invisible_ms = config.proxy.max_invisible_time_mills
 
     def acknowledge(
-        self, client_id: str, topic: str, group: str, handles: Sequence[str]
+        self,
+        client_id: str,
+        topic: str,
+        group: str,
+        handles: Sequence[str],
+        lite_topics: Callable[[], Sequence[str]] = tuple,
     ) -> Sequence[Outcome]:
-        """Settles what receipt handles are good for; how each of them ends."""
+        """Settles what receipt handles are good for; how each of them ends. `lite_topics`: see `Receipts.all`."""
         topic = self._topic(topic, group)
         if not handles:
             raise ServiceError(
@@ -56,12 +61,19 @@ class Settlement:
                 Reason.PAYLOAD_TOO_LARGE,
                 f"{len(handles)} entries in one call, at most {MAX_ACKS_A_CALL} are taken",
             )
-        messages, outcomes = self._receipts.all(group, topic, handles)
+        messages, outcomes = self._receipts.all(group, topic, handles, lite_topics)
         self._settle(messages, client_id, topic)
         return outcomes
 
     def change_invisible(
-        self, client_id: str, topic: str, group: str, handle: str, invisible_ms: int, suspend: bool
+        self,
+        client_id: str,
+        topic: str,
+        group: str,
+        handle: str,
+        invisible_ms: int,
+        suspend: bool,
+        lite_topic: str = "",
     ) -> str:
         """Sets when a message is due again and gives its new handle; the old one is void.
 
@@ -69,7 +81,7 @@ class Settlement:
         """
         topic = self._topic(topic, group)
         check_invisible_ms(invisible_ms, 0, self._max_invisible_ms)
-        state, message = self._receipts.one(group, topic, handle)
+        state, message = self._receipts.one(group, topic, handle, lite_topic)
         now = now_ms()
         changed = replace(
             message,
@@ -97,10 +109,12 @@ class Settlement:
             self._core.came_back(state.key)
         return encode_handle(handle_queue(state.key), changed.queue_offset, changed.delivery_id)
 
-    def move_to_dead_letters(self, client_id: str, topic: str, group: str, handle: str) -> None:
+    def move_to_dead_letters(
+        self, client_id: str, topic: str, group: str, handle: str, lite_topic: str = ""
+    ) -> None:
         """Moves a message to `%DLQ%<group>` at once."""
         topic = self._topic(topic, group)
-        state, message = self._receipts.one(group, topic, handle)
+        state, message = self._receipts.one(group, topic, handle, lite_topic)
         reason = f"given up by the consumer after {message.attempt} delivery attempts"
         if self._mover.move(state, message, reason, client_id) is not None:
             raise ServiceError(

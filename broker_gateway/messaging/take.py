@@ -132,9 +132,9 @@ class Taker:
         """Takes what the rest of the batch holds from one queue; False when there may be more in it for this search."""
         poll, now, index = search.poll, search.now, self._store.index
         state = self._deliveries.queue(key)
-        floor, ordered = index.min_offset(key.topic, key.queue_id), poll.group.fifo
+        floor, ordered = index.min_offset(key.topic, key.queue_id), search.ordered
         search.begin(key, state, floor)
-        if self._old is not None and state.position < floor:
+        if self._old is not None and poll.lite is None and state.position < floor:
             floor = index.begin(key.topic, key.queue_id)
         if ordered:
             try:
@@ -476,6 +476,7 @@ class _Search:
         "messages",
         "most_bytes",
         "now",
+        "ordered",
         "poll",
         "retry",
         "state",
@@ -490,6 +491,7 @@ class _Search:
     def __init__(self, poll: Poll, now: int) -> None:
         self.poll = poll
         self.now = now
+        self.ordered = poll.group.fifo or poll.lite is not None
         self.work = _SEARCH
         self.messages: list[bytes] = []
         self.body_bytes = 0
@@ -501,7 +503,7 @@ class _Search:
         self.state = state
         self.floor = floor
         self.handle_queue = handle_queue(key)
-        self.retry = self.handle_queue != key.queue_id
+        self.retry = self.handle_queue != key.queue_id and self.poll.lite is None
         self.most_bytes = RECEIVE_BYTES - self.poll.body_bytes
         self.messages = []
         self.body_bytes = 0
@@ -523,7 +525,7 @@ class _Search:
         handle = encode_handle(self.handle_queue, offset, poll.delivery_id)
         written = poll.writer.message(stored, poll.topic.name, handle, attempt, poll.invisible_ms)
         made = self.add(written, stored.body_length, stored.message_id, offset, attempt, tags_code)
-        if poll.group.fifo:
+        if self.ordered:
             made.message_group, made.attempt_id = stored.message_group, poll.attempt_id
         return made
 

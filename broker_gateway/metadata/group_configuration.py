@@ -95,6 +95,29 @@ def _policy(others: str) -> RetryPolicy:
         return retry_policy.DEFAULT
 
 
+def lite_bind_topic(group: Group) -> str:
+    """The topic whose lite topics the group's consumers receive from; empty for other groups."""
+    return lite_attribute(group, "lite.bind.topic")
+
+
+def lite_attribute(group: Group, name: str) -> str:
+    """An attribute of a group of lite consumers; empty when it has none."""
+    return _attributes(group.others).get(name, "") if group.others else ""
+
+
+@lru_cache(256)
+def _attributes(others: str) -> Mapping[str, str]:
+    found = fields_of(others).get("attributes")
+    if not isinstance(found, dict):
+        return {}
+    known = GROUP_ATTRIBUTES
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, str) and name in known and known[name].expected(value) is None
+    }
+
+
 def changed(name: str, known: Group | None, members: Mapping[str, Any]) -> str:
     """`Group.others` after an administrator gave these fields, of which `attributes` are changes.
 

@@ -17,6 +17,7 @@ RETRY_TOPIC_MAX_LENGTH = 255
 GROUP_MAX_LENGTH = 120
 
 NAME_PATTERN = re.compile(r"[%|a-zA-Z0-9_-]+")
+LITE_TOPIC_PATTERN = re.compile(r"[a-zA-Z0-9_-]+")
 CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 _SYSTEM_GROUPS = frozenset(
@@ -87,6 +88,7 @@ RESERVED_PROPERTIES = frozenset(
         "REDIRECT",
         "INNER_MULTI_DISPATCH",
         "INNER_MULTI_QUEUE_OFFSET",
+        "__LITE_TOPIC",
         "TRACE_CONTEXT",
         "TIMER_DELAY_SEC",
         "TIMER_DELIVER_MS",

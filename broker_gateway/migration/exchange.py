@@ -34,6 +34,7 @@ from broker_gateway.migration.rocketmq_files import (
 from broker_gateway.runtime.clock import now_ms
 from store.delay_levels import DEFAULT_DELAY_LEVELS_MS
 from store.errors import StoreDamagedError
+from store.lite_queues import lite_topic_of
 from store.log.record import Host, Record
 from store.log.recovery import COMMIT_LOG_FOLDER, commit_log_folders, load_identity
 from store.log.segment import list_segments
@@ -167,6 +168,8 @@ def _topics_of(store: MessageStore, now_ms: int) -> list[Topic]:
     """Topics as the log shows them."""
     counts: dict[str, int] = {}
     for topic, queue_id in store.index.queues():
+        if lite_topic_of(topic) is not None:
+            continue  # of its parent topic
         if not is_system_topic(topic, store.cluster, store.broker) and 0 <= queue_id < MAX_QUEUES:
             counts[topic] = max(counts.get(topic, 0), queue_id + 1)
     return [Topic(name, count, count, created_ms=now_ms) for name, count in counts.items()]

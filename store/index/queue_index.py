@@ -19,6 +19,7 @@ from store.index.live_run import LARGEST_GAP, Entries, Ints, LiveRun
 from store.index.run_file import Key, Longs
 from store.index.run_list import Fall, RunList
 from store.index.time_search import BoundaryType, TimeOf, TimeSearch
+from store.lite_queues import lite_entries
 from store.log.record import SYS_COMMIT, SYS_TRANSACTION_MASK
 from store.scan import Scan, by_queue
 
@@ -103,6 +104,16 @@ class QueueIndex:
         self._begins[key] = max(queue_offset, self._begins.get(key, 0))
         self._first.pop(key, None)
         self.raise_next(topic, queue_id, queue_offset)
+
+    def forget(self, topic: str, queue_id: int) -> bool:
+        """Forgets a queue of which the log has no entry any more: its next record begins it anew. Whether it did."""
+        key = (topic, queue_id)
+        following = self._next.get(key)
+        if following is None or self.runs().lowest(key, following) < following:
+            return False
+        for known in (self._next, self._first, self._begins, self._falls, self._absent, self._recent):
+            known.pop(key, None)
+        return True
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset that the next record gets."""
@@ -258,6 +269,17 @@ class QueueIndex:
                 self._begins_again(key, Fall(live.start, queue_offset))
             self._next[key] = queue_offset + 1
 
+    def put_lite(self, queue: str, queue_offset: int) -> None:
+        """Adds the record that was just put to the queue of its lite topic too."""
+        live, key = self._live, (queue, 0)
+        row = len(live) - 1
+        if not live.entry(key, queue_offset, row):
+            del live.queues[key]  # the log jumps: what is before cannot be read by queue offset
+            live.entry(key, queue_offset, row)
+        if key not in self._next:
+            self._first.pop(key, None)
+        self._next[key] = queue_offset + 1
+
     def put_columns(
         self, topic: str, queue_id: int, queue_offset: int, offset: int, sizes: Longs, codes: Longs
     ) -> int:
@@ -292,17 +314,23 @@ class QueueIndex:
         positions = scan.queue_offset
         for key, begin, end in queues:
             some = rows[begin:end]
-            known = live.queues.get(key)
-            least = int(positions[some].min())
-            if least < (known.base if known is not None else self._next.get(key, 0)):
-                self._begins_again(key, Fall(live.start, least))
-            if not live.entries_in_bulk(key, positions[some], some + row):
-                for position, number in zip(positions[some].tolist(), (some + row).tolist(), strict=True):
-                    if not live.entry(key, position, number):
-                        del live.queues[key]  # the log jumps: what is before cannot be read by queue offset
-                        live.entry(key, position, number)
-            self._next[key] = int(positions[some[-1]]) + 1
-            self._first.pop(key, None)
+            self._add_entries(live, key, positions[some], some + row)
+        for key, some, offsets in lite_entries(scan, rows):
+            self._add_entries(live, key, offsets, some + row)
+
+    def _add_entries(self, live: LiveRun, key: Key, positions: Longs, rows: Longs) -> None:
+        """The entries of a queue, in the order of the log: their offsets in it, and their rows in the run."""
+        known = live.queues.get(key)
+        least = int(positions.min())
+        if least < (known.base if known is not None else self._next.get(key, 0)):
+            self._begins_again(key, Fall(live.start, least))
+        if not live.entries_in_bulk(key, positions, rows):
+            for position, number in zip(positions.tolist(), rows.tolist(), strict=True):
+                if not live.entry(key, position, number):
+                    del live.queues[key]  # the log jumps: what is before cannot be read by queue offset
+                    live.entry(key, position, number)
+        self._next[key] = int(positions[-1]) + 1
+        self._first.pop(key, None)
 
     # ----- runs -----
 

@@ -55,8 +55,11 @@ SYS_COMPRESSION_ZSTD = 0x200
 SYS_COMPRESSION_ZLIB = 0x300
 
 PROPERTY_CRC32 = "__CRC32#"
+PROPERTY_LITE_TOPIC = "__LITE_TOPIC"
 PROPERTY_INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 PROPERTY_INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
+FURTHER_QUEUES = frozenset((PROPERTY_INNER_MULTI_DISPATCH, PROPERTY_INNER_MULTI_QUEUE_OFFSET))
+"""Properties of a record that stands in further queues: no copy in another topic has them."""
 PROPERTIES_MAX_BYTES = 32_767
 TOPIC_V1_MAX_BYTES = 127
 TOPIC_MAX_BYTES = 32_767
@@ -118,6 +121,8 @@ class PendingRecord:
     prepared_transaction_offset: int = 0
     tags_code: int = 0
     store_timestamp: int = 0
+    lite_queue: str = ""
+    """The queue of its lite topic, as the properties say (`store/lite_queues.py`); its offset there is added."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from store.errors import RecordError
 from store.index.run_file import Key
 from store.index.run_list import RunList
+from store.lite_queues import lite_entry_of, lite_topic_of
 from store.log.record import decode_record
 from store.message_store import MessageStore
 
@@ -169,6 +170,10 @@ class SelfCheck:
         if record.size != size:
             return f"there is a record of {record.size} bytes"
         there = (record.topic, record.queue_id, record.queue_offset)
+        if lite_topic_of(key[0]) is not None:
+            if lite_entry_of(record) != (key[0], queue_offset):
+                return f"there is record {there[2]} of queue {there[1]} of topic {there[0]!r}, which is not of that lite topic"
+            return None
         if there != (*key, queue_offset):
             return f"there is record {there[2]} of queue {there[1]} of topic {there[0]!r}"
         return None

@@ -11,6 +11,7 @@ from broker_gateway.messaging.client_commands import (
     Question,
     RecoverTransaction,
     Sent,
+    UnsubscribeLite,
     Verdict,
     VerifyMessage,
 )
@@ -54,6 +55,10 @@ def written(sent: Sent) -> rpc.TelemetryCommand:
             recover_orphaned_transaction_command=rpc.RecoverOrphanedTransactionCommand(
                 message=_message(command.topic, command.message), transaction_id=command.transaction_id
             )
+        )
+    if isinstance(command, UnsubscribeLite):
+        return rpc.TelemetryCommand(
+            notify_unsubscribe_lite_command=rpc.NotifyUnsubscribeLiteCommand(lite_topic=command.lite_topic)
         )
     return rpc.TelemetryCommand(reconnect_endpoints_command=rpc.ReconnectEndpointsCommand(nonce=nonce))
 

@@ -68,6 +68,8 @@ def to_message(
         system.trace_context = trace
     if (priority := priority_of(properties)) is not None:
         system.priority = priority
+    if (lite_topic := properties.get("__LITE_TOPIC")) is not None:
+        system.lite_topic = lite_topic
     origin_topic, origin_id = properties.get("DLQ_ORIGIN_TOPIC"), properties.get("DLQ_ORIGIN_MESSAGE_ID")
     if origin_topic is not None and origin_id is not None:
         system.dead_letter_queue.topic = origin_topic
@@ -107,6 +109,8 @@ def message_type(properties: Mapping[str, str]) -> pb.MessageType:
         return pb.DELAY
     if "__SHARDINGKEY" in properties:
         return pb.FIFO
+    if "__LITE_TOPIC" in properties:
+        return pb.LITE
     return pb.PRIORITY if PRIORITY_PROPERTY in properties else pb.NORMAL
 
 

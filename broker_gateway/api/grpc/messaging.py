@@ -10,6 +10,7 @@ import structlog
 from broker_gateway.api.extensions import AppendHook
 from broker_gateway.api.grpc.deferred import DeferredService
 from broker_gateway.api.grpc.fields import client_id_of
+from broker_gateway.api.grpc.lite import LiteService
 from broker_gateway.api.grpc.offsets import OffsetService
 from broker_gateway.api.grpc.pull import PullService
 from broker_gateway.api.grpc.put_off_sends import PutOffSends
@@ -50,13 +51,19 @@ class MessagingService:
         self._route = RouteService(messaging.routes, messaging.resources)
         self._put_off = PutOffSends(config, messaging.delays, messaging.transactions)
         self._send = SendService(
-            config, messaging.producer, messaging.ordered_sends, self._put_off, append_hooks
+            config,
+            messaging.producer,
+            messaging.ordered_sends,
+            self._put_off,
+            messaging.lite_topics,
+            append_hooks,
         )
         self._deferred = DeferredService(messaging.delays, messaging.transactions, messaging.resources)
         self._receive = ReceiveService(messaging.polls, messaging.long_polling)
         self._settlement = SettlementService(messaging.settlement)
         self._client = ClientService(config, core, messaging)
         self._offsets = OffsetService(messaging.offsets, messaging.offset_changes)
+        self._lite = LiteService(messaging.lite_subscriptions, messaging.clients)
         self._pull = PullService(messaging.pulls)
         self._journal = core.journal
         self._admission = messaging.admission
@@ -230,12 +237,11 @@ class MessagingService:
         bulkhead = self._admission.send
         return self._kept(rpc.RecallMessageResponse, self._deferred.recall, request, context, bulkhead)
 
-    async def SyncLiteSubscription(
+    def SyncLiteSubscription(
         self, request: rpc.SyncLiteSubscriptionRequest, context: CallContext
-    ) -> rpc.SyncLiteSubscriptionResponse:
-        return rpc.SyncLiteSubscriptionResponse(
-            status=_later("SyncLiteSubscription", "use a push or simple consumer")
-        )
+    ) -> Answer[rpc.SyncLiteSubscriptionResponse]:
+        bulkhead = self._admission.client_manager
+        return self._journaled(rpc.SyncLiteSubscriptionResponse, self._lite.sync, request, context, bulkhead)
 
     def _routed(
         self,
@@ -323,7 +329,3 @@ def _status(call: str, error: Exception) -> pb.Status:
     if not isinstance(error, (ServiceError, StoreReadOnlyError)):
         log.error("call failed", call=call, exc_info=error)
     return status_of(error)
-
-
-def _later(call: str, instead: str) -> pb.Status:
-    return pb.Status(code=pb.NOT_IMPLEMENTED, message=f"{call} is not implemented yet; {instead}")

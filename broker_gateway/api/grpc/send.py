@@ -29,7 +29,8 @@ from broker_gateway.api.grpc.send_checks import (
 from broker_gateway.api.grpc.status import status, status_of, summary
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.broker_properties import BrokerProperties
-from broker_gateway.messaging.checks import shown
+from broker_gateway.messaging.checks import check_lite_topic, shown
+from broker_gateway.messaging.lite_topics import LiteTopics
 from broker_gateway.messaging.ordered_sends import OrderedSends, Place
 from broker_gateway.messaging.outcome import OK, Outcome, Reason, ServiceError
 from broker_gateway.messaging.produce import PendingBatch, Producer
@@ -82,11 +83,13 @@ class SendService:
         producer: Producer,
         ordered: OrderedSends,
         put_off: PutOffSends,
+        lite_topics: LiteTopics,
         append_hooks: Sequence[AppendHook] = (),
     ) -> None:
         self._producer = producer
         self._ordered = ordered
         self._put_off = put_off
+        self._lite_topics = lite_topics
         self._under_way: set[asyncio.Task[None]] = set()
         self._append_hooks = append_hooks
         self._limits = Limits.of(config)
@@ -209,24 +212,31 @@ class SendService:
             run_append_hook(hook, messages, f"{peer.host.ip}:{peer.host.port}")
         check_types(topic, messages)
         message_group_of(messages, self._limits)  # hooks may have changed it
+        kind = type_of(messages[0].system_properties)
         if queue_id is None:
-            priority = priority_of(messages)
-            queue_id = (
-                self._producer.queue(topic)
-                if priority is None
-                else self._producer.priority_queue(topic, priority)
-            )
+            queue_id = self._queue(topic, kind, messages)
         records, message_ids = pending_records(
             topic, queue_id, messages, peer, self._limits, now, self._brokers
         )
         size = sum([len(record.body) for record in records])
         handles: list[str] = []
-        kind = type_of(messages[0].system_properties)
         if kind in PUT_OFF:
             records, handles = self._put_off.records(kind, messages, records, now)
         return _Call(
             topic.name, records, size, message_ids=message_ids, recall_handles=handles, answer=answer
         )
+
+    def _queue(self, topic: Topic, kind: pb.MessageType, messages: Sequence[pb.Message]) -> int:
+        """The queue of this broker for a call's messages. Raises ServiceError."""
+        priority = priority_of(messages)
+        if priority is not None:
+            return self._producer.priority_queue(topic, priority)
+        if kind != pb.LITE:
+            return self._producer.queue(topic)
+        names = [message.system_properties.lite_topic for message in messages]
+        for name in names:
+            check_lite_topic(name, self._limits.lite_topic)
+        return self._lite_topics.queue(topic, names, self._producer)
 
     def _send_ordered(
         self,

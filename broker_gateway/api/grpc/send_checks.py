@@ -15,15 +15,25 @@ from zlib_ng import zlib_ng
 
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.broker_properties import BrokerProperties, born_property
-from broker_gateway.messaging.checks import check_key, check_message_group, check_tag, check_text, shown
+from broker_gateway.messaging.checks import (
+    check_key,
+    check_lite_topic,
+    check_message_group,
+    check_tag,
+    check_text,
+    shown,
+)
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.metadata.names import CONTROL_CHARACTER, PRIORITY_PROPERTY, RESERVED_PROPERTIES
 from broker_gateway.protocol.resource_names import resource_name
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
+from store.lite_queues import LITE_BYTES, LiteTopic
 from store.log.record import (
     PROPERTIES_MAX_BYTES,
+    PROPERTY_INNER_MULTI_DISPATCH,
+    PROPERTY_LITE_TOPIC,
     SYS_BORN_HOST_V6,
     SYS_COMPRESSED,
     Host,
@@ -41,17 +51,13 @@ LATEST_BORN_S = 253_402_300_799
 """The last second of the year 9999; later times, and those before 1970, count as absent."""
 _PUT_OFF_BYTES = 2048
 """More, of what records of delayed and transactional messages say until these are delivered."""
-_NORMAL, _FIFO, _DELAY, _TRANSACTION, _PRIORITY = pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION, pb.PRIORITY
+_NORMAL, _FIFO, _DELAY, _TRANSACTION = pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION
+_PRIORITY, _LITE = pb.PRIORITY, pb.LITE
 PUT_OFF = frozenset((_DELAY, _TRANSACTION))
 """Types of messages that consumers do not get when they are sent."""
-_BUILT = PUT_OFF | {_NORMAL, _FIFO, _PRIORITY}
 _TYPES = {number: name for name, number in pb.MessageType.items()}
 _MESSAGE_GROUP = "__SHARDINGKEY"
 _ENCODINGS = frozenset((pb.ENCODING_UNSPECIFIED, pb.IDENTITY, pb.GZIP))
-LATER = {
-    pb.LITE: "lite",
-}
-"""Types of messages that cannot be sent yet, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,7 @@ class Limits:
     refuse_empty: bool
     record_properties: int
     """Of all properties but the broker's, which are not known here: what is left of a record's bytes for them."""
+    lite_topic: int = 64
 
     @classmethod
     def of(cls, config: GatewayConfig) -> Limits:
@@ -75,7 +82,8 @@ class Limits:
             config.proxy.user_property_max_num,
             config.proxy.max_user_property_size,
             config.proxy.enable_message_body_empty_check,
-            PROPERTIES_MAX_BYTES - _MOVE_BYTES - BrokerProperties.of_config(config).most_bytes,
+            PROPERTIES_MAX_BYTES - _MOVE_BYTES - LITE_BYTES - BrokerProperties.of_config(config).most_bytes,
+            config.proxy.max_lite_topic_size,
         )
 
 
@@ -115,6 +123,8 @@ def pending_records(
         check_message(message, system, body, message_id, encoding, limits)
         born = born_ms(system.born_timestamp, now)
         properties = encoded_properties(message, system, message_id, tag, limits, host, born)
+        if system.lite_topic:
+            properties += _lite_properties(topic.name, system.lite_topic)
         records.append(
             PendingRecord(
                 topic.name,
@@ -128,6 +138,7 @@ def pending_records(
                 0,
                 0,
                 tags_code(tag) if tag else 0,
+                lite_queue=LiteTopic(topic.name, system.lite_topic).queue if system.lite_topic else "",
             )
         )
         message_ids.append(message_id.encode())
@@ -148,8 +159,16 @@ def type_of(system: pb.SystemProperties) -> pb.MessageType:
     if not kind:
         if system.HasField("delivery_timestamp"):
             return _DELAY
-        kind = _FIFO if system.message_group else _NORMAL
+        if system.message_group:
+            return _FIFO
+        kind = _LITE if system.lite_topic else _NORMAL
     return _PRIORITY if kind == _NORMAL and system.HasField("priority") and not system.message_group else kind
+
+
+def _lite_properties(parent: str, name: str) -> bytes:
+    """What says that a record is of a lite topic."""
+    queue = LiteTopic(parent, name).queue
+    return encode_properties({PROPERTY_LITE_TOPIC: name, PROPERTY_INNER_MULTI_DISPATCH: queue})
 
 
 def delivery_ms(system: pb.SystemProperties) -> int:
@@ -241,18 +260,6 @@ def check_types(topic: Topic, messages: Sequence[pb.Message]) -> None:
             )
 
 
-def _check_type(message_type: pb.MessageType) -> None:
-    if message_type in LATER:
-        raise ServiceError(
-            Reason.NOT_IMPLEMENTED,
-            f"{LATER[message_type]} messages are not implemented yet; send NORMAL, FIFO, DELAY, TRANSACTION or PRIORITY ones to a "
-            "topic that takes them",
-        )
-    raise ServiceError(
-        Reason.BAD_REQUEST, f"message type {message_type} is unknown; send NORMAL, FIFO or PRIORITY messages"
-    )
-
-
 def check_message(
     message: pb.Message,
     system: pb.SystemProperties,
@@ -264,8 +271,8 @@ def check_message(
     """Checks type, body, digest and message id; ServiceError says what is wrong. What the topic takes: `check_types`; message
     groups: `message_group_of`; several priorities: `priority_of`."""
     kind = type_of(system)
-    if kind not in _BUILT:
-        _check_type(kind)
+    if kind not in _TYPES or not kind:
+        raise ServiceError(Reason.BAD_REQUEST, f"message type {kind} is unknown; send NORMAL messages, say")
     if system.message_group and kind != _FIFO:
         raise ServiceError(
             Reason.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
@@ -273,6 +280,12 @@ def check_message(
         )
     if system.HasField("priority") or kind == _PRIORITY:
         _check_priority(system)
+    if kind == _LITE:
+        check_lite_topic(system.lite_topic, limits.lite_topic)
+    elif system.HasField("lite_topic"):
+        raise ServiceError(
+            Reason.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, f"a {_TYPES[kind]} message must not have a lite topic"
+        )
     if system.HasField("delivery_timestamp"):
         if kind not in PUT_OFF:
             raise ServiceError(

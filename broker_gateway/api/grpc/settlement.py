@@ -26,7 +26,12 @@ class SettlementService:
         entries = [(entry.message_id, entry.receipt_handle) for entry in request.entries]
         handles = [handle for _, handle in entries]
         topic, group = topic_name(request.topic), group_name(request.group)
-        return shortcuts.acked(entries, self._settlement.acknowledge(client_id, topic, group, handles))
+
+        def lite_topics() -> list[str]:
+            return [entry.lite_topic for entry in request.entries]
+
+        outcomes = self._settlement.acknowledge(client_id, topic, group, handles, lite_topics)
+        return shortcuts.acked(entries, outcomes)
 
     def change_invisible(
         self, request: rpc.ChangeInvisibleDurationRequest, context: CallContext
@@ -39,6 +44,7 @@ class SettlementService:
             request.receipt_handle,
             duration_ms(request.invisible_duration, "the invisible duration", Reason.ILLEGAL_INVISIBLE_TIME),
             request.suspend,
+            request.lite_topic,
         )
         return rpc.ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
 
@@ -47,7 +53,9 @@ class SettlementService:
     ) -> rpc.ForwardMessageToDeadLetterQueueResponse:
         """Gives a message up."""
         topic, group = topic_name(request.topic), group_name(request.group)
-        self._settlement.move_to_dead_letters(client_id_of(context), topic, group, request.receipt_handle)
+        self._settlement.move_to_dead_letters(
+            client_id_of(context), topic, group, request.receipt_handle, request.lite_topic
+        )
         return rpc.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
 

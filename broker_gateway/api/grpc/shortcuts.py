@@ -133,12 +133,13 @@ UNUSUAL_PROPERTIES = DELAYS | {
     "DLQ_ORIGIN_TOPIC",
     "TRAN_MSG",
     PRIORITY_PROPERTY,
+    "__LITE_TOPIC",
 }
 """With none of these properties a message is NORMAL and has no `_unusual_fields`."""
 
 
 def _unusual_fields(properties: Mapping[str, str]) -> bytes:
-    """The system properties message_group, trace_context, dead_letter_queue and priority."""
+    """The system properties message_group, trace_context, dead_letter_queue, lite_topic and priority."""
     fields = bytearray()
     if (group := properties.get("__SHARDINGKEY")) is not None:
         fields += b"\x8a\x01" + _text(group)
@@ -148,6 +149,8 @@ def _unusual_fields(properties: Mapping[str, str]) -> bytes:
     if origin_topic is not None and origin_id is not None:
         origin = pb.DeadLetterQueue(topic=origin_topic, message_id=origin_id)
         fields += b"\xa2\x01" + _sized(origin.SerializeToString())
+    if (lite_topic := properties.get("__LITE_TOPIC")) is not None:
+        fields += b"\xaa\x01" + _text(lite_topic)
     if (priority := priority_of(properties)) is not None:
         fields += b"\xb0\x01" + varint(priority)
     return bytes(fields)

@@ -17,6 +17,7 @@ from broker_gateway.messaging.client_commands import Sent
 from broker_gateway.messaging.clients import ClientSession
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.factory import Messaging
+from broker_gateway.messaging.lite_subscriptions import client_quota
 from broker_gateway.messaging.outcome import Reason, ServiceError, outcome_of
 from broker_gateway.messaging.poll import MAX_BATCH
 from broker_gateway.metadata import group_configuration
@@ -32,10 +33,9 @@ log = structlog.get_logger(__name__)
 PRODUCER_MAX_ATTEMPTS = 3
 PRODUCER_BACKOFF_MS = (10, 1000, 2.0)
 """First wait and longest wait in ms, and the factor between."""
-LITE_SUBSCRIPTION_QUOTA = 2000
-MAX_LITE_TOPIC_SIZE = 64
 MAX_SUBSCRIPTIONS = 1024
-_CONSUMERS = ("PUSH_CONSUMER", "SIMPLE_CONSUMER")
+_LITE_CONSUMERS = ("LITE_PUSH_CONSUMER", "LITE_SIMPLE_CONSUMER")
+_CONSUMERS = ("PUSH_CONSUMER", "SIMPLE_CONSUMER", *_LITE_CONSUMERS)
 
 
 _LANGUAGES = frozenset(pb.Language.keys())
@@ -56,6 +56,8 @@ class ClientService:
         self._clients = messaging.clients
         self._commands = messaging.client_commands
         self._redelivery = messaging.redelivery
+        self._lite = messaging.lite_subscriptions
+        self._max_lite_topic_size = config.proxy.max_lite_topic_size
         self._max_body_size = config.store.max_message_size
         self._max_invisible_ms = config.proxy.max_invisible_time_mills
         self._polling_ms = config.proxy.grpc_client_consumer_max_long_polling_timeout_millis
@@ -187,14 +189,20 @@ class ClientService:
                     Reason.BAD_REQUEST,
                     f"{len(settings.subscription.subscriptions)} subscriptions, at most {MAX_SUBSCRIPTIONS}",
                 )
-            self._resources.group(group_name(settings.subscription.group), session.peer)
-            for entry in settings.subscription.subscriptions:
-                self._resources.check_topic(topic_name(entry.topic))
+            group = self._resources.group(group_name(settings.subscription.group), session.peer)
+            topics = [topic_name(entry.topic) for entry in settings.subscription.subscriptions]
+            for name in topics:
+                self._resources.check_topic(name)
         else:
             raise ServiceError(
                 Reason.BAD_REQUEST, "the settings hold neither publishing nor subscription; send one of them"
             )
-        self._clients.keep(session, KeptSettings(settings))
+        kept = KeptSettings(settings)
+        self._clients.keep(session, kept)
+        if kind == "subscription" and kept.kind in _LITE_CONSUMERS:
+            self._lite.begin(session, group, topics)
+        else:
+            self._lite.end(session)
         return self._merged(settings)
 
     def _merged(self, settings: pb.Settings) -> pb.Settings:
@@ -218,8 +226,8 @@ class ClientService:
         subscription.fifo = group.fifo
         subscription.receive_batch_size = MAX_BATCH
         subscription.long_polling_timeout.FromMilliseconds(self._polling_ms)
-        subscription.lite_subscription_quota = LITE_SUBSCRIPTION_QUOTA
-        subscription.max_lite_topic_size = MAX_LITE_TOPIC_SIZE
+        subscription.lite_subscription_quota = client_quota(group)
+        subscription.max_lite_topic_size = self._max_lite_topic_size
         return merged
 
     def _set_retries(self, backoff: pb.RetryPolicy, policy: RetryPolicy) -> None:

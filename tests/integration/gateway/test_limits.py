@@ -187,6 +187,8 @@ def test_system_topics_are_there_and_tasks_say_how_they_went(tmp_path: Path) -> 
             "load-report",
             "dispatch-lag",
             "ordered-sends",
+            "lite-subscriptions",
+            "lite-topics",
             "put-off-files",
         }
         assert tasks["redelivery"]["failures"] == 0

@@ -208,18 +208,3 @@ def test_a_call_without_client_id_is_refused(gateway: Any, name: str) -> None:
     assert anonymous.send(name, b"x").status.code == pb.CLIENT_ID_REQUIRED
     assert anonymous.receive(name, name)[0] == pb.CLIENT_ID_REQUIRED
     anonymous.channel.close()
-
-
-@pytest.mark.parametrize(
-    ("method", "request_"),
-    [
-        ("EndTransaction", rpc.EndTransactionRequest()),
-        ("RecallMessage", rpc.RecallMessageRequest()),
-        ("SyncLiteSubscription", rpc.SyncLiteSubscriptionRequest()),
-    ],
-)
-def test_what_comes_later_says_so(client: Client, method: str, request_: Any) -> None:
-    answer = client.call(method, request_)
-    status = (answer[0] if isinstance(answer, list) else answer).status
-    assert status.code == pb.NOT_IMPLEMENTED
-    assert method in status.message

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from broker_gateway.api.grpc.admin.peer_calls import PeerCalls
 from broker_gateway.api.grpc.admin.requests import MAX_QUEUES_ANSWERED
-from broker_gateway.api.grpc.send_checks import LATER
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.checks import check_group, shown
 from broker_gateway.messaging.groups import Groups
@@ -78,9 +77,7 @@ class AdminService:
             topic, created = self._topics.put(topic, shrink=False)
         await self._peers.tell(f"/{_SERVICE}/PutTopic", request, context)
         changed = known is not None and topic != known
-        return pb.PutTopicResponse(
-            topic=_topic(topic), created=created, warnings=_warnings(topic), changed=changed
-        )
+        return pb.PutTopicResponse(topic=_topic(topic), created=created, changed=changed)
 
     async def DeleteTopic(
         self, request: pb.DeleteTopicRequest, context: CallContext
@@ -252,16 +249,6 @@ def _others(known: Group | None, group: Group, asked: str) -> str:
         return group_configuration.changed_in_part(group.name, known, members)
     except ConfigurationError as error:
         raise RpcError("INVALID_ARGUMENT", str(error)) from error
-
-
-def _warnings(topic: Topic) -> list[str]:
-    later = [kind for kind in topic.accept_message_types if definition_pb2.MessageType.Value(kind) in LATER]
-    if not later:
-        return []
-    return [
-        f"topic {topic.name} accepts {', '.join(topic.accept_message_types)}, and {', '.join(later)} messages cannot be "
-        f"sent yet (NOT_IMPLEMENTED); let it accept NORMAL ones, or every type ({_EVERY_TYPE})"
-    ]
 
 
 def _topic(topic: Topic) -> pb.Topic:

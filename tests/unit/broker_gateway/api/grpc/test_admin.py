@@ -72,13 +72,6 @@ def test_types_that_are_none(broker: InProcessBroker, types: list[str]) -> None:
         put_topic(broker, accept_message_types=types)
 
 
-def test_types_that_cannot_be_sent_yet_are_named(broker: InProcessBroker) -> None:
-    (warning,) = put_topic(broker, accept_message_types=["NORMAL", "DELAY", "LITE"]).warnings
-    assert "LITE messages cannot be sent yet" in warning
-    assert put_topic(broker, queues=9).warnings, "as long as it is so"
-    assert not put_topic(broker, accept_message_types=["NORMAL"]).warnings
-
-
 def test_a_group_keeps_what_is_not_named(broker: InProcessBroker) -> None:
     assert of_group(put_group(broker)) == (16, False)
     assert of_group(put_group(broker, retry_max_times=2)) == (2, False)

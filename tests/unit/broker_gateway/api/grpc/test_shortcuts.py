@@ -30,6 +30,7 @@ KNOWN = st.sampled_from(
         "TAGS",
         "KEYS",
         "__SHARDINGKEY",
+        "__LITE_TOPIC",
         "TRACE_CONTEXT",
         "__BORNHOST",
         "TRAN_MSG",

@@ -1,0 +1,487 @@
+"""Lite consumers: what they subscribe to, what they receive, and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from broker_gateway.transport.context import CallContext
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
+from lakebroker_testing.broker import Call, InProcessBroker
+from lakebroker_testing.messages import message, receive_request, send_request
+
+MINUTE = 60
+
+
+async def _event() -> asyncio.Event:
+    return asyncio.Event()
+
+
+class LiteConsumer:
+    """A connected client of group `agents` and topic `chat`."""
+
+    def __init__(
+        self,
+        broker: InProcessBroker,
+        client_id: str = "lite",
+        kind: pb.ClientType = pb.LITE_PUSH_CONSUMER,
+        group: str = "agents",
+    ) -> None:
+        self.broker, self.client_id, self.group, self._kind = broker, client_id, group, kind
+        self._calls = broker.client(client_id)
+        self.connect()
+
+    def connect(self) -> None:
+        self._ended = self.broker.run(_event())
+        context = CallContext(
+            {"x-mq-client-id": self.client_id}, "127.0.0.1:50000", None, ("127.0.0.1", 8081)
+        )
+        self._stream = self.broker.broker.messaging.Telemetry(self._commands(), context)
+        self.settings = self.told()
+
+    async def _commands(self) -> AsyncIterator[rpc.TelemetryCommand]:
+        subscription = pb.Subscription(
+            group=pb.Resource(name=self.group),
+            subscriptions=[pb.SubscriptionEntry(topic=pb.Resource(name="chat"))],
+        )
+        yield rpc.TelemetryCommand(settings=pb.Settings(client_type=self._kind, subscription=subscription))
+        await self._ended.wait()
+
+    def told(self) -> rpc.TelemetryCommand:
+        """The next command of the broker."""
+
+        async def next_one() -> rpc.TelemetryCommand:
+            return await asyncio.wait_for(anext(self._stream), 60)
+
+        return self.broker.run(next_one())
+
+    def sync(self, action: pb.LiteSubscriptionAction, *names: str, **more: Any) -> int:
+        request = rpc.SyncLiteSubscriptionRequest(
+            action=action,
+            topic=pb.Resource(name="chat"),
+            group=pb.Resource(name=self.group),
+            lite_topic_set=names,
+            **more,
+        )
+        return int(self._calls.call("SyncLiteSubscription", request).status.code)
+
+    def add(self, *names: str, **more: Any) -> None:
+        assert self.sync(pb.PARTIAL_ADD, *names, **more) == pb.OK
+
+    def receive(self, batch: int = 32, **asked: Any) -> list[pb.Message]:
+        return self._calls.receive("chat", self.group, batch=batch, **asked)[1]
+
+    def waits(self, **asked: Any) -> Call:
+        return self._calls.begin(
+            "ReceiveMessage", receive_request("chat", self.group, wait_ms=60_000, **asked)
+        )
+
+    def ack(self, *messages: pb.Message, named: bool = True) -> list[int]:
+        request = rpc.AckMessageRequest(
+            group=pb.Resource(name=self.group),
+            topic=pb.Resource(name="chat"),
+            entries=[
+                rpc.AckMessageEntry(
+                    message_id=each.system_properties.message_id,
+                    receipt_handle=each.system_properties.receipt_handle,
+                    lite_topic=each.system_properties.lite_topic if named else None,
+                )
+                for each in messages
+            ],
+        )
+        reply = self._calls.call("AckMessage", request)
+        return [entry.status.code for entry in reply.entries]
+
+    def change(self, found: pb.Message, invisible_ms: int) -> Any:
+        request = rpc.ChangeInvisibleDurationRequest(
+            group=pb.Resource(name=self.group),
+            topic=pb.Resource(name="chat"),
+            receipt_handle=found.system_properties.receipt_handle,
+            message_id=found.system_properties.message_id,
+            lite_topic=found.system_properties.lite_topic,
+        )
+        request.invisible_duration.FromMilliseconds(invisible_ms)
+        return self._calls.call("ChangeInvisibleDuration", request)
+
+    def heartbeat(self) -> int:
+        request = rpc.HeartbeatRequest(group=pb.Resource(name=self.group))
+        return int(self._calls.call("Heartbeat", request).status.code)
+
+
+def put_group(
+    broker: InProcessBroker, name: str = "agents", retry_max_times: int = 16, **attributes: str
+) -> None:
+    changes = {f"+{key.replace('_', '.')}": value for key, value in attributes.items()}
+    text = json.dumps({"attributes": {"+lite.bind.topic": "chat", **changes}})
+    group = admin_pb2.Group(name=name, retry_max_times=retry_max_times, configuration=text)
+    broker.call("PutGroup", admin_pb2.PutGroupRequest(group=group))
+
+
+@pytest.fixture
+def broker() -> Iterator[InProcessBroker]:
+    with InProcessBroker() as broker:
+        topic = admin_pb2.Topic(name="chat", queues=4, accept_message_types=["LITE"])
+        broker.call("PutTopic", admin_pb2.PutTopicRequest(topic=topic))
+        put_group(broker)
+        yield broker
+
+
+def send(broker: InProcessBroker, *texts: str) -> None:
+    """`a1` is of the lite topic `a`."""
+    for each in texts:
+        name = each.rstrip("0123456789")
+        sent = message("chat", each.encode(), message_type=pb.LITE, lite_topic=name)
+        assert broker.call("SendMessage", send_request(sent)).status.code == pb.OK
+
+
+def bodies(messages: list[pb.Message]) -> list[str]:
+    return [each.body.decode() for each in messages]
+
+
+def answered(call: Call) -> list[str]:
+    return [each.message.body.decode() for each in call.responses if each.HasField("message")]
+
+
+def test_settings_name_the_quotas(broker: InProcessBroker) -> None:
+    consumer = LiteConsumer(broker)
+    told = consumer.settings.settings.subscription
+    assert (told.lite_subscription_quota, told.max_lite_topic_size) == (2000, 64)
+    put_group(broker, "few", lite_sub_client_quota="2")
+    told = LiteConsumer(broker, "other", group="few").settings.settings.subscription
+    assert told.lite_subscription_quota == 2
+
+
+@pytest.mark.parametrize("kind", [pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER])
+def test_a_consumer_gets_the_lite_topics_that_it_subscribes_to(
+    broker: InProcessBroker, kind: pb.ClientType
+) -> None:
+    consumer = LiteConsumer(broker, kind=kind)
+    assert consumer.heartbeat() == pb.OK
+    send(broker, "a1", "b1", "c1", "a2")
+    assert consumer.receive() == []
+    consumer.add("a", "c")
+    found = consumer.receive()
+    assert sorted(bodies(found)) == ["a1", "a2", "c1"]
+    assert {each.topic.name for each in found} == {"chat"}
+    assert sorted(each.system_properties.lite_topic for each in found) == ["a", "a", "c"]
+    assert consumer.ack(*found) == [pb.OK] * 3
+    broker.advance(60)
+    assert consumer.receive() == []
+    send(broker, "c2", "b2")
+    assert bodies(consumer.receive()) == ["c2"]
+
+
+def test_a_lite_topic_is_consumed_in_its_order(broker: InProcessBroker) -> None:
+    consumer = LiteConsumer(broker)
+    consumer.add("a", "b")
+    send(broker, "a1", "a2", "b1")
+    (first,) = consumer.receive(1)
+    beside = consumer.receive()
+    assert first.system_properties.lite_topic not in {each.system_properties.lite_topic for each in beside}
+    consumer.ack(first, *beside)
+    if bodies([first]) == ["a1"]:
+        assert bodies(consumer.receive()) == ["a2"]
+
+
+def test_a_message_that_is_not_acknowledged_comes_again_before_those_behind_it(
+    broker: InProcessBroker,
+) -> None:
+    consumer = LiteConsumer(broker)
+    consumer.add("a")
+    send(broker, "a1", "a2")
+    (first,) = consumer.receive(1)
+    assert consumer.receive() == []
+    broker.advance(11)
+    found = consumer.receive()
+    assert bodies(found) == ["a1", "a2"]
+    assert [each.system_properties.delivery_attempt for each in found] == [2, 1]
+    assert consumer.ack(first) == [pb.INVALID_RECEIPT_HANDLE], "another delivery has it"
+
+
+def test_handles_are_good_for_the_lite_topic_that_is_named(broker: InProcessBroker) -> None:
+    consumer = LiteConsumer(broker)
+    consumer.add("a")
+    send(broker, "a1")
+    (found,) = consumer.receive()
+    assert consumer.ack(found, named=False) == [pb.INVALID_RECEIPT_HANDLE]
+    wrong = pb.Message()
+    wrong.CopyFrom(found)
+    wrong.system_properties.lite_topic = "b"
+    assert consumer.ack(wrong) == [pb.INVALID_RECEIPT_HANDLE]
+    assert consumer.change(found, 5000).status.code == pb.OK
+    broker.advance(6)
+    assert bodies(consumer.receive()) == ["a1"]
+
+
+def test_the_last_attempt_is_followed_by_a_dead_letter(broker: InProcessBroker) -> None:
+    put_group(broker, retry_max_times=1)
+    consumer = LiteConsumer(broker)
+    consumer.add("a")
+    send(broker, "a1")
+    for _ in range(2):
+        assert bodies(consumer.receive()) == ["a1"]
+        broker.advance(11)
+    assert consumer.receive() == []
+    assert list(broker.broker.parts.lite_topics.of("chat")) == ["a"]
+    broker.create_group("undertaker")
+    _, (dead,) = broker.receive("%DLQ%agents", "undertaker")
+    assert dead.system_properties.lite_topic == "a"
+    assert dead.system_properties.dead_letter_queue.topic == "chat"
+    offset = broker.store.index.max_offset("%LMQ%$chat$a", 0)
+    broker.crash()
+    assert broker.store.index.max_offset("%LMQ%$chat$a", 0) == offset, "the copy is in no lite topic"
+
+
+def test_a_waiting_receive_is_served_by_its_own_lite_topics_alone(broker: InProcessBroker) -> None:
+    one, other = LiteConsumer(broker, "one"), LiteConsumer(broker, "other")
+    one.add("a")
+    other.add("b")
+    calls = one.waits(), other.waits()
+    send(broker, "b1")
+    assert (calls[0].done, calls[1].done) == (False, True)
+    send(broker, "c1")
+    assert not calls[0].done
+    send(broker, "a1")
+    assert calls[0].done
+
+
+def test_an_ack_lets_a_waiting_receive_go_on(broker: InProcessBroker) -> None:
+    consumer = LiteConsumer(broker)
+    consumer.add("a")
+    send(broker, "a1", "a2")
+    (first,) = consumer.receive(1)
+    call = consumer.waits()
+    assert not call.done
+    consumer.ack(first)
+    assert call.done
+
+
+def test_what_was_answered_survives_a_crash(broker: InProcessBroker) -> None:
+    consumer = LiteConsumer(broker)
+    consumer.add("a", "b")
+    send(broker, "a1", "a2", "b1")
+    found = {each.body.decode(): each for each in consumer.receive()}
+    consumer.ack(found["a1"], found["b1"])
+    broker.crash()
+    consumer = LiteConsumer(broker)
+    consumer.add("a", "b")
+    assert consumer.receive() == [], "a2 is with the client"
+    assert consumer.ack(found["a2"]) == [pb.OK]
+    broker.advance(60)
+    assert consumer.receive() == []
+    send(broker, "a3")
+    assert bodies(consumer.receive()) == ["a3"]
+
+
+def test_after_a_restart_a_consumer_gets_nothing_of_the_parent_topics_queues(broker: InProcessBroker) -> None:
+    LiteConsumer(broker).add("a")
+    send(broker, "a1")
+    broker.restart()
+    status, found = broker.client("lite").receive("chat", "agents")
+    assert (status, found) == (pb.UNRECOGNIZED_CLIENT_TYPE, [])
+
+
+def test_subscriptions_are_added_removed_and_said_as_a_whole(broker: InProcessBroker) -> None:
+    consumer = LiteConsumer(broker)
+    consumer.add("a", "b")
+    assert consumer.sync(pb.PARTIAL_REMOVE, "a") == pb.OK
+    send(broker, "a1", "b1", "c1")
+    assert bodies(consumer.receive()) == ["b1"]
+    assert consumer.sync(pb.COMPLETE_ADD, "a", "c", version=5) == pb.OK
+    send(broker, "b2")
+    assert sorted(bodies(consumer.receive())) == ["a1", "c1"]
+    assert consumer.sync(pb.COMPLETE_ADD, "d", version=4) == pb.OK
+    send(broker, "d1")
+    assert consumer.receive() == [], "an older version is passed over"
+    assert consumer.sync(pb.COMPLETE_REMOVE) == pb.OK
+    send(broker, "e1")
+    assert consumer.receive() == []
+
+
+@pytest.mark.parametrize(
+    ("option", "wanted"),
+    [
+        ({"policy": pb.OffsetOption.LAST}, ["a3"]),
+        ({"policy": pb.OffsetOption.MIN}, ["a1", "a2", "a3"]),
+        ({"policy": pb.OffsetOption.MAX}, []),
+        ({"offset": 1}, ["a2", "a3"]),
+        ({"offset": 9}, []),
+        ({"tail_n": 1}, ["a2", "a3"]),
+        ({"tail_n": 9}, ["a1", "a2", "a3"]),
+        ({"timestamp": 1}, ["a3"]),
+    ],
+)
+def test_offset_options(broker: InProcessBroker, option: dict[str, int], wanted: list[str]) -> None:
+    consumer = LiteConsumer(broker)
+    consumer.add("a")
+    send(broker, "a1", "a2")
+    consumer.ack(*consumer.receive())
+    send(broker, "a3")
+    consumer.add("a", offset_option=pb.OffsetOption(**option))
+    assert bodies(consumer.receive()) == wanted
+
+
+def test_quotas(broker: InProcessBroker) -> None:
+    put_group(broker, lite_sub_client_quota="2")
+    consumer = LiteConsumer(broker)
+    consumer.add("a", "b")
+    assert consumer.sync(pb.PARTIAL_ADD, "c") == pb.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+    assert consumer.sync(pb.COMPLETE_ADD, "x", "y", "z") == pb.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+    consumer.add("a")
+    send(broker, "a1", "c1")
+    assert bodies(consumer.receive()) == ["a1"], "what was refused has changed nothing"
+
+
+def test_all_clients_together_have_a_quota(broker: InProcessBroker) -> None:
+    broker.restart(maxLiteSubscriptionCount="3")
+    LiteConsumer(broker, "one").add("a", "b")
+    other = LiteConsumer(broker, "other")
+    assert other.sync(pb.PARTIAL_ADD, "a", "c") == pb.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+    other.add("c")
+
+
+def test_what_is_refused(broker: InProcessBroker) -> None:
+    broker.create_group("plain")
+    assert LiteConsumer(broker, "p", group="plain").settings.status.code == pb.BAD_REQUEST
+    put_group(broker, "all", lite_sub_wildcard="true")
+    assert LiteConsumer(broker, "w", group="all").settings.status.code == pb.NOT_IMPLEMENTED
+    consumer = LiteConsumer(broker)
+    assert consumer.sync(pb.PARTIAL_ADD, "a$b") == pb.ILLEGAL_LITE_TOPIC
+    assert consumer.sync(pb.PARTIAL_ADD, "x" * 65) == pb.ILLEGAL_LITE_TOPIC
+    consumer.group = "plain"
+    assert consumer.sync(pb.PARTIAL_ADD, "a") == pb.BAD_REQUEST
+    consumer.group = "nobody"
+    assert consumer.sync(pb.PARTIAL_ADD, "a") == pb.CONSUMER_GROUP_NOT_FOUND
+    consumer.group, consumer._calls = "agents", broker.client("stranger")
+    assert consumer.sync(pb.PARTIAL_ADD, "a") == pb.UNRECOGNIZED_CLIENT_TYPE
+
+
+def test_of_an_exclusive_group_the_last_subscriber_has_a_lite_topic(broker: InProcessBroker) -> None:
+    put_group(broker, lite_sub_model="Exclusive")
+    one, other = LiteConsumer(broker, "one"), LiteConsumer(broker, "other")
+    one.add("a", "b")
+    other.add("a")
+    assert one.told().notify_unsubscribe_lite_command.lite_topic == "a"
+    send(broker, "a1", "b1")
+    assert bodies(one.receive()) == ["b1"]
+    assert bodies(other.receive()) == ["a1"]
+
+
+def test_a_client_that_leaves_has_no_subscription(broker: InProcessBroker) -> None:
+    consumer = LiteConsumer(broker)
+    consumer.add("a")
+    request = rpc.NotifyClientTerminationRequest(group=pb.Resource(name="agents"))
+    assert broker.client("lite").call("NotifyClientTermination", request).status.code == pb.OK
+    arrivals = broker.broker.deliveries.arrivals.lite
+    assert arrivals is not None
+    assert (arrivals.subscriptions, arrivals.subscribers("%LMQ%$chat$a")) == (0, [])
+
+
+def test_a_client_that_says_nothing_for_long_has_no_subscription(broker: InProcessBroker) -> None:
+    consumer = LiteConsumer(broker)
+    consumer.add("a")
+    subscriptions = broker.broker.parts.lite_subscriptions
+    broker.advance(170)
+    broker.do(subscriptions.look)
+    send(broker, "a1")
+    assert len(consumer.receive()) == 1
+    broker.advance(20)
+    broker.do(subscriptions.look)
+    assert broker.broker.deliveries.arrivals.lite.subscriptions == 0  # type: ignore[union-attr]
+
+
+def with_time_to_live(broker: InProcessBroker, minutes: int) -> None:
+    from dataclasses import replace
+
+    topic = broker.broker.catalog.topic("chat")
+    assert topic is not None
+    others = json.dumps({"attributes": {"lite.topic.expiration": str(minutes)}})
+    broker.do(lambda: broker.broker.catalog.put_topic(replace(topic, others=others)))
+
+
+def test_a_lite_topic_lives_so_long_after_its_last_message(broker: InProcessBroker) -> None:
+    with_time_to_live(broker, 30)
+    consumer = LiteConsumer(broker)
+    consumer.add("a", "b")
+    send(broker, "a1", "b1")
+    consumer.ack(*consumer.receive())
+    subscriptions = broker.broker.parts.lite_subscriptions
+    broker.advance(29 * MINUTE)
+    send(broker, "b2")
+    consumer.add("a", "b")
+    broker.do(subscriptions.expire)
+    assert broker.broker.deliveries.keys_of_topic("%LMQ%$chat$a")
+    broker.advance(2 * MINUTE)
+    broker.do(subscriptions.expire)
+    assert consumer.told().notify_unsubscribe_lite_command.lite_topic == "a"
+    assert not broker.broker.deliveries.keys_of_topic("%LMQ%$chat$a")
+    assert list(broker.broker.parts.lite_topics.of("chat")) == ["b"]
+    consumer.add("a", offset_option=pb.OffsetOption(policy=pb.OffsetOption.MIN))
+    assert bodies(consumer.receive()) == ["b2"]
+    send(broker, "a2")
+    assert bodies(consumer.receive()) == ["a2"]
+
+
+def test_what_is_deleted_stays_so_after_a_crash(broker: InProcessBroker) -> None:
+    with_time_to_live(broker, 30)
+    send(broker, "a1", "b1")
+    broker.advance(33 * MINUTE)
+    assert list(broker.broker.parts.lite_topics.of("chat")) == []
+    send(broker, "a2")
+    broker.crash()
+    assert list(broker.broker.parts.lite_topics.of("chat")) == ["a"]
+    consumer = LiteConsumer(broker)
+    consumer.add("a", "b")
+    assert bodies(consumer.receive()) == ["a2"]
+
+
+def test_a_deleted_lite_topic_is_forgotten_with_its_part_of_the_log(broker: InProcessBroker) -> None:
+    with_time_to_live(broker, 30)
+    send(broker, "a1")
+    broker.advance(33 * MINUTE)
+    index, topics = broker.store.index, broker.broker.parts.lite_topics
+    broker.do(topics.forget_deleted)
+    assert index.max_offset("%LMQ%$chat$a", 0) == 1, "the log has its message still"
+    assert not index.forget("%LMQ%$chat$a", 0)
+
+
+def test_lite_topics_go_with_their_topic(broker: InProcessBroker) -> None:
+    consumer = LiteConsumer(broker)
+    consumer.add("a")
+    send(broker, "a1")
+    consumer.ack(*consumer.receive())
+    broker.do(lambda: broker.broker.administration.topics.delete("chat"))
+    assert list(broker.broker.parts.lite_topics.of("chat")) == []
+    assert not broker.broker.deliveries.keys_of_topic("%LMQ%$chat$a")
+    topic = admin_pb2.Topic(name="chat", queues=1, accept_message_types=["LITE"])
+    broker.call("PutTopic", admin_pb2.PutTopicRequest(topic=topic))
+    assert consumer.sync(pb.PARTIAL_ADD, "a") == pb.UNRECOGNIZED_CLIENT_TYPE
+    consumer = LiteConsumer(broker, "new")
+    send(broker, "a2")
+    consumer.add("a")
+    assert bodies(consumer.receive()) == ["a2"]
+
+
+def test_the_time_to_live_is_at_least_the_brokers(broker: InProcessBroker) -> None:
+    with_time_to_live(broker, 1)
+    send(broker, "a1")
+    subscriptions = broker.broker.parts.lite_subscriptions
+    broker.advance(14 * MINUTE)
+    broker.do(subscriptions.expire)
+    assert list(broker.broker.parts.lite_topics.of("chat")) == ["a"]
+    broker.advance(2 * MINUTE)
+    broker.do(subscriptions.expire)
+    assert list(broker.broker.parts.lite_topics.of("chat")) == []
+
+
+def test_without_a_time_to_live_lite_topics_stay(broker: InProcessBroker) -> None:
+    send(broker, "a1")
+    broker.jump(100 * 24 * 3600)
+    broker.do(broker.broker.parts.lite_subscriptions.expire)
+    assert list(broker.broker.parts.lite_topics.of("chat")) == ["a"]
