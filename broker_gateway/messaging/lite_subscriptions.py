@@ -3,6 +3,7 @@
 | what | RocketMQ 5.5.0 | here |
 |---|---|---|
 | subscriptions | by client id, in the broker's memory; a client says all of them every 30 s (COMPLETE_ADD) | of a client at its address, with its session |
+| the proxy in LOCAL mode | INTERNAL_SERVER_ERROR: it has no subscriptions | served |
 | gone after | `liteSubscriptionCheckTimeoutMills` without a word, checked every `liteSubscriptionCheckInterval`; the client's termination | with the session too |
 | versions | passed on, read by nobody | one that is older than the client's last COMPLETE_ADD is passed over |
 | quotas | `maxLiteSubscriptionCount` of all clients, at PARTIAL_ADD; `lite.sub.client.quota` of the group is told to the client | both are enforced, at every addition |

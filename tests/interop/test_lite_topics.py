@@ -29,10 +29,17 @@ GROUP = "agents"
 
 @contextlib.contextmanager
 def real(folder: Path) -> Iterator[str]:
+    config = folder / "store" / "config"
+    config.mkdir(parents=True)
+    topic = {"topicName": "chat", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
+    table: dict[str, Any] = {"chat": {**topic, "attributes": {"message.type": "LITE"}}}
+    (config / "topics.json").write_text(json.dumps({"topicConfigTable": table}))
+    group = {"groupName": GROUP, "consumeEnable": True, "retryMaxTimes": 16, "retryQueueNums": 1}
+    table = {GROUP: {**group, "attributes": {"lite.bind.topic": "chat"}}}
+    (config / "subscriptionGroup.json").write_text(json.dumps({"subscriptionGroupTable": table}))
     options = {"enableLmq": "true", "enableMultiDispatch": "true"}
-    with RocketMQ(folder, {"chat": (4, "LITE")}, heap="1g", **options) as peer:
-        arguments = ("-c", "DefaultCluster", "-g", GROUP, "-a", "+lite.bind.topic=chat")
-        peer.mqadmin("updateSubGroup", *arguments)
+    with RocketMQ(folder, {}, proxy=False, heap="1g", **options) as peer:
+        peer.start_cluster_proxy(peer.name_server)  # one in local mode has no lite subscriptions
         yield peer.address
 
 
