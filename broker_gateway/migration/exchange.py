@@ -18,6 +18,7 @@ from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.broker_journal import BrokerJournal, journal_at_rest
 from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, Topic
+from broker_gateway.metadata.group_configuration import lite_bind_topic
 from broker_gateway.metadata.system_topics import is_system_topic
 from broker_gateway.metadata.topic_configuration import has_batch_queues
 from broker_gateway.migration.pop_state import read_check_points, restore_in_flight, write_check_points
@@ -112,7 +113,7 @@ def _check_queues(catalog: Catalog) -> None:
 
 def _in_order(catalog: Catalog, name: str) -> bool:
     group = catalog.group(name)
-    return group is not None and group.fifo
+    return group is not None and (group.fifo or bool(lite_bind_topic(group)))
 
 
 def import_from_rocketmq(
