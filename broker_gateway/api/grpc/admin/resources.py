@@ -24,7 +24,6 @@ from broker_gateway.metadata.names import DLQ_PREFIX, RETRY_PREFIX
 from broker_gateway.runtime.clock import now_ms
 from broker_gateway.runtime.scheduled_tasks import ScheduledTasks
 from broker_gateway.transport.context import CallContext, RpcError
-from lakebroker_pb.apache.rocketmq.v2 import definition_pb2
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 
 RETRY_MAX_TIMES_LIMIT = 1000
