@@ -54,6 +54,8 @@ def outcome(broker: InProcessBroker, extreme: Extreme) -> Outcome:
     broker.ack("orders", "billing", *waiting.messages)
     topic = extreme.message.topic
     full = f"{topic.resource_namespace}%{topic.name}" if topic.resource_namespace else topic.name
+    if extreme.message.system_properties.message_type == pb.TRANSACTION:
+        full = "RMQ_SYS_TRANS_HALF_TOPIC"
     found = decided(newest(broker, full)) if odd.status.code == pb.OK else ()
     return Outcome(odd.status.code, odd.status.message, found)
 
