@@ -264,9 +264,16 @@ class Broker:
             await asyncio.gather(self._watchdog, return_exceptions=True)
         with contextlib.suppress(StoreError, OSError):  # the snapshot fails too then, and its error is logged
             self.journaled.minutes.note(self.minutes.roll(now_ms(), closing=True))
-        try:
-            for each in self.parts.put_off:
+        for each in self.parts.put_off:
+            try:
                 each.pending.save_at_once()
+            except (StoreError, OSError) as error:
+                log.error(
+                    "what is put off could not be written to its file; the next start reads more of the log",
+                    kind=each.pending.name,
+                    error=str(error),
+                )
+        try:
             self.journal.write_snapshot()
         except (StoreError, OSError) as error:
             log.error(

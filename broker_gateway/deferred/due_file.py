@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,8 +62,14 @@ def save(root: Path, name: str, log_id: str, saved: Saved) -> int:
     return len(content) + _CRC.size
 
 
-def load(root: Path, name: str, owns: Callable[[str], bool]) -> Saved | None:
-    """What a file says; None when there is none. `owns` knows the ids of the store's logs. Raises DueFileError, OSError."""
+def remove(root: Path, name: str) -> None:
+    """There is no such file any more. Raises OSError."""
+    (root / FOLDER / f"{name}.due").unlink(missing_ok=True)
+
+
+def load(root: Path, name: str, log_id: str) -> Saved | None:
+    """What a file says; None when there is none. One of a former log of the store does not count: that may have lost its end.
+    Raises DueFileError, OSError."""
     path = root / FOLDER / f"{name}.due"
     try:
         content = path.read_bytes()
@@ -78,7 +83,7 @@ def load(root: Path, name: str, owns: Callable[[str], bool]) -> Saved | None:
         raise DueFileError(f"{path} is cut off") from error
     if magic != _MAGIC or count < 0 or not whole or crc != zlib_ng.crc32(content[: -_CRC.size]):
         raise DueFileError(f"{path} is damaged")
-    if not owns(named.decode("ascii", "replace")):
+    if named != log_id.encode():
         raise DueFileError(f"{path} is of another log, {named.decode('ascii', 'replace')}")
     at = _HEAD.size
     due = np.frombuffer(content, "<i8", count, at).astype(np.int64)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence, Set
 import structlog
 
 from broker_gateway.deferred.pending import Pending
-from broker_gateway.runtime.clock import now_ms
+from broker_gateway.runtime.clock import monotonic_ms, now_ms
 from broker_gateway.runtime.rate_limited_log import RateLimitedLog
 from broker_gateway.runtime.tick import Stage, Tick
 from store.errors import StoreError
@@ -45,6 +45,7 @@ class DueLoop:
         self._armed_for = 0
         self._going = self._running = False
         self._not_before = 0
+        """By the monotonic clock, ms: the host's may be set back."""
         self._failed = RateLimitedLog("times")
         store.on_appended(self._appended)
 
@@ -76,19 +77,19 @@ class DueLoop:
         due = self._pending.table.next_due()
         if due is None or not self._running or self._going:
             return
-        due = max(due, self._not_before)
         if self._timer is not None:
             if self._armed_for <= due:
                 return
             self._timer.cancel()
         self._armed_for = due
-        wait_s = min(max(due - now_ms(), 0) / 1000, _LOOK_S)
+        wait_s = min(max(due - now_ms(), self._not_before - monotonic_ms(), 0) / 1000, _LOOK_S)
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
 
     def _look(self) -> None:
         self._timer = None
         due = self._pending.table.next_due()
-        if due is not None and max(due, self._not_before) <= now_ms() and self._running:
+        may_go = self._running and self._not_before <= monotonic_ms()
+        if due is not None and due <= now_ms() and may_go:
             self._going = True
             self._tick.add(Stage.APPEND, self._do)
         else:
@@ -100,13 +101,13 @@ class DueLoop:
             return
         now = now_ms()
         try:
-            keys = self._pending.table.due_until(now, A_GO, self._under_way())
+            keys = self._pending.table.due_until(now, A_GO, self._under_way() | self._pending.unfit)
             if keys:
                 self._go(keys, now)
             else:
-                self._not_before = now + _LOOK_AGAIN_MS
+                self._not_before = monotonic_ms() + _LOOK_AGAIN_MS
         except Exception as error:
-            self._not_before = now + _AGAIN_MS
+            self._not_before = monotonic_ms() + _AGAIN_MS
             known = isinstance(error, (StoreError, OSError))
             self._failed.happened(
                 log.error,

@@ -1,7 +1,7 @@
 """What is due when, for millions: sorted arrays, 20 bytes an entry, without IO or clock.
 
 An entry is a record of a queue of a system topic. New ones go to a heap; a full heap becomes a sorted run, and runs of like
-sizes become one, so that there are few. What is removed leaves a run when it comes to the run's head, or when runs become one.
+sizes become one, up to a size, so that there are few. What is removed leaves a run when it comes to the run's head, or when runs become one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ Marks = NDArray[np.uint32]
 HEAP_ENTRIES = 4096
 _A_LOOK = 1 << 16
 """Entries of a run that are looked at in one go."""
+_A_STEP = 1024
+"""Entries of a run that are taken at a time."""
+_MOST_IN_A_RUN = 1 << 18
+"""Runs that would become longer stay apart: to join them would hold up the event loop."""
 _OFFSET_BITS = 44
 MAX_QUEUES = 1 << 62 - _OFFSET_BITS
 """Of all system topics together; a queue has a number below it."""
@@ -122,20 +126,28 @@ class DueTable:
     def due_until(self, now: int, most: int, leave_out: Set[int] = _NO_KEYS) -> list[int]:
         """Keys of the first entries that are due at `now`, at most so many, by when they are due, those of the same ms as they came.
         They stay."""
-        found = [_NONE]
-        room = most + len(self._removed) + len(leave_out)
-        for run in self._runs:
-            due = run.columns.due
-            stop = min(int(np.searchsorted(due, now, "right")), run.head + room)
-            found.append(run.columns.part(slice(run.head, stop)))
+        found = [self._first(run, now, most, leave_out) for run in self._runs]
         if self._heap and self._heap[0].due <= now:
-            found.append(_columns(sorted(entry for entry in self._heap if entry.due <= now)))
-        due_first = _joined(found)
+            due = _columns([entry for entry in self._heap if entry.due <= now])
+            found.append(due.without(self._removed).without(leave_out))
+        due_first = _joined([_NONE, *found])
         keys: list[int] = due_first.key[np.lexsort((due_first.key, due_first.due))].tolist()
-        removed = self._removed
-        if removed or leave_out:
-            keys = [key for key in keys if key not in removed and key not in leave_out]
         return keys[:most]
+
+    def _first(self, run: _Run, now: int, most: int, leave_out: Set[int]) -> Columns:
+        """The first entries of a run that are due, as many as may be among the first `most` of all."""
+        stop = int(np.searchsorted(run.columns.due, now, "right"))
+        found, count, at = [_NONE], 0, run.head
+        while at < stop and count < most:
+            some = run.columns.part(slice(at, min(at + _A_STEP, stop)))
+            at += _A_STEP
+            if self._removed or leave_out:
+                keys = some.key.tolist()
+                stays = [key not in self._removed and key not in leave_out for key in keys]
+                some = some.part(np.array(stays))
+            found.append(some)
+            count += len(some.due)
+        return _joined(found)
 
     def find(self, first: int, last: int, mark: int) -> list[int]:
         """Keys of the entries that are due from `first` to `last` and have that mark."""
@@ -175,7 +187,7 @@ class DueTable:
 
     def _add_run(self, columns: Columns) -> None:
         """Runs become shorter to the end of the list, each at least twice as long as the next."""
-        while self._runs and len(self._runs[-1]) < 2 * len(columns.due):
+        while self._runs and self._may_join(len(self._runs[-1]), len(columns.due)):
             joined = _joined([self._runs.pop().live(), columns])
             columns = joined.without(self._removed)
             if len(columns.due) < len(joined.due):
@@ -183,6 +195,10 @@ class DueTable:
             columns = _sorted(columns)
         if len(columns.due):
             self._runs.append(_Run(columns))
+
+    @staticmethod
+    def _may_join(older: int, newer: int) -> bool:
+        return older < 2 * newer and older + newer <= _MOST_IN_A_RUN
 
     def _trim(self) -> None:
         """Drops what is removed from the heads."""

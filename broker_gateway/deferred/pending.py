@@ -11,13 +11,14 @@ with one that is damaged, a start reads all of the log.
 from __future__ import annotations
 
 import asyncio
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
 import numpy as np
 import structlog
 
-from broker_gateway.deferred.due_file import DueFileError, Saved, load, save
+from broker_gateway.deferred.due_file import DueFileError, Saved, load, remove, save
 from broker_gateway.deferred.due_table import Columns, DueTable, key_of, offset_of, queue_of
 from broker_gateway.deferred.put_off import PutOff
 from broker_gateway.delivery.moves import ORIGIN_MARK, ORIGIN_PROPERTY, Origin, decode_origin
@@ -26,11 +27,12 @@ from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.journal.taken_over import TakenOver
 from broker_gateway.runtime.rate_limited_log import RateLimitedLog
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
-from store.errors import OffsetOutOfRangeError, RecordError
-from store.log.record import Record
+from store.errors import OffsetOutOfRangeError, RecordError, RecordTooLargeError
+from store.log.record import PendingRecord, Record
 from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
+_LATEST_MS = 1 << 62
 _A_GO_BYTES = 8 << 20
 """Of records that are copied in one append: others are served in between."""
 _A_READ = 4096
@@ -79,6 +81,8 @@ class Pending(Contributor):
         self._pace = pace
         self._taken_over = taken_over
         self.table = DueTable()
+        self.unfit: set[int] = set()
+        """Keys of those that cannot be copied, since they are too large: they stay, and so does their segment."""
         self._next: dict[int, int] = {}
         """By queue number, the queue offset from which on records were not taken in yet."""
         self._file: Saved | None = None
@@ -86,10 +90,11 @@ class Pending(Contributor):
         self._from: int | None = None
         """Physical offset from which on the log is read at a start; None until that was looked at."""
         self._settled: set[int] = set()
-        self._unread = RateLimitedLog("records")
+        self._unread, self._too_large = RateLimitedLog("records"), RateLimitedLog("records")
         self._added: list[Callable[[int, Record], None]] = []
         self._done_with: Callable[[], Set[int]] = frozenset
         self._saving = False
+        self._writing = threading.Lock()
 
     @property
     def name(self) -> str:
@@ -128,6 +133,7 @@ class Pending(Contributor):
                 if not self._used:  # the first of its kind: a start reads the log from here on
                     self._from, self._next[queue] = record.physical_offset, offset
                 self._add(key_of(queue, offset), record)
+                self._next[queue] = offset + 1
             self._next[queue] = end
 
     def catch_up(self) -> None:
@@ -142,7 +148,7 @@ class Pending(Contributor):
         put_off = self._meaning.put_off(record)
         if put_off is None:
             return
-        self.table.add(put_off.due, key, put_off.mark)
+        self.table.add(min(max(put_off.due, 0), _LATEST_MS), key, put_off.mark)
         for listener in self._added:
             listener(key, record)
 
@@ -182,6 +188,38 @@ class Pending(Contributor):
             for offset, record in self._records(topic, queue_id, begin, offset_of(some[-1]) + 1, wanted):
                 found[some[0] - begin + offset] = record
         return ((key, found.get(key)) for key in keys)
+
+    def replace(
+        self,
+        copies: Sequence[tuple[int, PendingRecord]],
+        closing: Callable[[list[int]], list[PendingRecord]] = lambda keys: [],
+    ) -> list[int]:
+        """Appends copies, each of which settles the record of its key, and takes those out of the table; the keys that are done
+        with. `closing` gives records that stand behind the copies of these keys, in the same append. A copy that is too large
+        stays put off, and is `unfit`. Raises what concerns all of them."""
+        if not copies:
+            return []
+        keys, end = [key for key, _ in copies], self._store.max_offset
+        try:
+            self._store.append([*(copy for _, copy in copies), *closing(keys)])
+        except (RecordError, RecordTooLargeError) as error:
+            if self._store.max_offset != end:
+                raise
+            if len(copies) > 1:
+                middle = len(copies) // 2
+                return self.replace(copies[:middle], closing) + self.replace(copies[middle:], closing)
+            self.unfit.update(keys)
+            self._too_large.happened(
+                log.error,
+                "a message that is put off cannot be copied, since its copy would be too large; it stays where it is, and its segment "
+                "is kept: read it there, with lakebroker store inspect",
+                topic=copies[0][1].topic,
+                origin=self.origin(keys[0]).encode(),
+                error=str(error),
+            )
+            return []
+        self.table.remove(keys)
+        return keys
 
     def origin(self, key: int) -> Origin:
         """What a copy of it says of where it came from."""
@@ -223,9 +261,20 @@ class Pending(Contributor):
             await self.save()
 
     async def save_behind(self, physical_offset: int) -> None:
-        """Writes the file when a start would need the log below a physical offset. Raises OSError."""
-        if self._used and not self._saving and (self._from or 0) < physical_offset:
+        """Sees to it that a start does not need the log below a physical offset: by the file or, on a disk that takes none, without
+        one, so that a start reads all of the log that is left. Raises OSError when it cannot be removed either."""
+        if not self._used or self._saving or (self._from or 0) >= physical_offset:
+            return
+        try:
             await self.save()
+        except OSError as error:
+            log.warning(
+                "the file of what is put off cannot be written; the next start reads all of the log",
+                kind=self._meaning.name,
+                error=str(error),
+            )
+            remove(self._store.root, self._meaning.name)
+            self._from, self._file_size = physical_offset, 0
 
     async def save(self) -> None:
         """Writes the file, on a thread. Raises OSError."""
@@ -254,10 +303,11 @@ class Pending(Contributor):
         return self._store.max_offset, lambda: entries().without(done_with)
 
     def _write(self, position: int, columns: Callable[[], Columns]) -> int:
-        """The file must know nothing that a power cut takes out of the log."""
-        saved = Saved(position, columns())
-        self._store.flush()
-        return save(self._store.root, self._meaning.name, self._store.log_id, saved)
+        """The file must know nothing that a power cut takes out of the log. One at a time: a stop may come beside another."""
+        with self._writing:
+            saved = Saved(position, columns())
+            self._store.flush()
+            return save(self._store.root, self._meaning.name, self._store.log_id, saved)
 
     # ----- the journal's replay -----
 
@@ -273,13 +323,18 @@ class Pending(Contributor):
         """Where a start reads the log from."""
         store, meaning = self._store, self._meaning
         try:
-            found = load(store.root, meaning.name, store.identity.owns)
+            found = load(store.root, meaning.name, store.log_id)
+            if found is not None and found.position > store.max_offset:
+                raise DueFileError(
+                    f"it knows the log up to {found.position}, which ends at {store.max_offset}"
+                )
         except (DueFileError, OSError) as error:
             log.warning(
                 "what is put off is looked for in all of the log", kind=meaning.name, error=str(error)
             )
+            remove(store.root, meaning.name)  # it must not count once the log has grown past its place
             found = None
-        if found is not None and found.position <= store.max_offset:
+        if found is not None:
             self._file = found
             return found.position
         queues = [key for key in store.index.queues() if meaning.queue(*key) is not None]

@@ -35,15 +35,14 @@ from broker_gateway.journal.taken_over import TakenOver
 from broker_gateway.runtime.clock import now_ms
 from broker_gateway.runtime.rate_limited_log import RateLimitedLog
 from broker_gateway.runtime.tick import Tick
-from store.errors import RecordError, RecordTooLargeError
 from store.log.record import PendingRecord, Record, encode_properties, tags_code
 from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
-A_CARRY = 256
+A_CARRY = 1024
 """Messages that are copied forward in a go."""
 _FIRST_LEVEL_QUEUE = 16
-_MOST_ALIKE = 1024
+_MOST_ALIKE = 32
 """Messages of one second whose ids have the same mark that are looked at for a recall: clients choose ids."""
 _RECALL_TAG = "_RECALL_TAG_"
 
@@ -138,31 +137,7 @@ class Timers:
             else:
                 copies.append((key, copy))
         self.pending.table.remove(unread)
-        self._append(copies)
-
-    def _append(self, copies: Sequence[tuple[int, PendingRecord]]) -> None:
-        """All of the copies, but those that are at fault themselves; raises what concerns all of them."""
-        if not copies:
-            return
-        end = self._store.max_offset
-        try:
-            self._store.append([copy for _, copy in copies])
-        except (RecordError, RecordTooLargeError) as error:
-            if self._store.max_offset != end:
-                raise
-            if len(copies) > 1:
-                middle = len(copies) // 2
-                self._append(copies[:middle])
-                self._append(copies[middle:])
-                return
-            self._unfit.happened(
-                log.error,
-                "a message that is due does not fit its topic and stays where it is until the broker starts again; read it there",
-                topic=copies[0][1].topic,
-                key=copies[0][0],
-                error=str(error),
-            )
-        self.pending.table.remove([key for key, _ in copies])
+        self.pending.replace(copies)
 
     def _copy(self, key: int, record: Record, now: int) -> PendingRecord | None:
         """The message for the queue it was sent to; None where the record does not say which, which is logged."""
@@ -187,7 +162,8 @@ class Timers:
         """Copies a number of those that wait and stand below a physical offset to the end of the log; how many. Raises
         StoreError, OSError."""
         copies: list[tuple[int, PendingRecord]] = []
-        some, unread = self.pending.some(self.pending.below(physical_offset, A_CARRY))
+        keys = self.pending.below(physical_offset, A_CARRY)
+        some, unread = self.pending.some([key for key in keys if key not in self.pending.unfit])
         for key, record in some:
             put_off = self.pending.put_off(record)
             if put_off is None:
@@ -201,5 +177,5 @@ class Timers:
             origin = self.pending.origin(key)
             copies.append((key, moved_copy(record, kept, origin, TIMER_TOPIC, 0, record.reconsume_times)))
         self.pending.table.remove(unread)
-        self._append(copies)
+        self.pending.replace(copies)
         return len(some) + len(unread)

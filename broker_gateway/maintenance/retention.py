@@ -42,10 +42,6 @@ def rules_of(options: StoreOptions) -> Rules:
     )
 
 
-_MOST_CARRIED = 200
-"""Goes of copying forward in a run."""
-
-
 class PutOffMessages(Protocol):
     """What keeps messages until something is due."""
 
@@ -79,6 +75,8 @@ class Retention:
         self._held: list[str] = []
         self._why: dict[str, str] = {}
         self._snapshot_awaited = False
+        self._blocked = ""
+        """Why what is put off keeps a segment."""
 
     def use(self, rules: Rules) -> None:
         """Other rules, from the next run on."""
@@ -88,39 +86,59 @@ class Retention:
         """Deletes what may go; returns how many segments went."""
         store, rules = self._store, self.rules
         hour = time.localtime(now_ms() / 1000).tm_hour
-        wanted = store.expired(rules, hour, by_hand=by_hand)
+        expired = store.expired(rules, hour, by_hand=by_hand)
         keep_from = store.min_offset
-        if wanted > store.min_offset:
-            carried = await self._carry_forward(wanted)
-            keep_from = await self._keep_from(wanted) if carried else store.min_offset
+        if expired > store.min_offset:
+            carried = await self._carry_forward(expired)
+            # what expired meanwhile was not looked at
+            keep_from = min(carried, await self._keep_from(expired))
         removed = store.retain(rules, hour, keep_from, by_hand=by_hand)
         self._tell_refusal()
-        self._tell_kept(-(-(wanted - store.min_offset) // store.segment_size))
+        self._tell_kept(-(-(expired - store.min_offset) // store.segment_size))
         if not removed.segments:
             return 0
         await asyncio.to_thread(removed.dispose)
         log.info("segments deleted", count=len(removed.segments), min_offset=store.min_offset)
         return len(removed.segments)
 
-    async def _carry_forward(self, wanted: int) -> bool:
-        """Has what is put off copied to the end of the log, where it stands in segments that may go; whether all is."""
-        for each in self._put_off:
-            for _ in range(_MOST_CARRIED):
-                try:
-                    if not each.carry_forward(wanted):
-                        break
-                except (StoreError, OSError) as error:
-                    self._why = {"put off": f"messages that are put off cannot be copied forward: {error}"}
-                    return False
-                await asyncio.sleep(0)
-            else:
-                return False  # the next run goes on
-            await each.pending.save_behind(wanted)
-        return True
+    async def _carry_forward(self, expired: int) -> int:
+        """Up to where nothing that is put off stands in segments that may go: it is copied to the end of the log, and on disk there.
+        Of one segment in a run, so that the log grows by no more than what goes."""
+        store, self._blocked = self._store, ""
+        for segment in store.segments:
+            if segment.end > expired:
+                break
+            waits = [each for each in self._put_off if each.pending.below(segment.end, 1)]
+            if not waits:
+                continue
+            try:
+                for each in waits:
+                    copied = 1
+                    while copied:
+                        copied = each.carry_forward(segment.end)
+                        await asyncio.sleep(0)
+                await asyncio.to_thread(store.flush)
+            except (StoreError, OSError) as error:
+                self._blocked = f"messages that are put off cannot be copied forward: {error}"
+                return segment.start
+            if any(each.pending.below(segment.end, 1) for each in waits):
+                self._blocked = (
+                    "a message that is put off stands there, and is being ended or too large to be copied"
+                )
+                return segment.start
+            expired = segment.end
+            break
+        try:
+            for each in self._put_off:
+                await each.pending.save_behind(expired)
+        except OSError as error:
+            self._blocked = f"the file of what is put off can neither be written nor removed: {error}"
+            return store.min_offset
+        return expired
 
     async def _keep_from(self, wanted: int) -> int:
         needed = self._journal.needed_from()
-        self._why = {}
+        self._why = {"put off": self._blocked} if self._blocked else {}
         if needed < wanted:
             self._journal.begin_snapshot()  # on disk by a later run
             self._store.request_flush()

@@ -53,6 +53,11 @@ class PendingBatch(ABC):
     read_at: float = 0.0
     offsets: Sequence[int] = ()
 
+    @property
+    def messages(self) -> int:
+        """As statistics count them."""
+        return len(self.records)
+
     @abstractmethod
     def finish(self, outcome: Outcome) -> None:
         """The call is over: OK, or why not. Called once."""
@@ -266,7 +271,7 @@ class Producer:
         for batch in batches:
             sums = counted.setdefault(batch.topic, [0, 0, 0])
             sums[0] += 1
-            sums[1] += len(batch.records)
+            sums[1] += batch.messages
             sums[2] += batch.size
             _end(batch, outcome)
         for topic, (count, messages, size) in counted.items():

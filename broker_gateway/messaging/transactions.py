@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import structlog
 
@@ -44,7 +45,7 @@ from broker_gateway.messaging.produce import PendingBatch, Producer
 from broker_gateway.messaging.stored_message import StoredMessage
 from broker_gateway.runtime.clock import now_ms
 from broker_gateway.runtime.rate_limited_log import RateLimitedLog
-from store.errors import RecordError
+from store.errors import OffsetOutOfRangeError, RecordError
 from store.log.record import PendingRecord, Record
 
 log = structlog.get_logger(__name__)
@@ -68,13 +69,18 @@ class Resolution(enum.Enum):
 class _End(PendingBatch):
     """The end of a transaction, on its way into the log."""
 
-    key: int = field(kw_only=True)
-    """Of the half."""
+    keys: list[int] = field(kw_only=True)
+    """Of the half; several when the send was repeated."""
     resolution: Resolution = field(kw_only=True)
     waiting: list[Done] = field(kw_only=True)
     ended: Callable[[], None] = field(kw_only=True)
-    """The half is done with."""
+    """The halves are done with."""
     done: Done = field(kw_only=True)
+
+    @property
+    def messages(self) -> int:
+        """An op record is none."""
+        return len(self.records) - 1
 
     @property
     def is_appended(self) -> bool:
@@ -85,6 +91,13 @@ class _End(PendingBatch):
         if self.is_appended:
             self.ended()
         self.done(outcome)
+
+
+class _Id(NamedTuple):
+    """A transaction: its topic, and the id that its producer gave the message."""
+
+    topic: str
+    message_id: str
 
 
 class Transactions:
@@ -107,12 +120,12 @@ class Transactions:
         self.pending.on_added(self._added)
         self.pending.on_saving(self._ends_in_log)
         self.loop = DueLoop(core.store, self.pending, core.tick, self._check, self._ends_under_way)
-        self._halves: dict[str, Half] = {}
-        """By the id of the transaction, which is that of the message."""
-        self._ending: dict[str, _End] = {}
+        self._halves: dict[_Id, list[Half]] = {}
+        """The latest last: a send that is repeated leaves several, which end as one."""
+        self._ending: dict[_Id, _End] = {}
         """Those whose end is on its way into the log."""
-        self._ended: OrderedDict[str, tuple[str, Resolution]] = OrderedDict()
-        """Topic and end of transactions, the latest last."""
+        self._ended: OrderedDict[_Id, Resolution] = OrderedDict()
+        """The latest last."""
         self._given_up, self._not_asked = RateLimitedLog("transactions"), RateLimitedLog("transactions")
         self.configure(config)
 
@@ -155,160 +168,189 @@ class Transactions:
         from_check: bool = False,
     ) -> None:
         """Ends a transaction; `done` is called when that is in the log. INVALID_TRANSACTION_ID, and what keeps it from the log."""
-        half = self._halves.get(transaction_id)
-        if half is None or half.topic != topic:
-            self._end_again(topic, transaction_id, resolution, done)
-            return
-        under_way = self._ending.get(transaction_id)
+        which = _Id(topic, transaction_id)
+        under_way = self._ending.get(which)
         if under_way is not None:
             if resolution not in (under_way.resolution, Resolution.UNKNOWN):
                 raise _ended_otherwise(transaction_id, under_way.resolution)
             under_way.waiting.append(done)
             return
-        if resolution is Resolution.UNKNOWN or (not from_check and self._is_late(half)):
+        halves = self._halves.get(which)
+        if halves is None:
+            self._end_again(which, resolution, done)
+            return
+        if resolution is Resolution.UNKNOWN or (not from_check and self._is_late(halves[-1])):
             done(OK)
             return
-        self._end(transaction_id, half, resolution, done)
+        self._end(which, halves, resolution, done)
 
-    def _end_again(self, topic: str, transaction_id: str, resolution: Resolution, done: Done) -> None:
-        known_topic, ended = self._ended.get(transaction_id, ("", Resolution.UNKNOWN))
-        if known_topic != topic:
+    def _end_again(self, which: _Id, resolution: Resolution, done: Done) -> None:
+        ended = self._ended.get(which)
+        if ended is None:
             raise ServiceError(
                 Reason.INVALID_TRANSACTION_ID,
-                f"transaction {shown(transaction_id)} of topic {shown(topic)} is not pending on this broker; it may have ended, or "
-                "been given up after transactionCheckMax checks",
+                f"transaction {shown(which.message_id)} of topic {shown(which.topic)} is not pending on this broker; it may have ended, "
+                "or been given up after transactionCheckMax checks",
             )
         if resolution not in (ended, Resolution.UNKNOWN):
-            raise _ended_otherwise(transaction_id, ended)
-        done(OK)
+            raise _ended_otherwise(which.message_id, ended)
+        self._producer.when_kept(done)  # its end may not be on disk, if that took too long before
 
     def _is_late(self, half: Half) -> bool:
         """Whether a half's own recovery time is over: its producer is asked then, and what it says by itself does not count."""
         return half.immunity_ms > 0 and (half.checks > 0 or now_ms() - half.stored_ms > half.immunity_ms)
 
-    def _end(self, transaction_id: str, half: Half, resolution: Resolution, done: Done) -> None:
-        now = now_ms()
-        records = [done_with([half.key], now, self._store.store_host.packed)]
+    def _end(self, which: _Id, halves: Sequence[Half], resolution: Resolution, done: Done) -> None:
+        now, keys = now_ms(), [half.key for half in halves]
+        records = [done_with(keys, now, self._store.store_host.packed)]
         if resolution is Resolution.COMMIT:
             refusal = self._store.refusal
             if refusal is not None:
                 raise ServiceError(Reason.INTERNAL_SERVER_ERROR, refusal)
-            record = self.pending.record(half.key)
+            record = self.pending.record(keys[-1])
             if record is None:
                 raise ServiceError(
                     Reason.INTERNAL_SERVER_ERROR,
-                    f"the half of transaction {shown(transaction_id)} cannot be read; `lakebroker store verify` finds what is damaged",
+                    f"the half of transaction {shown(which.message_id)} cannot be read; `lakebroker store verify` finds what is damaged",
                 )
-            records.insert(0, committed(record, self.pending.origin(half.key), now))
+            records.insert(0, committed(record, self.pending.origin(keys[-1]), now))
         waiting = [done]
 
         def ended() -> None:
-            self.pending.table.remove([half.key])
-            known = self._halves.get(transaction_id)
-            if known is not None and known.key == half.key:
-                del self._halves[transaction_id]
-            self._remember(transaction_id, half.topic, resolution)
+            self.pending.table.remove(keys)
+            self._forget(which, keys)
+            self._ended[which] = resolution
+            self._ended.move_to_end(which)
+            if len(self._ended) > _ENDED:
+                self._ended.popitem(last=False)
 
         def tell(outcome: Outcome) -> None:
-            self._ending.pop(transaction_id, None)
+            self._ending.pop(which, None)
             for each in waiting:
                 each(outcome)
 
         size = len(records[0].body) if len(records) > 1 else 0
         end = _End(
-            half.topic,
+            which.topic,
             records,
             size,
-            key=half.key,
+            keys=keys,
             resolution=resolution,
             waiting=waiting,
             ended=ended,
             done=tell,
         )
-        self._ending[transaction_id] = end
+        self._ending[which] = end
         self._producer.produce(end)
 
     def _ends_under_way(self) -> set[int]:
-        return {end.key for end in self._ending.values()}
+        return {key for end in self._ending.values() for key in end.keys}
 
     def _ends_in_log(self) -> set[int]:
         """Keys of halves that are done with, which the table has until their ends are on disk."""
-        return {end.key for end in self._ending.values() if end.is_appended}
-
-    def _remember(self, transaction_id: str, topic: str, resolution: Resolution) -> None:
-        self._ended[transaction_id] = topic, resolution
-        if len(self._ended) > _ENDED:
-            self._ended.popitem(last=False)
+        return {key for end in self._ending.values() if end.is_appended for key in end.keys}
 
     def _added(self, key: int, record: Record) -> None:
         """A half is pending: the latest of a message stands for its transaction."""
-        transaction_id = record.properties_map().get("UNIQ_KEY", "")
-        self._halves[transaction_id] = half_of(key, record)
+        half = half_of(key, record)
+        self._halves.setdefault(_id_of(half, record), []).append(half)
+
+    def _forget(self, which: _Id, keys: Sequence[int]) -> None:
+        """These halves of a transaction are pending no more."""
+        left = [half for half in self._halves.get(which, ()) if half.key not in keys]
+        if left:
+            self._halves[which] = left
+        else:
+            self._halves.pop(which, None)
 
     def _check(self, keys: Sequence[int], now: int) -> None:
-        """Has producers asked about halves that nobody ended; gives those up that were asked about often enough."""
-        records: list[PendingRecord] = []
-        asked: list[tuple[str, str, Record]] = []
-        gone: list[tuple[str, int]] = []
-        done: list[int] = []
+        """Has producers asked about halves that nobody ended; gives those up that were asked about often enough. Of several of one
+        transaction only the latest is kept."""
+        copies: list[tuple[int, PendingRecord]] = []
+        found: dict[int, tuple[_Id, Record]] = {}
+        doubles: list[int] = []
+        given: set[int] = set()
         some, unread = self.pending.some(keys)
         for key, record in some:
             half = half_of(key, record)
-            transaction_id = record.properties_map().get("UNIQ_KEY", "")
-            origin = self.pending.origin(key)
-            done.append(key)
-            if half.checks >= self._check_max:
-                records.append(given_up(record, origin))
-                gone.append((transaction_id, key))
+            which = _id_of(half, record)
+            found[key] = which, record
+            known = self._halves.get(which)
+            if known is not None and known[-1].key != key:
+                doubles.append(key)
+            elif half.checks >= self._check_max:
+                copies.append((key, given_up(record, self.pending.origin(key))))
+                given.add(key)
             else:
-                records.append(checked_again(record, origin))
-                asked.append((half.topic, transaction_id, record))
-        if records:
-            self._store.append([*records, done_with(done, now, self._store.store_host.packed)])
-        self.pending.table.remove([*done, *unread])
-        for transaction_id, key in gone:
-            self._forget(transaction_id, key)
-        for topic, transaction_id, record in asked:
-            self._ask(topic, transaction_id, record)
+                copies.append((key, checked_again(record, self.pending.origin(key))))
+        if doubles:
+            self._store.append([self._closing(doubles)])
+            self._drop(doubles, found)
+        self._drop_unread(unread)
+        done = self.pending.replace(copies, lambda some: [self._closing(some)])
+        for key in done:
+            which, record = found[key]
+            self._forget(which, [key])
+            if key in given:
+                self._given_up.happened(
+                    log.warning,
+                    "transactions were given up, since no producer said how they ended; they are in TRANS_CHECK_MAX_TIME_TOPIC",
+                    transaction_id=which.message_id,
+                )
+            else:
+                self._ask(which, record)
 
-    def _ask(self, topic: str, transaction_id: str, record: Record) -> None:
+    def _closing(self, keys: Sequence[int]) -> PendingRecord:
+        return done_with(keys, now_ms(), self._store.store_host.packed)
+
+    def _drop(self, keys: Sequence[int], found: Mapping[int, tuple[_Id, Record]]) -> None:
+        self.pending.table.remove(keys)
+        for key in keys:
+            self._forget(found[key][0], [key])
+
+    def _drop_unread(self, keys: Sequence[int]) -> None:
+        """Nothing can be done for halves that cannot be read, which is logged already."""
+        if not keys:
+            return
+        self.pending.table.remove(keys)
+        for which in [
+            each for each, halves in self._halves.items() if any(half.key in keys for half in halves)
+        ]:
+            self._forget(which, keys)
+
+    def _ask(self, which: _Id, record: Record) -> None:
         """Asks a producer that publishes the topic; without one that can be asked now, the next check is for it."""
-        session = self._clients.publisher_of(topic)
+        session = self._clients.publisher_of(which.topic)
         if session is None:
             return
         try:
             message = StoredMessage(self._store.read(record.physical_offset, record.size)).detached()
-            self._commands.send(session, RecoverTransaction(topic, transaction_id, message))
-        except (ServiceError, RecordError) as error:
+            self._commands.send(session, RecoverTransaction(which.topic, which.message_id, message))
+        except (ServiceError, RecordError, OffsetOutOfRangeError) as error:
             self._not_asked.happened(
                 log.warning,
                 "a producer could not be asked about transactions; that is tried again (transactionCheckInterval)",
-                topic=topic,
+                topic=which.topic,
                 client_id=session.client_id,
                 error=str(error),
             )
 
-    def _forget(self, transaction_id: str, key: int) -> None:
-        known = self._halves.get(transaction_id)
-        if known is not None and known.key == key:
-            del self._halves[transaction_id]
-        self._given_up.happened(
-            log.warning,
-            "transactions were given up, since no producer said how they ended; they are in TRANS_CHECK_MAX_TIME_TOPIC",
-            transaction_id=transaction_id,
-        )
-
     def carry_forward(self, physical_offset: int) -> int:
         """Copies a number of halves that stand below a physical offset to the end of the log; how many. Raises StoreError, OSError."""
-        under_way = self._ends_under_way()
-        keys = [key for key in self.pending.below(physical_offset, A_CARRY) if key not in under_way]
+        leave_out = self._ends_under_way() | self.pending.unfit
+        keys = [key for key in self.pending.below(physical_offset, A_CARRY) if key not in leave_out]
         some, unread = self.pending.some(keys)
-        copies = [renewed(record, self.pending.origin(key)) for key, record in some]
-        done = [key for key, _ in some]
-        if copies:
-            self._store.append([*copies, done_with(done, now_ms(), self._store.store_host.packed)])
-        self.pending.table.remove([*done, *unread])
+        copies = [(key, renewed(record, self.pending.origin(key))) for key, record in some]
+        done = self.pending.replace(copies, lambda some: [self._closing(some)])
+        found = {key: (_id_of(half_of(key, record), record), record) for key, record in some}
+        for key in done:
+            self._forget(found[key][0], [key])
+        self._drop_unread(unread)
         return len(done) + len(unread)
+
+
+def _id_of(half: Half, record: Record) -> _Id:
+    return _Id(half.topic, record.properties_map().get("UNIQ_KEY", ""))
 
 
 def _times(config: GatewayConfig) -> CheckTimes:

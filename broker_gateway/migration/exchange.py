@@ -156,6 +156,7 @@ def import_from_rocketmq(
         result.topics = len(config.topics)
         _take_check_points(store, deliveries, config, skip_damaged, result)
         result.put_off, journaled.taken_over.offset = take_over(store, root, config.offsets)
+        result.problems += result.put_off.problems
         moved = move_retries(store, catalog, deliveries, now)
         result.retries = moved.count
         result.problems += moved.problems

@@ -24,7 +24,7 @@ import json
 import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,13 +43,14 @@ from broker_gateway.deferred.put_off import (
     level_of,
     out_ms,
 )
-from broker_gateway.delivery.moves import Origin, moved_copy
+from broker_gateway.delivery.moves import ORIGIN_PROPERTY, Origin, decode_origin, moved_copy
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.delivery.retry_topics import retry_topic
 from broker_gateway.journal.replay import records_from
 from broker_gateway.metadata.names import RETRY_PREFIX
 from broker_gateway.migration.rocketmq_files import CONFIG_FOLDER, quoted_keys
 from store.delay_levels import DEFAULT_DELAY_LEVELS_MS
+from store.errors import RecordError, RecordTooLargeError
 from store.log.record import PendingRecord, Record
 from store.log.segment import sync_folder
 from store.message_store import MessageStore
@@ -70,11 +71,12 @@ class TimerCheck(NamedTuple):
 
 @dataclass(slots=True)
 class PutOffMessages:
-    """How many were copied."""
+    """How many were copied; `problems` names those that could not be."""
 
     timers: int = 0
     levels: int = 0
     halves: int = 0
+    problems: list[str] = field(default_factory=list)
 
 
 def take_over(
@@ -85,25 +87,45 @@ def take_over(
 ) -> tuple[PutOffMessages, int]:
     """Copies what waits in a real broker's store to the end of the log; how many, and where nothing before is put off.
 
-    `offsets` are consumerOffset.json's. Raises StoreError, OSError; to do it again copies what waits again, and only the copies
-    behind the offset that is journaled count.
+    `offsets` are consumerOffset.json's. Raises StoreError, OSError; to do it again copies the copies, which then count alone.
     """
     found = PutOffMessages()
+    copied = _copied(store)
     waiting = [
-        *_waiting_timers(store, _timer_check(root)),
-        *_waiting_levels(store, _level_offsets(root), levels_ms),
-        *_waiting_halves(store, offsets),
+        each
+        for each in (
+            *_waiting_timers(store, _timer_check(root)),
+            *_waiting_levels(store, _level_offsets(root), levels_ms),
+            *_waiting_halves(store, offsets),
+        )
+        if _origin(each[0]) not in copied  # by an import before, or by us: that copy waits
     ]
     begin = store.max_offset
     for record, copy in waiting:
+        try:
+            store.append([copy])
+        except (RecordError, RecordTooLargeError) as error:
+            found.problems.append(
+                f"message {record.queue_offset} of {record.topic} is not taken over, since its copy would be too large: {error}"
+            )
+            continue
         if record.topic == TIMER_TOPIC:
             found.timers += 1
         elif record.topic == SCHEDULE_TOPIC:
             found.levels += 1
         else:
             found.halves += 1
-        store.append([copy])
     return found, begin
+
+
+def _copied(store: MessageStore) -> set[Origin]:
+    """Where copies came from that are put off themselves."""
+    texts = (
+        record.properties_map().get(ORIGIN_PROPERTY, "")
+        for topic in (TIMER_TOPIC, HALF_TOPIC)
+        for record in _records(store, topic)
+    )
+    return {origin for origin in map(decode_origin, texts) if origin is not None and not origin.group}
 
 
 def hand_back(

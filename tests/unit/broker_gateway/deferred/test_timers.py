@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from zlib_ng import zlib_ng
 
 from broker_gateway.api.grpc.codec import timestamp
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
@@ -54,7 +56,8 @@ def recall(broker: InProcessBroker, handle: str, topic: str = "t") -> rpc.Recall
 
 
 def records(broker: InProcessBroker, topic: str) -> list[Record]:
-    offsets, sizes, _ = broker.store.index.entries(topic, 0, 0, 1000)
+    least = broker.store.index.min_offset(topic, 0)
+    offsets, sizes, _ = broker.store.index.entries(topic, 0, least, 1000)
     return [broker.store.record(int(at), int(size)) for at, size in zip(offsets, sizes, strict=True)]
 
 
@@ -164,7 +167,7 @@ def test_a_damaged_or_foreign_file_has_all_of_the_log_read(broker: InProcessBrok
         broker.restart()
         broker.advance(0.1)
         assert broker.broker.parts.timers.count == 1, "what went is not put off again"
-    path.unlink()
+    path.unlink(missing_ok=True)
     broker.crash()
     assert broker.broker.parts.timers.count == 1
     broker.jump(3600)
@@ -352,6 +355,82 @@ def test_records_that_are_read_together_are_those_that_are_read_alone(broker: In
         assert [key for key, _ in found] == some
         assert [record for _, record in found] == [pending.record(key) for key in some]
     assert pending.record(missing) is None
+
+
+def test_a_clock_set_back_behind_a_failure_holds_up_what_is_due_then(broker: InProcessBroker) -> None:
+    send_later(broker, b"failed", 1000)
+    broker.store.inject("append", OSError("no room"))
+    broker.advance(1.5)
+    broker.clock.set_wall(broker.clock.now_ms - HOUR_MS)
+    send_later(broker, b"new", 1000)
+    broker.advance(3)
+    assert bodies(broker) == [b"new"]
+
+
+def test_a_file_of_a_log_that_was_longer_does_not_count_later(
+    broker: InProcessBroker, tmp_path: Path
+) -> None:
+    for _ in range(3):
+        send_later(broker, b"lost end", HOUR_MS)
+    broker.restart()
+    path = broker.root / "lakedeferred" / "timers.due"
+    whole = path.read_bytes()
+    position = int.from_bytes(whole[40:48], "little")
+    broker.stop()
+    path.write_bytes(with_position(whole, position + 100_000))
+    broker.restart()
+    assert broker.broker.parts.timers.count == 3
+    broker.send("t", b"x" * 200_000)
+    send_later(broker, b"kept", 1000)
+    broker.crash()
+    assert broker.broker.parts.timers.count == 4
+
+
+def with_position(content: bytes, position: int) -> bytes:
+    """The content of a file of what is put off, as of another place of the log."""
+    changed = content[:40] + position.to_bytes(8, "little") + content[48:-4]
+    return changed + zlib_ng.crc32(changed).to_bytes(4, "little")
+
+
+def expiring(broker_options: dict[str, str] | None = None) -> InProcessBroker:
+    """Segments of 1 MiB, which may go at once."""
+    hours = ";".join(f"{hour:02}" for hour in range(24))
+    return InProcessBroker(fileReservedTime="0", deleteWhen=hours, **(broker_options or {}))
+
+
+def test_copies_are_on_disk_before_what_they_are_of_goes() -> None:
+    with expiring() as broker:
+        broker.create_topic("t")
+        send_later(broker, b"waits", HOUR_MS)
+        for _ in range(20):
+            broker.send("t", b"x" * 200_000)
+        for _ in range(8):
+            broker.flush()
+            broker.advance(11)
+        assert broker.store.min_offset > 0
+        copies = records(broker, "rmq_sys_wheel_timer")
+        assert all(each.physical_offset < broker.store.flushed_offset for each in copies)
+        assert len(copies) == 1
+
+
+def test_a_disk_without_room_for_the_file_goes_on_deleting() -> None:
+    with expiring() as broker:
+        broker.create_topic("t")
+        send_later(broker, b"waits", HOUR_MS)
+        pending = broker.broker.parts.timers.pending
+        pending._write = no_room  # type: ignore[method-assign]
+        for _ in range(20):
+            broker.send("t", b"x" * 200_000)
+        for _ in range(10):
+            broker.flush()
+            broker.advance(11)
+        assert broker.store.min_offset > 0
+        broker.crash()
+        assert broker.broker.parts.timers.count == 1
+
+
+def no_room(*arguments: object) -> int:
+    raise OSError("no room")
 
 
 class TimerMachine(RuleBasedStateMachine):

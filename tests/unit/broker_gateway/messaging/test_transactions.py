@@ -19,7 +19,8 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.google.protobuf.duration_pb2 import Duration
 from lakebroker_testing.broker import InProcessBroker
-from store.log.record import SYS_COMMIT, Record
+from lakebroker_testing.messages import message
+from store.log.record import SYS_COMMIT, PendingRecord, Record, encode_properties
 
 CHECK_S, EVERY_S = 6.0, 30.0
 
@@ -194,7 +195,7 @@ def test_a_file_written_before_an_end_is_on_disk_knows_of_it(broker: InProcessBr
     def write() -> None:
         assert not answered, "the end is on disk"
         pending.save_at_once()
-        saved = load(broker.store.root, pending.name, broker.store.identity.owns)
+        saved = load(broker.store.root, pending.name, broker.store.log_id)
         assert saved is not None
         written.append((saved.position, saved.columns.key.tolist()))
 
@@ -349,6 +350,52 @@ def test_a_half_that_is_copied_forward_was_not_checked_by_that(broker: InProcess
     assert "TRANSACTION_CHECK_TIMES" not in records(broker, "RMQ_SYS_TRANS_HALF_TOPIC")[-1].properties_map()
     assert end(broker, transaction) == pb.OK, "its own end counts, within its recovery time"
     assert bodies(broker) == [b"half"]
+
+
+def test_a_send_that_was_repeated_is_one_transaction(broker: InProcessBroker) -> None:
+    producer(broker)
+    twice = message("t", b"twice", message_type=pb.TRANSACTION)
+    for _ in range(2):
+        assert broker.call("SendMessage", rpc.SendMessageRequest(messages=[twice])).status.code == pb.OK
+    assert broker.broker.parts.transactions.count == 2
+    transaction = twice.system_properties.message_id
+    assert end(broker, transaction) == pb.OK
+    assert broker.broker.parts.transactions.count == 0
+    broker.advance(100)
+    assert producer(broker) == []
+    assert bodies(broker) == [b"twice"]
+    for _ in range(2):
+        assert broker.call("SendMessage", rpc.SendMessageRequest(messages=[twice])).status.code == pb.OK
+    broker.advance(CHECK_S + 1)
+    assert broker.broker.parts.transactions.count == 1, "the first is done with when they are checked"
+    assert producer(broker) == [(transaction, b"twice")]
+
+
+def test_the_same_id_in_another_topic_is_another_transaction(broker: InProcessBroker) -> None:
+    broker.create_topic("other")
+    transaction = half(broker)
+    again = message("other", b"theirs", message_type=pb.TRANSACTION, message_id=transaction)
+    assert broker.call("SendMessage", rpc.SendMessageRequest(messages=[again])).status.code == pb.OK
+    assert end(broker, transaction) == pb.OK
+    assert end(broker, transaction, pb.ROLLBACK, topic="other") == pb.OK
+    assert bodies(broker) == [b"half"]
+
+
+def test_a_half_too_large_to_be_checked_holds_up_no_other(broker: InProcessBroker) -> None:
+    """As an import may bring one: no client can send it."""
+    producer(broker)
+    told = {"UNIQ_KEY": "LARGE", "REAL_TOPIC": "t", "REAL_QID": "0", "TRAN_MSG": "true"}
+    told["x"] = "y" * (32_720 - len(encode_properties(told)))
+    record = PendingRecord(
+        "RMQ_SYS_TRANS_HALF_TOPIC", 0, b"large", encode_properties(told), 1, b"\x7f\0\0\1\0\0\0\1"
+    )
+    broker.do(lambda: broker.store.append([record]))
+    transaction = half(broker)
+    broker.advance(CHECK_S + 1)
+    assert producer(broker) == [(transaction, b"half")]
+    assert broker.broker.parts.transactions.count == 2
+    assert end(broker, "LARGE", pb.ROLLBACK) == pb.OK
+    assert broker.broker.parts.transactions.count == 1
 
 
 class TransactionMachine(RuleBasedStateMachine):

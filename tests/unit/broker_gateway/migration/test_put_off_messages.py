@@ -250,3 +250,27 @@ def test_levels_are_handed_back_as_timers(real: RealStore) -> None:
         store.close()
     assert "DELAY" not in last
     assert last["TIMER_DELIVER_MS"] == str(NOW_MS + 7_200_000)
+
+
+def test_an_import_that_is_repeated_takes_each_message_once(real: RealStore) -> None:
+    real.timer("timer", 20)
+    real.level("level", 5)
+    real.half("half")
+    real.close()
+    for _ in range(3):
+        taken = import_from_rocketmq(real.root, "broker-a", "DefaultCluster")
+        assert taken.put_off.timers + taken.put_off.levels == 2
+        assert taken.put_off.halves == 1
+    with gateway(real.root) as broker:
+        assert broker.broker.parts.timers.count == 2
+        assert broker.broker.parts.transactions.count == 1
+        assert arrivals(broker, 120) == ["timer", "level"]
+
+
+def test_what_is_too_large_to_be_copied_is_named(real: RealStore) -> None:
+    real.timer("large", 20, x="y" * 32_640)
+    real.timer("small", 20)
+    real.close()
+    taken = import_from_rocketmq(real.root, "broker-a", "DefaultCluster")
+    assert taken.put_off.timers == 1
+    assert "message 0 of rmq_sys_wheel_timer is not taken over" in taken.problems[0]
