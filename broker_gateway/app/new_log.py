@@ -19,7 +19,7 @@ from broker_gateway.lake.queue_ends import queue_ends
 from broker_gateway.lake.reader import Lake, LakeUnreachableError
 from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.metadata.system_topics import make_system_topics
-from broker_gateway.migration.from_lake import start_from_lake, take_lost_end
+from broker_gateway.migration.from_lake import put_off_from_lake, start_from_lake, take_lost_end
 from broker_gateway.runtime.errors import StartError
 from store.errors import StoreError
 from store.index.queue_index import QueueIndex
@@ -107,11 +107,13 @@ def _begin(store: MessageStore, wrong: str) -> None:
 def _finish(config: GatewayConfig, lake: Lake, store: MessageStore, ends: QueueEnds) -> None:
     """Raises the queues, and writes what a start needs of the journal into the new log."""
     catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
-    journal = journal_at_rest(store, catalog, deliveries).journal
+    journaled = journal_at_rest(store, catalog, deliveries)
+    journal = journaled.journal
     journal.replay()
     make_system_topics(config, catalog)
     raised = raise_queues(store.index, ends)
     waiting = take_lost_end(lake, store, catalog, deliveries)
+    put_off = put_off_from_lake(lake, store, journaled)
     try:
         journal.write_snapshot()
         store.log_begun()
@@ -119,7 +121,12 @@ def _finish(config: GatewayConfig, lake: Lake, store: MessageStore, ends: QueueE
         raise StartError(
             f"the new log {store.log_id} of the store {store.root} could not be begun: {error}; make room, and start again"
         ) from error
-    log.info("queues go on above what the lake has of them", queues=raised, messages_only_in_the_lake=waiting)
+    log.info(
+        "queues go on above what the lake has of them",
+        queues=raised,
+        messages_only_in_the_lake=waiting,
+        put_off=put_off,
+    )
 
 
 def raise_queues(index: QueueIndex, ends: QueueEnds) -> int:

@@ -20,14 +20,17 @@ from dataclasses import dataclass
 
 import structlog
 
+from broker_gateway.deferred.halves import HALF_TOPIC
+from broker_gateway.deferred.put_off import TIMER_TOPIC
 from broker_gateway.delivery.table import DeliveryTable
-from broker_gateway.journal.broker_journal import journal_at_rest
+from broker_gateway.journal.broker_journal import BrokerJournal, journal_at_rest
 from broker_gateway.journal.replay import newest_snapshot
 from broker_gateway.lake.broker_state import BrokerState, read_broker_state
 from broker_gateway.lake.reader import Lake, LakeUnreachableError
 from broker_gateway.metadata.catalog import MAX_QUEUES, Catalog, Topic
 from broker_gateway.metadata.names import JOURNAL_TOPIC, NAME_PATTERN, RETRY_TOPIC_MAX_LENGTH
 from broker_gateway.metadata.system_topics import is_system_topic
+from broker_gateway.migration.put_off_messages import take_from_lake
 from broker_gateway.runtime.clock import now_ms
 from broker_gateway.runtime.errors import StartError
 from store.message_store import MessageStore
@@ -46,6 +49,8 @@ class Restored:
     groups: int
     queues: int
     waiting: int
+    put_off: int = 0
+    """Messages that wait for their time, or the end of their transaction."""
 
 
 def start_from_lake(lake: Lake, store: MessageStore) -> Restored | None:
@@ -62,7 +67,7 @@ def start_from_lake(lake: Lake, store: MessageStore) -> Restored | None:
     if not (state.logs or state.next_offsets):
         _tell_nothing_found(lake, store.broker)
         return None
-    return None if _restored_before(store, state) else _restore(store, state)
+    return None if _restored_before(store, state) else _restore(lake, store, state)
 
 
 def _tell_nothing_found(lake: Lake, broker: str) -> None:
@@ -137,7 +142,8 @@ def _holds_no_message(store: MessageStore) -> bool:
     """Nor ever did: none has expired. A queue may have an end all the same, from a start that was broken off."""
     index = store.index
     return store.min_offset == 0 and all(
-        topic == JOURNAL_TOPIC or index.min_offset(topic, queue_id) == index.max_offset(topic, queue_id)
+        topic in (JOURNAL_TOPIC, TIMER_TOPIC, HALF_TOPIC)
+        or index.min_offset(topic, queue_id) == index.max_offset(topic, queue_id)
         for topic, queue_id in index.queues()
     )
 
@@ -155,9 +161,24 @@ def _restored_before(store: MessageStore, state: BrokerState) -> bool:
     )
 
 
-def _restore(store: MessageStore, state: BrokerState) -> Restored:
+def put_off_from_lake(lake: Lake, store: MessageStore, journaled: BrokerJournal) -> int:
+    """What the lake says is put off is put off anew, and nothing before; how many messages. Blocks. Raises StartError."""
+    try:
+        found, journaled.taken_over.offset = take_from_lake(lake, store)
+    except LakeUnreachableError as error:
+        raise StartError(
+            f"lakeLocation={lake.location} cannot be read ({error}), and what waited for its time is there alone. Make the lake "
+            "readable, or start without lakeLocation"
+        ) from error
+    for problem in found.problems:
+        log.warning(problem, lake=lake.location)
+    return found.timers + found.levels + found.halves
+
+
+def _restore(lake: Lake, store: MessageStore, state: BrokerState) -> Restored:
     catalog, deliveries = Catalog(), DeliveryTable(lambda topic, queue_id: 0)
-    journal = journal_at_rest(store, catalog, deliveries).journal
+    journaled = journal_at_rest(store, catalog, deliveries)
+    journal = journaled.journal
     journal.replay()
     for (topic, queue_id), end in state.next_offsets.items():
         store.index.raise_next(topic, queue_id, end)
@@ -173,6 +194,7 @@ def _restore(store: MessageStore, state: BrokerState) -> Restored:
         end = store.index.max_offset(topic, queue_id)
         restored = deliveries.restore(queue.key, max(end, queue.committed))
         restored.restore_lake_only(queue.lake_only)
+    put_off = put_off_from_lake(lake, store, journaled)
     journal.write_snapshot()
     store.flush()
     return Restored(
@@ -181,6 +203,7 @@ def _restore(store: MessageStore, state: BrokerState) -> Restored:
         len(state.groups),
         len(state.queues),
         sum(queue.lake_only.count for queue in state.queues),
+        put_off,
     )
 
 

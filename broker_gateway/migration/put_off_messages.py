@@ -42,16 +42,19 @@ from broker_gateway.deferred.put_off import (
     TIMER_TOPIC,
     level_of,
     out_ms,
+    real_queue,
 )
 from broker_gateway.delivery.moves import ORIGIN_PROPERTY, Origin, decode_origin, moved_copy
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.delivery.retry_topics import retry_topic
 from broker_gateway.journal.replay import records_from
+from broker_gateway.lake.put_off import records, waiting
+from broker_gateway.lake.reader import Lake
 from broker_gateway.metadata.names import RETRY_PREFIX
 from broker_gateway.migration.rocketmq_files import CONFIG_FOLDER, quoted_keys
 from store.delay_levels import DEFAULT_DELAY_LEVELS_MS
 from store.errors import RecordError, RecordTooLargeError
-from store.log.record import PendingRecord, Record
+from store.log.record import PendingRecord, Record, decode_record
 from store.log.segment import sync_folder
 from store.message_store import MessageStore
 
@@ -170,6 +173,37 @@ def _at_the_end(
     for start in range(0, len(copies), _A_GO):
         store.append(copies[start : start + _A_GO])
     return end
+
+
+def take_from_lake(lake: Lake, store: MessageStore) -> tuple[PutOffMessages, int]:
+    """Copies what the lake says is put off to the end of the log: the broker lost its disk, or the end of its log. How many, and
+    where nothing before is put off. Raises LakeUnreachableError, StoreError, OSError."""
+    found = PutOffMessages()
+    topics = (TIMER_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC)
+    offsets = waiting(lake, store.broker, topics, {HALF_TOPIC: OP_TOPIC})
+    begin = store.max_offset
+    lost = 0
+    for (topic, _), _, data in records(lake, store.broker, offsets):
+        record = None if data is None else decode_record(data)
+        if record is None:
+            lost += 1
+            continue
+        properties = record.properties_map()
+        if real_queue(properties) is None or _is_pop(properties) or RECALL_KEY in properties:
+            continue
+        half = topic == HALF_TOPIC
+        store.append([_half_copy(record) if half else _timer_copy(record, DEFAULT_DELAY_LEVELS_MS)])
+        if half:
+            found.halves += 1
+        elif topic == TIMER_TOPIC:
+            found.timers += 1
+        else:
+            found.levels += 1
+    if lost:
+        found.problems.append(
+            f"{lost} messages that were put off cannot be made again: the lake has no body of them"
+        )
+    return found, begin
 
 
 # ----- a real broker's -----
