@@ -104,8 +104,11 @@ def take_lost_end(lake: Lake, store: MessageStore, catalog: Catalog, deliveries:
     for queue in state.queues:
         lost_from = _local_end(store, queue.key.topic, queue.key.queue_id)
         here = deliveries.known(queue.key)
-        first_open = queue.lake_only.from_offset(here.cursor if here is not None else queue.committed)
-        cursor = min(first_open.first, lost_from) if first_open else lost_from
+        if lost_from:
+            first_open = queue.lake_only.from_offset(here.cursor if here is not None else queue.committed)
+            cursor = min(first_open.first, lost_from) if first_open else lost_from
+        else:  # `lake_only` has all that is open
+            cursor = store.index.max_offset(queue.key.topic, queue.key.queue_id)
         if here is None:
             here = deliveries.restore(queue.key, cursor)
         elif here.cursor < cursor:
@@ -120,7 +123,7 @@ def take_lost_end(lake: Lake, store: MessageStore, catalog: Catalog, deliveries:
 
 
 def _local_end(store: MessageStore, topic: str, queue_id: int) -> int:
-    """The queue offset from which on the log that is here has nothing of the one before."""
+    """The queue offset from which on the log that is here has nothing of the one before; 0: it has nothing of the queue."""
     index = store.index
     if absences := index.absences(topic, queue_id):
         return absences[-1].begin

@@ -29,6 +29,7 @@ from store.index.time_search import BoundaryType
 from store.log.commit_log import CommitLog
 from store.message_store import MessageStore
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
+from tests.lake_broker import LakeBroker
 from tests.lake_checks import rows
 from tests.reput_lake import reput
 
@@ -208,6 +209,37 @@ def test_a_group_skips_nothing_where_tables_were_left_out(tmp_path: Path, left_o
     with InProcessBroker(tmp_path, lakeLocation=lake) as broker:
         assert broker.broker.deliveries.queue(KEY).lake_only == LakeOnly(spans=((20, 60),))
         assert bodies(broker) == numbers(9, 60)
+
+
+@pytest.mark.parametrize("settled", [0, 1, 3])
+def test_of_a_queue_that_the_log_has_nothing_of_each_message_comes_once(tmp_path: Path, settled: int) -> None:
+    with LakeBroker(tmp_path) as broker:
+        broker.create_topic("orders")
+        broker.create_group("billing")
+        broker.receive("orders", "billing")
+        broker.dispatch()
+        older = tmp_path / "older"
+        copy_at_rest(broker.root, older)
+        send(broker, 0, 3)
+        if settled:
+            broker.ack("orders", "billing", *broker.receive("orders", "billing", batch=settled)[1])
+        broker.dispatch()
+        broker.stop()
+        shutil.rmtree(broker.root)
+        older.rename(broker.root)
+        broker.restart()
+        assert (broker.min_offset("orders"), broker.store.index.absences("orders", 0)) == (3, [])
+        assert lag(broker)["rocketmq_consumer_lag_messages"] == 3 - settled
+        send(broker, 3, 5)
+        found = list[str]()
+        for _ in range(3):  # who does not wait gets nothing while it is read
+            found += bodies(broker)
+        assert found == numbers(settled, 5)
+        for start_again in (broker.restart, broker.crash):
+            start_again()
+            broker.advance(1)
+            assert bodies(broker) == []
+            assert broker.committed("orders", "billing") == 5
 
 
 def lag(broker: InProcessBroker) -> dict[str, float]:
