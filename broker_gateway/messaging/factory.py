@@ -130,8 +130,8 @@ def make_messaging(
             return store.log_id, store.min_offset if own else 0
 
         read = LakeMessages(lake, store.broker, needed)
-        most_bytes = config.lake.lake_cold_read_bytes
-        old = OldMessages(read, store.index, most_bytes, core.came_back, core.metrics)
+        most_bytes, percent = config.lake.lake_cold_read_bytes, config.lake.lake_max_share_per_address
+        old = OldMessages(read, store.index, most_bytes, core.came_back, core.metrics, percent)
     messages = MessageReader(core.store, old)
     mover = DeadLetterMover(core, resources, messages)
     redelivery = Redelivery(core, clients, mover)

@@ -7,7 +7,7 @@ thousand messages or an eighth of the memory; the next one is read when half of 
 | limit | |
 |---|---|
 | memory | `lakeColdReadBytes`; what was not used for longest goes first |
-| readings at once, in line | `_AT_ONCE`, `_MOST_ASKED` |
+| readings at once, in line | `_AT_ONCE`, `_MOST_ASKED`; groups and addresses take turns (`reading_line.py`) |
 | a lake that cannot be read | each queue is tried again after 1 s, then twice as long each time, up to `_LONGEST_S`; nothing is passed over for it |
 """
 
@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -25,6 +26,7 @@ import structlog
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.lake.messages import LakeMessages, Stretch
 from broker_gateway.lake.reader import LakeReadStoppedError, LakeUnreachableError
+from broker_gateway.messaging.reading_line import Queue, Reading, ReadingLine, Waiter
 from broker_gateway.observability.metrics import Metrics
 from broker_gateway.runtime.clock import monotonic_s
 from broker_gateway.runtime.rate_limited_log import RateLimitedLog
@@ -41,23 +43,10 @@ _KEPT_S = 300.0
 _FIRST_KEPT_S = 10.0
 _LONGEST_S = 30.0
 _AFTER_FULL_S = 1.0
-Queue = tuple[str, int]
-Waiter = QueueKey | asyncio.Future[None]
-"""A group on a queue, whose receives search again; or a call."""
 
 
 class InLakeError(Exception):
     """The message is in the lake, and not in memory yet. It was asked for."""
-
-
-@dataclass(slots=True, eq=False)
-class _Reading:
-    """One that is in line or under way."""
-
-    queue: Queue
-    begin: int
-    end: int
-    waiters: set[Waiter] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -76,7 +65,8 @@ class _Kept(NamedTuple):
 
 
 class OldMessages:
-    """Of one broker with a lake. `came_back` has the receives of a group on a queue search again."""
+    """Of one broker with a lake. `came_back` has the receives of a group on a queue search again. `percent`: what who asks may have
+    of the line, beyond its first half."""
 
     def __init__(
         self,
@@ -85,6 +75,7 @@ class OldMessages:
         most_bytes: int,
         came_back: Callable[[QueueKey], None],
         metrics: Metrics,
+        percent: int = 100,
     ) -> None:
         self._lake = lake
         self._index = index
@@ -93,8 +84,8 @@ class OldMessages:
         self._metrics = metrics
         self._kept: OrderedDict[tuple[Queue, int], _Kept] = OrderedDict()
         self._begins: dict[Queue, list[int]] = {}
-        self._asked: dict[Queue, list[_Reading]] = {}
-        self._line: deque[_Reading] = deque()
+        self._asked: dict[Queue, list[Reading]] = {}
+        self._line = ReadingLine(_MOST_ASKED, percent)
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures: dict[Queue, _Failure] = {}
         self._firsts: dict[Queue, tuple[int, float]] = {}
@@ -102,8 +93,6 @@ class OldMessages:
         self._stopped = False
         self.bytes = 0
         """Of messages in memory."""
-        self.waiting = 0
-        """Readings in line or under way."""
 
     # ----- what is in the lake -----
 
@@ -116,21 +105,30 @@ class OldMessages:
         return index.behind_absence(topic, queue_id, offset)
 
     @property
+    def waiting(self) -> int:
+        """Readings in line or under way."""
+        return len(self._line) + len(self._tasks)
+
+    @property
     def failing(self) -> int:
         """Queues whose messages could not be read when that was last tried."""
         return len(self._failures)
 
     # ----- what is in memory -----
 
-    def look(self, topic: str, queue_id: int, offset: int, end: int, waiter: Waiter | None) -> Stretch | None:
-        """What is in memory from an offset on, of the lake's part of a queue that goes to `end`; None when it is read first."""
+    def look(
+        self, topic: str, queue_id: int, offset: int, end: int, waiter: Waiter | None, host: str = ""
+    ) -> Stretch | None:
+        """What is in memory from an offset on, of the lake's part of a queue that goes to `end`; None when it is read first. `host`:
+        the address of a call."""
         queue = (topic, queue_id)
+        asker = waiter.group if isinstance(waiter, QueueKey) else host
         stretch = self._find(queue, offset)
         if stretch is None:
-            self._want(queue, offset, end, waiter)
+            self._want(queue, offset, end, waiter, asker)
         elif stretch.end < end and 2 * stretch.after(offset) >= len(stretch.offsets):
             if self._find(queue, stretch.end) is None:
-                self._want(queue, stretch.end, end, None)
+                self._want(queue, stretch.end, end, None, asker)
         return stretch
 
     def record(self, topic: str, queue_id: int, offset: int, waiter: Waiter | None = None) -> bytes | None:
@@ -142,11 +140,11 @@ class OldMessages:
             )
         return stretch.record(offset)
 
-    async def read(self, topic: str, queue_id: int, offset: int, end: int) -> Stretch:
-        """As `look`, waiting for it. Raises LakeUnreachableError with the reason, at once while nobody tries."""
+    async def read(self, topic: str, queue_id: int, offset: int, end: int, host: str = "") -> Stretch:
+        """As `look`, for a call of an address, waiting for it. Raises LakeUnreachableError with the reason, at once while nobody tries."""
         while True:
             told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            stretch = self.look(topic, queue_id, offset, end, told)
+            stretch = self.look(topic, queue_id, offset, end, told, host)
             if stretch is not None:
                 return stretch
             failure = self._failures.get((topic, queue_id))
@@ -228,7 +226,7 @@ class OldMessages:
 
     # ----- reading -----
 
-    def _want(self, queue: Queue, begin: int, end: int, waiter: Waiter | None) -> None:
+    def _want(self, queue: Queue, begin: int, end: int, waiter: Waiter | None, asker: str) -> None:
         """Has a part of a queue read, unless it is about to be."""
         waiters = set() if waiter is None else {waiter}
         failure = self._failures.get(queue)
@@ -238,22 +236,45 @@ class OldMessages:
         under_way = self._asked.get(queue, [])
         for reading in under_way:
             if reading.begin <= begin < min(reading.begin + _NEAR, reading.end):
-                reading.waiters |= waiters
+                self._join(reading, waiter, asker)
+                if reading.askers:  # not under way yet
+                    self._line.add(asker, reading)
                 return
         if self._stopped:
             return
-        if self.waiting >= _MOST_ASKED:
+        if not self._line.has_room(asker):
             asyncio.get_running_loop().call_later(_AFTER_FULL_S, self._tell, waiters)
             return
-        reading = _Reading(queue, begin, end, waiters)
+        reading = Reading(queue, begin, end)
+        self._join(reading, waiter, asker)
         self._asked.setdefault(queue, under_way).append(reading)
-        self.waiting += 1
-        self._line.append(reading)
+        self._line.add(asker, reading)
         self._begin_next()
+
+    def _join(self, reading: Reading, waiter: Waiter | None, asker: str) -> None:
+        if waiter is None:
+            reading.stays = True
+            return
+        reading.waiters.add(waiter)
+        if not isinstance(waiter, QueueKey):
+            waiter.add_done_callback(partial(self._call_ended, reading, asker))
+
+    def _call_ended(self, reading: Reading, asker: str, told: asyncio.Future[None]) -> None:
+        """A call waits no more: it was told, or its client is gone."""
+        reading.waiters.discard(told)
+        dropped = self._line.left(asker, reading)
+        if dropped is not None:
+            self._leave(dropped)
+
+    def _leave(self, reading: Reading) -> None:
+        under_way = self._asked[reading.queue]
+        under_way.remove(reading)
+        if not under_way:
+            del self._asked[reading.queue]
 
     def _begin_next(self) -> None:
         while self._line and len(self._tasks) < _AT_ONCE and not self._stopped:
-            task = asyncio.create_task(self._serve(self._line.popleft()), name="lake-read")
+            task = asyncio.create_task(self._serve(self._line.pop()), name="lake-read")
             self._tasks.add(task)
             task.add_done_callback(self._ended)
 
@@ -263,7 +284,7 @@ class OldMessages:
             log.error("a reading of the lake failed", exc_info=error)
         self._begin_next()
 
-    async def _serve(self, reading: _Reading) -> None:
+    async def _serve(self, reading: Reading) -> None:
         topic, queue_id = queue = reading.queue
         try:
             most = self._most_bytes // _SHARE
@@ -288,13 +309,9 @@ class OldMessages:
             self._metrics.lake_read(topic, len(found.offsets))
             self._tell(reading.waiters)
         finally:
-            under_way = self._asked[queue]
-            under_way.remove(reading)
-            self.waiting -= 1
-            if not under_way:
-                del self._asked[queue]
+            self._leave(reading)
 
-    def _failed(self, reading: _Reading, reason: str) -> None:
+    def _failed(self, reading: Reading, reason: str) -> None:
         topic, queue_id = reading.queue
         failure = self._failures.setdefault(reading.queue, _Failure(reason))
         failure.reason, failure.waits = reason, True

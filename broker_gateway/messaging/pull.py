@@ -29,7 +29,8 @@ _A_READ = 64
 
 @dataclass(frozen=True, slots=True)
 class PullWanted:
-    """What a pull asks for; `broker` is the one that the client takes the queue to be of, empty: whoever is asked."""
+    """What a pull asks for; `broker` is the one that the client takes the queue to be of, empty: whoever is asked. `host`: of the
+    client."""
 
     group: str
     topic: str
@@ -39,6 +40,7 @@ class PullWanted:
     batch_size: int
     filter: MessageFilter
     patience: Patience
+    host: str = ""
 
 
 @dataclass(slots=True)
@@ -145,7 +147,7 @@ class Pulls:
         old, offset = self._messages.old, found.next_offset
         if old is None or (end := old.end(wanted.topic, wanted.queue_id, offset)) <= offset:
             return self._look(wanted, found, most)
-        reading = old.read(wanted.topic, wanted.queue_id, offset, end)
+        reading = old.read(wanted.topic, wanted.queue_id, offset, end, wanted.host)
         try:
             stretch = await asyncio.wait_for(reading, max(until_s - monotonic_s(), 0.001))
         except TimeoutError:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import structlog
 
 from broker_gateway.messaging.broker_properties import without_brokers
-from broker_gateway.messaging.old_messages import OldMessages, Waiter
+from broker_gateway.messaging.old_messages import OldMessages
+from broker_gateway.messaging.reading_line import Waiter
 from broker_gateway.runtime.rate_limited_log import RateLimitedLog
 from store.errors import OffsetOutOfRangeError, RecordError
 from store.log.record import decode_properties, offset_msg_id

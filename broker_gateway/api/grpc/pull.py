@@ -7,6 +7,7 @@ from broker_gateway.api.grpc.fields import filter_of, group_name, patience_of, t
 from broker_gateway.api.grpc.status import status
 from broker_gateway.messaging.pull import Pulls, PullWanted
 from broker_gateway.messaging.stored_message import StoredMessage
+from broker_gateway.runtime.shares import host_of
 from broker_gateway.transport.context import CallContext
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
@@ -34,6 +35,7 @@ class PullService:
             request.batch_size,
             filter_of(request.filter_expression),
             patience_of(request, context, request_timeout_ms),
+            host_of(context.peer),
         )
         pulled = await self._pulls.pull(wanted)
         return [
