@@ -178,7 +178,9 @@ def main(arguments: list[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["store.scan", "store.kernels.walk", "store.log.record"]):
-        pass
+        import store.kernels.walk
+        import store.log.record
+        import store.scan  # noqa: F401
     atheris.Setup([sys.argv[0], *arguments], atheris.instrument_func(check))
     atheris.Fuzz()
 
