@@ -11,7 +11,7 @@ import contextlib
 import selectors
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import Context
 from typing import Any, ParamSpec, TypeVar
 
@@ -96,6 +96,11 @@ class ManualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._manual.monotonic_ns / 1e9
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        return super().run_in_executor(None, func, *args)
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None

@@ -1,4 +1,5 @@
-"""Messages that are in the lake alone: older than the local log, or of a log that was lost. Read ahead on threads, kept in memory.
+"""Messages that are in the lake alone: older than the local log, or of a log that was lost. Read ahead on threads of their
+own, kept in memory.
 
 Who receives looks here (`look`, `record`). What is not in memory is asked for, and who asked is told when it is there or when
 it is time to try again: nobody waits for the lake on the event loop. One reading brings a `Stretch` of a queue, some
@@ -17,6 +18,7 @@ import asyncio
 import bisect
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -26,6 +28,7 @@ import structlog
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.lake.messages import LakeMessages, Stretch
 from broker_gateway.lake.reader import LakeReadStoppedError, LakeUnreachableError
+from broker_gateway.messaging.lake_look_ups import LakeLookUps
 from broker_gateway.messaging.reading_line import Queue, Reading, ReadingLine, Waiter
 from broker_gateway.observability.metrics import Metrics
 from broker_gateway.runtime.clock import monotonic_s
@@ -78,6 +81,8 @@ class OldMessages:
         percent: int = 100,
     ) -> None:
         self._lake = lake
+        self._look_ups = LakeLookUps(lake)
+        self._threads = ThreadPoolExecutor(_AT_ONCE, "lake-read")
         self._index = index
         self._most_bytes = most_bytes
         self._came_back = came_back
@@ -162,7 +167,7 @@ class OldMessages:
         known = self._firsts.get(queue)
         if known is not None and monotonic_s() < known[1] and known[0] >= begin:
             return known[0]
-        found = await asyncio.to_thread(self._lake.first, topic, queue_id, begin, end)
+        found = await self._look_ups.first(topic, queue_id, begin, end)
         first = end if found is None else found
         if len(self._firsts) >= _MOST_ASKED:
             self._firsts.clear()
@@ -175,15 +180,17 @@ class OldMessages:
         begin, end = self._index.begin(topic, queue_id), self._index.min_offset(topic, queue_id)
         if begin >= end:
             return None
-        return await asyncio.to_thread(self._lake.at_time, topic, queue_id, begin, end, timestamp_ms)
+        return await self._look_ups.at_time(topic, queue_id, begin, end, timestamp_ms)
 
     async def stop(self) -> None:
         """Ends what is being read, where the lake says that it is to stop; nobody is told."""
         self._stopped = True
+        self._look_ups.stop()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._threads.shutdown(wait=False)
 
     # ----- keeping -----
 
@@ -288,8 +295,8 @@ class OldMessages:
         topic, queue_id = queue = reading.queue
         try:
             most = self._most_bytes // _SHARE
-            found = await asyncio.to_thread(
-                self._lake.read, topic, queue_id, reading.begin, reading.end, most
+            found = await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._lake.read, topic, queue_id, reading.begin, reading.end, most
             )
         except LakeReadStoppedError:
             self._stopped = True
