@@ -448,14 +448,17 @@ class MessageStore:
         """Records at or behind a physical offset, where one begins, that have `mark` somewhere, in the order of the log."""
         pattern = re.compile(re.escape(mark))
         for begin, data, _ in self.read_chunks(max(start, self.min_offset), self.max_offset, 64 << 20):
-            places = [found.start() for found in pattern.finditer(data)]
-            if not places:
-                continue
-            records = scan(data, begin, verify_crc=False, segment_size=self.segment_size)
-            offsets, sizes = records.physical_offset, records.size
-            numbers = np.unique(np.searchsorted(offsets, np.array(places) + begin, "right") - 1)
-            for number in numbers[numbers >= 0].tolist():
+            at, records = 0, None
+            while (found := pattern.search(data, at)) is not None:
+                at = found.end()
+                if records is None:
+                    records = scan(data, begin, verify_crc=False, segment_size=self.segment_size)
+                    offsets, sizes = records.physical_offset, records.size
+                number = int(np.searchsorted(offsets, begin + found.start(), "right")) - 1
+                if number < 0:
+                    continue
                 offset, size = int(offsets[number]), int(sizes[number])
+                at = max(at, offset + size - begin)  # once for each record, whatever is in it
                 try:
                     yield self.record(offset, size)
                 except RecordError:  # it does not count: nothing reads it
