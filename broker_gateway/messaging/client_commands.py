@@ -5,7 +5,7 @@ every other answer is dropped. A client whose stream ends answers nothing more: 
 
 | bound | beyond it |
 |---|---|
-| `COMMANDS_A_CLIENT` that a client's stream did not take yet, `MAX_HELD` bytes of those of all | TOO_MANY_REQUESTS |
+| `COMMANDS_A_CLIENT` that a client's stream did not take yet, `MAX_HELD_OF_A_CLIENT` bytes of them, `MAX_HELD` bytes of those of all | TOO_MANY_REQUESTS |
 | `ASKED_A_CLIENT` commands that a client did not answer yet, `MAX_ASKED` of all | TOO_MANY_REQUESTS |
 | the caller's time | PROXY_TIMEOUT |
 | `MAX_TEXT` characters of an answer | the command fails, and the answer is dropped |
@@ -29,6 +29,7 @@ from broker_gateway.runtime.peer_log import PeerLog
 ASKED_A_CLIENT = 8
 MAX_ASKED = 1024
 MAX_HELD = 64 << 20
+MAX_HELD_OF_A_CLIENT = MAX_HELD // 8
 MAX_TEXT = 1_000_000
 _A_COMMAND = 512
 """Bytes of memory of a command beside its message, about."""
@@ -98,6 +99,8 @@ class Sent(NamedTuple):
 
     nonce: str
     command: ClientCommand
+    session: ClientSession
+    """Whose stream is to carry it."""
 
 
 class Verdict(enum.Enum):
@@ -146,6 +149,7 @@ class ClientCommands:
         self._of_client: dict[ClientSession, int] = {}
         self.held = 0
         """Bytes of commands that streams did not take yet, about."""
+        self._held_of: dict[ClientSession, int] = {}
 
     @property
     def unanswered(self) -> int:
@@ -169,9 +173,17 @@ class ClientCommands:
                 Reason.TOO_MANY_REQUESTS,
                 f"commands of {self.held} bytes wait for clients to read them, at most {MAX_HELD}; try again later",
             )
+        held = self._held_of.get(session, 0)
+        if held and held + command.size > MAX_HELD_OF_A_CLIENT:
+            raise ServiceError(
+                Reason.TOO_MANY_REQUESTS,
+                f"commands of {held} bytes wait for client {shown(session.client_id)} to read them, at most {MAX_HELD_OF_A_CLIENT}; "
+                "try again later",
+            )
         nonce = f"{self._begin}-{next(self._count)}"
-        stream.put_nowait(Sent(nonce, command))
+        stream.put_nowait(Sent(nonce, command, session))
         self.held += command.size
+        self._held_of[session] = held + command.size
         return nonce
 
     async def ask(self, session: ClientSession, command: Question, timeout_s: float) -> Answer:
@@ -214,6 +226,9 @@ class ClientCommands:
     def carried(self, sent: Sent) -> None:
         """A stream took a command from its queue."""
         self.held -= sent.command.size
+        self._held_of[sent.session] -= sent.command.size
+        if not self._held_of[sent.session]:
+            del self._held_of[sent.session]
 
     def lost(self, sent: Sent, why: str) -> None:
         """A command that was taken could not be carried."""
@@ -238,7 +253,9 @@ class ClientCommands:
         """Tells every client with a stream to connect anew; how many were told."""
         told = 0
         for session in self._clients.sessions():
-            if session.takes_commands and self.held + _A_COMMAND <= MAX_HELD:
+            if not session.takes_commands or self.held + _A_COMMAND > MAX_HELD:
+                continue
+            if self._held_of.get(session, 0) + _A_COMMAND <= MAX_HELD_OF_A_CLIENT:
                 self.send(session, ReconnectEndpoints())
                 told += 1
         return told

@@ -40,7 +40,7 @@ class Answered(NamedTuple):
 
 def written(sent: Sent) -> rpc.TelemetryCommand:
     """A command as a client reads it. RecordError when its message cannot be read."""
-    nonce, command = sent
+    nonce, command = sent.nonce, sent.command
     if isinstance(command, PrintStackTrace):
         return rpc.TelemetryCommand(
             print_thread_stack_trace_command=rpc.PrintThreadStackTraceCommand(nonce=nonce)

@@ -429,7 +429,7 @@ def test_listeners_are_told_of_what_is_in_the_queues(tmp_path: Path) -> None:
 def test_records_with_a_mark_are_given_once_each(tmp_path: Path) -> None:
     store = logs.open_store(tmp_path)
     mark = b"LB_ORIGIN\x01"
-    bodies = [b"plain", mark * 3000, b"x" + mark, b"LB_ORIGIN", mark + b"x" * 30_000, b"plain"]
+    bodies = [b"plain", mark * 3000, b"x" + mark, b"LB_ORIGI", mark + b"x" * 30_000, b"plain"]
     placed = [store.append([pending(body)])[0].physical_offset for body in bodies]
     found = [(each.physical_offset, bytes(each.body)) for each in store.records_with(mark, placed[2])]
     assert found == [(placed[2], bodies[2]), (placed[4], bodies[4])]

@@ -261,6 +261,26 @@ def test_bytes_that_clients_do_not_read_are_bounded(monkeypatch: pytest.MonkeyPa
     played(play)
 
 
+def test_a_client_that_reads_nothing_keeps_no_other_from_its_commands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play(scene: Scene) -> None:
+        monkeypatch.setattr(module, "MAX_HELD_OF_A_CLIENT", 100_000)
+        check = RecoverTransaction("t", "T1", stored(b"x" * 40_000))
+        scene.commands.send(scene.session, check)
+        scene.commands.send(scene.session, check)
+        with pytest.raises(ServiceError, match="wait for client"):
+            scene.commands.send(scene.session, check)
+        scene.commands.send(scene.connected("d", OWN), check)
+        scene.taken()
+        scene.commands.send(scene.session, check)
+        for session in list(scene.clients.sessions()):
+            scene.end(session)
+        assert scene.commands.held == 0
+
+    played(play)
+
+
 def test_too_large_an_answer_fails_the_command() -> None:
     async def play(scene: Scene) -> None:
         asked = await asking(scene)
