@@ -174,7 +174,7 @@ def with_changes(body: bytes = b"x", topic: str = "validation", **system: Any) -
         (with_changes(body_digest=pb.Digest(type=pb.MD5, checksum="00")), pb.MESSAGE_CORRUPTED),
         (with_changes(body_encoding=77), pb.BAD_REQUEST),
         (with_changes(message_type=99), pb.BAD_REQUEST),
-        (with_changes(message_type=pb.TRANSACTION), pb.NOT_IMPLEMENTED),
+        (with_changes(message_type=pb.LITE), pb.ILLEGAL_LITE_TOPIC),
         (with_changes(message_group="g"), pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
         (
             rpc.SendMessageRequest(messages=[message("validation", b"a"), message("other", b"b")]),

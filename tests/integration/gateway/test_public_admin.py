@@ -281,7 +281,7 @@ def test_what_a_message_has_says_what_kind_it_is(client: Client, name: str) -> N
     (found,) = ok(query(client, name, message_id=sent.message_id)).messages
     assert found.system_properties.message_type == pb.PRIORITY
     request.system_properties.message_type = pb.LITE
-    assert client.admin("AdminSendMessage", request).status.code == pb.NOT_IMPLEMENTED
+    assert client.admin("AdminSendMessage", request).status.code == pb.ILLEGAL_LITE_TOPIC
 
 
 def test_a_stack_that_a_client_does_not_give_is_told(gateway: Gateway, client: Client, topic: str) -> None:
