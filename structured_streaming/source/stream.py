@@ -170,10 +170,8 @@ class _StreamReading(Reading):
         elif self._backlog(states, firsts):
             states, firsts = self._gathered(states)
         for broker, (_, state) in states.items():
-            if (
-                self._last.get(broker, {}).get("log_id") != state.log_id
-                or self._position(broker, state.log_id) is None
-            ):
+            unread = self._progress is not None and self._position(broker, state.log_id) is None
+            if unread or self._last.get(broker, {}).get("log_id") != state.log_id:
                 self._appeared[broker, state.log_id] = firsts[broker]
             self._last[broker] = {"log_id": state.log_id, "offset": firsts[broker]}
         ends = {broker: self._end(state) for broker, (_, state) in states.items()}
