@@ -7,6 +7,7 @@ JARS := $(VENV)/.jars
 TEST_WORKERS ?= 3
 INTEROP_WORKERS ?= 3
 LONGEST := $(addprefix tests/interop/test_,put_off_exchange.py spark_versions.py store_exchange.py catalogs.py)
+EVIDENCE ?= tests/fault $(addprefix tests/interop/test_,registration.py spark_versions.py put_off_exchange.py) tests/unit/structured_streaming/staging/test_many_topics.py
 ROUNDS ?= 10
 BUSY ?= 8
 
@@ -67,9 +68,9 @@ bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the repu
 	@$(BIN)/python -m benchmarks.many_topics --topics 10000 --records 100000
 	@$(BIN)/python -m benchmarks.timers
 
-evidence: $(JARS) ## The long versions of tests: crashes, registration with the real name server, every Spark
+evidence: $(JARS) ## The long versions of tests: crashes, the real name server, every Spark (a part: EVIDENCE=tests/fault/test_soak.py)
 	@echo "Running the long tests; what they did goes to docs/evidence"
-	@LAKEBROKER_EVIDENCE=1 LAKEBROKER_FUZZ_KEEP=$(CURDIR)/tests/fuzz/corpus $(BIN)/python -m pytest -p tests.outcomes --outcomes docs/evidence/faults.json tests/fault tests/interop/test_registration.py tests/interop/test_spark_versions.py tests/interop/test_put_off_exchange.py tests/unit/structured_streaming/staging/test_many_topics.py --timeout 7200
+	@LAKEBROKER_EVIDENCE=1 LAKEBROKER_FUZZ_KEEP=$(CURDIR)/tests/fuzz/corpus $(BIN)/python -m pytest -p tests.outcomes --outcomes docs/evidence/faults.json --timeout 7200 $(EVIDENCE)
 
 rounds: $(JARS) ## Run tests again and again beside busy processes (ROUNDS=10 BUSY=8)
 	@echo "Running the tests $(ROUNDS) times beside $(BUSY) busy processes"

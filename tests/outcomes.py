@@ -1,7 +1,7 @@
 """A plugin for pytest: `-p tests.outcomes --outcomes FILE` merges what became of every test into a JSON file.
 
-By the test's id: its outcome, its seconds, and the figures that it recorded (`record_property`). Tests of files that are
-gone leave the file. With several workers the session that they report to writes it.
+By the test's id: its outcome, its seconds, the commit it ran on, and the figures that it recorded (`record_property`).
+Tests of files that are gone leave the file. With several workers the session that they report to writes it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 
+from tests.rounds import commit_of
+
 
 class Outcomes:
-    """Collects the reports of a session."""
+    """Collects the reports of a session, of a commit."""
 
-    def __init__(self, file: Path, root: Path) -> None:
+    def __init__(self, file: Path, root: Path, commit: str) -> None:
         self._file = file
         self._root = root
+        self._commit = commit
         self._found: dict[str, dict[str, Any]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -26,6 +29,7 @@ class Outcomes:
             self._found[report.nodeid] = {
                 "outcome": report.outcome,
                 "seconds": round(report.duration),
+                "commit": self._commit,
                 **dict(report.user_properties),
             }
 
@@ -46,4 +50,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     file = config.getoption("--outcomes")
     if file and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Outcomes(Path(file), config.rootpath), "lakebroker-outcomes")
+        commit = commit_of(config.rootpath, allow_dirty=True)
+        config.pluginmanager.register(Outcomes(Path(file), config.rootpath, commit), "lakebroker-outcomes")

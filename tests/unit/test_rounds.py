@@ -26,7 +26,7 @@ def report(name: str, when: str, outcome: str, seconds: float = 0.0, **figures: 
 
 
 def recorded(file: Path, *reports: pytest.TestReport) -> dict[str, dict[str, object]]:
-    outcomes = Outcomes(file, file.parent)
+    outcomes = Outcomes(file, file.parent, "c0ffee")
     for each in reports:
         outcomes.pytest_runtest_logreport(each)
     outcomes.pytest_sessionfinish()
@@ -45,7 +45,12 @@ def test_each_test_has_one_outcome_and_its_figures(tmp_path: Path) -> None:
         report("a.py::left_open", "call", "passed"),
         report("a.py::left_open", "teardown", "failed"),
     )
-    assert found["a.py::passes"] == {"outcome": "passed", "seconds": 2, "rounds": 7}
+    assert found["a.py::passes"] == {
+        "outcome": "passed",
+        "seconds": 2,
+        "commit": "c0ffee",
+        "rounds": 7,
+    }
     assert {name: each["outcome"] for name, each in found.items()} == {
         "a.py::passes": "passed",
         "a.py::skipped": "skipped",
