@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.rounds import commit_of
+from tests.rounds import ROOT, commit_of
 
 
 class Outcomes:
@@ -50,5 +50,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     file = config.getoption("--outcomes")
     if file and not hasattr(config, "workerinput"):
-        commit = commit_of(config.rootpath, allow_dirty=True)
+        commit = commit_of(ROOT, allow_dirty=True)
         config.pluginmanager.register(Outcomes(Path(file), config.rootpath, commit), "lakebroker-outcomes")
