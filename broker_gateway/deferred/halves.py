@@ -51,6 +51,9 @@ class Half(NamedTuple):
     """A half that is pending."""
 
     key: int
+    physical_offset: int
+    size: int
+    """Of its record."""
     topic: str
     stored_ms: int
     immunity_ms: int
@@ -97,6 +100,8 @@ def half_of(key: int, record: Record) -> Half:
     properties = record.properties_map()
     return Half(
         key,
+        record.physical_offset,
+        record.size,
         properties.get(REAL_TOPIC, ""),
         record.store_timestamp,
         immunity_ms_of(properties),

@@ -13,6 +13,7 @@ the log.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -207,7 +208,7 @@ class Transactions:
             refusal = self._store.refusal
             if refusal is not None:
                 raise ServiceError(Reason.INTERNAL_SERVER_ERROR, refusal)
-            record = self.pending.record(keys[-1])
+            record = self._record(halves[-1])
             if record is None:
                 raise ServiceError(
                     Reason.INTERNAL_SERVER_ERROR,
@@ -242,6 +243,12 @@ class Transactions:
         )
         self._ending[which] = end
         self._producer.produce(end)
+
+    def _record(self, half: Half) -> Record | None:
+        """A half's record; None when it cannot be read, which is logged."""
+        with contextlib.suppress(RecordError, OffsetOutOfRangeError):
+            return self._store.record(half.physical_offset, half.size)
+        return self.pending.record(half.key)
 
     def _ends_under_way(self) -> set[int]:
         return {key for end in self._ending.values() for key in end.keys}

@@ -146,7 +146,8 @@ class Record:
     properties: bytes
 
     def properties_map(self) -> dict[str, str]:
-        return decode_properties(self.properties)
+        """The properties as text (`decode_properties`), to keep and to change."""
+        return dict(_of_latest(self.properties))
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
@@ -171,6 +172,12 @@ def decode_properties(encoded: bytes | memoryview) -> dict[str, str]:
         if separator and key and (value or key not in properties):
             properties[key] = value
     return properties
+
+
+@lru_cache(maxsize=16)
+def _of_latest(encoded: bytes) -> dict[str, str]:
+    """Several parts of the broker ask for the properties of a record, one after the other."""
+    return decode_properties(encoded)
 
 
 def java_hash(text: str) -> int:
