@@ -53,6 +53,20 @@ class CatalogAwayError(LocationError, NotThereError):
     """A catalog, or the place of its tables, that does not answer now; it may later."""
 
 
+class SparkStartError(LakeError):
+    """Spark that did not start."""
+
+
+class JvmEndedError(LakeError):
+    """Spark's JVM ended before its work did. `status` is as of `subprocess`: below 0 for a signal."""
+
+    def __init__(self, status: int) -> None:
+        killed = -status in set(signal.Signals)
+        how = f"was killed by {signal.Signals(-status).name}" if killed else f"ended with status {status}"
+        advice = " (by the system, where memory is short)" if -status == signal.SIGKILL else ""
+        super().__init__(f"Spark's JVM {how}{advice}; what was committed stands")
+
+
 class StoppedError(LakeError):
     """A run that ends by itself was stopped by a signal before everything was read."""
 

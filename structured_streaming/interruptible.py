@@ -58,7 +58,7 @@ def interruptible(work: Callable[[], T], stop: Callable[[int], None], most: int 
         while not future.done() and not noted:
             wait([future], _LOOK_S)
         if noted:
-            with _nothing_logged():
+            with nothing_logged():
                 while not future.done():
                     stop(len(noted))
                     wait([future], _LOOK_S)
@@ -152,6 +152,15 @@ def jvm_of(session: SparkSession) -> subprocess.Popen[Any] | None:
     return process
 
 
+def has_ended(process: subprocess.Popen[Any] | None, within_s: float = 0.0) -> bool:
+    """Whether a process of ours has ended, or ends within so many seconds."""
+    if process is None:
+        return False
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(within_s)
+    return process.returncode is not None
+
+
 def activate(session: SparkSession) -> None:
     """Makes it the session of this thread, whose options the parser of SQL asks for."""
     session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
@@ -198,7 +207,7 @@ def _handled_by(handler: Callable[[int, FrameType | None], object] | signal.Hand
 
 
 @contextmanager
-def _nothing_logged() -> Iterator[None]:
+def nothing_logged() -> Iterator[None]:
     """py4j logs that connections break, which they are meant to."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from structured_streaming.errors import LakeError
+from structured_streaming.errors import SparkStartError
 
 STARTING = "starting Spark ..."
 """For who waits: it takes ten seconds and more."""
@@ -18,8 +18,8 @@ _SHOWN = 3000
 
 @contextmanager
 def jvm_output_to_file() -> Iterator[None]:
-    """A JVM started within inherits a standard output and error that are a file, and keeps them. Raises LakeError with its
-    end."""
+    """A JVM started within inherits a standard output and error that are a file, and keeps them. Raises SparkStartError
+    with its end."""
     handle, name = tempfile.mkstemp(prefix="lakebroker-spark-", suffix=".log")
     kept = {}
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
@@ -33,7 +33,7 @@ def jvm_output_to_file() -> Iterator[None]:
         yield
     except Exception as error:
         tail = Path(name).read_text(errors="replace")[-_SHOWN:]
-        raise LakeError(f"Spark did not start ({error}); its output ends: {tail}") from error
+        raise SparkStartError(f"Spark did not start ({error}); its output ends: {tail}") from error
     finally:
         for number, before in kept.items():
             os.dup2(before, number)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from structured_streaming.delta_session import DELTA_SETTINGS, with_delta
 from structured_streaming.errors import LakeError
+from structured_streaming.interruptible import has_ended, nothing_logged
 from structured_streaming.jvm_output import jvm_output_to_file
 from structured_streaming.scratch import scratch_folder
 
@@ -93,6 +96,24 @@ def reput_session(
     session.sparkContext.setLogLevel("ERROR")
     _write_checkpoints_cheaply(session)
     return session
+
+
+def end_session(session: SparkSession | None) -> None:
+    """Stops Spark. Where its JVM has ended, the next session of this process starts another one."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    with nothing_logged(), warnings.catch_warnings(), contextlib.suppress(Exception):
+        warnings.simplefilter("ignore")  # pyspark warns that the JVM is gone
+        if session is not None:
+            session.stop()
+    gateway: Any = SparkContext._gateway
+    if gateway is None or not has_ended(gateway.proc):
+        return
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    with nothing_logged(), contextlib.suppress(Exception):
+        gateway.shutdown()  # its callback server
 
 
 def _write_checkpoints_cheaply(session: SparkSession) -> None:

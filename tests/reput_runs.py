@@ -11,8 +11,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from structured_streaming.reput import WORKER_LATE, start_reput
 from structured_streaming.reput_options import ReputOptions
+from structured_streaming.reput_query import WORKER_LATE, start_reput
 
 
 def reput_once(spark: SparkSession, lake: Path, *stores: Path, **options: Any) -> int:

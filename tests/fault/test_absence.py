@@ -16,7 +16,7 @@ from lakebroker_testing.gateway import ROOT, Gateway
 from lakebroker_testing.real_rocketmq import free_ports
 from store.log_reader import LogReader
 from structured_streaming.commit.delta_commit import LakeProgress
-from structured_streaming.reput import RETRIES
+from structured_streaming.reput_query import RETRIES
 from tests.children import children
 from tests.lake_checks import assert_exact
 from tests.written_log import written

@@ -49,6 +49,11 @@ def ended(process: subprocess.Popen[str]) -> str:
     return errors
 
 
+def jvm_of(process: subprocess.Popen[str]) -> int:
+    (jvm,) = [pid for pid in children(process.pid) if Path(f"/proc/{pid}/comm").read_text() == "java\n"]
+    return jvm
+
+
 def assert_nothing_is_left(tmp_path: Path) -> None:
     left = [path.name for path in (tmp_path / "tmp").iterdir() if "hsperf" not in path.name]
     assert not left, f"temporary files are left: {left}"
@@ -112,7 +117,7 @@ def test_a_second_signal_ends_a_run_whose_jvm_hangs(tmp_path: Path) -> None:
     process = reput(tmp_path, "--store", str(store))
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["lag_bytes"] == 0
-    (jvm,) = [pid for pid in children(process.pid) if Path(f"/proc/{pid}/comm").read_text() == "java\n"]
+    jvm = jvm_of(process)
     os.kill(jvm, signal.SIGSTOP)
     process.send_signal(signal.SIGTERM)
     with pytest.raises(subprocess.TimeoutExpired):
@@ -135,3 +140,31 @@ def test_a_run_that_could_not_read_all_says_so(tmp_path: Path) -> None:
     assert "Traceback" not in errors
     assert assert_exact(tmp_path / "lake", store)["messages"] == 500
     assert_nothing_is_left(tmp_path)
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_jvm_that_dies_is_started_again(tmp_path: Path, once: bool) -> None:
+    store = written(tmp_path / "store", "broker-a", 8000)
+    process = reput(tmp_path, "--store", str(store), "--batch-bytes", str(1 << 20), *["--once"][: int(once)])
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["lag_bytes"] > 0
+    jvm = jvm_of(process)
+    os.kill(jvm, signal.SIGKILL)
+    while json.loads(process.stdout.readline())["lag_bytes"]:
+        pass
+    if not once:
+        process.send_signal(signal.SIGTERM)
+    errors = ended(process)
+    assert process.returncode == 0, errors[-3000:]
+    told = [line.removeprefix("lakebroker: ") for line in errors.splitlines()]
+    assert told[:-1] == [
+        "starting Spark ...",
+        f"reading 1 log from {store}",
+        "Spark's JVM was killed by SIGKILL (by the system, where memory is short); what was committed stands; Spark starts "
+        "again in 2 s",
+        "starting Spark ...",
+        f"reading 1 log from {store}",
+        *([] if once else ["the lake is up to date; waiting for more"]),
+    ]
+    assert_nothing_is_left(tmp_path)
+    assert assert_exact(tmp_path / "lake", store)["messages"] == 8000

@@ -25,7 +25,7 @@ from structured_streaming.errors import LocationError, StoreAwayError
 from structured_streaming.lake import create_tables, open_lake
 from structured_streaming.maintenance.check import check_lake
 from structured_streaming.maintenance.maintain import maintain
-from structured_streaming.reput import RETRIES, RETRIES_ONCE
+from structured_streaming.reput_query import RETRIES, RETRIES_ONCE
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import TABLES

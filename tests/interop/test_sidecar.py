@@ -17,8 +17,8 @@ from lakebroker_testing.gateway import ROOT, command
 from lakebroker_testing.real_rocketmq import RocketMQ
 from store.log_reader import LogReader
 from structured_streaming.lake import create_tables
-from structured_streaming.reput import start_reput
 from structured_streaming.reput_options import ReputOptions
+from structured_streaming.reput_query import start_reput
 from structured_streaming.source.access import Access
 from structured_streaming.source.remote import BrokerLog
 from structured_streaming.tables import DATA_TABLES

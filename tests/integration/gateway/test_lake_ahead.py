@@ -15,8 +15,8 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import ROOT, Gateway, command
 from store.log.recovery import load_identity
-from structured_streaming.reput import start_reput
 from structured_streaming.reput_options import ReputOptions
+from structured_streaming.reput_query import start_reput
 from structured_streaming.sql import register
 from tests.reput_runs import to_the_end
 

@@ -22,8 +22,9 @@ from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.commit.sink import Sink
 from structured_streaming.destination import FolderDestination
 from structured_streaming.errors import ForeignWriterError, LakeError
-from structured_streaming.reput import _run, run_reput, start_reput
+from structured_streaming.reput import run_reput
 from structured_streaming.reput_options import ReputOptions
+from structured_streaming.reput_query import run_until_done, start_reput
 from structured_streaming.source.data_source import LakebrokerDataSource
 from structured_streaming.sql import register
 from structured_streaming.stopping import Stopping
@@ -138,7 +139,7 @@ def test_two_brokers_of_one_name_end_the_job(spark: SparkSession, tmp_path: Path
         each.close()
     options = ReputOptions(str(tmp_path / "lake"), store=",".join(str(each.folder) for each in stores))
     with pytest.raises(LakeError, match="both broker 'broker-a': brokers that share a lake each need"):
-        _run(spark, options, lambda report: None, FolderDestination(options), Stopping())
+        run_until_done(spark, options, lambda report: None, FolderDestination(options), Stopping())
 
 
 def test_a_gap_ends_the_job_or_is_recorded(spark: SparkSession, tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ def test_a_gap_ends_the_job_or_is_recorded(spark: SparkSession, tmp_path: Path) 
         segment.unlink()
     options = ReputOptions(str(lake), store=str(writer.folder))
     with pytest.raises(LakeError, match="bytes are gone"):
-        _run(spark, options, lambda report: None, FolderDestination(options), Stopping())
+        run_until_done(spark, options, lambda report: None, FolderDestination(options), Stopping())
     reput_once(spark, lake, writer.folder, on_gap="continue")
     (row,) = rows(lake, "quarantine").to_pylist()
     log = LogReader(writer.folder)

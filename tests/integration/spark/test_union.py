@@ -23,8 +23,8 @@ from lakebroker_testing.logs import LogWriter
 from structured_streaming.errors import LakeError, ReadOnlyError
 from structured_streaming.lake import create_tables
 from structured_streaming.maintenance.maintain import maintain
-from structured_streaming.reput import WORKER_LATE, start_reput
 from structured_streaming.reput_options import ReputOptions
+from structured_streaming.reput_query import WORKER_LATE, start_reput
 from structured_streaming.sql import query, register_union
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import DATA_TABLES

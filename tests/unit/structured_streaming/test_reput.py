@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from structured_streaming import reput
+from structured_streaming import reput_query
 from structured_streaming.absence import as_spark_reports, is_absence, unless
 from structured_streaming.destination import FolderDestination
 from structured_streaming.errors import (
@@ -43,18 +43,22 @@ def test_a_signal_hides_what_it_may_have_caused_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, problem: str, told: str
 ) -> None:
     session: Any = None
-    monkeypatch.setattr(reput, "_run_query", lambda *arguments: problem)
+    monkeypatch.setattr(reput_query, "_run_query", lambda *arguments: problem)
     stopping = Stopping()
     coming = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
     coming.start()
     try:
-        options = reput.ReputOptions("/nowhere", store="/nowhere")
+        options = reput_query.ReputOptions("/nowhere", store="/nowhere")
         if told:
             with pytest.raises(LakeError, match=told):
-                reput._run(session, options, lambda report: None, FolderDestination(options), stopping)
+                reput_query.run_until_done(
+                    session, options, lambda report: None, FolderDestination(options), stopping
+                )
         else:
             assert (
-                reput._run(session, options, lambda report: None, FolderDestination(options), stopping)
+                reput_query.run_until_done(
+                    session, options, lambda report: None, FolderDestination(options), stopping
+                )
                 is False
             )
     finally:
@@ -71,11 +75,13 @@ def test_a_gap_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
         runs.append("run")
         return "structured_streaming.errors.GapError: 10 bytes are gone\n"
 
-    monkeypatch.setattr(reput, "_run_query", run_query)
+    monkeypatch.setattr(reput_query, "_run_query", run_query)
     stopping = Stopping()
-    options = reput.ReputOptions("/nowhere", store="/nowhere")
+    options = reput_query.ReputOptions("/nowhere", store="/nowhere")
     with pytest.raises(LakeError, match="10 bytes are gone"):
-        reput._run(session, options, lambda report: None, FolderDestination(options), stopping)
+        reput_query.run_until_done(
+            session, options, lambda report: None, FolderDestination(options), stopping
+        )
     assert runs == ["run"]
 
 
@@ -84,10 +90,10 @@ def test_a_gap_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     ("error", "once", "runs"),
     [
         (UnreachableError, False, None),
-        (UnreachableError, True, 1 + reput.RETRIES_ONCE),
+        (UnreachableError, True, 1 + reput_query.RETRIES_ONCE),
         (StoreAwayError, False, None),
         (CatalogAwayError, False, None),
-        (LocationError, False, 1 + reput.RETRIES),
+        (LocationError, False, 1 + reput_query.RETRIES),
         (LocationError, True, 1),
     ],
 )
@@ -96,7 +102,7 @@ def test_only_what_is_away_is_waited_for_without_end(
 ) -> None:
     session: Any = None
     for name, value in (("LONGEST_WAIT_S", 0.0), ("SIGNAL_S", 0.0)):
-        monkeypatch.setattr(reput, name, value)
+        monkeypatch.setattr(reput_query, name, value)
     ran, enough = 0, 2000
 
     def run_query(*_: Any) -> str | bool:
@@ -107,11 +113,13 @@ def test_only_what_is_away_is_waited_for_without_end(
         except LakeError as raised:
             return ran == enough or as_spark_reports(raised)
 
-    monkeypatch.setattr(reput, "_run_query", run_query)
-    options = reput.ReputOptions("/nowhere", store="/nowhere", once=once)
+    monkeypatch.setattr(reput_query, "_run_query", run_query)
+    options = reput_query.ReputOptions("/nowhere", store="/nowhere", once=once)
 
     def run() -> bool:
-        return reput._run(session, options, lambda report: None, FolderDestination(options), Stopping(), None)
+        return reput_query.run_until_done(
+            session, options, lambda report: None, FolderDestination(options), Stopping(), None
+        )
 
     if runs is None:
         assert run()
@@ -122,22 +130,24 @@ def test_only_what_is_away_is_waited_for_without_end(
 
 
 @pytest.mark.usefixtures("handlers")
-@pytest.mark.parametrize("others", [reput.RETRIES, reput.RETRIES + 1])
+@pytest.mark.parametrize("others", [reput_query.RETRIES, reput_query.RETRIES + 1])
 def test_what_was_away_for_long_leaves_tries_to_what_fails_then(
     monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
     session: Any = None
     for name, value in (("LONGEST_WAIT_S", 0.0), ("SIGNAL_S", 0.0)):
-        monkeypatch.setattr(reput, name, value)
-    away, late = as_spark_reports(UnreachableError("nobody answers")), reput.WORKER_LATE
+        monkeypatch.setattr(reput_query, name, value)
+    away, late = as_spark_reports(UnreachableError("nobody answers")), reput_query.WORKER_LATE
     ends: list[str | bool] = [*[away] * 50, *[late] * others, True]
-    monkeypatch.setattr(reput, "_run_query", lambda *_: ends.pop(0))
-    options = reput.ReputOptions("/nowhere", store="/nowhere")
+    monkeypatch.setattr(reput_query, "_run_query", lambda *_: ends.pop(0))
+    options = reput_query.ReputOptions("/nowhere", store="/nowhere")
 
     def run() -> bool:
-        return reput._run(session, options, lambda report: None, FolderDestination(options), Stopping(), None)
+        return reput_query.run_until_done(
+            session, options, lambda report: None, FolderDestination(options), Stopping(), None
+        )
 
-    if others > reput.RETRIES:
+    if others > reput_query.RETRIES:
         with pytest.raises(LakeError, match="did not start within 10 s"):
             run()
         assert ends == [True]
@@ -148,7 +158,7 @@ def test_what_was_away_for_long_leaves_tries_to_what_fails_then(
 def test_a_line_of_code_in_a_trace_is_no_error() -> None:
     text = "    raise LostDataError(reasons) if self._ahead else nobody\nstructured_streaming.errors.UnreachableError: it is away"
     assert is_absence(text)
-    assert reput._retries(text, once=False) > reput.RETRIES
+    assert reput_query.retries(text, once=False) > reput_query.RETRIES
     assert not is_absence(text.replace("errors.UnreachableError", "errors.LakeError"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from structured_streaming.errors import LakeError
-from structured_streaming.reput import _cause
+from structured_streaming.reput_query import cause
 from structured_streaming.reput_session import _addresses, provided_session
 
 LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
@@ -35,7 +35,7 @@ def test_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_workers_without_lakebroker_are_told_of() -> None:
     report = "Traceback\nModuleNotFoundError: No module named 'structured_streaming'\n\nJVM stacktrace:\n"
-    assert _cause(report) == (
+    assert cause(report) == (
         "Spark's workers have no Python module structured_streaming: install lakebroker there, and name the Python that "
         "has it in PYSPARK_PYTHON"
     )

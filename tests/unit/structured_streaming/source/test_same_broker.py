@@ -12,8 +12,8 @@ from broker_gateway.cli.main import app
 from store.log_source import LogState
 from structured_streaming.absence import as_spark_reports
 from structured_streaming.errors import SameBrokerError
-from structured_streaming.reput import _retries
 from structured_streaming.reput_options import ReputOptions, checked
+from structured_streaming.reput_query import retries
 from structured_streaming.source.logs import by_broker
 from tests.written_log import written
 
@@ -52,7 +52,7 @@ def test_no_later_try_helps() -> None:
     with pytest.raises(SameBrokerError, match="h:1 and h:2") as found:
         by_broker(states)
     for once in (False, True):
-        assert _retries(as_spark_reports(found.value), once=once) == 0
+        assert retries(as_spark_reports(found.value), once=once) == 0
 
 
 def test_a_copy_of_a_store_is_its_log(tmp_path: Path) -> None:

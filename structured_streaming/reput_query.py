@@ -1,0 +1,289 @@
+"""The streaming query of the reput: how it starts, what its end means, and when it starts again."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from structured_streaming.absence import OURS, Telling, as_spark_reports, is_absence, names, unless
+from structured_streaming.batch_commits import BatchCommits
+from structured_streaming.commit.report import BatchReport
+from structured_streaming.destination import Destination, destination_of
+from structured_streaming.errors import (
+    ForeignWriterError,
+    GapError,
+    JvmEndedError,
+    LakeError,
+    LostDataError,
+    SameBrokerError,
+)
+from structured_streaming.interruptible import activate, has_ended
+from structured_streaming.reput_options import Goal, ReputOptions
+from structured_streaming.source.notes import NotesFile
+from structured_streaming.stopping import Stopping
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+RETRIES = 10
+"""Times that a failed query starts again without having committed anything in between, where nothing is away."""
+RETRIES_ONCE = 3
+"""The same of a run that ends by itself, whatever is away."""
+LONGEST_WAIT_S = 30.0
+_DOUBLINGS = 10
+"""Of the wait, which are more than it takes until it is the longest."""
+WORKER_LATE = "Python worker failed to connect back"
+"""What Spark says when a Python process that it starts took longer than its 10 s, which are not an option."""
+_NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([\w.]+)'", re.MULTILINE)
+_DETAILS = re.compile(r"JVM stacktrace|=== Streaming Query ===")
+WORKER_DIED = "Python worker exited unexpectedly"
+"""What Spark says when the process that stages a range dies."""
+CAREFUL_AFTER = 2
+"""Deaths in a row until a batch is staged by processes of their own (`staging/careful.py`)."""
+SIGNAL_S = 3.0
+"""Spark that failed without a signal may have got ours: it is on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A query that was started, and what belongs to it. `scratch` is to be removed after it ended."""
+
+    query: StreamingQuery
+    commits: BatchCommits
+    scratch: Path
+    notes: NotesFile
+    goal: Goal | None
+
+
+def start_reput(
+    session: SparkSession,
+    options: ReputOptions,
+    on_batch: Callable[[BatchReport], None] = lambda report: None,
+    destination: Destination | None = None,
+) -> tuple[StreamingQuery, Path]:
+    """Starts the query; returns it and its scratch folder, to be removed after it ended. Raises LakeError."""
+    running = _start(session, options, on_batch, destination or destination_of(options), None)
+    return running.query, running.scratch
+
+
+def _start(
+    session: SparkSession,
+    options: ReputOptions,
+    on_batch: Callable[[BatchReport], None],
+    destination: Destination,
+    place: str | None,
+) -> _Running:
+    """The query's scratch folder is in `place`; without it, where temporary files are."""
+    from structured_streaming.reput_source import ReputDataSource
+
+    goal = Goal(options) if options.once else None
+    session.dataSource.register(ReputDataSource)
+    scratch = Path(tempfile.mkdtemp(prefix="lakebroker-checkpoint-", dir=place))
+    try:
+        sink, places = destination.open(session, scratch)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    commits = BatchCommits(sink, options.access, on_batch)
+    notes = scratch / "notes"
+    read = (
+        session.readStream.format("lakebroker_reput")
+        .options(**options.source() | places)
+        .option("notes", str(notes))
+    )
+    if goal is not None:
+        read = read.option("endingOffsets", goal.ends)
+    query = (
+        read.load()
+        .writeStream.foreachBatch(commits)
+        .option("checkpointLocation", f"file://{scratch}/checkpoint")
+        .queryName("reput")
+        .trigger(processingTime=options.trigger if goal is None else "0 seconds")
+        .start()
+    )
+    if goal is not None:
+        threading.Thread(target=_end_when_read, args=(query,), daemon=True).start()
+    return _Running(query, commits, scratch, NotesFile(notes), goal)
+
+
+def _end_when_read(query: StreamingQuery) -> None:
+    """Ends a query once nothing more is to be read, with any version of Spark.
+
+    `Trigger.AvailableNow` would read one batch with Spark 4.0 and 4.1.
+    """
+    with contextlib.suppress(Exception):  # what the query failed with is told by who awaits its end
+        query.processAllAvailable()
+        query.stop()
+
+
+class StartAgainError(Exception):
+    """The lake did not let a query start. The first one's failure is final; later ones may be of a store that is away."""
+
+    def __init__(self, cause: LakeError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.as_of_spark = as_spark_reports(cause)
+
+
+def run_until_done(
+    session: SparkSession,
+    options: ReputOptions,
+    on_batch: Callable[[BatchReport], None],
+    destination: Destination,
+    stopping: Stopping,
+    scratch: str | None = None,
+    jvm: subprocess.Popen[Any] | None = None,
+) -> bool:
+    """Starts the query again until it is done; whether everything was read. Raises LakeError, JvmEndedError."""
+    committed, telling = 0, Telling()
+
+    def counted(report: BatchReport) -> None:
+        nonlocal committed
+        committed += 1
+        on_batch(report)
+
+    failures, tries, seen, careful = 0, 0, 0, False
+    while not stopping.is_set():
+        try:
+            chosen = replace(options, careful=careful)
+            ended = _run_query(session, chosen, counted, destination, stopping, scratch)
+        except StartAgainError as error:
+            if not failures:
+                raise error.cause from error
+            ended = error.as_of_spark
+        if isinstance(ended, bool):
+            return ended
+        if ended is None:
+            careful = False
+            continue
+        problem = ended
+        if committed > seen:
+            telling.over()
+            failures = tries = 0
+        seen = committed
+        failures += 1
+        tries += options.once or not is_absence(
+            problem
+        )  # what was away for long leaves tries to what comes then
+        careful = tries >= CAREFUL_AFTER and WORKER_DIED in problem
+        final = tries > retries(problem, once=options.once)
+        if final and OURS in problem:  # the end of a JVM never looks like that
+            raise LakeError(cause(problem))
+        if stopping.wait(SIGNAL_S):
+            return False
+        if jvm is not None and has_ended(jvm):  # which may look as if a catalog were away
+            raise JvmEndedError(jvm.returncode)
+        if final:
+            raise LakeError(cause(problem))
+        wait_s = min(2.0 ** min(failures, _DOUBLINGS), LONGEST_WAIT_S)
+        if not is_absence(problem):
+            sys.stderr.write(f"lakebroker: {cause(problem)}; the query starts again in {wait_s:g} s\n")
+        elif telling.is_due():
+            sys.stderr.write(f"lakebroker: {cause(problem)}; the query starts again when that is over\n")
+        stopping.wait(max(wait_s - SIGNAL_S, 0))
+    return False
+
+
+def retries(problem: str, *, once: bool) -> float:
+    """How often what a query failed with is worth another start: a run that ends by itself only waits out a slow host,
+    and for a while for what is away."""
+    if names(problem, ForeignWriterError, GapError, LostDataError, SameBrokerError):
+        return 0
+    if once:
+        waits = WORKER_LATE in problem or WORKER_DIED in problem or is_absence(problem)
+        return RETRIES_ONCE if waits else 0
+    return math.inf if is_absence(problem) else RETRIES
+
+
+def _run_query(
+    session: SparkSession,
+    options: ReputOptions,
+    on_batch: Callable[[BatchReport], None],
+    destination: Destination,
+    stopping: Stopping,
+    scratch: str | None,
+) -> str | bool | None:
+    """Runs the query until it ends or `stopping` is set; returns what it failed with or, for a good end, whether
+    everything was read that a run that ends by itself has to read. One that stages carefully ends with its first batch:
+    None.
+
+    Raises LakeError for a run that ended by itself before all was read.
+    """
+    from pyspark.errors import StreamingQueryException
+
+    batches = 0
+
+    def counted(report: BatchReport) -> None:
+        nonlocal batches
+        batches += 1
+        on_batch(report)
+
+    def start() -> _Running:
+        activate(session)
+        return _start(session, options, counted, destination, scratch)
+
+    try:
+        running = unless(stopping.is_set, start, _undo)
+    except LakeError as error:
+        raise StartAgainError(error) from error
+    if running is None:
+        return False
+    try:
+        while not stopping.is_set() and not running.query.awaitTermination(1):
+            running.notes.show()
+            if options.careful and batches:
+                break
+        running.commits.close()
+        running.query.stop()
+    except StreamingQueryException as error:
+        return str(error)
+    finally:
+        running.commits.close()
+        running.notes.show()
+        shutil.rmtree(running.scratch, ignore_errors=True)
+    if options.careful and batches and not stopping.is_set():
+        return None
+    if running.goal is None:
+        return False
+    lacking = running.goal.lacking(destination.ends())
+    if lacking and not stopping.is_set():
+        raise LakeError(f"not everything was read: {'; '.join(lacking)}; run it again")
+    return not lacking
+
+
+def _undo(running: _Running) -> None:
+    """Ends a query that nobody waits for any more."""
+    running.commits.close()
+    running.query.stop()
+    shutil.rmtree(running.scratch, ignore_errors=True)
+
+
+def cause(text: str) -> str:
+    """The sentence of our error inside Spark's report of it."""
+    for line in reversed(text.splitlines()):
+        if OURS in line:
+            return line.split("Error: ", 1)[-1].strip()
+    if lacking := _NO_MODULE.search(text):
+        return (
+            f"Spark's workers have no Python module {lacking[1]}: install lakebroker there, and name the Python that has "
+            "it in PYSPARK_PYTHON"
+        )
+    if WORKER_DIED in text:
+        return "a Python worker of Spark died while it staged a batch (it is short of memory, or native code crashed)"
+    if WORKER_LATE in text:
+        return (
+            "a Python worker of Spark did not start within 10 s: this host is overloaded, or that Python cannot run "
+            "(PYSPARK_PYTHON; what it printed is above)"
+        )
+    return " ".join(_DETAILS.split(text, maxsplit=1)[0].split())
