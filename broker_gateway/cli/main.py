@@ -17,6 +17,7 @@ from broker_gateway.cli import (
     message_commands,
     namesrv_command,
     offset_commands,
+    send_commands,
     sidecar_command,
     store_commands,
 )
@@ -53,6 +54,7 @@ admin_commands.register(app)
 offset_commands.register(app)
 client_commands.register(app)
 message_commands.register(app)
+send_commands.register(app)
 dlq_commands.register(app)
 lake_commands.register(app)
 maintain_commands.register(app)

@@ -1,9 +1,8 @@
-"""`lakebroker message` and `lakebroker send`: messages looked up, over log and lake, and sent by hand."""
+"""`lakebroker message`: messages looked up, over log and lake."""
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from datetime import UTC
 from typing import Annotated, Any
@@ -19,7 +18,6 @@ from broker_gateway.cli.gateway_calls import (
     Reached,
     TlsCa,
     TokenFile,
-    connected,
 )
 from broker_gateway.cli.output import body_row, fail, show, warn
 from broker_gateway.cli.units import moment
@@ -34,17 +32,13 @@ Topic = Annotated[str, typer.Option("--topic", help="The topic of the messages")
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands `message` and `send`."""
+    """Adds the command `message`."""
     app.command(
         "message",
         help="Looks messages up by id or key, or those of a time, the newest first: in the broker's log and in the lake. "
         "Examples: lakebroker message order-4711 --topic orders; lakebroker message --topic orders --since 2026-11-25T08:00 "
         "--tag 'paid || sent' --limit 20",
     )(look_up)
-    app.command(
-        "send",
-        help="Sends a message. Example: lakebroker send orders 'hello' --tag paid --key order-4711 --property region=north",
-    )(send)
 
 
 def look_up(
@@ -147,46 +141,3 @@ def _row(message: Any, whole: bool) -> dict[str, Any]:
         **body_row(message.body, whole),
     }
     return row | {"properties": dict(message.user_properties)} if whole else row
-
-
-def send(
-    topic: Annotated[str, typer.Argument(help="The topic")],
-    body: Annotated[str, typer.Argument(help="The message's body; -: what standard input has")],
-    tag: Annotated[str, typer.Option(help="Its tag")] = "",
-    keys: Annotated[list[str] | None, typer.Option("--key", help="One of its keys; may be repeated")] = None,
-    properties: Annotated[
-        list[str] | None, typer.Option("--property", help="A property, name=value; may be repeated")
-    ] = None,
-    message_group: Annotated[str, typer.Option(help="Its message group: it is sent in order")] = "",
-    gateway: Gateway = DEFAULT_GATEWAY,
-    token_file: TokenFile = None,
-    tls_ca: TlsCa = None,
-    as_json: AsJson = False,
-) -> None:
-    from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as rpc
-    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-
-    system = pb.SystemProperties(keys=keys or [])
-    if message_group:
-        system.message_group = message_group
-    request = rpc.AdminSendMessageRequest(
-        topic=pb.Resource(name=topic),
-        body=sys.stdin.buffer.read() if body == "-" else body.encode(),
-        user_properties=_properties(properties or []),
-        system_properties=system,
-    )
-    if tag:
-        request.tag = tag
-    with connected(gateway, token_file, tls_ca) as calls:
-        answer = calls.public("AdminSendMessage", request, rpc.AdminSendMessageResponse)
-    show([{"topic": topic, "message_id": answer.message_id}], ["topic", "message_id"], as_json)
-
-
-def _properties(given: list[str]) -> dict[str, str]:
-    found = {}
-    for each in given:
-        name, separator, value = each.partition("=")
-        if not separator or not name:
-            fail(f"--property {each}: write it as name=value", 2)
-        found[name] = value
-    return found
