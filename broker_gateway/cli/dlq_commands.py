@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
-import secrets
 import time
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from broker_gateway.cli import replay_outcomes
 from broker_gateway.cli.gateway_calls import (
     DEFAULT_GATEWAY,
     AsJson,
@@ -21,6 +23,7 @@ from broker_gateway.cli.gateway_calls import (
     TokenFile,
     connected,
 )
+from broker_gateway.cli.new_messages import send_message
 from broker_gateway.cli.output import body_row, counted, fail, lines, show, warn
 from broker_gateway.cli.units import moment
 
@@ -62,10 +65,6 @@ class Choice(NamedTuple):
             and (self.until is None or dead_at < self.until)
         )
 
-    @property
-    def everything(self) -> bool:
-        return self == Choice("", "", frozenset(), None, None)
-
 
 def register(app: typer.Typer) -> None:
     """Adds the command group `dlq`."""
@@ -82,8 +81,10 @@ def register(app: typer.Typer) -> None:
     dlq.command(
         "replay",
         help="Sends a group's dead letters to the topics that they came from, as new messages. A dead letter stays where it "
-        "is, and is sent again by the next replay, unless both have --resume. Example: lakebroker dlq replay billing "
-        "--since 2026-11-25T08:00 --rate 50 --dry-run",
+        "is, and is sent again by the next replay, unless that goes on with this one's outcomes. Examples: lakebroker dlq "
+        "replay billing --since 2026-11-25T08:00 --rate 50 --dry-run; lakebroker dlq replay billing --outcomes billing.jsonl; "
+        "then, for those that could not be sent and those that came since: lakebroker dlq replay billing --outcomes "
+        "billing.jsonl --resume",
     )(replay_dead_letters)
     app.add_typer(dlq, name="dlq")
 
@@ -103,12 +104,7 @@ def list_dead_letters(
 ) -> None:
     choice = _choice(expression, topic, ids, since, until)
     with connected(gateway, token_file, tls_ca) as calls:
-        letters = (
-            message
-            for queue_id in range(_queues(calls, group))
-            for batch in _batches(calls, group, queue_id, choice, 0)
-            for message in batch.messages
-        )
+        letters = _letters(calls, group, _queues(calls, group), choice)
         rows = [_row(each, as_json) for each in itertools.islice(letters, limit + 1)]
     if len(rows) > limit:
         warn([f"only the first {limit} are listed; --limit lists more"])
@@ -126,12 +122,13 @@ def replay_dead_letters(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be sent, and send nothing")
     ] = False,
+    outcomes: Annotated[
+        Path | None, typer.Option(help="File that gets what became of each message, a JSON line each")
+    ] = None,
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume",
-            help="Begin behind what the last replay with --resume sent. It is noted as the group's offset on its dead-letter "
-            "topic, so not with other choices, nor where something consumes that topic under the group's name",
+            "--resume", help="Leave out those that the file of --outcomes calls sent, and add to it"
         ),
     ] = False,
     gateway: Gateway = DEFAULT_GATEWAY,
@@ -140,67 +137,72 @@ def replay_dead_letters(
     as_json: AsJson = False,
 ) -> None:
     choice = _choice(expression, topic, ids, since, until)
-    if resume and not choice.everything:
-        fail(
-            "--resume notes how far all dead letters were sent: leave out --filter, --topic, --id, --since and --until",
-            2,
-        )
-    outcomes: list[dict[str, Any]] = []
+    if resume and outcomes is None:
+        fail("--resume goes on with a replay by its outcomes: name their file with --outcomes", 2)
+    counts: Counter[bool] = Counter()
     with connected(gateway, token_file, tls_ca) as calls:
+        queues = _queues(calls, group)
         sender = _Sender(calls, rate, dry_run)
-        for queue_id in range(_queues(calls, group)):
-            start = _noted(calls, group, queue_id) if resume else 0
-            for batch in _batches(calls, group, queue_id, choice, start):
-                done = [sender.send(each) for each in batch.messages]
-                for each in done:
-                    _tell(each, as_json)
-                outcomes += done
-                if any(map(_failed, done)):
-                    break  # what failed stays to be sent, and what is behind it
-                if resume and not dry_run:
-                    _note(calls, group, queue_id, batch.next_offset)
-    failed = sum(map(_failed, outcomes))
+        with replay_outcomes.opened(outcomes, group, resume=resume, dry_run=dry_run) as kept:
+            for message in _letters(calls, group, queues, choice):
+                if _key(message) in kept.sent:
+                    continue
+                outcome = sender.send(message)
+                kept.add(outcome)
+                _tell(outcome, as_json)
+                counts[_failed(outcome)] += 1
     if not as_json:
         what = "would be sent" if dry_run else "sent"
-        typer.echo(f"{counted(len(outcomes) - failed, 'dead letter')} {what}")
-    if failed:
-        fail(f"{counted(failed, 'dead letter')} could not be sent; a replay with --id sends one again")
-
-
-class _Batch(NamedTuple):
-    messages: list[Any]
-    next_offset: int
+        typer.echo(f"{counted(counts[False], 'dead letter')} {what}")
+    if counts[True]:
+        remedy = "the same with --resume" if outcomes is not None else "a replay with --id"
+        fail(f"{counted(counts[True], 'dead letter')} could not be sent; {remedy} sends them again")
 
 
 class _Sender:
-    """Sends dead letters where they came from, so many a second at most."""
+    """Sends dead letters where they came from, so many a second at most. Behind one that fails, those of its message group are
+    held back, since they would come before it."""
 
     def __init__(self, calls: GatewayCalls, rate: float, dry_run: bool) -> None:
         self._calls = calls
         self._pause_s = 1 / rate
         self._dry_run = dry_run
         self._next_s = 0.0
+        self._held_by: dict[tuple[str, str], str] = {}
+        """Ids of messages that failed, by topic and message group."""
 
     def send(self, message: Any) -> dict[str, Any]:
         """What became of one."""
         from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-        from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 
-        origin, origin_id = _origin(message), _origin_id(message)
-        row = {"message_id": origin_id, "topic": origin, "outcome": "would be sent", "new_message_id": ""}
+        queue_id, offset, origin_id = _key(message)
+        origin, system = _origin(message), message.system_properties
+        row = {
+            "queue": queue_id,
+            "offset": offset,
+            "message_id": origin_id,
+            "topic": origin,
+            "outcome": "would be sent",
+            "new_message_id": "",
+        }
         if not origin:
             return row | {"outcome": "failed: it does not say where it came from"}
         if self._dry_run:
             return row
+        in_order = system.HasField("message_group")
+        held_by = self._held_by.get((origin, system.message_group)) if in_order else None
+        if held_by is not None:
+            return row | {"outcome": f"failed: held back by {held_by} of its message group"}
         time.sleep(max(self._next_s - time.monotonic(), 0))
         self._next_s = time.monotonic() + self._pause_s
         new = _again(message, origin, origin_id)
-        request = rpc.SendMessageRequest(messages=[new])
-        answer = self._calls.messaging("SendMessage", request, rpc.SendMessageResponse)
+        answer = send_message(self._calls, new)
         if answer.status.code != pb.OK:
+            if in_order:
+                self._held_by[origin, system.message_group] = origin_id
             said = f"failed: {pb.Code.Name(answer.status.code)} {answer.status.message}"
             return row | {"outcome": lines(said)}
-        return row | {"outcome": "sent", "new_message_id": new.system_properties.message_id}
+        return row | {"outcome": replay_outcomes.SENT, "new_message_id": new.system_properties.message_id}
 
 
 def _again(message: Any, topic: str, origin_id: str) -> Any:
@@ -213,7 +215,6 @@ def _again(message: Any, topic: str, origin_id: str) -> Any:
         user_properties={**message.user_properties, REPLAYED: origin_id},
         body=message.body,
         system_properties=pb.SystemProperties(
-            message_id=f"01{secrets.token_hex(16).upper()}",
             keys=system.keys,
             body_encoding=system.body_encoding,
             message_type=pb.FIFO if system.HasField("message_group") else pb.NORMAL,
@@ -222,16 +223,22 @@ def _again(message: Any, topic: str, origin_id: str) -> Any:
     for name in ("tag", "message_group", "trace_context"):
         if system.HasField(name):
             setattr(new.system_properties, name, getattr(system, name))
-    new.system_properties.born_timestamp.GetCurrentTime()
     return new
 
 
-def _batches(calls: GatewayCalls, group: str, queue_id: int, choice: Choice, start: int) -> Iterator[_Batch]:
+def _letters(calls: GatewayCalls, group: str, queues: int, choice: Choice) -> Iterator[Any]:
+    """The chosen dead letters of one queue after the other, oldest first."""
+    for queue_id in range(queues):
+        for batch in _batches(calls, group, queue_id, choice):
+            yield from batch
+
+
+def _batches(calls: GatewayCalls, group: str, queue_id: int, choice: Choice) -> Iterator[list[Any]]:
     """The chosen dead letters of a queue, up to where it ends now."""
     from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
     from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 
-    at = max(start, _bound(calls, group, queue_id, pb.BEGINNING))
+    at = _bound(calls, group, queue_id, pb.BEGINNING)
     end = _bound(calls, group, queue_id, pb.END)
     wanted = pb.FilterExpression(type=pb.TAG, expression="*")
     if choice.expression:
@@ -251,7 +258,7 @@ def _batches(calls: GatewayCalls, group: str, queue_id: int, choice: Choice, sta
             calls.refused("PullMessage", status)
         at = next(each.next_offset for each in answers if each.HasField("next_offset"))
         found = [each.message for each in answers if each.HasField("message")]
-        yield _Batch([each for each in found if choice.takes(each)], at)
+        yield [each for each in found if choice.takes(each)]
 
 
 def _queues(calls: GatewayCalls, group: str) -> int:
@@ -276,29 +283,6 @@ def _bound(calls: GatewayCalls, group: str, queue_id: int, policy: Any) -> int:
     return int(answer.offset)
 
 
-def _noted(calls: GatewayCalls, group: str, queue_id: int) -> int:
-    """Up to where a replay with --resume sent."""
-    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-    from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
-
-    request = rpc.GetOffsetRequest(group=pb.Resource(name=group), message_queue=_queue(group, queue_id))
-    answer = calls.messaging("GetOffset", request, rpc.GetOffsetResponse)
-    if answer.status.code == pb.OFFSET_NOT_FOUND:
-        return 0
-    calls.check("GetOffset", answer.status)
-    return int(answer.offset)
-
-
-def _note(calls: GatewayCalls, group: str, queue_id: int, offset: int) -> None:
-    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-    from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
-
-    request = rpc.UpdateOffsetRequest(
-        group=pb.Resource(name=group), message_queue=_queue(group, queue_id), offset=offset
-    )
-    calls.check("UpdateOffset", calls.messaging("UpdateOffset", request, rpc.UpdateOffsetResponse).status)
-
-
 def _topic(group: str) -> str:
     from broker_gateway.metadata.names import dead_letter_topic
 
@@ -318,6 +302,11 @@ def _origin(message: Any) -> str:
 def _origin_id(message: Any) -> str:
     system = message.system_properties
     return str(system.dead_letter_queue.message_id or system.message_id)
+
+
+def _key(message: Any) -> replay_outcomes.Key:
+    system = message.system_properties
+    return system.queue_id, system.queue_offset, _origin_id(message)
 
 
 def _choice(expression: str, topic: str, ids: list[str] | None, since: str, until: str) -> Choice:
@@ -340,7 +329,7 @@ def _row(message: Any, whole: bool) -> dict[str, Any]:
 
 
 def _failed(outcome: dict[str, Any]) -> bool:
-    return outcome["outcome"] not in ("sent", "would be sent")
+    return outcome["outcome"] not in (replay_outcomes.SENT, "would be sent")
 
 
 def _tell(outcome: dict[str, Any], as_json: bool) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typer.testing import CliRunner
 from broker_gateway.cli.main import app
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
-from lakebroker_testing.gateway import Gateway
+from lakebroker_testing.gateway import ROOT, Gateway, command
 from lakebroker_testing.messages import message, send_request
 
 LETTERS = 70
@@ -105,19 +107,144 @@ def test_a_replay_sends_what_the_sender_gave(gateway: Gateway) -> None:
     client.close()
 
 
-def test_a_replay_that_resumes_sends_each_once(gateway: Gateway) -> None:
+def test_a_replay_that_resumes_sends_each_once(gateway: Gateway, tmp_path: Path) -> None:
     client = give_up(gateway, "resumed", 40)
-    assert len(replayed(gateway, "resumed", "--resume", "--dry-run")) == 40
-    assert len(replayed(gateway, "resumed", "--resume")) == 40
-    assert replayed(gateway, "resumed", "--resume") == []
-    assert len(replayed(gateway, "resumed")) == 40
+    kept = ("--outcomes", str(tmp_path / "resumed.jsonl"))
+    assert len(replayed(gateway, "resumed", *kept, "--dry-run")) == 40
+    assert not any(tmp_path.iterdir())
+    chosen = replayed(gateway, "resumed", *kept, "--filter", "number > 29")
+    assert len(chosen) == 10
+    assert len(replayed(gateway, "resumed", *kept, "--resume", "--dry-run")) == 30
+    assert len(replayed(gateway, "resumed", *kept, "--resume")) == 30
+    assert replayed(gateway, "resumed", *kept, "--resume") == []
+    assert len(replayed(gateway, "resumed")) == 40, "without outcomes, all are sent"
     for each in received(client, "resumed", "resumed", 80)[:5]:
         client.dead_letter("resumed", "resumed", each)
-    assert len(replayed(gateway, "resumed", "--resume")) == 5
+    new = replayed(gateway, "resumed", *kept, "--resume")
+    assert len(new) == 5
+    lines = [json.loads(line) for line in (tmp_path / "resumed.jsonl").read_text().splitlines()]
+    assert len(lines) == 45
+    assert [{"group": "resumed", **row} for row in new] == lines[40:]
     client.close()
 
 
-def test_what_cannot_be_done_is_said(gateway: Gateway, tmp_path: Path) -> None:
+def test_only_what_was_not_sent_is_sent_again(gateway: Gateway, tmp_path: Path) -> None:
+    """Of a batch of dead letters some fail, by their topic: the others are sent, and not again."""
+    client = give_up(gateway, "mixed", 20)
+    run(gateway, "topic", "create", "closed")
+    for number in range(20):
+        sent = message("closed", b"closed %d" % number)
+        assert client.call("SendMessage", send_request(sent)).status.code == pb.OK
+    for each in received(client, "closed", "mixed", 20):
+        assert client.dead_letter("closed", "mixed", each).status.code == pb.OK
+    run(gateway, "topic", "create", "closed", "--type", "DELAY")
+    kept = ("--outcomes", str(tmp_path / "mixed.jsonl"))
+    done = replayed(gateway, "mixed", *kept, status=1)
+    assert {(row["topic"], row["outcome"] == "sent") for row in done} == {("mixed", True), ("closed", False)}
+    assert len(done) == 40
+    refused = run(gateway, "dlq", "replay", "mixed", *kept, "--resume", status=1)
+    assert "20 dead letters could not be sent; the same with --resume sends them again" in refused.stderr
+    assert refused.stdout.splitlines()[-1] == "0 dead letters sent"
+    run(gateway, "topic", "create", "closed", "--type", "NORMAL")
+    again = replayed(gateway, "mixed", *kept, "--resume")
+    assert {(row["topic"], row["outcome"]) for row in again} == {("closed", "sent")}
+    assert len(again) == 20
+    bodies = sorted(each.body for each in received(client, "mixed", "mixed", 20))
+    assert bodies == sorted(b"letter %d" % n for n in range(20))
+    bodies = sorted(each.body for each in received(client, "closed", "mixed", 20))
+    assert bodies == sorted(b"closed %d" % n for n in range(20))
+    for topic in ("mixed", "closed"):
+        assert client.receive(topic, "mixed", wait_ms=0)[1] == []
+    client.close()
+
+
+def test_behind_a_message_that_fails_its_message_group_is_held_back(gateway: Gateway, tmp_path: Path) -> None:
+    run(gateway, "topic", "create", "ordered", "--queues", "1")
+    run(gateway, "group", "create", "ordered", "--retry-max", "0", "--fifo")
+    client = Client(gateway.address)
+    for number in range(8):
+        sent = message("ordered", b"%d" % number, message_type=pb.FIFO, message_group="ab"[number % 2])
+        assert client.call("SendMessage", send_request(sent)).status.code == pb.OK
+    for each in received(client, "ordered", "ordered", 8):
+        assert client.dead_letter("ordered", "ordered", each).status.code == pb.OK
+    run(gateway, "topic", "create", "ordered", "--type", "NORMAL")
+    kept = ("--outcomes", str(tmp_path / "ordered.jsonl"))
+    done = {row["message_id"]: row["outcome"] for row in replayed(gateway, "ordered", *kept, status=1)}
+    refused = [each for each, outcome in done.items() if "CONFLICT_WITH_TYPE" in outcome]
+    assert len(refused) == 2
+    held = [outcome for each, outcome in done.items() if each not in refused]
+    assert sorted(held) == sorted(
+        f"failed: held back by {each} of its message group" for each in refused for _ in range(3)
+    )
+    run(gateway, "topic", "create", "ordered", "--type", "FIFO")
+    assert len(replayed(gateway, "ordered", *kept, "--resume")) == 8
+    found = received(client, "ordered", "ordered", 8)
+    for group, bodies in (("a", [b"0", b"2", b"4", b"6"]), ("b", [b"1", b"3", b"5", b"7"])):
+        assert [each.body for each in found if each.system_properties.message_group == group] == bodies
+    client.close()
+
+
+def test_a_replay_that_is_killed_goes_on_where_it_was(gateway: Gateway, tmp_path: Path) -> None:
+    client = give_up(gateway, "killed", 40)
+    file = tmp_path / "killed.jsonl"
+    kept = ("killed", "--outcomes", str(file))
+    slow = command("dlq", "replay", *kept, "--rate", "20", "--gateway", gateway.address)
+    with subprocess.Popen(slow, cwd=ROOT, stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while not file.exists() or file.read_bytes().count(b"\n") < 5:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        in_use = run(gateway, "dlq", "replay", *kept, "--resume", status=1).stderr
+        process.kill()
+    assert "is in use by another replay" in in_use
+    before = file.read_bytes().count(b"\n")
+    assert 5 <= before < 40
+    with file.open("ab") as torn:
+        torn.write(b'{"group": "kil')
+    done = run(gateway, "dlq", "replay", *kept, "--resume", "--json", "--rate", "10000")
+    assert "the last line" in done.stderr
+    assert len(done.stdout.splitlines()) == 40 - before
+    outcomes = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len({(row["queue"], row["offset"]) for row in outcomes}) == len(outcomes) == 40
+    found = [each.user_properties["REPLAY_OF"] for each in received(client, "killed", "killed", 40)]
+    assert {row["message_id"] for row in outcomes} == set(found)
+    assert len(found) <= 41, "one may have been sent whose outcome was not written any more"
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "more", "why"),
+    [
+        ("", ["--resume", "--outcomes", "ABSENT"], "is not there: leave --resume out to begin a replay"),
+        ("", ["--resume"], "name their file with --outcomes"),
+        ("", ["--outcomes", "FOLDER"], "is no file: name another"),
+        ("", ["--outcomes", "FOLDER/absent/x"], "cannot be opened: No such file or directory"),
+        ("x\n", ["--outcomes", "FILE"], "has those of another replay: add --resume to go on with it"),
+        ("x\n", ["--outcomes", "FILE", "--resume"], "line 1 of FILE is no outcome of a replay"),
+        ("[1]\n", ["--outcomes", "FILE", "--resume"], "line 1 of FILE is no outcome of a replay"),
+        ('{"group": 1}\n', ["--outcomes", "FILE", "--resume"], "line 1 of FILE is no outcome of a replay"),
+        (
+            '{"group": "g", "queue": 0, "offset": 0, "message_id": "m", "outcome": "sent"}\n',
+            ["--outcomes", "FILE", "--resume"],
+            "FILE is of consumer group g, not unfit: name another file",
+        ),
+    ],
+)
+def test_a_file_of_outcomes_that_cannot_be_used_is_said(
+    gateway: Gateway, tmp_path: Path, content: str, more: list[str], why: str
+) -> None:
+    run(gateway, "group", "create", "unfit")
+    file = tmp_path / "outcomes"
+    file.write_text(content)
+    names = {"FILE": str(file), "ABSENT": str(tmp_path / "absent"), "FOLDER": str(tmp_path)}
+    for name, path in names.items():
+        more = [each.replace(name, path) for each in more]
+        why = why.replace(name, path)
+    assert why in run(gateway, "dlq", "replay", "unfit", *more, status=2).stderr
+    assert file.read_text() == content
+
+
+def test_what_cannot_be_done_is_said(gateway: Gateway) -> None:
     assert "no consumer group 'nobody'" in run(gateway, "dlq", "list", "nobody", status=1).stderr
     run(gateway, "group", "create", "healthy")
     assert rows(gateway, "healthy") == []
@@ -128,17 +255,4 @@ def test_what_cannot_be_done_is_said(gateway: Gateway, tmp_path: Path) -> None:
     assert (
         "--since soon is no time" in run(gateway, "dlq", "list", "wrong", "--since", "soon", status=2).stderr
     )
-    mixed = run(gateway, "dlq", "replay", "wrong", "--resume", "--topic", "t", status=2).stderr
-    assert "leave out --filter, --topic" in mixed
-    client.close()
-
-
-def test_a_topic_that_refuses_is_an_outcome(gateway: Gateway) -> None:
-    client = give_up(gateway, "refusing", 2)
-    run(gateway, "topic", "create", "refusing", "--type", "DELAY")
-    for _ in range(2):
-        done = replayed(gateway, "refusing", "--resume", status=1)
-        assert done[0]["outcome"].startswith("failed: MESSAGE_PROPERTY_CONFLICT_WITH_TYPE")
-    run(gateway, "topic", "create", "refusing", "--type", "NORMAL")
-    assert [row["outcome"] for row in replayed(gateway, "refusing", "--resume")] == ["sent"] * 2
     client.close()
