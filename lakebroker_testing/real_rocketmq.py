@@ -89,7 +89,7 @@ class RocketMQ:
     """A name server and a broker (behind a proxy, unless `proxy` is False; none, unless `broker` is True) over the store
     in `folder`.
 
-    `topics` maps names to (queues, message type). `broker_options` are lines of `broker.conf`; the broker registers with
+    `topics` maps names to (queues, message type), `groups` names to attributes, if they have any. `broker_options` are lines of `broker.conf`; the broker registers with
     `other_name_servers` too.
     """
 
@@ -97,7 +97,7 @@ class RocketMQ:
         self,
         folder: Path,
         topics: Mapping[str, tuple[int, str]],
-        groups: Sequence[str] = (),
+        groups: Sequence[str] | Mapping[str, Mapping[str, str]] = (),
         *,
         proxy: bool = True,
         broker: bool = True,
@@ -109,7 +109,7 @@ class RocketMQ:
         self.folder = folder
         self.store = Path(broker_options.get("storePathRootDir", folder / "store"))
         self._topics = topics
-        self._groups = groups
+        self._groups = groups if isinstance(groups, Mapping) else {name: {} for name in groups}
         self._proxy = proxy
         self._broker = broker
         self._heap = heap
@@ -323,7 +323,7 @@ class RocketMQ:
         config.mkdir(parents=True)
         version = {"counter": 1, "stateVersion": 0, "timestamp": 1_700_000_000_000}
         topics = {name: _topic(name, queues, kind) for name, (queues, kind) in self._topics.items()}
-        groups = {name: _group(name) for name in self._groups}
+        groups = {name: _group(name, attributes) for name, attributes in self._groups.items()}
         _write_json(config / "topics.json", {"dataVersion": version, "topicConfigTable": topics})
         _write_json(
             config / "subscriptionGroup.json", {"dataVersion": version, "subscriptionGroupTable": groups}
@@ -343,7 +343,7 @@ def _topic(name: str, queues: int, message_type: str) -> dict[str, object]:
     }
 
 
-def _group(name: str) -> dict[str, object]:
+def _group(name: str, attributes: Mapping[str, str]) -> dict[str, object]:
     return {
         "groupName": name,
         "consumeEnable": True,
@@ -353,6 +353,7 @@ def _group(name: str) -> dict[str, object]:
         "retryMaxTimes": 16,
         "brokerId": 0,
         "whichBrokerWhenConsumeSlowly": 1,
+        "attributes": dict(attributes),
     }
 
 

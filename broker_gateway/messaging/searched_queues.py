@@ -4,6 +4,7 @@ broker left."""
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Sequence, Set
 
 from broker_gateway.config.gateway import GatewayConfig
@@ -14,6 +15,8 @@ from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.messaging.poll import Poll, check_may_receive
 from broker_gateway.messaging.resources import Resources
+from broker_gateway.metadata.catalog import Group
+from broker_gateway.metadata.group_configuration import priority_factor
 from broker_gateway.metadata.message_types import by_priority
 from broker_gateway.metadata.names import RETRY_PREFIX
 
@@ -42,7 +45,7 @@ class SearchedQueues:
 
     def begin(self, poll: Poll) -> list[int | QueueKey]:
         """Where there may be something, what comes first last. It begins with another queue each time; of a topic by priority
-        with the most urgent, and ends with retry topics.
+        with the most urgent, and ends with retry topics, as often as the group's `priority.factor` says.
 
         To be called behind `refresh`. TOO_MANY_REQUESTS when the group may not begin on so many.
         """
@@ -59,7 +62,7 @@ class SearchedQueues:
         retries = self._retries(poll)
         poll.seen = self._arrivals(poll, retries)
         retried = [key for key in retries if key.queue_id in self._offered(key)] if retries else []
-        if by_priority(poll.topic) and not poll.group.fifo:
+        if by_priority(poll.topic) and not poll.group.fifo and _by_urgency(poll.group):
             return [*retried, *sorted(own, reverse=not self._highest_first)]
         if len(own) > 1:
             first = next(self._first) % len(own)
@@ -107,3 +110,8 @@ class SearchedQueues:
         return self._deliveries.arrivals.queues_to_search(
             key.group, key.topic, self._retry_queues.count(key.topic)
         )
+
+
+def _by_urgency(group: Group) -> bool:
+    """Whether this search is one of those that look at queues by priority: drawn anew each time, as in `PopMessageProcessor`."""
+    return random.randrange(100) < priority_factor(group)

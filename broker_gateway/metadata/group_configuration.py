@@ -51,6 +51,8 @@ _BITS = {
 }
 _SUBSCRIPTIONS = "subscriptionDataSet"
 _FORBIDDEN = "forbiddenTable"
+_ALWAYS = 100
+"""`priority.factor` of a group without one, as in `SubscriptionGroupAttributes`."""
 _KNOWN = OWN_FIELDS | _DEFAULTS.keys() | {_SUBSCRIPTIONS}
 
 
@@ -103,6 +105,11 @@ def lite_bind_topic(group: Group) -> str:
 def lite_attribute(group: Group, name: str) -> str:
     """An attribute of a group of lite consumers; empty when it has none."""
     return _attributes(group.others).get(name, "") if group.others else ""
+
+
+def priority_factor(group: Group) -> int:
+    """Of 100 receives of a topic of PRIORITY messages, how many look at its queues by priority: `priority.factor`, 0 to 100."""
+    return int(_attributes(group.others).get("priority.factor", _ALWAYS)) if group.others else _ALWAYS
 
 
 @lru_cache(256)

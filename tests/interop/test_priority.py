@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from pathlib import Path
@@ -128,3 +129,55 @@ def test_an_official_client_gets_the_order_that_it_gets_of_the_real_proxy(tmp_pa
         subprocess.run(made, cwd=ROOT, check=True, capture_output=True)
         assert by_official_client(gateway.address) == theirs
     assert theirs == [("3", 3), ("5", 7), ("1", 2), ("4", 2), ("2", 1), ("0", 0)]
+
+
+FACTORS = {"always": 100, "often": 50, "never": 0}
+"""`priority.factor` of groups, by their names."""
+RECEIVES = 200
+
+
+def most_urgent(address: str) -> dict[str, int]:
+    """By group, how many of its receives of one message gave one of the highest priority; there are more of each priority."""
+    client = Client(address, "c")
+    found = {}
+    with TelemetryClient(address, "c", consumer_settings("always", "urgent")):
+        deadline = time.monotonic() + 60
+        while client.send("urgent", b"first", message_type=PRIORITY, priority=0).status.code != pb.OK:
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        for priority in [*range(QUEUES)] * (RECEIVES + 1):
+            assert client.send("urgent", b"x", message_type=PRIORITY, priority=priority).status.code == pb.OK
+    for group in FACTORS:
+        with TelemetryClient(address, "c", consumer_settings(group, "urgent")):
+            found[group] = 0
+            for _ in range(RECEIVES):
+                code, messages = client.receive("urgent", group, batch=1, invisible_ms=300_000, wait_ms=5000)
+                assert code == pb.OK
+                found[group] += messages[0].system_properties.priority == QUEUES - 1
+    client.close()
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_a_groups_factor_says_how_many_receives_look_by_priority(tmp_path: Path) -> None:
+    """The others begin at any of four queues: of 200, 125 of `often` and 50 of `never` give the most urgent, on average, with
+    a standard deviation of 7."""
+    groups = {name: {"priority.factor": str(factor)} for name, factor in FACTORS.items()}
+    with RocketMQ(tmp_path / "peer", {"urgent": (QUEUES, "PRIORITY")}, groups) as peer:
+        theirs = most_urgent(peer.address)
+    with Gateway(tmp_path / "gateway") as gateway:
+        create = ["topic", "create", "urgent", "--queues", str(QUEUES), "--type", "PRIORITY"]
+        made = [create]
+        for name, attributes in groups.items():
+            changes = {f"+{key}": value for key, value in attributes.items()}
+            text = json.dumps({"attributes": changes})
+            made.append(["group", "create", name, "--configuration", text])
+        for each in made:
+            done = command(*each, "--gateway", gateway.address)
+            subprocess.run(done, cwd=ROOT, check=True, capture_output=True)
+        ours = most_urgent(gateway.address)
+    assert ours["always"] == RECEIVES
+    assert theirs["always"] > 0.9 * RECEIVES, "a pop passes over a queue that the pop before still has locked"
+    for side in (theirs, ours):
+        assert 85 < side["often"] < 165, side
+        assert 15 < side["never"] < 85, side

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from broker_gateway.metadata.catalog import Topic
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
+from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.messages import change_invisible_request, message, received, send_request
 
@@ -76,6 +78,39 @@ def test_a_lower_number_is_more_urgent_where_the_order_is_not_ascending(broker: 
     send(broker, 1, 0, 3)
     broker.run(broker.broker.configuration.apply({"priorityOrderAsc": "false"}))
     assert bodies(receive(broker)) == ["0.0", "1.0", "3.0"]
+
+
+def put_factor(broker: InProcessBroker, change: str, value: str = "", fifo: bool = False) -> None:
+    text = json.dumps({"attributes": {change: value}})
+    group = admin_pb2.Group(name=GROUP, retry_max_times=1000, fifo=fifo, configuration=text)
+    broker.call("PutGroup", admin_pb2.PutGroupRequest(group=group))
+
+
+def most_urgent(broker: InProcessBroker, count: int) -> int:
+    """How many of so many receives give a message of the highest priority; there are more of each."""
+    found = [receive(broker, 1)[0].system_properties.priority for _ in range(count)]
+    return found.count(3)
+
+
+@pytest.mark.parametrize(("factor", "least", "most"), [(100, 200, 200), (50, 85, 165), (0, 50, 50)])
+def test_a_groups_factor_says_how_many_receives_look_by_priority(
+    broker: InProcessBroker, factor: int, least: int, most: int
+) -> None:
+    """The others begin at one queue after the other: each gives the most urgent once in four times."""
+    put_factor(broker, "+priority.factor", str(factor))
+    for priority in range(4):
+        send(broker, *[priority] * 201)
+    assert least <= most_urgent(broker, 200) <= most
+
+
+def test_a_factor_may_change_goes_with_its_attribute_and_survives_a_crash(broker: InProcessBroker) -> None:
+    for priority in range(4):
+        send(broker, *[priority] * 41)
+    put_factor(broker, "+priority.factor", "0")
+    broker.crash()
+    assert most_urgent(broker, 20) == 5
+    put_factor(broker, "-priority.factor")
+    assert most_urgent(broker, 20) == 20
 
 
 def test_what_is_delivered_again_keeps_its_priority(broker: InProcessBroker) -> None:

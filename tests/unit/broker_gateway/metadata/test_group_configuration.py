@@ -15,6 +15,7 @@ from broker_gateway.metadata.group_configuration import (
     further,
     imported,
     policy,
+    priority_factor,
 )
 from broker_gateway.metadata.kept_fields import ConfigurationError
 from broker_gateway.metadata.retry_policy import DEFAULT, ExponentialPolicy
@@ -150,6 +151,24 @@ def test_what_makes_no_sense_is_refused_by_name_and_value(members: dict[str, Any
     for change in (changed, changed_in_part):
         with pytest.raises(ConfigurationError, match=why):
             change("g", None, members)
+
+
+@pytest.mark.parametrize(
+    ("others", "factor"),
+    [
+        ("", 100),
+        ("{}", 100),
+        ('{"attributes":{"priority.factor":"0"}}', 0),
+        ('{"attributes":{"priority.factor":"+7"}}', 7),
+        ('{"attributes":{"priority.factor":"often"}}', 100),
+        ('{"attributes":{"priority.factor":"101"}}', 100),
+        ('{"attributes":{"priority.factor":5}}', 100),
+        ('{"attributes":[]}', 100),
+    ],
+)
+def test_the_priority_factor_is_the_groups_or_the_default_one(others: str, factor: int) -> None:
+    """What makes no sense came from a real broker's file."""
+    assert priority_factor(group(others)) == factor
 
 
 def test_the_policy_is_the_configurations_or_the_default_one() -> None:
