@@ -145,7 +145,12 @@ MESSAGES = Table(
         Column("store_host", pa.string(), "address of the broker, ip:port"),
         Column("reconsume_times", pa.int32(), "deliveries before this copy"),
         Column("prepared_transaction_offset", pa.int64(), "offset of the half message, of a commit"),
-        Column("deliver_timestamp", TIMESTAMP, "when a delayed message is due"),
+        Column(
+            "deliver_timestamp",
+            TIMESTAMP,
+            "when a delayed message is due; a real broker's that was sent with a delay, not a time: up to a second earlier "
+            "(TIMER_OUT_MS)",
+        ),
         Column("is_system", pa.bool_(), "a copy or record the broker made for itself"),
         Column("origin", ORIGIN, "where a moved copy came from"),
     ),

@@ -3,8 +3,11 @@
 | record | due |
 |---|---|
 | in SCHEDULE_TOPIC_XXXX with DELAY | store time and the duration of that level; null where the broker's `messageDelayLevel` is not known. RocketMQ's ConsumeQueue has it as tags code, and so has `consume_queue` |
-| else with TIMER_OUT_MS | that time: when the broker takes the message out |
 | else with TIMER_DELIVER_MS | that time: what the client asked for |
+| else with TIMER_OUT_MS | that time: when a real broker takes the message out, up to `timerPrecisionMs` before the time asked for. No property has that of a message that was sent with a delay (TIMER_DELAY_SEC, TIMER_DELAY_MS) in place of a time |
+
+A client's delay counts before its TIMER_DELIVER_MS (`HookUtils.transformTimerMessage`), and TIMER_OUT_MS is never before its
+time by more than `timerPrecisionMs`, 1,000 at most: a TIMER_DELIVER_MS that is not of its TIMER_OUT_MS does not count.
 
 What is no number, or outside of the years 1 to 9999, is null; the text stays in `properties`.
 """
@@ -16,7 +19,6 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from store.scan import Bytes, Longs
 from structured_streaming.rows.arrays import GREATEST_MS, binary
@@ -24,6 +26,8 @@ from structured_streaming.rows.arrays import GREATEST_MS, binary
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 UNKNOWN = np.int64(-(1 << 63))
 """Instead of a time that the record does not say, or that nobody knows."""
+_PRECISION_MS = 1000
+"""The largest `timerPrecisionMs` that a broker can have, ms."""
 _MOST_DIGITS = len(str(GREATEST_MS))
 
 
@@ -50,6 +54,8 @@ def level_times(store_timestamp: Longs, levels: Longs, durations: Sequence[int] 
     return due
 
 
-def first_known(*times: tuple[NDArray[np.bool_], Longs]) -> Longs:
-    """For each row the time of the first pair whose mask has it."""
-    return np.select([mask for mask, _ in times], [values for _, values in times], default=UNKNOWN)
+def timer_times(asked_for: Longs, taken_out: Longs) -> Longs:
+    """When each message is due, of its TIMER_DELIVER_MS and TIMER_OUT_MS; `UNKNOWN` where it has neither."""
+    fits = (taken_out < asked_for) & (asked_for - taken_out <= _PRECISION_MS)
+    exact = (asked_for != UNKNOWN) & ((taken_out == UNKNOWN) | fits)
+    return np.where(exact, asked_for, taken_out)

@@ -156,13 +156,8 @@ def _deliver_timestamps(records: Records, rows: NDArray[np.intp]) -> pa.Array:
     asked_for = records.properties[b"TIMER_DELIVER_MS"][0][rows] >= 0
     if not (waiting.any() or taken_out.any() or asked_for.any()):
         return pa.nulls(len(rows), tables.TIMESTAMP)
-    return timestamps(
-        due.first_known(
-            (waiting, until),
-            (taken_out, records.number(b"TIMER_OUT_MS", rows)),
-            (asked_for, records.number(b"TIMER_DELIVER_MS", rows)),
-        )
-    )
+    timed = due.timer_times(records.number(b"TIMER_DELIVER_MS", rows), records.number(b"TIMER_OUT_MS", rows))
+    return timestamps(np.where(waiting, until, timed))
 
 
 def _origins(records: Records, some: Scan, rows: NDArray[np.intp]) -> pa.Array:

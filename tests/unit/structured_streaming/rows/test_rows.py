@@ -56,10 +56,38 @@ def plain(rows: list[dict[str, Any]]) -> list[str]:
     )
 
 
-def test_a_due_time_is_that_of_the_record(lake: StagedLake) -> None:
-    out = Raw(properties=properties(TIMER_OUT_MS=str(NOW_MS + 1), TIMER_DELIVER_MS=str(NOW_MS + 9)))
-    asked = Raw(properties=properties(TIMER_DELIVER_MS=str(NOW_MS + 2)))
-    assert due_ms(lake, out, asked, Raw()) == [1, 2, None]
+def timer(**since: int) -> Raw:
+    """A message with these properties, ms since its store time."""
+    return Raw(properties=properties(**{name: str(NOW_MS + ms) for name, ms in since.items()}))
+
+
+@pytest.mark.parametrize(
+    ("since", "due"),
+    [
+        ({"TIMER_DELIVER_MS": 2}, 2),
+        ({"TIMER_DELIVER_MS": 9, "TIMER_OUT_MS": 1}, 9),
+        ({"TIMER_DELIVER_MS": 1001, "TIMER_OUT_MS": 1}, 1001),
+        ({"TIMER_OUT_MS": 1}, 1),
+        ({"TIMER_DELIVER_MS": 1002, "TIMER_OUT_MS": 1}, 1),
+        ({"TIMER_DELIVER_MS": 1, "TIMER_OUT_MS": 1}, 1),
+        ({"TIMER_DELIVER_MS": -9, "TIMER_OUT_MS": 1}, 1),
+    ],
+)
+def test_a_timer_is_due_when_it_was_asked_for_as_far_as_its_record_says(
+    lake: StagedLake, since: dict[str, int], due: int
+) -> None:
+    """The last three were sent with a delay, which counts before a TIMER_DELIVER_MS beside it."""
+    assert due_ms(lake, timer(**since), Raw()) == [due, None]
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "taken_out", "due"), [("soon", str(NOW_MS + 1), 1), (str(NOW_MS + 2), "soon", 2)]
+)
+def test_a_timer_whose_one_time_is_no_number_is_due_by_the_other(
+    lake: StagedLake, asked_for: str, taken_out: str, due: int
+) -> None:
+    record = Raw(properties=properties(TIMER_DELIVER_MS=asked_for, TIMER_OUT_MS=taken_out))
+    assert due_ms(lake, record) == [due]
 
 
 @pytest.mark.parametrize(
