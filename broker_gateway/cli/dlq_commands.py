@@ -23,7 +23,7 @@ from broker_gateway.cli.gateway_calls import (
     TokenFile,
     connected,
 )
-from broker_gateway.cli.new_messages import send_message
+from broker_gateway.cli.new_messages import end_transaction, send_message
 from broker_gateway.cli.output import body_row, counted, fail, lines, show, warn
 from broker_gateway.cli.units import moment
 
@@ -200,13 +200,22 @@ class _Sender:
         if answer.status.code != pb.OK:
             if in_order:
                 self._held_by[origin, system.message_group] = origin_id
-            said = f"failed: {pb.Code.Name(answer.status.code)} {answer.status.message}"
-            return row | {"outcome": lines(said)}
+            return row | {"outcome": _refused(answer.status)}
+        if new.system_properties.message_type == pb.TRANSACTION:
+            ended = end_transaction(self._calls, new.topic, answer.entries[0], pb.COMMIT)
+            if ended.status.code != pb.OK:
+                return row | {"outcome": _refused(ended.status)}
         return row | {"outcome": replay_outcomes.SENT, "new_message_id": new.system_properties.message_id}
 
 
+def _refused(status: Any) -> str:
+    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+
+    return lines(f"failed: {pb.Code.Name(status.code)} {status.message}")
+
+
 def _again(message: Any, topic: str, origin_id: str) -> Any:
-    """A new message with all that the sender gave the dead one."""
+    """A new message with all that the sender gave the dead one, to be delivered at once."""
     from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
     system = message.system_properties
@@ -217,13 +226,31 @@ def _again(message: Any, topic: str, origin_id: str) -> Any:
         system_properties=pb.SystemProperties(
             keys=system.keys,
             body_encoding=system.body_encoding,
-            message_type=pb.FIFO if system.HasField("message_group") else pb.NORMAL,
+            message_type=_type(system),
         ),
     )
-    for name in ("tag", "message_group", "trace_context"):
+    for name in ("tag", "message_group", "trace_context", "priority", "lite_topic"):
         if system.HasField(name):
             setattr(new.system_properties, name, getattr(system, name))
+    if new.system_properties.message_type == pb.DELAY:
+        new.system_properties.delivery_timestamp.GetCurrentTime()
     return new
+
+
+def _type(system: Any) -> Any:
+    """The type that a dead letter's sender gave it, as far as what it has says so: its own type counts the DELAY property of
+    every dead letter."""
+    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+
+    if system.HasField("message_group"):
+        return pb.FIFO
+    if system.message_type == pb.TRANSACTION:
+        return pb.TRANSACTION
+    if system.HasField("lite_topic"):
+        return pb.LITE
+    if system.HasField("priority"):
+        return pb.PRIORITY
+    return pb.DELAY if system.HasField("delivery_timestamp") else pb.NORMAL
 
 
 def _letters(calls: GatewayCalls, group: str, queues: int, choice: Choice) -> Iterator[Any]:

@@ -17,7 +17,7 @@ from broker_gateway.cli.gateway_calls import (
     TokenFile,
     connected,
 )
-from broker_gateway.cli.new_messages import send_message
+from broker_gateway.cli.new_messages import end_transaction, send_message
 from broker_gateway.cli.output import fail, lines, show, warn
 from broker_gateway.cli.units import moment, seconds
 
@@ -201,18 +201,8 @@ def _sent(calls: GatewayCalls, message: Any, transaction: str | None) -> dict[st
 
 
 def _end(calls: GatewayCalls, topic: Any, entry: Any, transaction: str) -> None:
-    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-    from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
-
-    request = rpc.EndTransactionRequest(
-        topic=topic,
-        message_id=entry.message_id,
-        transaction_id=entry.transaction_id,
-        resolution=transaction.upper(),
-        source=pb.SOURCE_CLIENT,
-    )
     try:
-        answer = calls.messaging("EndTransaction", request, rpc.EndTransactionResponse)
+        answer = end_transaction(calls, topic, entry, transaction.upper())
         calls.check("EndTransaction", answer.status)
     except typer.Exit:
         warn(

@@ -107,6 +107,35 @@ def test_a_replay_sends_what_the_sender_gave(gateway: Gateway) -> None:
     client.close()
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("NORMAL", []),
+        ("FIFO", ["--message-group", "g"]),
+        ("DELAY", ["--delay", "100ms"]),
+        ("PRIORITY", ["--priority", "2"]),
+        ("LITE", ["--lite-topic", "l"]),
+        ("TRANSACTION", ["--transaction", "commit"]),
+        ("TRANSACTION", ["--transaction", "commit", "--delay", "100ms"]),
+    ],
+)
+def test_a_message_of_any_type_is_replayed_as_one(gateway: Gateway, kind: str, options: list[str]) -> None:
+    name = f"{kind}-{len(options)}"
+    run(gateway, "topic", "create", name, "--type", kind)
+    run(gateway, "group", "create", name, "--retry-max", "0")
+    run(gateway, "send", name, "x", *options)
+    client = Client(gateway.address)
+    (dead,) = received(client, name, name, 1)
+    assert client.dead_letter(name, name, dead).status.code == pb.OK
+    (done,) = replayed(gateway, name)
+    assert done["outcome"] == "sent"
+    (found,) = received(client, name, name, 1)
+    assert found.system_properties.message_id == done["new_message_id"]
+    for field in ("message_type", "message_group", "priority", "lite_topic"):
+        assert getattr(found.system_properties, field) == getattr(dead.system_properties, field), field
+    client.close()
+
+
 def test_a_replay_that_resumes_sends_each_once(gateway: Gateway, tmp_path: Path) -> None:
     client = give_up(gateway, "resumed", 40)
     kept = ("--outcomes", str(tmp_path / "resumed.jsonl"))
