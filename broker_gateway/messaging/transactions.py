@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -70,7 +70,7 @@ class Resolution(enum.Enum):
 class _End(PendingBatch):
     """The end of a transaction, on its way into the log."""
 
-    keys: list[int] = field(kw_only=True)
+    keys: Sequence[int] = field(kw_only=True)
     """Of the half; several when the send was repeated."""
     resolution: Resolution = field(kw_only=True)
     waiting: list[Done] = field(kw_only=True)
@@ -121,8 +121,8 @@ class Transactions:
         self.pending.on_added(self._added)
         self.pending.on_saving(self._ends_in_log)
         self.loop = DueLoop(core.store, self.pending, core.tick, self._check, self._ends_under_way)
-        self._halves: dict[_Id, list[Half]] = {}
-        """The latest last: a send that is repeated leaves several, which end as one."""
+        self._halves: dict[_Id, dict[int, Half]] = {}
+        """By their keys, the latest last: a send that is repeated leaves several, which end as one."""
         self._ending: dict[_Id, _End] = {}
         """Those whose end is on its way into the log."""
         self._ended: OrderedDict[_Id, Resolution] = OrderedDict()
@@ -180,10 +180,10 @@ class Transactions:
         if halves is None:
             self._end_again(which, resolution, done)
             return
-        if resolution is Resolution.UNKNOWN or (not from_check and self._is_late(halves[-1])):
+        if resolution is Resolution.UNKNOWN or (not from_check and self._is_late(_latest(halves))):
             done(OK)
             return
-        self._end(which, halves, resolution, done)
+        self._end(which, list(halves), resolution, done)
 
     def _end_again(self, which: _Id, resolution: Resolution, done: Done) -> None:
         ended = self._ended.get(which)
@@ -201,8 +201,8 @@ class Transactions:
         """Whether a half's own recovery time is over: its producer is asked then, and what it says by itself does not count."""
         return half.immunity_ms > 0 and (half.checks > 0 or now_ms() - half.stored_ms > half.immunity_ms)
 
-    def _end(self, which: _Id, halves: Sequence[Half], resolution: Resolution, done: Done) -> None:
-        now, keys = now_ms(), [half.key for half in halves]
+    def _end(self, which: _Id, keys: Sequence[int], resolution: Resolution, done: Done) -> None:
+        now = now_ms()
         records = [done_with(keys, now, self._store.store_host.packed)]
         if resolution is Resolution.COMMIT:
             refusal = self._store.refusal
@@ -260,14 +260,14 @@ class Transactions:
     def _added(self, key: int, record: Record) -> None:
         """A half is pending: the latest of a message stands for its transaction."""
         half = half_of(key, record)
-        self._halves.setdefault(_id_of(half, record), []).append(half)
+        self._halves.setdefault(_id_of(half, record), {})[key] = half
 
-    def _forget(self, which: _Id, keys: Sequence[int]) -> None:
+    def _forget(self, which: _Id, keys: Iterable[int]) -> None:
         """These halves of a transaction are pending no more."""
-        left = [half for half in self._halves.get(which, ()) if half.key not in keys]
-        if left:
-            self._halves[which] = left
-        else:
+        halves = self._halves.get(which, {})
+        for key in keys:
+            halves.pop(key, None)
+        if not halves:
             self._halves.pop(which, None)
 
     def _check(self, keys: Sequence[int], now: int) -> None:
@@ -283,7 +283,7 @@ class Transactions:
             which = _id_of(half, record)
             found[key] = which, record
             known = self._halves.get(which)
-            if known is not None and known[-1].key != key:
+            if known is not None and _latest(known).key != key:
                 doubles.append(key)
             elif half.checks >= self._check_max:
                 copies.append((key, given_up(record, self.pending.origin(key))))
@@ -320,10 +320,9 @@ class Transactions:
         if not keys:
             return
         self.pending.table.remove(keys)
-        for which in [
-            each for each, halves in self._halves.items() if any(half.key in keys for half in halves)
-        ]:
-            self._forget(which, keys)
+        gone = set(keys)
+        for which in [each for each, halves in self._halves.items() if not gone.isdisjoint(halves)]:
+            self._forget(which, gone)
 
     def _ask(self, which: _Id, record: Record) -> None:
         """Asks a producer that publishes the topic; without one that can be asked now, the next check is for it."""
@@ -354,6 +353,10 @@ class Transactions:
             self._forget(found[key][0], [key])
         self._drop_unread(unread)
         return len(done) + len(unread)
+
+
+def _latest(halves: dict[int, Half]) -> Half:
+    return next(reversed(halves.values()))
 
 
 def _id_of(half: Half, record: Record) -> _Id:

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from broker_gateway.api.grpc.codec import timestamp
 from broker_gateway.deferred.due_file import load
+from broker_gateway.deferred.halves import half_of
 from broker_gateway.messaging.client_commands import RecoverTransaction, Sent
 from broker_gateway.messaging.outcome import Outcome
 from broker_gateway.messaging.transactions import Resolution
@@ -19,7 +20,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.google.protobuf.duration_pb2 import Duration
 from lakebroker_testing.broker import InProcessBroker
-from lakebroker_testing.messages import message
+from lakebroker_testing.messages import message, send_request
 from store.log.record import SYS_COMMIT, PendingRecord, Record, encode_properties
 
 CHECK_S, EVERY_S = 6.0, 30.0
@@ -369,6 +370,39 @@ def test_a_send_that_was_repeated_is_one_transaction(broker: InProcessBroker) ->
     broker.advance(CHECK_S + 1)
     assert broker.broker.parts.transactions.count == 1, "the first is done with when they are checked"
     assert producer(broker) == [(transaction, b"twice")]
+
+
+class _Counted(int):
+    """A number that counts how often one of its kind is compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        _Counted.compared += 1
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
+
+@pytest.mark.parametrize("by_check", [False, True])
+def test_halves_that_have_one_id_are_not_compared_with_each_other(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch, by_check: bool
+) -> None:
+    """A client chooses ids: lakeMaxPendingTransactions of them must not hold the event loop."""
+    monkeypatch.setattr(
+        "broker_gateway.messaging.transactions.half_of",
+        lambda key, record: half_of(_Counted(key), record),
+    )
+    many = [message("t", b"x", message_type=pb.TRANSACTION, message_id="SAME") for _ in range(500)]
+    for _ in range(2):
+        assert broker.call("SendMessage", send_request(*many)).status.code == pb.OK
+    assert broker.broker.parts.transactions.count == 1000
+    _Counted.compared = 0
+    if by_check:
+        broker.advance(CHECK_S + 1)
+    assert end(broker, "SAME") == pb.OK
+    assert broker.broker.parts.transactions.count == 0
+    assert _Counted.compared < 20_000
 
 
 def test_the_same_id_in_another_topic_is_another_transaction(broker: InProcessBroker) -> None:
