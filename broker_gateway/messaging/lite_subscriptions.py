@@ -288,6 +288,8 @@ class LiteSubscriptions:
             key = QueueKey(group, queue, 0)
             state = self._core.deliveries.known(key)
             least, most = self._index.min_offset(queue, 0), self._index.max_offset(queue, 0)
+            if state is None and least == most:
+                continue  # nothing is there: the group begins there anyway, and clients may name any lite topic
             current = None if state is None else state.consumer_offset
             target = _target(option, current, most)
             if state is not None and state.position > most:

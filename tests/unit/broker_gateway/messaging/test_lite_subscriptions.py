@@ -485,3 +485,26 @@ def test_without_a_time_to_live_lite_topics_stay(broker: InProcessBroker) -> Non
     broker.jump(100 * 24 * 3600)
     broker.do(broker.broker.parts.lite_subscriptions.expire)
     assert list(broker.broker.parts.lite_topics.of("chat")) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        pb.OffsetOption(policy=pb.OffsetOption.MIN),
+        pb.OffsetOption(policy=pb.OffsetOption.MAX),
+        pb.OffsetOption(offset=(1 << 63) - 1),
+    ],
+)
+def test_lite_topics_that_have_nothing_take_no_offset(
+    broker: InProcessBroker, option: pb.OffsetOption
+) -> None:
+    """Else a client that names ever other ones would fill memory and log."""
+    consumer = LiteConsumer(broker)
+    end = broker.store.max_offset
+    consumer.add("a", "b", offset_option=option)
+    assert consumer.sync(pb.COMPLETE_REMOVE) == pb.OK
+    assert broker.store.max_offset == end
+    assert broker.broker.administration.offsets.topics_of("agents") == []
+    consumer.add("a", offset_option=option)
+    send(broker, "a1")
+    assert bodies(consumer.receive()) == ["a1"]
