@@ -30,12 +30,18 @@ class OffsetChanges:
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A consumer says how far the group is: that is its offset until a receive goes on from there, and what is in
-        flight stays in flight. CONSUMER_GROUP_NOT_FOUND, TOPIC_NOT_FOUND, BAD_REQUEST."""
+        flight stays in flight. CONSUMER_GROUP_NOT_FOUND, TOPIC_NOT_FOUND, BAD_REQUEST, TOO_MANY_REQUESTS for a queue more than
+        the group may begin on."""
         self._check_group(group, "does not exist")
         check_queue_id(topic, queue_id, self._topic(topic).queues)
         if offset < 0:
             raise ServiceError(Reason.BAD_REQUEST, f"offset {offset} is negative; give one of 0 or more")
-        self._commit({QueueKey(group, topic, queue_id): offset})
+        key = QueueKey(group, topic, queue_id)
+        if self._deliveries.known(key) is None:
+            refusal = self._catalog.auto_created.refusal_of_queues(group, 1)
+            if refusal is not None:
+                raise ServiceError(Reason.TOO_MANY_REQUESTS, refusal)
+        self._commit({key: offset})
 
     async def reset(
         self, group: str, topic: str, queue_id: int, timestamp_ms: int, offset: int | None

@@ -201,6 +201,22 @@ def test_one_address_does_not_receive_from_queues_without_end(wide: InProcessBro
     assert counted(wide) == (2, 100)
 
 
+def test_offsets_that_clients_set_begin_on_no_more_queues(wide: InProcessBroker) -> None:
+    assert topics(wide, "s", STRANGER) == 20
+
+    def update(topic: str, queue_id: int) -> pb.Status:
+        queue = pb.MessageQueue(topic=pb.Resource(name=topic), id=queue_id)
+        request = rpc.UpdateOffsetRequest(group=pb.Resource(name="s"), message_queue=queue, offset=0)
+        status: pb.Status = wide.call("UpdateOffset", request).status
+        return status
+
+    refused = update("t20", 0)
+    assert refused.code == pb.TOO_MANY_REQUESTS
+    assert "lakeMaxAutoCreatedGroupQueues=200" in refused.message
+    assert update("t0", 0).code == pb.OK, "where it is already"
+    assert counted(wide) == (1, 100)
+
+
 def test_a_topic_that_is_deleted_leaves_its_queues(wide: InProcessBroker) -> None:
     assert topics(wide, "s", STRANGER) == 20
     wide.do(lambda: wide.broker.administration.topics.delete("t0"))
