@@ -19,6 +19,8 @@ MAX_VALUES = 1024
 """Of one IN."""
 MAX_SIZE = 8192
 """Operands and operators that are asked of a message; BETWEEN asks what is on its left twice."""
+_A_CONTAINS = 16
+"""So many operators CONTAINS counts as: it goes through the whole text."""
 
 _GRAMMAR = r"""
 selector: either
@@ -237,7 +239,7 @@ class _Builder(Transformer[Token, _Node]):
     def decimal(self, token: Token) -> _Node:
         value = float(token)
         if math.isinf(value):
-            raise _refused(token, f"{token} is above what a double holds")
+            raise _refused(token, f"{token[:40]} is above what a double holds")
         return _constant(value)
 
     def constant(self, token: Token) -> _Node:
@@ -256,12 +258,12 @@ def _constant(value: Value) -> _Node:
     return _Node(lambda _: value, is_boolean=is_boolean, is_constant=True, constant=value)
 
 
-def _over(evaluate: Evaluate, *nodes: _Node, is_boolean: bool = True) -> _Node:
-    """A part made of others. Raises FilterExpressionError when it is too deep."""
+def _over(evaluate: Evaluate, *nodes: _Node, is_boolean: bool = True, own: int = 1) -> _Node:
+    """A part made of others, that counts as so many `own` operators. Raises FilterExpressionError when it is too deep."""
     depth = 1 + max(node.depth for node in nodes)
     if depth > MAX_DEPTH:
         raise FilterExpressionError(f"SQL filter: it nests deeper than {MAX_DEPTH}; write it flatter")
-    size = 1 + sum(node.size for node in nodes)
+    size = own + sum(node.size for node in nodes)
     if size > MAX_SIZE:
         raise FilterExpressionError(
             f"SQL filter: it asks more than {MAX_SIZE} times of a message; make it smaller"
@@ -341,10 +343,8 @@ def _ordered(left: _Node, operator: str, right: _Node, token: Token) -> _Node:
 
 
 def _search(node: _Node, token: Token, text: Token, wanted: bool) -> _Node:
-    inner, sought = node.evaluate, _text(text)
-    test = {"CONTAINS": str.__contains__, "STARTSWITH": str.startswith, "ENDSWITH": str.endswith}[
-        token.upper()
-    ]
+    inner, sought, operator = node.evaluate, _text(text), token.upper()
+    test = {"CONTAINS": str.__contains__, "STARTSWITH": str.startswith, "ENDSWITH": str.endswith}[operator]
 
     def evaluate(properties: Mapping[str, str]) -> Value:
         if not sought:
@@ -352,7 +352,7 @@ def _search(node: _Node, token: Token, text: Token, wanted: bool) -> _Node:
         value = inner(properties)
         return isinstance(value, str) and test(value, sought) is wanted
 
-    return _over(evaluate, node)
+    return _over(evaluate, node, own=_A_CONTAINS if operator == "CONTAINS" else 1)
 
 
 def _one_of(node: _Node, token: Token, texts: tuple[Token, ...], wanted: bool) -> _Node:
@@ -423,8 +423,9 @@ _DOUBLE_TEXT = re.compile(
 _BLANK = "".join(map(chr, range(33)))
 
 
+@functools.lru_cache(maxsize=64)
 def _double(text: str) -> float:
-    """As Java reads a double. Raises _NoNumberError."""
+    """As Java reads a double; kept, since an expression may ask a thousand times for a text of 16 KiB. Raises _NoNumberError."""
     stripped = text.strip(_BLANK)
     found = _DOUBLE_TEXT.fullmatch(stripped)
     if found is None:

@@ -114,6 +114,7 @@ def test_a_term_that_decides_ends_it() -> None:
         ("price = " + "1" * 8000, "is above 9223372036854775807 at character 9"),
         ("-" * 8000, "ends where more is expected"),
         ("price = 1e999", "1e999 is above what a double holds at character 9"),
+        ("price = 1e" + "9" * 4000, f"SQL filter: 1e{'9' * 38} is above what a double holds at character 9"),
         ("price = 'open", r"is not expected at character 9"),
         ("price = 1 region", "'region' is not expected at character 11"),
         ("(price = 1", "ends where more is expected"),
@@ -176,3 +177,26 @@ def test_long_texts_of_properties_are_read_at_once() -> None:
     assert not found.wants({"a": "0", "b": "1" * 100_000 + "x"})
     assert not found.wants({"a": "0", "b": "0x" + "1" * 100_000 + "x"})
     assert found.wants({"a": "0", "b": "1" * 300 + "." + "1" * 30_000})
+
+
+class _Read(str):
+    """A text that counts how often it is read."""
+
+    read = 0
+
+    def strip(self, chars: str | None = None) -> str:
+        _Read.read += 1
+        return super().strip(chars)
+
+
+def test_a_number_is_read_once_however_often_it_is_asked_for() -> None:
+    """A client chooses text and expression; the event loop reads it."""
+    _Read.read = 0
+    expression = " OR ".join(f"digits < {number}.5" for number in range(200))
+    assert not wants(expression, digits=_Read("0x" + "f" * 16_000 + "p1"))
+    assert _Read.read == 1
+
+
+def test_what_goes_through_a_whole_text_counts_for_more() -> None:
+    assert parse_sql_filter("region STARTSWITH 'a'").work == 2
+    assert parse_sql_filter("region CONTAINS 'a'").work > 8
