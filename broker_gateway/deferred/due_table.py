@@ -1,7 +1,8 @@
 """What is due when, for millions: sorted arrays, 20 bytes an entry, without IO or clock.
 
 An entry is a record of a queue of a system topic. New ones go to a heap; a full heap becomes a sorted run, and runs of like
-sizes become one, up to a size, so that there are few. What is removed leaves a run when it comes to the run's head, or when runs become one.
+sizes become one, up to a size, so that there are few. What is removed leaves a run when it comes to the run's head, when runs become one, or
+when more is removed than there is.
 """
 
 from __future__ import annotations
@@ -115,6 +116,8 @@ class DueTable:
         """Removes entries that are there."""
         self._removed.update(keys)
         self._trim()
+        if self._runs and len(self._removed) > max(_MOST_IN_A_RUN, len(self)):
+            self._add_run(self._without_removed(self._runs.pop(0).live()))
 
     def next_due(self) -> int | None:
         """When the first entry is due."""
@@ -188,13 +191,16 @@ class DueTable:
     def _add_run(self, columns: Columns) -> None:
         """Runs become shorter to the end of the list, each at least twice as long as the next."""
         while self._runs and self._may_join(len(self._runs[-1]), len(columns.due)):
-            joined = _joined([self._runs.pop().live(), columns])
-            columns = joined.without(self._removed)
-            if len(columns.due) < len(joined.due):
-                self._removed.difference_update(np.setdiff1d(joined.key, columns.key).tolist())
-            columns = _sorted(columns)
+            columns = _sorted(self._without_removed(_joined([self._runs.pop().live(), columns])))
         if len(columns.due):
             self._runs.append(_Run(columns))
+
+    def _without_removed(self, columns: Columns) -> Columns:
+        """Those of these entries that are there; the others are known no more."""
+        left = columns.without(self._removed)
+        if len(left.due) < len(columns.due):
+            self._removed.difference_update(np.setdiff1d(columns.key, left.key).tolist())
+        return left
 
     @staticmethod
     def _may_join(older: int, newer: int) -> bool:

@@ -109,3 +109,24 @@ def test_a_million_entries_have_few_runs_and_little_memory() -> None:
         taken += len(keys_due)
     assert len(table) == 1_000_000 - taken
     assert not table._removed, "what is taken in order leaves nothing behind"
+
+
+def test_what_is_taken_back_leaves_little_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Producers may recall as many messages as they send: those do not count among the pending, and may be due in years."""
+    monkeypatch.setattr(due_table, "_MOST_IN_A_RUN", 64)
+    table = DueTable()
+    for number in range(100):
+        table.add(
+            1000 + number, number * 1000, 0
+        )  # before its run's others, so that they do not come to its head
+        keys = [number * 1000 + 1 + each for each in range(64)]
+        for key in keys:
+            table.add(1_000_000 + key, key, 0)
+        for key in keys:
+            table.remove([key])
+    assert len(table) == 100
+    assert table.due_until(1 << 40, 1000) == [number * 1000 for number in range(100)]
+    assert len(table.columns().key) == 100
+    assert sum(map(len, table._runs)) + len(table._heap) <= 400
+    assert len(table._removed) <= 300
+    assert len(table._runs) <= 10
