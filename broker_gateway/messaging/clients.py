@@ -53,7 +53,7 @@ class ClientSettings(Protocol):
 
     @property
     def group(self) -> str:
-        """The consumer group without its namespace; empty for producers."""
+        """The consumer group's full name; empty for producers."""
 
     @property
     def request_timeout_ms(self) -> int | None:

@@ -35,7 +35,7 @@ class KeptSettings:
 
     @property
     def group(self) -> str:
-        return self.parsed().subscription.group.name
+        return resource_name(self.parsed().subscription.group)
 
     @property
     def request_timeout_ms(self) -> int | None:
@@ -61,7 +61,7 @@ class KeptSettings:
     def subscriptions(self) -> Sequence[Subscription]:
         return [
             Subscription(
-                entry.topic.name,
+                resource_name(entry.topic),
                 entry.expression.expression or "*",
                 "SQL92" if entry.expression.type == pb.FilterType.SQL else "TAG",
             )

@@ -208,6 +208,19 @@ def test_a_namespace_belongs_to_the_name_of_a_published_topic() -> None:
     assert clients.publisher_of("orders") is None
 
 
+def test_a_namespace_belongs_to_the_names_of_a_group_and_of_what_it_subscribes_to() -> None:
+    clients = ClientRegistry(10)
+    session = clients.seen("c", OWN)
+    settings = pb.Settings(client_type=pb.PUSH_CONSUMER)
+    settings.subscription.group.name, settings.subscription.group.resource_namespace = "billing", "eu"
+    settings.subscription.subscriptions.add(topic=pb.Resource(name="orders", resource_namespace="eu"))
+    clients.keep(session, KeptSettings(settings))
+    assert clients.consumer("eu%billing", "c") is session
+    assert clients.consumer("billing", "c") is None
+    assert session.settings is not None
+    assert [each.topic for each in session.settings.subscriptions] == ["eu%orders"]
+
+
 def test_topics_that_a_producer_names_count_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients_module, "SETTINGS_BYTES", 100_000)
     clients = ClientRegistry(10)
