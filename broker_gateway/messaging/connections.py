@@ -10,6 +10,7 @@ from typing import NamedTuple
 from broker_gateway.messaging.clients import ClientRegistry, ClientSession, ClientSettings, Subscription
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.runtime.shares import Shares, host_of
+from store.lite_queues import LiteTopic
 
 MAX_HELD = 32 << 20
 """Bytes of memory of the newest heartbeats of all connections, about. Addresses share them: see `Shares`."""
@@ -193,11 +194,15 @@ class Connections:
             found.subscriptions.update((each.topic, each) for each in member.how.subscriptions)
         return found
 
-    def members(self, group: str) -> Iterator[Member]:
-        """Connected consumers of a group, those over gRPC first."""
+    def members(self, group: str, lite: LiteTopic | None = None) -> Iterator[Member]:
+        """Connected consumers of a group, those over gRPC first; or only those that subscribe to a lite topic."""
         for session in self._clients.sessions():
-            if session.settings is not None and session.group == group:
+            if session.settings is None or session.group != group:
+                continue
+            if lite is None or (session.lite is not None and lite.queue in session.lite.queues):
                 yield _member(session, session.settings)
+        if lite is not None:
+            return
         for connection in self._of_group.get(group, ()):
             heartbeat, client = self._heartbeats[connection]
             yield Member(group, client, heartbeat.consumers[group])

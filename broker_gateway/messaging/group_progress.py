@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from broker_gateway.delivery.in_flight import Status
@@ -11,6 +11,8 @@ from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.offsets import Offsets
 from broker_gateway.metadata.catalog import Topic
+from broker_gateway.metadata.group_configuration import lite_bind_topic
+from store.lite_queues import LiteTopic, lite_topic_of
 
 SLICE = 256
 """Queues looked at before others get a turn."""
@@ -72,6 +74,7 @@ class GroupProgress:
         self._index = core.store.index
         self._deliveries = core.deliveries
         self._offsets = offsets
+        self._catalog = core.catalog
 
     async def accumulations(
         self, group: str, topics: Iterable[Topic], now_ms: int
@@ -81,13 +84,29 @@ class GroupProgress:
         looked_at = 0
         for topic in topics:
             whole = Accumulation()
-            for queue_id in range(topic.read_queues):
-                whole = whole.with_other(self._accumulation(QueueKey(group, topic.name, queue_id), now_ms))
+            for key in self._keys(group, topic):
+                whole = whole.with_other(self._accumulation(key, now_ms))
                 looked_at += 1
                 if looked_at % SLICE == 0:
                     await asyncio.sleep(0)
             found[topic.name] = whole
         return found
+
+    def of_lite_topic(self, group: str, lite: LiteTopic, now_ms: int) -> Accumulation:
+        """Of a lite topic of the topic that the group is bound to."""
+        return self._accumulation(QueueKey(group, lite.queue, 0), now_ms)
+
+    def _keys(self, group: str, topic: Topic) -> Sequence[QueueKey]:
+        """Where a group gets messages of a topic; of one whose lite topics it is bound to, those lite topics that it was on."""
+        known = self._catalog.group(group)
+        if known is None or lite_bind_topic(known) != topic.name:
+            return [QueueKey(group, topic.name, queue_id) for queue_id in range(topic.read_queues)]
+        keys = self._deliveries.keys_of_group(group)
+        return [
+            key
+            for key in keys
+            if (lite := lite_topic_of(key.topic)) is not None and lite.parent == topic.name
+        ]
 
     def _accumulation(self, key: QueueKey, now_ms: int) -> Accumulation:
         """A group that was never on a queue has before it what it would begin with."""

@@ -141,7 +141,7 @@ def test_how_far_a_group_is(client: Client, topic: str) -> None:
     request.lite_topic = "lite"
     answer = client.admin("DescribeGroupAccumulation", request)
     assert answer.status.code == pb.TOPIC_NOT_FOUND
-    assert "no lite topic 'lite'" in answer.status.message
+    assert "is bound to no topic's lite topics (lite.bind.topic)" in answer.status.message
 
 
 def test_time_spans(client: Client, topic: str) -> None:

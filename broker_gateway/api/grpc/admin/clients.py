@@ -8,7 +8,6 @@ from broker_gateway.api.grpc.admin.requests import (
     client_info,
     filter_expression,
     message_queue,
-    no_lite_topic,
 )
 from broker_gateway.api.grpc.client_commands import status_of_answer
 from broker_gateway.api.grpc.status import OK
@@ -52,14 +51,13 @@ class ClientAdmin:
         self._timeout_s = timeout_s
 
     def list(self, request: rpc.ListConsumerConnectionRequest) -> rpc.ListConsumerConnectionResponse:
-        """None when the group is not online."""
+        """None when the group is not online. Of a lite topic: those that subscribe to it now."""
         group = self._named.group(request.group)
         topic = self._named.topic(request.topic).name if request.HasField("topic") else None
-        if request.liteTopic:
-            raise no_lite_topic(request.liteTopic)
+        lite = self._named.lite_topic(group, request.liteTopic) if request.HasField("liteTopic") else None
         members = [
             each
-            for each in self._connections.members(group)
+            for each in self._connections.members(group, lite)
             if topic is None or any(subscribed.topic == topic for subscribed in each.how.subscriptions)
         ]
         return rpc.ListConsumerConnectionResponse(status=OK, client_info=map(client_info, members))

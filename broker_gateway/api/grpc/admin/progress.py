@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker_gateway.api.grpc.admin.requests import Named, message_queue, no_lite_topic, time_ms
+from broker_gateway.api.grpc.admin.requests import Named, message_queue, time_ms
 from broker_gateway.api.grpc.status import OK
+from broker_gateway.messaging.checks import shown
 from broker_gateway.messaging.connections import Connections
 from broker_gateway.messaging.group_progress import Accumulation, GroupProgress
 from broker_gateway.messaging.offset_changes import OffsetChanges
@@ -40,11 +41,11 @@ class ProgressAdmin:
     async def accumulation(
         self, request: rpc.DescribeGroupAccumulationRequest
     ) -> rpc.DescribeGroupAccumulationResponse:
-        """Without topics: of those that the group subscribes to, or has something of."""
+        """Of a lite topic, or of topics; without, of those topics that the group subscribes to, or has something of."""
         group = self._named.group(request.group)
         topics = self._named.topics(request.topics, self._topics_of(group))
-        if request.lite_topic:
-            raise no_lite_topic(request.lite_topic)
+        if request.HasField("lite_topic"):
+            return self._of_lite_topic(group, request.lite_topic)
         found = await self._progress.accumulations(group, topics, now_ms())
         whole = Accumulation()
         for each in found.values():
@@ -53,6 +54,17 @@ class ProgressAdmin:
             status=OK,
             accumulation=_accumulation(whole),
             topic_accumulation={name: _accumulation(each) for name, each in found.items()},
+        )
+
+    def _of_lite_topic(self, group: str, name: str) -> rpc.DescribeGroupAccumulationResponse:
+        lite = self._named.lite_topic(group, name)
+        if not self._offsets.end(lite.queue, 0):
+            raise ServiceError(
+                Reason.TOPIC_NOT_FOUND, f"topic {shown(lite.parent)} has no lite topic {shown(name)}"
+            )
+        found = _accumulation(self._progress.of_lite_topic(group, lite, now_ms()))
+        return rpc.DescribeGroupAccumulationResponse(
+            status=OK, accumulation=found, lite_topic_accumulation={name: found}
         )
 
     async def time_spans(self, request: rpc.QueryTimeSpanRequest) -> rpc.QueryTimeSpanResponse:

@@ -7,19 +7,23 @@ from typing import Any
 
 from broker_gateway.api.grpc.codec import to_resource
 from broker_gateway.api.grpc.fields import group_name, timestamp_ms, topic_name
-from broker_gateway.messaging.checks import check_group, shown
+from broker_gateway.messaging.checks import check_group, check_lite_topic, shown
 from broker_gateway.messaging.connections import Member
 from broker_gateway.messaging.groups import Groups
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.messaging.resources import Resources
 from broker_gateway.metadata.catalog import Topic
+from broker_gateway.metadata.group_configuration import lite_bind_topic
 from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as rpc
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
+from store.lite_queues import LiteTopic
 
 MAX_TOPICS = 1000
 """That a request may name."""
 MAX_QUEUES_ANSWERED = 32_768
+_LITE_TOPIC_BYTES = 128
+"""The largest `maxLiteTopicSize`: a lite topic stays when that is made smaller."""
 _MODELS = {"BROADCASTING": rpc.BROADCASTING, "LITE_SELECTIVE": rpc.LITE_SELECTIVE}
 
 
@@ -53,6 +57,17 @@ class Named:
         except ServiceError as error:
             raise ServiceError(error.reason, f"consumer group {shown(name)} does not exist") from error
 
+    def lite_topic(self, group: str, name: str) -> LiteTopic:
+        """One of the topic that a group is bound to. ILLEGAL_LITE_TOPIC, TOPIC_NOT_FOUND when it is bound to none."""
+        check_lite_topic(name, _LITE_TOPIC_BYTES)
+        parent = lite_bind_topic(self._groups.known(group))
+        if not parent:
+            raise ServiceError(
+                Reason.TOPIC_NOT_FOUND,
+                f"consumer group {shown(group)} is bound to no topic's lite topics (lite.bind.topic)",
+            )
+        return LiteTopic(parent, name)
+
     def topics(self, named: Iterable[pb.Resource], otherwise: Iterable[str]) -> list[Topic]:
         """Those named, each once; `otherwise` where none is, of which those are left out that are gone. ILLEGAL_TOPIC,
         TOPIC_NOT_FOUND, BAD_REQUEST when they are too many."""
@@ -73,11 +88,6 @@ class Named:
                 f"{len(found)} topics of {queues} queues in an answer, at most {MAX_QUEUES_ANSWERED} queues; name fewer topics",
             )
         return found
-
-
-def no_lite_topic(name: str) -> ServiceError:
-    """No message of a lite topic can be stored here yet, so there is none."""
-    return ServiceError(Reason.TOPIC_NOT_FOUND, f"there is no lite topic {shown(name)}")
 
 
 def time_ms(request: Any, field: str) -> int | None:

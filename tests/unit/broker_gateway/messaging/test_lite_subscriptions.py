@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from broker_gateway.transport.context import CallContext
+from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as public
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
@@ -508,3 +509,40 @@ def test_lite_topics_that_have_nothing_take_no_offset(
     consumer.add("a", offset_option=option)
     send(broker, "a1")
     assert bodies(consumer.receive()) == ["a1"]
+
+
+def accumulation(broker: InProcessBroker, lite_topic: str | None = None) -> Any:
+    group = pb.Resource(name="agents")
+    request = public.DescribeGroupAccumulationRequest(group=group, lite_topic=lite_topic)
+    return broker.call("DescribeGroupAccumulation", request)
+
+
+def test_administrators_see_how_far_a_group_is_on_a_lite_topic(broker: InProcessBroker) -> None:
+    consumer = LiteConsumer(broker)
+    consumer.add("a")
+    send(broker, "a1", "a2", "a3", "b1", "c1", "c2")
+    consumer.ack(*consumer.receive(1))
+    consumer.receive(1)
+    found = accumulation(broker, "a")
+    assert (found.status.code, list(found.lite_topic_accumulation)) == (pb.OK, ["a"])
+    assert found.lite_topic_accumulation["a"] == found.accumulation
+    assert (found.accumulation.inflight_messages, found.accumulation.ready_messages) == (1, 1)
+    assert accumulation(broker, "c").accumulation.ready_messages == 2, "it would get both"
+    assert accumulation(broker).topic_accumulation["chat"].accumulation == 2, "of those that it was on"
+    missing = accumulation(broker, "d").status
+    assert (missing.code, missing.message) == (pb.TOPIC_NOT_FOUND, "topic 'chat' has no lite topic 'd'")
+    for name in ("", "a$b", "x" * 129):
+        assert accumulation(broker, name).status.code == pb.ILLEGAL_LITE_TOPIC
+
+
+def test_administrators_see_who_subscribes_to_a_lite_topic(broker: InProcessBroker) -> None:
+    first, second = LiteConsumer(broker, "first"), LiteConsumer(broker, "second")
+    first.add("a", "b")
+    second.add("b")
+
+    def connected(name: str) -> list[str]:
+        group = pb.Resource(name="agents")
+        request = public.ListConsumerConnectionRequest(group=group, liteTopic=name)
+        return [each.client_id for each in broker.call("ListConsumerConnection", request).client_info]
+
+    assert [connected(name) for name in ("a", "b", "c")] == [["first"], ["first", "second"], []]
