@@ -102,7 +102,7 @@ class LongPolling:
         try:
             if self._attempts.repeat(poll):
                 self._journal.after(partial(self._finish, poll))
-            elif self._searching or self._spent >= _TICK_WORK:
+            elif self._searching or self._spent >= _TICK_WORK or poll.filter.costly:
                 poll.put_off_s = monotonic_s()
                 self._search_on(poll)
             else:
@@ -160,7 +160,7 @@ class LongPolling:
             return self._taker.take(poll)
         finally:
             self._spent += poll.body_bytes + len(poll.messages) * _A_MESSAGE
-            self._spent += _A_SEARCH_THAT_GOES_ON if poll.left else _A_SEARCH
+            self._spent += _A_SEARCH_THAT_GOES_ON if poll.left or poll.filter.costly else _A_SEARCH
             self._schedule()
 
     def _search_again(self, poll: Poll) -> None:
@@ -265,6 +265,10 @@ class LongPolling:
         """Searches for a waiter; False when there was nothing, or when it searches on and those behind it wait for that."""
         if poll.reply.done:
             return True
+        if poll.filter.costly:
+            self._wakeups.leave(poll.line, poll.group.name, poll)
+            self._search_on(poll)
+            return False
         try:
             if not self._taker.take(poll):
                 if poll.left:

@@ -20,6 +20,7 @@ from broker_gateway.messaging.resources import Resources
 from broker_gateway.messaging.stored_message import MessageReader, StoredMessage
 from broker_gateway.metadata.catalog import Group, Topic
 from broker_gateway.runtime.clock import monotonic_s
+from broker_gateway.runtime.fair_queue import FairQueue
 
 _ENTRIES = 256
 """Of the queue, looked at before others get a turn; fewer where a filter costs more than reading a message does."""
@@ -78,6 +79,7 @@ class Pulls:
         self._max_waiting = config.lake.lake_max_waiting_receives
         self._waiting: dict[tuple[str, int], set[asyncio.Future[None]]] = {}
         self._closing = False
+        self._turns = _Turns()
         core.store.on_appended(self._appended)
 
     async def pull(self, wanted: PullWanted) -> Pulled:
@@ -104,10 +106,12 @@ class Pulls:
             )
         found = Pulled(OK, wanted.offset)
         while True:
+            if wanted.filter.costly:
+                await self._turns.next(wanted.host)
             while await self._search(wanted, found, most, max(deadline_s, began_s + _SEARCH_S)):
                 if self._closing or monotonic_s() > max(deadline_s, began_s + _SEARCH_S):
                     return self._ended(topic, group, found)  # the next pull goes on from `next_offset`
-                await asyncio.sleep(0)
+                await self._turns.next(wanted.host)
                 self._checked(wanted)
             left_s = deadline_s - monotonic_s()
             if found.messages or left_s <= 0 or self._closing:
@@ -229,6 +233,33 @@ class Pulls:
             line.discard(woken)
             if not line and self._waiting.get(queue) is line:
                 del self._waiting[queue]
+
+
+class _Turns:
+    """Pulls that search go on one at a time, addresses in turn; calls of others are served in between."""
+
+    def __init__(self) -> None:
+        self._line: FairQueue[asyncio.Future[None]] = FairQueue()
+        self._running = False
+
+    async def next(self, host: str) -> None:
+        """Waits for the turn of a pull from that address."""
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        self._line.append(host, turn)
+        if not self._running:
+            self._running = True
+            loop.call_soon(self._run)
+        await turn
+
+    def _run(self) -> None:
+        while self._line:
+            turn = self._line.pop()
+            if not turn.done():  # else its client went away
+                turn.set_result(None)
+                asyncio.get_running_loop().call_soon(self._run)
+                return
+        self._running = False
 
 
 def _wake(waiting: Iterable[asyncio.Future[None]]) -> None:

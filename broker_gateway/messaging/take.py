@@ -198,7 +198,7 @@ class Taker:
             if stored is None:
                 search.work -= _A_SKIP
                 plan.skipped.append(message)
-            elif message.status != Status.RETURNED or search.poll.filter.wants(stored.properties):
+            elif message.status != Status.RETURNED or search.wants(stored):
                 made = search.deliver(stored, offset, message.attempt + 1, code)
                 plan.redeliver(message, made)
             elif turn is not None:
@@ -422,7 +422,7 @@ class Taker:
         if stored is None:
             self._skip(search, plan, offset)
             return
-        if attempt == 1 and not search.poll.filter.wants(stored.properties):
+        if attempt == 1 and not search.wants(stored):
             search.passed_over(len(stored.data))
             return
         if code is None:
@@ -515,9 +515,14 @@ class _Search:
         left = self.poll.batch_size - len(self.poll.messages) - len(self.messages)
         return min(left, plan.room_left)
 
+    def wants(self, stored: StoredMessage) -> bool:
+        """Whether the filter lets a message through that was read."""
+        self.work -= self.poll.filter.work
+        return self.poll.filter.wants(stored.properties)
+
     def passed_over(self, size: int) -> None:
         """A record of so many bytes was read that the filter does not want."""
-        self.work -= _A_SKIP + size // _BYTES_AN_ENTRY + self.poll.filter.work
+        self.work -= _A_SKIP + size // _BYTES_AN_ENTRY
 
     def deliver(self, stored: StoredMessage, offset: int, attempt: int, tags_code: int) -> InFlight:
         """Puts a message into what the reply will have."""

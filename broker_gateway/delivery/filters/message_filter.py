@@ -31,5 +31,9 @@ class MessageFilter(Protocol):
         """What the second stage costs beside reading the message, as entries of the queue index that could be looked at."""
 
     @property
+    def costly(self) -> bool:
+        """Whether the second stage may take milliseconds of a message: such filters are asked in turn with what others do."""
+
+    @property
     def by_tag(self) -> Callable[[str | None], bool] | None:
         """The second stage where the tag alone decides (None: the message has none); None where more is needed."""

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MAX_EXPRESSION_LENGTH = 8192
 """Characters: some 30 ms to read."""
+_COSTLY = 512
+"""Work: some 0.2 ms of a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,10 @@ class SqlFilter:
     def wants(self, properties: Mapping[str, str]) -> bool:
         """Whether the expression is true; false and unknown are alike."""
         return self._evaluate(properties) is True
+
+    @property
+    def costly(self) -> bool:
+        return self.work > _COSTLY
 
     @property
     def by_tag(self) -> None:

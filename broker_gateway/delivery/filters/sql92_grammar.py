@@ -19,8 +19,8 @@ MAX_VALUES = 1024
 """Of one IN."""
 MAX_SIZE = 8192
 """Operands and operators that are asked of a message; BETWEEN asks what is on its left twice."""
-_A_CONTAINS = 16
-"""So many operators CONTAINS counts as: it goes through the whole text."""
+_A_CONTAINS = 128
+"""So many operators CONTAINS counts as: it goes through a whole text, of 16 KiB perhaps."""
 
 _GRAMMAR = r"""
 selector: either
@@ -266,7 +266,7 @@ def _over(evaluate: Evaluate, *nodes: _Node, is_boolean: bool = True, own: int =
     size = own + sum(node.size for node in nodes)
     if size > MAX_SIZE:
         raise FilterExpressionError(
-            f"SQL filter: it asks more than {MAX_SIZE} times of a message; make it smaller"
+            f"SQL filter: it asks more than {MAX_SIZE} times of a message (CONTAINS counts {_A_CONTAINS} times); make it smaller"
         )
     return _Node(evaluate, is_boolean=is_boolean, depth=depth, size=size)
 

@@ -50,6 +50,10 @@ class TagFilter:
         return 0
 
     @property
+    def costly(self) -> bool:
+        return False
+
+    @property
     def by_tag(self) -> Callable[[str | None], bool]:
         return self.matches
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from broker_gateway.messaging.poll import Poll
 from broker_gateway.runtime.tick import Stage
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
@@ -132,3 +133,54 @@ def test_a_turn_that_brings_the_next_one_begins_anew(broker: InProcessBroker) ->
     broker._loop.call_soon(tick.add, Stage.SEARCH, work)
     broker.settle()
     assert waited == [0.0] * 4
+
+
+COSTLY = pb.FilterExpression(
+    type=pb.SQL, expression=" AND ".join([*["a CONTAINS 'x'"] * 31, *["b IS NULL"] * 31])
+)
+"""Some 2 ms for a text of 16 KiB."""
+
+
+def costly(broker: InProcessBroker, count: int) -> None:
+    broker.send("orders", *[b"m"] * count, properties={"a": "x"})
+
+
+def test_what_a_filter_costs_counts_for_messages_that_it_lets_through(broker: InProcessBroker) -> None:
+    costly(broker, 32)
+    first = len(broker.receive("orders", "billing", filter=COSTLY)[1])
+    assert 0 < first < 16
+    rest = [len(broker.receive("orders", "billing", filter=COSTLY)[1]) for _ in range(8)]
+    assert first + sum(rest) == 32
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_receives_with_costly_filters_search_one_in_a_tick(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch, waiting: bool
+) -> None:
+    ticks: list[int] = []
+    taker, tick = broker.broker.parts.long_polling._taker, broker.broker.parts.long_polling._tick
+    take = taker.take
+
+    def counted(poll: Poll) -> bool:
+        ticks.append(tick.number)
+        return take(poll)
+
+    def begin() -> list[Call]:
+        return [
+            broker.begin_receive("orders", f"group-{number}", wait_ms=60_000, filter=COSTLY)
+            for number in range(6)
+        ]
+
+    for number in range(6):
+        broker.create_group(f"group-{number}")
+    if waiting:
+        calls = begin()
+        monkeypatch.setattr(taker, "take", counted)
+        costly(broker, 1)
+    else:
+        costly(broker, 1)
+        monkeypatch.setattr(taker, "take", counted)
+        with broker.one_tick():
+            calls = begin()
+    assert [len(received(call.response)[1]) for call in calls] == [1] * 6
+    assert len(ticks) == len(set(ticks)) == 6

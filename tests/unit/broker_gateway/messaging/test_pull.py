@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from broker_gateway.messaging.pull import _Turns
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.google.protobuf.duration_pb2 import Duration
@@ -195,3 +197,56 @@ def test_an_offset_that_cannot_be_set_is_refused(
     fill(broker, 3)
     assert update(broker, **{"offset": 1, **asked}).code == code
     assert broker.committed("orders", "billing") is None
+
+
+def test_pulls_that_search_take_turns() -> None:
+    """One look in a turn of the event loop, addresses in turn, and one whose client went away holds up no other."""
+    turns, looks, passed = _Turns(), list[str](), 0
+
+    async def pull(host: str) -> None:
+        for _ in range(3):
+            before = passed
+            await turns.next(host)
+            looks.append(host)
+            assert passed > before, "others were served in between"
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+
+        def count() -> None:
+            nonlocal passed
+            passed += 1
+            loop.call_soon(count)
+
+        loop.call_soon(count)
+        gone = asyncio.create_task(turns.next("many"))
+        many = [asyncio.create_task(pull("many")) for _ in range(4)]
+        await asyncio.sleep(0)
+        gone.cancel()
+        before = passed
+        await asyncio.gather(pull("one"), *many)
+        assert passed - before >= len(looks) - 1 == 14
+
+    asyncio.run(run())
+    assert "one" not in looks[8:], "it has every second turn"
+
+
+def test_pulls_with_costly_filters_wait_for_their_turn(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.send("orders", b"m", properties={"a": "x"})
+    waited: list[str] = []
+    pulls = broker.broker.parts.pulls
+    following = pulls._turns.next
+
+    async def counted(host: str) -> None:
+        waited.append(host)
+        await following(host)
+
+    monkeypatch.setattr(pulls._turns, "next", counted)
+    costly = pb.FilterExpression(type=pb.SQL, expression=" OR ".join(["a CONTAINS 'x'"] * 50))
+    assert told(broker.call("PullMessage", pull_request(0, batch_size=1)))[:2] == (pb.OK, [b"m"])
+    assert waited == [], "a look that costs little comes at once"
+    asked = pull_request(0, batch_size=1, filter_expression=costly)
+    assert told(broker.call("PullMessage", asked))[:2] == (pb.OK, [b"m"])
+    assert waited == ["127.0.0.1"]

@@ -199,4 +199,8 @@ def test_a_number_is_read_once_however_often_it_is_asked_for() -> None:
 
 def test_what_goes_through_a_whole_text_counts_for_more() -> None:
     assert parse_sql_filter("region STARTSWITH 'a'").work == 2
-    assert parse_sql_filter("region CONTAINS 'a'").work > 8
+    assert parse_sql_filter("region CONTAINS 'a'").work > 100
+    assert parse_sql_filter(" OR ".join(["a CONTAINS 'b'"] * 60)).costly
+    assert not parse_sql_filter("region CONTAINS 'a' AND price > 1").costly
+    with pytest.raises(FilterExpressionError, match="CONTAINS counts 128 times"):
+        parse_sql_filter(" OR ".join(["a CONTAINS 'b'"] * 70))
