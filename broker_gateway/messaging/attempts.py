@@ -20,18 +20,22 @@ from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as events
 from store.errors import StoreError
 
 _ATTEMPTS_KEPT = 20_000
+_ORDERED_AT_ONCE = 16
+"""Attempts of one client in an ordered group: it may have several receives under way."""
 _Taken = list[tuple[QueueDelivery, InFlight]]
 
 
 class Attempts:
-    """The newest attempt of each client, group and topic."""
+    """The newest attempt of each client, group and topic; of ordered groups the newest `_ORDERED_AT_ONCE`."""
 
     def __init__(self, core: Core, messages: MessageReader) -> None:
         self._changes = core.changes
         self._core = core
         self._messages = messages
         self._deliveries = core.deliveries
-        self._attempts: OrderedDict[tuple[str, str, str], tuple[str, _Taken]] = OrderedDict()
+        self._attempts: OrderedDict[tuple[str, str, str], dict[str, _Taken]] = OrderedDict()
+        """By client, group and topic, then by attempt; who was not here for longest first."""
+        self._count = 0
         self._earlier: dict[tuple[str, str, str, str], _Taken] | None = None
         """Of ordered groups, what attempts took before a restart; None until somebody asks."""
 
@@ -60,8 +64,8 @@ class Attempts:
         """What the poll's attempt took, when it is repeated."""
         caller = (poll.client_id, poll.group.name, poll.topic.name)
         known = self._attempts.get(caller)
-        if known is not None and known[0] == poll.attempt_id:
-            return known[1]
+        if known is not None and (taken := known.get(poll.attempt_id)) is not None:
+            return taken
         if not poll.group.fifo and poll.lite is None:
             return []
         if self._earlier is None:
@@ -83,10 +87,17 @@ class Attempts:
         if not poll.attempt_id or not poll.taken:
             return
         key = (poll.client_id, poll.group.name, poll.topic.name)
-        self._attempts[key] = (poll.attempt_id, poll.taken)
+        known = self._attempts.setdefault(key, {})
         self._attempts.move_to_end(key)
-        if len(self._attempts) > _ATTEMPTS_KEPT:
-            self._attempts.popitem(last=False)
+        self._count -= len(known)
+        known.pop(poll.attempt_id, None)
+        most = _ORDERED_AT_ONCE if poll.group.fifo or poll.lite is not None else 1
+        while len(known) >= most:
+            del known[next(iter(known))]
+        known[poll.attempt_id] = poll.taken
+        self._count += len(known)
+        while self._count > _ATTEMPTS_KEPT:
+            self._count -= len(self._attempts.popitem(last=False)[1])
 
     def release(self, poll: Poll) -> None:
         """Makes what a call took available again, to receives with its filter, when nobody is there to get it."""

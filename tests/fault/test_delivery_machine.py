@@ -1,4 +1,4 @@
-"""The search for violations of delivery, for ten minutes with LAKEBROKER_EVIDENCE=1, else for some examples.
+"""The search for violations of delivery, twice for ten minutes with LAKEBROKER_EVIDENCE=1, else for some examples.
 
 What it finds is kept as a sequence in `tests/unit/broker_gateway/delivery/test_delivery_machine.py`.
 """
@@ -6,29 +6,43 @@ What it finds is kept as a sequence in `tests/unit/broker_gateway/delivery/test_
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.delivery_machine import DeliveryMachine
+from tests.delivery_machine import CutMachine, DeliveryMachine
 from tests.fault.conftest import EVIDENCE
 
 SEARCH_S = 600.0 if EVIDENCE else 0.0
 
 
-@pytest.mark.timeout(7200)
-def test_no_sequence_loses_strands_or_doubles_a_message() -> None:
+def search(machine: type[DeliveryMachine], steps: int, examples: int) -> None:
     ends, searches = time.monotonic() + SEARCH_S, 0
     while searches == 0 or time.monotonic() < ends:
         run_state_machine_as_test(
-            DeliveryMachine,
+            machine,
             settings=settings(
-                max_examples=100 if SEARCH_S else 5,
-                stateful_step_count=50,
+                max_examples=20 * examples if SEARCH_S else examples,
+                stateful_step_count=steps,
                 deadline=None,
                 database=None,
                 suppress_health_check=list(HealthCheck),
             ),
         )
         searches += 1
+
+
+@pytest.mark.timeout(7200)
+def test_no_sequence_loses_strands_or_doubles_a_message() -> None:
+    search(DeliveryMachine, 50, 5)
+
+
+@pytest.mark.timeout(7200)
+def test_wherever_the_log_ends_no_message_is_lost_stranded_or_doubled(tmp_path: Path) -> None:
+    class Machine(CutMachine):
+        folder = tmp_path / "stores"
+
+    Machine.folder.mkdir()
+    search(Machine, 20, 2)

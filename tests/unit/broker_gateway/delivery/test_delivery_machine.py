@@ -1,13 +1,15 @@
-"""Delivery under errors, hang-ups, restarts and crashes: the machine in short; `tests/fault` has it for ten minutes."""
+"""Delivery under errors, hang-ups, restarts and crashes: the machine in short; `tests/fault` has it for twenty minutes."""
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.delivery_machine import DeliveryMachine
+from tests.delivery_machine import ORDERED, DeliveryMachine, cuts
 
 CALLS = ("append", "read", "record", "entries")
 TestDelivery = DeliveryMachine.TestCase
@@ -42,9 +44,45 @@ def everything(machine: DeliveryMachine) -> None:
     machine.receive("often", "two", "*", 5, 1000)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+def in_order(machine: DeliveryMachine) -> None:
+    """Each way in and out of flight, and out of being held back, by the ordered group; it delivers three times."""
+    machine.send_ordered([("x", "a"), ("y", "a"), ("x", "b"), ("x", "a"), ("z", "a"), ("y", "b")])
+    machine.send(["a", "b", "a"])
+    machine.receive(ORDERED, "one", "*", 3, 10_000, "x")
+    machine.receive(ORDERED, "two", "*", 1, 1000, "y")
+    machine.receive(ORDERED, "one", "*", 3, 10_000, "x")
+    machine.wait(ORDERED, "two", "a", 20_000)
+    if machine.handles:
+        machine.ack([0])
+        machine.nack(1, 300)
+        machine.nack(2, 0, suspend=True)
+    machine.receive(ORDERED, "two", "*", 5, 100, "x", gone=True)
+    machine.advance(3.0)
+    machine.receive(ORDERED, "two", "*", 5, 100, "x")
+    machine.receive(ORDERED, "two", "*", 5, 100, "x")
+    machine.send_ordered([("x", "b"), ("x", "a")])
+    machine.commit(ORDERED, 0, 2)
+    machine.advance(0.6)
+    machine.receive(ORDERED, "one", "*", 5, 100)
+    if machine.handles:
+        machine.give_up(-1)
+    machine.advance(0.6)
+    machine.receive(ORDERED, "one", "*", 5, 10_000)
+    machine.advance(30.0)
+    machine.reset(ORDERED, 1, 1)
+    machine.receive(ORDERED, "one", "*", 5, 1000)
+    if machine.handles:
+        machine.nack(-5, 0)
+    machine.receive(ORDERED, "two", "*", 5, 1000)
+
+
+@pytest.mark.parametrize(
+    ("everything", "compiled"), [(everything, False), (everything, True), (in_order, False)]
+)
 @pytest.mark.parametrize("call", CALLS)
-def test_an_error_at_every_call(call: str, compiled: bool) -> None:
+def test_an_error_at_every_call(
+    everything: Callable[[DeliveryMachine], None], call: str, compiled: bool
+) -> None:
     """One at a time, then a crash."""
     number, calls = 0, 1
     while number < calls:
@@ -63,6 +101,14 @@ def test_an_error_at_every_call(call: str, compiled: bool) -> None:
             machine.teardown()
         number += 1
     assert number > 3
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_log_that_ends_behind_any_of_its_records(tmp_path: Path, snapshot: bool) -> None:
+    machine = DeliveryMachine()
+    machine.start(2048 if snapshot else 1 << 40)
+    in_order(machine)
+    assert cuts(machine, tmp_path) > 30
 
 
 def test_found_a_committed_offset_that_went_back_when_nothing_was_in_flight_any_more() -> None:
@@ -123,4 +169,18 @@ def test_found_a_handle_good_again_when_the_dead_letter_of_its_message_could_not
     machine.give_up(len(machine.handles) - 1)
     machine.ack([len(machine.handles) - 1])
     machine.advance(30.0)
+    machine.teardown()
+
+
+def test_found_an_attempt_not_known_any_more_behind_another_one_of_its_client() -> None:
+    """A client may have several receives under way."""
+    machine = DeliveryMachine()
+    machine.start()
+    machine.send_ordered([("x", "a"), ("y", "a"), ("z", "a"), ("x", "a"), ("y", "a")])
+    for attempt_id in ("x", "y", "x", "y", "x"):
+        machine.receive(ORDERED, "one", "*", 1, 10_000, attempt_id)
+    machine.receive(ORDERED, "two", "*", 5, 10_000)  # the last ones are held back
+    machine.restart(crash=True)
+    for attempt_id in ("y", "x", "y", "x"):
+        machine.receive(ORDERED, "one", "*", 1, 10_000, attempt_id)
     machine.teardown()
