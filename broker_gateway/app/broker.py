@@ -259,6 +259,7 @@ class Broker:
         await self._hand_over.stop()
         if self.parts.old_messages is not None:
             await self.parts.old_messages.stop()
+        self.parts.message_queries.stop()
         if self._watchdog is not None:
             self._watchdog.cancel()
             await asyncio.gather(self._watchdog, return_exceptions=True)

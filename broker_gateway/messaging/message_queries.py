@@ -1,7 +1,8 @@
 """Messages of a topic looked up over log and lake, page by page, the newest first.
 
 The local log is searched first, then the lake for what is older than it: each message has one place, and is given once. The
-lake is asked only where the broker has, or had, older messages than its log and the time range reaches that far.
+lake is asked only where the broker has, or had, older messages than its log and the time range reaches that far; on threads
+of its own, so that a search of the log never waits for one of a slow lake.
 
 | bound | of a page |
 |---|---|
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from broker_gateway.lake.message_search import (
@@ -123,6 +125,7 @@ class MessageQueries:
         self._store = core.store
         self._search = search
         self._lake = lake
+        self._threads = ThreadPoolExecutor(MAX_IN_LAKE, "lake-search")
         self._in_lake = 0
 
     async def page(self, topic: Topic, wanted: Wanted, most: int, position: Position | None = None) -> Page:
@@ -155,6 +158,10 @@ class MessageQueries:
         if messages:
             return Page(messages, following)
         return await self._in_the_lake(topic, wanted, most, following)
+
+    def stop(self) -> None:
+        """None of the lake is begun any more; those under way end where the lake says that it is to stop."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _check(self, position: Position | None) -> None:
         if position is None:
@@ -273,7 +280,7 @@ class MessageQueries:
         return Page(messages, following)
 
     async def _searched(self, asked: LakeWanted, most: int, below: LakePlace | None) -> LakeFound:
-        """On a thread, which a lake that does not answer keeps busy: no longer is waited for it."""
+        """On a thread, which a lake that does not answer keeps busy: after a while it is not waited for any more."""
         assert self._lake is not None
         if self._in_lake >= MAX_IN_LAKE:
             raise ServiceError(
@@ -281,7 +288,7 @@ class MessageQueries:
             )
         self._in_lake += 1
         search = asyncio.get_running_loop().run_in_executor(
-            None, self._lake.newest, asked, most, PAGE_BYTES, below, LAKE_S
+            self._threads, self._lake.newest, asked, most, PAGE_BYTES, below, LAKE_S
         )
         search.add_done_callback(self._ended)
         try:

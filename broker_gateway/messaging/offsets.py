@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Set
+from collections.abc import AsyncIterator, Iterator, Mapping, Set
 from typing import NamedTuple
 
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
@@ -18,6 +18,8 @@ from store.index.time_search import BoundaryType
 
 MAX_SEARCHES = 32
 """By time, at once, for all edges together: each reads the log on a thread."""
+MAX_LAKE_SEARCHES = 32
+"""At once, beside those: none of the log waits for a lake that is slow."""
 _STATES = 1000
 """Visited before others get a turn."""
 
@@ -59,7 +61,8 @@ class Offsets:
         self._catalog = core.catalog
         self._resources = resources
         self._deliveries = core.deliveries
-        self._searches = 0
+        self._searches = _Searches(MAX_SEARCHES, "searches of queues")
+        self._lake_searches = _Searches(MAX_LAKE_SEARCHES, "searches of queues in the lake")
 
     def first(self, topic: str, queue_id: int) -> int:
         """The first offset that the log has."""
@@ -72,7 +75,7 @@ class Offsets:
         """
         if self._old is None or self._store.index.begin(topic, queue_id) >= self.first(topic, queue_id):
             return self.first(topic, queue_id)
-        async with self._search():
+        with self._lake_searches.one(), _lake_read():
             return await self._old.first(topic, queue_id)
 
     def end(self, topic: str, queue_id: int) -> int:
@@ -110,34 +113,23 @@ class Offsets:
 
         TOO_MANY_REQUESTS; INTERNAL_SERVER_ERROR while the lake cannot be read.
         """
-        async with self._search():
+        with self._searches.one():
             found = await asyncio.to_thread(self._store.at_time(topic, queue_id), timestamp_ms, boundary)
-            first = self.first(topic, queue_id)
-            if self._old is None or found > first:
+        first = self.first(topic, queue_id)
+        if self._old is None or found > first:
+            return found
+        if self._store.index.begin(topic, queue_id) >= first:
+            return first  # the lake has nothing that is older
+        if boundary is not BoundaryType.LOWER and found < self.end(topic, queue_id):
+            if 0 < self.stored_ms(topic, queue_id, found) <= timestamp_ms:
                 return found
+        with self._lake_searches.one(), _lake_read():
             if boundary is BoundaryType.LOWER:
                 older = await self._old.at_time(topic, queue_id, timestamp_ms)
                 return found if older is None else older
-            stored_ms = self.stored_ms(topic, queue_id, found) if found < self.end(topic, queue_id) else 0
-            if 0 < stored_ms <= timestamp_ms:
-                return found
             oldest = await self._old.first(topic, queue_id)
             later = await self._old.at_time(topic, queue_id, timestamp_ms + 1)
             return max((first if later is None else later) - 1, oldest)
-
-    @contextlib.asynccontextmanager
-    async def _search(self) -> AsyncIterator[None]:
-        if self._searches >= MAX_SEARCHES:
-            raise ServiceError(
-                Reason.TOO_MANY_REQUESTS, f"{MAX_SEARCHES} searches of queues run already; try again later"
-            )
-        self._searches += 1
-        try:
-            yield
-        except (LakeUnreachableError, LakeReadStoppedError) as error:
-            raise unread(error) from error
-        finally:
-            self._searches -= 1
 
     def known(self, group: str, topic: str, queue_id: int) -> int | None:
         """How far a group is: what it has settled, or a client committed; None when it never was there."""
@@ -214,6 +206,37 @@ class Offsets:
                 f"the queue is of broker {shown(broker)}, this one is {self._store.broker}; ask there",
             )
         check_queue_id(topic, queue_id, queues)
+
+
+class _Searches:
+    """Searches under way; `limit` at once."""
+
+    def __init__(self, limit: int, what: str) -> None:
+        self._limit = limit
+        self._what = what
+        self._under_way = 0
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[None]:
+        """Counts one. TOO_MANY_REQUESTS."""
+        if self._under_way >= self._limit:
+            raise ServiceError(
+                Reason.TOO_MANY_REQUESTS, f"{self._limit} {self._what} run already; try again later"
+            )
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+
+
+@contextlib.contextmanager
+def _lake_read() -> Iterator[None]:
+    """INTERNAL_SERVER_ERROR where the lake cannot be read."""
+    try:
+        yield
+    except (LakeUnreachableError, LakeReadStoppedError) as error:
+        raise unread(error) from error
 
 
 def unread(error: Exception) -> ServiceError:

@@ -10,6 +10,7 @@ thousand messages or an eighth of the memory; the next one is read when half of 
 | memory | `lakeColdReadBytes`; what was not used for longest goes first |
 | readings at once, in line | `_AT_ONCE`, `_MOST_ASKED`; groups and addresses take turns (`reading_line.py`) |
 | a lake that cannot be read | each queue is tried again after 1 s, then twice as long each time, up to `_LONGEST_S`; nothing is passed over for it |
+| queues that could not be read | `_MOST_FAILED` are known; who failed first is forgotten for another one, and tried again sooner |
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from store.index.queue_index import QueueIndex
 log = structlog.get_logger(__name__)
 _AT_ONCE = 2
 _MOST_ASKED = 10_000
+_MOST_FAILED = 10_000
 _NEAR = 1024
 """Queue offsets behind the beginning of a reading under way that it is expected to bring."""
 _SHARE = 8
@@ -60,6 +62,7 @@ class _Failure:
     times: int = 0
     waits: bool = True
     waiters: set[Waiter] = field(default_factory=set)
+    timer: asyncio.TimerHandle | None = None
 
 
 class _Kept(NamedTuple):
@@ -92,7 +95,8 @@ class OldMessages:
         self._asked: dict[Queue, list[Reading]] = {}
         self._line = ReadingLine(_MOST_ASKED, percent)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._failures: dict[Queue, _Failure] = {}
+        self._failures: OrderedDict[Queue, _Failure] = OrderedDict()
+        """Who failed last is last."""
         self._firsts: dict[Queue, tuple[int, float]] = {}
         self._unread = RateLimitedLog("readings")
         self._stopped = False
@@ -249,7 +253,7 @@ class OldMessages:
                 return
         if self._stopped:
             return
-        if not self._line.has_room(asker):
+        if not self._line.has_room(asker) or not self._may_fail(queue):
             asyncio.get_running_loop().call_later(_AFTER_FULL_S, self._tell, waiters)
             return
         reading = Reading(queue, begin, end)
@@ -321,6 +325,7 @@ class OldMessages:
     def _failed(self, reading: Reading, reason: str) -> None:
         topic, queue_id = reading.queue
         failure = self._failures.setdefault(reading.queue, _Failure(reason))
+        self._failures.move_to_end(reading.queue)
         failure.reason, failure.waits = reason, True
         failure.waiters |= {each for each in reading.waiters if isinstance(each, QueueKey)}
         wait_s = min(1.0 * 2**failure.times, _LONGEST_S)
@@ -335,10 +340,28 @@ class OldMessages:
             reason=reason,
             tried_again_in_s=wait_s,
         )
-        asyncio.get_running_loop().call_later(wait_s, self._try_again, reading.queue, failure)
+        if failure.timer is not None:
+            failure.timer.cancel()
+        loop = asyncio.get_running_loop()
+        failure.timer = loop.call_later(wait_s, self._try_again, failure)
         self._tell([each for each in reading.waiters if not isinstance(each, QueueKey)])
 
-    def _try_again(self, queue: Queue, failure: _Failure) -> None:
+    def _may_fail(self, queue: Queue) -> bool:
+        """Whether it could be remembered of a queue that it cannot be read. Who failed first is forgotten for it, and tried again
+        soon."""
+        failures, asked = self._failures, self._asked
+        if queue in failures or len(failures) + len(asked) < _MOST_FAILED:
+            return True
+        other = next((each for each in failures if each not in asked), None)
+        if other is None:
+            return False
+        failure = failures.pop(other)
+        if failure.timer is not None:
+            failure.timer.cancel()
+        asyncio.get_running_loop().call_later(_AFTER_FULL_S, self._tell, failure.waiters)
+        return True
+
+    def _try_again(self, failure: _Failure) -> None:
         """The time is over; it is read again when somebody asks."""
         failure.waits = False
         waiters, failure.waiters = failure.waiters, set()

@@ -3,47 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from broker_gateway.lake.messages import LakeMessages, Stretch
-from broker_gateway.lake.reader import Lake, LakeReadStoppedError, LakeUnreachableError
+from broker_gateway.lake.reader import LakeReadStoppedError, LakeUnreachableError
 from broker_gateway.messaging.old_messages import OldMessages
 from broker_gateway.observability.metrics import Metrics
 from lakebroker_testing.logs import open_store
+from tests.slow_lake import SlowLake
 
 END = 1000
-
-
-class SlowLake(LakeMessages):
-    """Each call waits until `goes_on`."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(Lake(str(folder / "lake")), "b")
-        self.goes_on = threading.Event()
-        self.asked: list[tuple[str, str, int]] = []
-        self.error: Exception | None = None
-
-    def read(self, topic: str, queue_id: int, begin: int, end: int, most_bytes: int) -> Stretch:
-        self._slow("read", topic, begin)
-        return Stretch(begin, begin + 1, [begin], [b"x"], 1)
-
-    def first(self, topic: str, queue_id: int, begin: int, end: int) -> int | None:
-        return self._slow("first", topic, 7)
-
-    def at_time(self, topic: str, queue_id: int, begin: int, end: int, timestamp_ms: int) -> int | None:
-        return self._slow("at_time", topic, timestamp_ms)
-
-    def _slow(self, what: str, topic: str, value: int) -> int:
-        self.asked.append((what, topic, value))
-        self.goes_on.wait()
-        if self.error is not None:
-            raise self.error
-        return value
 
 
 class Scene:
@@ -57,13 +29,6 @@ class Scene:
         self.lake = SlowLake(folder)
         self.old = OldMessages(self.lake, self.store.index, 64 << 20, lambda key: None, Metrics())
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
-
-    async def under_way(self, count: int) -> None:
-        for _ in range(30_000):
-            if len(self.lake.asked) >= count:
-                return
-            await asyncio.sleep(0.001)
-        raise AssertionError(self.lake.asked)
 
     async def ended(self) -> None:
         """Nothing is left of any look-up: those that nobody waits for end later than the calls."""
@@ -99,7 +64,7 @@ def test_other_work_on_threads_goes_on(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         calls = [asyncio.create_task(scene.old.first(each, 0)) for each in scene.topics]
         reading = [asyncio.create_task(scene.old.read(each, 0, 0, END)) for each in scene.topics]
-        await scene.under_way(4)
+        await scene.lake.was_asked(4)
         assert await asyncio.wait_for(asyncio.to_thread(lambda: "other"), 30) == "other"
         assert len(scene.lake.asked) == 4, "two of each kind at once"
         scene.lake.goes_on.set()
@@ -113,7 +78,7 @@ def test_equal_ones_are_one_and_others_are_not(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         calls = [asyncio.create_task(scene.old.at_time("t0", 0, 5)) for _ in range(10)]
         calls.append(asyncio.create_task(scene.old.at_time("t0", 0, 6)))
-        await scene.under_way(2)
+        await scene.lake.was_asked(2)
         await gone(calls[:3])
         scene.lake.goes_on.set()
         assert await asyncio.gather(*calls[3:]) == [5] * 7 + [6]
@@ -125,7 +90,7 @@ def test_equal_ones_are_one_and_others_are_not(tmp_path: Path) -> None:
 def test_what_no_call_waits_for_any_more_is_not_begun(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         calls = [asyncio.create_task(scene.old.at_time("t0", 0, number)) for number in range(100)]
-        await scene.under_way(2)
+        await scene.lake.was_asked(2)
         await gone(calls)
         last = asyncio.create_task(scene.old.at_time("t1", 0, 1))
         await asyncio.sleep(0)
@@ -152,7 +117,7 @@ def test_each_call_is_told_why_the_lake_cannot_be_read(tmp_path: Path) -> None:
 def test_after_a_stop_none_is_begun(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         calls = [asyncio.create_task(scene.old.first(each, 0)) for each in scene.topics]
-        await scene.under_way(2)
+        await scene.lake.was_asked(2)
         await scene.old.stop()
         scene.lake.goes_on.set()
         found = await asyncio.gather(*calls, return_exceptions=True)

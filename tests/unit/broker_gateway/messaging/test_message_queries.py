@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +14,10 @@ from typing import Any
 import pytest
 
 from broker_gateway.delivery.filters.tags import parse_tag_filter
+from broker_gateway.lake.message_search import LakeFound, LakeSearch
+from broker_gateway.lake.reader import Lake
 from broker_gateway.messaging import message_queries
-from broker_gateway.messaging.message_queries import FoundMessage, Position
+from broker_gateway.messaging.message_queries import FoundMessage, MessageQueries, Position
 from broker_gateway.messaging.message_search import Wanted
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.metadata.catalog import Topic
@@ -202,6 +207,40 @@ def test_searches_of_the_lake_are_few_at_a_time(broker: InProcessBroker) -> None
     queries._in_lake = 0
     assert page(broker, Wanted(key="k0"), 1)[0] == [0]
     assert queries._in_lake == 0
+
+
+class SlowSearch(LakeSearch):
+    """Each search waits until `goes_on`."""
+
+    goes_on = threading.Event()
+
+    def newest(self, *asked: Any, **more: Any) -> LakeFound | None:
+        self.goes_on.wait()
+        return LakeFound([], None)
+
+
+def test_searches_of_the_log_do_not_wait_for_a_slow_lake(broker: InProcessBroker, lake: Path) -> None:
+    core, search = broker.broker.core, broker.broker.parts.message_search
+    in_lake = Position(broker.store.log_id, broker.store.min_offset, in_lake=True)
+    slow_lake = SlowSearch(Lake(str(lake)), "broker-a")
+
+    async def play() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        queries = MessageQueries(core, search, slow_lake)
+        slow = [
+            asyncio.create_task(queries.page(topic(broker), Wanted(), 1, in_lake))
+            for _ in range(message_queries.MAX_IN_LAKE)
+        ]
+        await asyncio.sleep(0)
+        try:
+            found = await asyncio.wait_for(queries.page(topic(broker), Wanted(), 1), 30)
+            assert [number_of(each) for each in found.messages] == [NEW[-1]]
+        finally:
+            slow_lake.goes_on.set()
+            await asyncio.gather(*slow)
+            queries.stop()
+
+    asyncio.run(play())
 
 
 def test_a_page_has_a_number_of_bytes(broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch) -> None:

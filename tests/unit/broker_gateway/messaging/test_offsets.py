@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from broker_gateway.messaging import offsets as module
 from broker_gateway.messaging.offsets import Offsets, Progress, QueueStatus
+from broker_gateway.messaging.old_messages import OldMessages
 from broker_gateway.messaging.outcome import Reason, ServiceError
+from broker_gateway.observability.metrics import Metrics
 from lakebroker_testing.broker import InProcessBroker
 from store.index.time_search import BoundaryType
+from tests.slow_lake import SlowLake
 
 
 @pytest.fixture
@@ -47,10 +52,10 @@ def test_an_offset_by_time(broker: InProcessBroker, offsets: Offsets) -> None:
     assert broker.run(offsets.at("t", 0, second + 1, BoundaryType.UPPER)) == 1
 
 
-def test_searches_by_time_are_few_at_a_time(
-    broker: InProcessBroker, offsets: Offsets, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_searches_by_time_are_few_at_a_time(broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_SEARCHES", 2)
+    broker.restart()
+    offsets = broker.broker.parts.offsets
 
     async def three() -> list[object]:
         return await asyncio.gather(*(offsets.at("t", 0, 0) for _ in range(3)), return_exceptions=True)
@@ -60,6 +65,40 @@ def test_searches_by_time_are_few_at_a_time(
     assert isinstance(refused, ServiceError)
     assert refused.reason is Reason.TOO_MANY_REQUESTS
     assert broker.run(offsets.at("t", 0, 0)) == 0, "the others have ended"
+
+
+def test_searches_of_the_log_do_not_wait_for_a_slow_lake(
+    broker: InProcessBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_SEARCHES", 1)
+    monkeypatch.setattr(module, "MAX_LAKE_SEARCHES", 3)
+    broker.create_topic("old")
+    index = broker.store.index
+    index.raise_next("old", 0, 1000)
+    lake = SlowLake(tmp_path)
+
+    async def play() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        old = OldMessages(lake, index, 64 << 20, lambda key: None, Metrics())
+        core = broker.broker.core
+        offsets = Offsets(core, broker.broker.parts.resources, old)
+        slow: list[asyncio.Task[int]] = []
+        try:
+            for number in range(2):
+                slow.append(asyncio.create_task(offsets.at("old", 0, number)))
+                await lake.was_asked(number + 1)
+            slow.append(asyncio.create_task(offsets.oldest("old", 0)))
+            assert await asyncio.wait_for(offsets.at("t", 0, 0), 30) == 0
+            with pytest.raises(ServiceError, match="3 searches of queues in the lake run already") as refused:
+                await offsets.oldest("old", 0)
+            assert refused.value.reason is Reason.TOO_MANY_REQUESTS
+        finally:
+            lake.goes_on.set()
+            found = await asyncio.gather(*slow)
+            await old.stop()
+        assert found == [0, 1, 7]
+
+    asyncio.run(play())
 
 
 def test_how_far_a_group_is(broker: InProcessBroker, offsets: Offsets) -> None:

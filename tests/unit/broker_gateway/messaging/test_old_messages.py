@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
+from broker_gateway.messaging import old_messages
 from broker_gateway.messaging.outcome import ServiceError
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
@@ -236,6 +237,33 @@ def test_while_the_lake_is_away_its_queue_waits_and_others_go_on(broker: LakeBro
     aside.rename(broker.lake)
     broker.advance(31)
     assert bodies(waiting.messages) == sent
+
+
+def test_of_the_queues_that_cannot_be_read_a_number_is_remembered_and_all_are_tried_again(
+    broker: LakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(old_messages, "_MOST_FAILED", 2)
+    topics = [f"t{number}" for number in range(5)]
+    for topic in topics:
+        broker.create_topic(topic)
+        send(broker, 1, topic)
+        broker.reset(topic, "g", 0, 0)
+    broker.retire()
+    back = take_away(broker)
+    old = broker.broker.parts.old_messages
+    assert old is not None
+    waiting = [broker.begin_receive(topic, "g", wait_ms=300_000) for topic in topics]
+    for _ in range(200):
+        broker.advance(0.5)
+        assert 0 < old.failing <= 2
+    failures = broker.broker.metrics.registry.get_sample_value
+    for topic in topics:
+        labels = {"cluster": "DefaultCluster", "node_id": "broker-a", "topic": topic}
+        assert failures("lakebroker_lake_read_failures_total", labels), f"{topic} was never tried"
+    back()
+    broker.advance(60)
+    assert [bodies(each.messages) for each in waiting] == [[b"0"]] * 5
+    assert old.failing == 0
 
 
 def test_what_expired_in_the_lake_is_passed_over(broker: LakeBroker) -> None:
