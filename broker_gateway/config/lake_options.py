@@ -88,12 +88,21 @@ class LakeOptions(_Group):
     lake_max_pending_timers: int = Field(
         5_000_000,
         ge=1,
-        description="messages that wait for their delivery time at a time; each takes about 60 bytes of memory",
+        description="messages that wait for their delivery time at a time; each takes about 64 bytes of memory",
+    )
+    lake_max_pending_timer_bytes: int = Field(
+        64 << 30,
+        ge=1,
+        description="of the records of those messages. The log keeps them: before an old segment goes, those of it are copied to"
+        " its end",
     )
     lake_max_pending_transactions: int = Field(
         100_000,
         ge=1,
         description="transactions that have not ended at a time; each takes about 500 bytes of memory",
+    )
+    lake_max_pending_transaction_bytes: int = Field(
+        8 << 30, ge=1, description="of the records of their messages, which the log keeps as those of timers"
     )
     lake_max_waiting_receives: int = Field(50_000, ge=1, description="receives that wait at a time")
     lake_max_share_per_address: int = Field(

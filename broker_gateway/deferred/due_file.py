@@ -4,11 +4,11 @@
 
 | field | bytes | |
 |---|---|---|
-| magic | 8 | `LBDUE001` |
+| magic | 8 | `LBDUE002`; `LBDUE001`, as older versions wrote it, has no sizes |
 | log id | 32 | of the log that the entries are of, ASCII |
 | position | 8 | physical offset: the file knows what is below it |
 | count | 8 | entries |
-| due, key, mark | 8n, 8n, 4n | see `due_table.py` |
+| due, key, mark, size | 8n, 8n, 4n, 4n | see `due_table.py` |
 | CRC-32 | 4 | of all before |
 """
 
@@ -28,9 +28,9 @@ from store.log.segment import sync_folder
 
 FOLDER = "lakedeferred"
 _HEAD = struct.Struct("<8s32sqq")
-_MAGIC = b"LBDUE001"
+_MAGIC, _WITHOUT_SIZES = b"LBDUE002", b"LBDUE001"
 _CRC = struct.Struct("<I")
-_ENTRY_BYTES = 20
+_ENTRY_BYTES = {_MAGIC: 24, _WITHOUT_SIZES: 20}
 
 
 class DueFileError(Exception):
@@ -38,19 +38,21 @@ class DueFileError(Exception):
 
 
 class Saved(NamedTuple):
-    """Entries, and the physical offset below which they know the log."""
+    """Entries, and the physical offset below which they know the log. `sized`: whether the sizes are known, else 0."""
 
     position: int
     columns: Columns
+    sized: bool = True
 
 
 def save(root: Path, name: str, log_id: str, saved: Saved) -> int:
     """Writes a file of the store in `root`, and has it on disk; its size in bytes. Raises OSError."""
     folder = root / FOLDER
     folder.mkdir(mode=folder_mode(), exist_ok=True)
-    due, key, mark = saved.columns
+    due, key, mark, size = saved.columns
     head = _HEAD.pack(_MAGIC, log_id.encode(), saved.position, len(due))
-    content = b"".join((head, due.astype("<i8").data, key.astype("<i8").data, mark.astype("<u4").data))
+    numbers = due.astype("<i8").data, key.astype("<i8").data, mark.astype("<u4").data, size.astype("<u4").data
+    content = b"".join((head, *numbers))
     staged, path = folder / f"{name}.tmp", folder / f"{name}.due"
     with open_new(staged, "wb") as file:
         file.write(content)
@@ -77,11 +79,11 @@ def load(root: Path, name: str, log_id: str) -> Saved | None:
         return None
     try:
         magic, named, position, count = _HEAD.unpack_from(content)
-        whole = len(content) == _HEAD.size + count * _ENTRY_BYTES + _CRC.size
+        whole = len(content) == _HEAD.size + count * _ENTRY_BYTES.get(magic, 0) + _CRC.size
         (crc,) = _CRC.unpack(content[-_CRC.size :])
     except struct.error as error:
         raise DueFileError(f"{path} is cut off") from error
-    if magic != _MAGIC or count < 0 or not whole or crc != zlib_ng.crc32(content[: -_CRC.size]):
+    if magic not in _ENTRY_BYTES or count < 0 or not whole or crc != zlib_ng.crc32(content[: -_CRC.size]):
         raise DueFileError(f"{path} is damaged")
     if named != log_id.encode():
         raise DueFileError(f"{path} is of another log, {named.decode('ascii', 'replace')}")
@@ -89,4 +91,6 @@ def load(root: Path, name: str, log_id: str) -> Saved | None:
     due = np.frombuffer(content, "<i8", count, at).astype(np.int64)
     key = np.frombuffer(content, "<i8", count, at + 8 * count).astype(np.int64)
     mark = np.frombuffer(content, "<u4", count, at + 16 * count).astype(np.uint32)
-    return Saved(position, Columns(due, key, mark))
+    sized = magic == _MAGIC
+    size = np.frombuffer(content, "<u4", count, at + 20 * count) if sized else np.zeros(count)
+    return Saved(position, Columns(due, key, mark, size.astype(np.uint32)), sized)

@@ -19,7 +19,7 @@ import numpy as np
 import structlog
 
 from broker_gateway.deferred.due_file import DueFileError, Saved, load, remove, save
-from broker_gateway.deferred.due_table import Columns, DueTable, key_of, offset_of, queue_of
+from broker_gateway.deferred.due_table import Columns, DueTable, Longs, Sizes, key_of, offset_of, queue_of
 from broker_gateway.deferred.put_off import PutOff
 from broker_gateway.delivery.moves import ORIGIN_MARK, ORIGIN_PROPERTY, Origin, decode_origin
 from broker_gateway.journal.contributor import Contributor
@@ -148,9 +148,34 @@ class Pending(Contributor):
         put_off = self._meaning.put_off(record)
         if put_off is None:
             return
-        self.table.add(min(max(put_off.due, 0), _LATEST_MS), key, put_off.mark)
+        self.table.add(min(max(put_off.due, 0), _LATEST_MS), key, put_off.mark, record.size)
         for listener in self._added:
             listener(key, record)
+
+    def remove(self, keys: Sequence[int]) -> None:
+        """These are done with."""
+        if keys:
+            sizes = self._sizes(np.array(sorted(keys), np.int64))
+            self.table.remove(keys, int(sizes.sum(dtype=np.int64)))
+
+    def _sizes(self, keys: Longs) -> Sizes:
+        """Bytes of the records of keys that ascend, as the queue index has them."""
+        sizes = np.zeros(len(keys), np.uint32)
+        at = 0
+        while at < len(keys):
+            first = int(keys[at])
+            topic, queue_id = self._meaning.named(queue_of(first))
+            least = self._store.index.min_offset(topic, queue_id)
+            if offset_of(first) < least:
+                at = int(np.searchsorted(keys, first + least - offset_of(first)))
+                continue
+            end = int(np.searchsorted(keys, first + _A_READ))
+            offsets = keys[at:end] - first
+            found = self._store.index.entries(topic, queue_id, offset_of(first), int(offsets[-1]) + 1)
+            known = offsets < len(found.sizes)
+            sizes[at:end][known] = found.sizes[offsets[known]]
+            at = end
+        return sizes
 
     def record(self, key: int) -> Record | None:
         """The record of a key; None when it cannot be read, which is logged."""
@@ -218,7 +243,7 @@ class Pending(Contributor):
                 error=str(error),
             )
             return []
-        self.table.remove(keys)
+        self.remove(keys)
         return keys
 
     def origin(self, key: int) -> Origin:
@@ -379,7 +404,11 @@ class Pending(Contributor):
         settled, self._settled = self._settled, set()
         file, self._file = self._file, None
         if file is not None and file.position >= self._taken_over.offset:
-            self.table.add_columns(file.columns.without(settled))
+            columns = file.columns.without(settled)
+            if not file.sized:
+                columns = columns.part(np.argsort(columns.key))
+                columns = columns._replace(size=self._sizes(columns.key))
+            self.table.add_columns(columns)
             self._tell_of_file()
         begin = max(self._from, self._taken_over.offset)
         store, index = self._store, self._store.index

@@ -94,6 +94,11 @@ class Timers:
         """Messages that wait."""
         return len(self.pending.table)
 
+    @property
+    def bytes(self) -> int:
+        """Of their records."""
+        return self.pending.table.bytes
+
     def find(self, topic: str, out: int, message_id: str) -> int | None:
         """The key of a message that waits, by its TIMER_OUT_MS and its id."""
         found = self.pending.table.find(out, out + PRECISION_MS, mark_of(message_id))
@@ -124,7 +129,7 @@ class Timers:
         code = tags_code(_RECALL_TAG)
         record = PendingRecord(TIMER_TOPIC, 0, b"0", encode_properties(told), now, host, tags_code=code)
         self._store.append([record])
-        self.pending.table.remove([key])
+        self.pending.remove([key])
 
     def _go(self, keys: Sequence[int], now: int) -> None:
         """Appends copies of those that are due. Raises StoreError, OSError."""
@@ -136,7 +141,7 @@ class Timers:
                 unread.append(key)
             else:
                 copies.append((key, copy))
-        self.pending.table.remove(unread)
+        self.pending.remove(unread)
         self.pending.replace(copies)
 
     def _copy(self, key: int, record: Record, now: int) -> PendingRecord | None:
@@ -176,6 +181,6 @@ class Timers:
                 kept[OUT_MS] = str(out_ms(put_off.due))
             origin = self.pending.origin(key)
             copies.append((key, moved_copy(record, kept, origin, TIMER_TOPIC, 0, record.reconsume_times)))
-        self.pending.table.remove(unread)
+        self.pending.remove(unread)
         self.pending.replace(copies)
         return len(some) + len(unread)

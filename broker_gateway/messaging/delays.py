@@ -36,6 +36,7 @@ class Delays:
         self._longest_ms = config.proxy.max_delay_time_mills
         self._longest_stored_ms = config.store.timer_max_delay_sec * 1000
         self._most = config.lake.lake_max_pending_timers
+        self._most_bytes = config.lake.lake_max_pending_timer_bytes
         self._recall = config.broker.recall_message_enable
         self._writable = bool(config.broker.broker_permission & WRITE)
         self._recall_unwritable = config.broker.allow_recall_when_broker_not_writeable
@@ -51,8 +52,8 @@ class Delays:
                     f"the delivery time is {wait_ms / 1000:g} s away, at most {longest / 1000:g} s ({option}) are taken",
                 )
 
-    def check_room(self, count: int) -> None:
-        """INTERNAL_SERVER_ERROR where there is no timer, TOO_MANY_REQUESTS for more messages than may wait."""
+    def check_room(self, count: int, size: int) -> None:
+        """INTERNAL_SERVER_ERROR where there is no timer, TOO_MANY_REQUESTS for more messages, or more bytes, than may wait."""
         if not self._enabled:
             raise ServiceError(
                 Reason.INTERNAL_SERVER_ERROR,
@@ -63,6 +64,12 @@ class Delays:
                 Reason.TOO_MANY_REQUESTS,
                 f"{self._timers.count} messages wait for their delivery time, at most {self._most} (lakeMaxPendingTimers) may; try "
                 "again later",
+            )
+        if self._timers.bytes + size > self._most_bytes:
+            raise ServiceError(
+                Reason.TOO_MANY_REQUESTS,
+                f"messages of {self._timers.bytes} bytes wait for their delivery time, at most {self._most_bytes} "
+                f"(lakeMaxPendingTimerBytes) may, and this call has {size}; try again later",
             )
 
     def put_off(self, record: PendingRecord, deliver_ms: int, now: int) -> PendingRecord:

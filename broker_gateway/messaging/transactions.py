@@ -136,14 +136,15 @@ class Transactions:
         self._check_max = config.broker.transaction_check_max
         self._rejected = config.broker.reject_transaction_message
         self._most = config.lake.lake_max_pending_transactions
+        self._most_bytes = config.lake.lake_max_pending_transaction_bytes
 
     @property
     def count(self) -> int:
         """Transactions that have not ended."""
         return len(self.pending.table)
 
-    def check_room(self, count: int) -> None:
-        """FORBIDDEN where the broker takes no transactions, TOO_MANY_REQUESTS for more than may be pending."""
+    def check_room(self, count: int, size: int) -> None:
+        """FORBIDDEN where the broker takes no transactions, TOO_MANY_REQUESTS for more, or more bytes, than may be pending."""
         if self._rejected:
             raise ServiceError(
                 Reason.FORBIDDEN,
@@ -153,6 +154,13 @@ class Transactions:
             raise ServiceError(
                 Reason.TOO_MANY_REQUESTS,
                 f"{self.count} transactions are pending, at most {self._most} (lakeMaxPendingTransactions) may be; end some first",
+            )
+        waits = self.pending.table.bytes
+        if waits + size > self._most_bytes:
+            raise ServiceError(
+                Reason.TOO_MANY_REQUESTS,
+                f"messages of {waits} bytes belong to pending transactions, at most {self._most_bytes} "
+                f"(lakeMaxPendingTransactionBytes) may, and this call has {size}; end some first",
             )
 
     def half(self, record: PendingRecord, message_id: str, recovery_s: int | None) -> PendingRecord:
@@ -208,7 +216,7 @@ class Transactions:
             refusal = self._store.refusal
             if refusal is not None:
                 raise ServiceError(Reason.INTERNAL_SERVER_ERROR, refusal)
-            record = self._record(halves[-1])
+            record = self._record(_latest(self._halves[which]))
             if record is None:
                 raise ServiceError(
                     Reason.INTERNAL_SERVER_ERROR,
@@ -218,7 +226,7 @@ class Transactions:
         waiting = [done]
 
         def ended() -> None:
-            self.pending.table.remove(keys)
+            self.pending.remove(keys)
             self._forget(which, keys)
             self._ended[which] = resolution
             self._ended.move_to_end(which)
@@ -311,7 +319,7 @@ class Transactions:
         return done_with(keys, now_ms(), self._store.store_host.packed)
 
     def _drop(self, keys: Sequence[int], found: Mapping[int, tuple[_Id, Record]]) -> None:
-        self.pending.table.remove(keys)
+        self.pending.remove(keys)
         for key in keys:
             self._forget(found[key][0], [key])
 
@@ -319,7 +327,7 @@ class Transactions:
         """Nothing can be done for halves that cannot be read, which is logged already."""
         if not keys:
             return
-        self.pending.table.remove(keys)
+        self.pending.remove(keys)
         gone = set(keys)
         for which in [each for each, halves in self._halves.items() if not gone.isdisjoint(halves)]:
             self._forget(which, gone)

@@ -32,9 +32,11 @@ class PutOffSends:
         now: int,
     ) -> tuple[list[PendingRecord], list[str]]:
         """Records to store for a call's messages, which are all of that type, and their recall handles. Raises ServiceError."""
+        size = sum(len(each.body) + len(each.properties) for each in records)
         if kind == pb.TRANSACTION:
+            self._transactions.check_room(len(records), size)
             return self._halves(messages, records, now), []
-        self._delays.check_room(len(records))
+        self._delays.check_room(len(records), size)
         stored, handles = [], []
         for message, record in zip(messages, records, strict=True):
             due = self._due(message, now)
@@ -46,7 +48,6 @@ class PutOffSends:
     def _halves(
         self, messages: Sequence[pb.Message], records: Sequence[PendingRecord], now: int
     ) -> list[PendingRecord]:
-        self._transactions.check_room(len(records))
         halves = []
         for message, record in zip(messages, records, strict=True):
             system = message.system_properties

@@ -12,6 +12,10 @@ from broker_gateway.deferred import due_table
 from broker_gateway.deferred.due_table import Columns, DueTable, key_of, offset_of, queue_of
 
 
+def size_of(key: int) -> int:
+    return 100 + key % 5000
+
+
 class TableMachine(RuleBasedStateMachine):
     """Beside a dict."""
 
@@ -19,6 +23,7 @@ class TableMachine(RuleBasedStateMachine):
         super().__init__()
         self.table = DueTable()
         self.known: dict[int, tuple[int, int]] = {}
+        self.sizes: dict[int, int] = {}
         self.next = 0
 
     @rule(dues=st.lists(st.integers(0, 50), min_size=1, max_size=30), mark=st.integers(0, 3))
@@ -26,15 +31,17 @@ class TableMachine(RuleBasedStateMachine):
         for due in dues:
             key = key_of(self.next % 3, self.next)
             self.next += 1
-            self.table.add(due, key, mark)
+            self.sizes[key] = size_of(key)
+            self.table.add(due, key, mark, self.sizes[key])
             self.known[key] = due, mark
 
     @rule(dues=st.lists(st.integers(0, 50), min_size=1, max_size=30))
     def add_many(self, dues: list[int]) -> None:
         keys = [key_of(1, self.next + number) for number in range(len(dues))]
         self.next += len(dues)
-        columns = Columns(np.array(dues), np.array(keys), np.zeros(len(dues), np.uint32))
-        self.table.add_columns(columns)
+        self.sizes |= {key: size_of(key) for key in keys}
+        sizes = np.array([self.sizes[key] for key in keys], np.uint32)
+        self.table.add_columns(Columns(np.array(dues), np.array(keys), np.zeros(len(dues), np.uint32), sizes))
         self.known.update({key: (due, 0) for key, due in zip(keys, dues, strict=True)})
 
     @rule(now=st.integers(0, 60), most=st.integers(1, 20))
@@ -45,15 +52,17 @@ class TableMachine(RuleBasedStateMachine):
         for queue in range(3):
             of_queue = [(self.known[key][0], key) for key in found if queue_of(key) == queue]
             assert of_queue == sorted(of_queue), "those of the same ms go as they came"
-        self.table.remove(found)
-        for key in found:
-            del self.known[key]
+        self.remove(found)
 
     @rule(data=st.data())
     def remove_any(self, data: st.DataObject) -> None:
         if self.known:
             key = data.draw(st.sampled_from(sorted(self.known)))
-            self.table.remove([key])
+            self.remove([key])
+
+    def remove(self, keys: list[int]) -> None:
+        self.table.remove(keys, sum(self.sizes[key] for key in keys))
+        for key in keys:
             del self.known[key]
 
     @rule(first=st.integers(0, 50), span=st.integers(0, 10), mark=st.integers(0, 3))
@@ -75,6 +84,9 @@ class TableMachine(RuleBasedStateMachine):
             key: due for key, (due, _) in self.known.items()
         }
         assert (np.diff(columns.due) >= 0).all()
+        found = dict(zip(columns.key.tolist(), columns.size.tolist(), strict=True))
+        assert found == {key: self.sizes[key] for key in self.known}
+        assert self.table.bytes == sum(found.values())
 
 
 @pytest.fixture(autouse=True)
@@ -99,15 +111,16 @@ def test_a_million_entries_have_few_runs_and_little_memory() -> None:
     for part in range(200):
         due = random.integers(0, 1 << 40, 5000)
         keys = np.arange(5000) + part * 5000
-        table.add_columns(Columns(due, keys, np.zeros(5000, np.uint32)))
+        table.add_columns(Columns(due, keys, np.zeros(5000, np.uint32), np.full(5000, 4000, np.uint32)))
     assert len(table) == 1_000_000
     assert len(table._runs) <= 21
     taken = 0
     while taken < 20_000:
         keys_due = table.due_until(1 << 40, 256)
-        table.remove(keys_due)
+        table.remove(keys_due, 4000 * len(keys_due))
         taken += len(keys_due)
     assert len(table) == 1_000_000 - taken
+    assert table.bytes == 4000 * len(table)
     assert not table._removed, "what is taken in order leaves nothing behind"
 
 

@@ -307,6 +307,58 @@ def test_limits_name_their_options(broker: InProcessBroker) -> None:
     assert bodies(broker) == [b"near", b"near"]
 
 
+def sizes(broker: InProcessBroker) -> int:
+    """Bytes of the records that wait, by the records."""
+    pending = broker.broker.parts.timers.pending
+    found = [record for _, record in pending.records(pending.table.columns().key.tolist())]
+    return sum(record.size for record in found if record is not None)
+
+
+def test_what_waits_is_limited_in_bytes_behind_any_start(broker: InProcessBroker) -> None:
+    """A file of an older version has no sizes."""
+    broker.restart(lakeMaxPendingTimerBytes="3000")
+    for expected in (pb.OK, pb.OK, pb.TOO_MANY_REQUESTS):
+        refused = send_later(broker, b"x" * 1000, 10_000).status
+        assert refused.code == expected
+    assert "lakeMaxPendingTimerBytes" in refused.message
+    assert broker.send("t", b"at once" * 1000).status.code == pb.OK
+    assert len(bodies(broker)) == 1
+    path = broker.root / "lakedeferred" / "timers.due"
+    waits = broker.broker.parts.timers.bytes
+    assert 2000 < waits == sizes(broker)
+
+    def older() -> None:
+        content = path.read_bytes()
+        content = b"LBDUE001" + content[8 : -4 - 2 * 4]
+        path.write_bytes(content + zlib_ng.crc32(content).to_bytes(4, "little"))
+
+    for how in ("restart", "crash", "without", "older"):
+        if how == "crash":
+            broker.crash()
+        else:
+            broker.stop()
+            {"restart": lambda: None, "without": path.unlink, "older": older}[how]()
+            broker.restart()
+        assert broker.broker.parts.timers.bytes == waits, how
+        assert send_later(broker, b"x" * 1000, 10_000).status.code == pb.TOO_MANY_REQUESTS
+    broker.advance(11)
+    assert [len(each) for each in bodies(broker)] == [1000, 1000]
+    assert broker.broker.parts.timers.bytes == 0
+    assert send_later(broker, b"x" * 1000, 10_000).status.code == pb.OK
+
+
+def test_a_recall_and_a_copy_further_on_change_the_bytes_that_wait(broker: InProcessBroker) -> None:
+    answers = [send_later(broker, b"x" * number, HOUR_MS) for number in (10, 1000, 5000)]
+    timers = broker.broker.parts.timers
+    assert recall(broker, answers[1].entries[0].recall_handle).status.code == pb.OK
+    assert timers.bytes == sizes(broker)
+    assert 5000 < timers.bytes < 6000
+    assert broker.do(lambda: timers.carry_forward(broker.store.max_offset)) == 2
+    broker.send("t", b"more")
+    assert timers.count == 2
+    assert timers.bytes == sizes(broker)
+
+
 def test_two_types_in_a_call_are_refused_whole(broker: InProcessBroker) -> None:
     later = message(
         "t", b"1", message_type=pb.DELAY, delivery_timestamp=timestamp(broker.clock.now_ms + 1000)
@@ -454,6 +506,7 @@ class TimerMachine(RuleBasedStateMachine):
         self.broker.advance(120)
         self.look()
         assert not self.due, "lost"
+        assert self.broker.broker.parts.timers.bytes == 0
         self.broker.__exit__(None, None, None)
 
     @rule(wait_ms=st.integers(-5, 30_000), count=st.integers(1, 5))
@@ -493,6 +546,7 @@ class TimerMachine(RuleBasedStateMachine):
         self.broker.send("t", b"-" * size)
 
     def look(self) -> None:
+        assert self.broker.broker.parts.timers.bytes == sizes(self.broker)
         while found := bodies(self.broker):
             for body in found:
                 if body.startswith(b"-"):

@@ -323,6 +323,28 @@ def test_limits_name_their_options(broker: InProcessBroker) -> None:
     assert (answer.status.code, "rejectTransactionMessage" in answer.status.message) == (pb.FORBIDDEN, True)
 
 
+def test_what_is_pending_is_limited_in_bytes_behind_any_start(broker: InProcessBroker) -> None:
+    broker.restart(lakeMaxPendingTransactionBytes="3000")
+    first = half(broker, b"x" * 1000)
+    half(broker, b"x" * 1000)
+    for how in ("", "crash", "restart"):
+        if how:
+            getattr(broker, how)()
+        refused = broker.send("t", b"x" * 1000, message_type=pb.TRANSACTION).status
+        assert refused.code == pb.TOO_MANY_REQUESTS
+        assert "lakeMaxPendingTransactionBytes" in refused.message
+    transactions = broker.broker.parts.transactions
+    waits = transactions.pending.table.bytes
+    assert 2000 < waits == sum(each.size for each in records(broker, "RMQ_SYS_TRANS_HALF_TOPIC"))
+    assert broker.do(lambda: transactions.carry_forward(broker.store.max_offset)) == 2
+    broker.settle()
+    carried = records(broker, "RMQ_SYS_TRANS_HALF_TOPIC")[2:]
+    assert transactions.pending.table.bytes == sum(each.size for each in carried)
+    assert end(broker, first) == pb.OK
+    assert transactions.pending.table.bytes == carried[1].size
+    half(broker, b"x" * 1000)
+
+
 def test_an_end_that_is_not_stored_changes_nothing(broker: InProcessBroker) -> None:
     transaction = half(broker)
     broker.store.inject("append", OSError("no room"))
@@ -453,6 +475,9 @@ class TransactionMachine(RuleBasedStateMachine):
         self.look()
         assert not self.committed, "lost"
         assert self.broker.broker.parts.transactions.count == len(self.pending)
+        pending = self.broker.broker.parts.transactions.pending
+        left = [record for _, record in pending.records(pending.table.columns().key.tolist())]
+        assert pending.table.bytes == sum(record.size for record in left if record is not None)
         self.broker.__exit__(None, None, None)
 
     @rule(count=st.integers(1, 4))
