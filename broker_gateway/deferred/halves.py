@@ -35,13 +35,15 @@ CHECKED_TOO_OFTEN_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 PREPARED, TRANSACTION_ID = "TRAN_MSG", "__transactionId__"
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 IMMUNITY_S = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+WAITS_FROM_PROPERTY = "LB_WAITS_FROM"
+"""In a half that was copied without a check: when the one it was copied from was stored, ms since the epoch."""
 MOST_IMMUNITY_S = 3600
 _OP_TAG = "d"
 _OFFSETS = re.compile(rb"\d{1,18}")
 
 
 class CheckTimes(NamedTuple):
-    """When producers are asked: ms after the half was stored, and ms between two times."""
+    """When producers are asked: ms after the half was stored, or the first one that it is a copy of, and ms between two times."""
 
     after_ms: int
     every_ms: int
@@ -55,7 +57,8 @@ class Half(NamedTuple):
     size: int
     """Of its record."""
     topic: str
-    stored_ms: int
+    waits_from_ms: int
+    """When it was stored, or the first one that it is a copy of without a check."""
     immunity_ms: int
     """Of a message that brings its own recovery time: its producer's own end counts until then. 0: it brings none."""
     checks: int
@@ -84,7 +87,7 @@ class HalfMeaning(Meaning):
             wait_ms = self.times.every_ms
         else:
             wait_ms = immunity_ms_of(properties) or self.times.after_ms
-        return PutOff(record.store_timestamp + wait_ms, mark_of(properties.get("UNIQ_KEY", "")))
+        return PutOff(waits_from(record, properties) + wait_ms, mark_of(properties.get("UNIQ_KEY", "")))
 
     def ends(self, topic: str) -> bool:
         return topic == OP_TOPIC
@@ -103,7 +106,7 @@ def half_of(key: int, record: Record) -> Half:
         record.physical_offset,
         record.size,
         properties.get(REAL_TOPIC, ""),
-        record.store_timestamp,
+        waits_from(record, properties),
         immunity_ms_of(properties),
         checks_of(properties),
     )
@@ -143,8 +146,8 @@ def committed(record: Record, origin: Origin, now: int) -> PendingRecord:
         raise ValueError(
             f"the half at physical offset {record.physical_offset} does not say which queue it is for"
         )
-    for name in (REAL_TOPIC, REAL_QUEUE):
-        properties.pop(name)
+    for name in (REAL_TOPIC, REAL_QUEUE, WAITS_FROM_PROPERTY):
+        properties.pop(name, None)
     copy = moved_copy(record, properties, origin, *target, record.reconsume_times)
     copy.sys_flag |= SYS_COMMIT
     copy.prepared_transaction_offset = record.physical_offset
@@ -158,19 +161,22 @@ def checked_again(record: Record, origin: Origin) -> PendingRecord:
     """The half that takes a half's place when its producer is asked once more."""
     properties = record.properties_map()
     properties[CHECK_TIMES] = str(checks_of(properties) + 1)
+    properties.pop(WAITS_FROM_PROPERTY, None)
     return moved_copy(record, properties, origin, HALF_TOPIC, 0, record.reconsume_times)
 
 
 def renewed(record: Record, origin: Origin) -> PendingRecord:
-    """The half that takes a half's place further on in the log: nobody was asked."""
-    return moved_copy(record, record.properties_map(), origin, HALF_TOPIC, 0, record.reconsume_times)
+    """The half that takes a half's place further on in the log: nobody was asked, and its time goes on."""
+    properties = record.properties_map()
+    properties[WAITS_FROM_PROPERTY] = str(waits_from(record, properties))
+    return moved_copy(record, properties, origin, HALF_TOPIC, 0, record.reconsume_times)
 
 
 def given_up(record: Record, origin: Origin) -> PendingRecord:
     """Where a half goes whose producer never said how the transaction ended."""
-    return moved_copy(
-        record, record.properties_map(), origin, CHECKED_TOO_OFTEN_TOPIC, 0, record.reconsume_times
-    )
+    properties = record.properties_map()
+    properties.pop(WAITS_FROM_PROPERTY, None)
+    return moved_copy(record, properties, origin, CHECKED_TOO_OFTEN_TOPIC, 0, record.reconsume_times)
 
 
 def done_with(keys: Sequence[int], now: int, host: bytes) -> PendingRecord:
@@ -178,6 +184,13 @@ def done_with(keys: Sequence[int], now: int, host: bytes) -> PendingRecord:
     body = "".join(f"{offset_of(key)}," for key in keys).encode()
     told = encode_properties({"TAGS": _OP_TAG, "WAIT": "true"})
     return PendingRecord(OP_TOPIC, 0, body, told, now, host, tags_code=tags_code(_OP_TAG))
+
+
+def waits_from(record: Record, properties: Mapping[str, str]) -> int:
+    """From when on the time counts until the producer of a half is asked, ms since the epoch; never behind the record's own time."""
+    text = properties.get(WAITS_FROM_PROPERTY, "")
+    told = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else record.store_timestamp
+    return min(told, record.store_timestamp)
 
 
 def checks_of(properties: Mapping[str, str]) -> int:

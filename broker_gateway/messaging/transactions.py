@@ -207,7 +207,7 @@ class Transactions:
 
     def _is_late(self, half: Half) -> bool:
         """Whether a half's own recovery time is over: its producer is asked then, and what it says by itself does not count."""
-        return half.immunity_ms > 0 and (half.checks > 0 or now_ms() - half.stored_ms > half.immunity_ms)
+        return half.immunity_ms > 0 and (half.checks > 0 or now_ms() - half.waits_from_ms > half.immunity_ms)
 
     def _end(self, which: _Id, keys: Sequence[int], resolution: Resolution, done: Done) -> None:
         now = now_ms()

@@ -107,9 +107,10 @@ RESERVED_PROPERTIES = frozenset(
         PRIORITY_PROPERTY,
         "LB_ORIGIN",
         "LB_REASON",
+        "LB_WAITS_FROM",
     ]
 )
-"""Property keys a client may not set itself; the last two are lakebroker's (see `delivery/moves.py`)."""
+"""Property keys a client may not set itself; the last three are lakebroker's (see `delivery/moves.py`, `deferred/halves.py`)."""
 
 
 def is_system_group(group: str) -> bool:

@@ -29,7 +29,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker_gateway.deferred.due_table import offset_of
-from broker_gateway.deferred.halves import HALF_TOPIC, OP_TOPIC, CheckTimes, HalfMeaning
+from broker_gateway.deferred.halves import (
+    HALF_TOPIC,
+    OP_TOPIC,
+    WAITS_FROM_PROPERTY,
+    CheckTimes,
+    HalfMeaning,
+    renewed,
+)
 from broker_gateway.deferred.put_off import (
     DELAY_LEVEL,
     DELIVER_MS,
@@ -192,7 +199,8 @@ def take_from_lake(lake: Lake, store: MessageStore) -> tuple[PutOffMessages, int
         if real_queue(properties) is None or _is_pop(properties) or RECALL_KEY in properties:
             continue
         half = topic == HALF_TOPIC
-        store.append([_half_copy(record) if half else _timer_copy(record, DEFAULT_DELAY_LEVELS_MS)])
+        copy = renewed(record, _origin(record)) if half else _timer_copy(record, DEFAULT_DELAY_LEVELS_MS)
+        store.append([copy])
         if half:
             found.halves += 1
         elif topic == TIMER_TOPIC:
@@ -251,11 +259,7 @@ def _waiting_halves(
     done = offsets.get(QueueKey(TRANSACTIONS_GROUP, HALF_TOPIC, 0), 0)
     for record in _records(store, HALF_TOPIC):
         if record.queue_offset >= done and record.queue_offset not in ended:
-            properties = record.properties_map()
-            yield (
-                record,
-                moved_copy(record, properties, _origin(record), HALF_TOPIC, 0, record.reconsume_times),
-            )
+            yield record, renewed(record, _origin(record))
 
 
 class _Delivered:
@@ -323,7 +327,10 @@ def _timer_copy(record: Record, levels_ms: tuple[int, ...]) -> PendingRecord:
 
 
 def _half_copy(record: Record) -> PendingRecord:
-    return moved_copy(record, record.properties_map(), _origin(record), HALF_TOPIC, 0, record.reconsume_times)
+    """For a real broker, which counts from when a message was born."""
+    kept = record.properties_map()
+    kept.pop(WAITS_FROM_PROPERTY, None)
+    return moved_copy(record, kept, _origin(record), HALF_TOPIC, 0, record.reconsume_times)
 
 
 def _retargeted(copy: PendingRecord, properties: Mapping[str, str]) -> PendingRecord:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from broker_gateway.deferred.halves import WAITS_FROM_PROPERTY
 from broker_gateway.delivery.moves import ORIGIN_PROPERTY, REASON_PROPERTY
 from store.errors import RecordError
 from store.log.record import PROPERTY_CRC32, decode_record
 
-_OWN = tuple(f"{name}\x01".encode() for name in (PROPERTY_CRC32, ORIGIN_PROPERTY, REASON_PROPERTY))
+_OWN = tuple(
+    f"{name}\x01".encode() for name in (PROPERTY_CRC32, ORIGIN_PROPERTY, REASON_PROPERTY, WAITS_FROM_PROPERTY)
+)
 _SIZE_BYTES = 4
 _LENGTH_BYTES = 2
 
 
 def shown_record(data: bytes | memoryview) -> bytes:
-    """A record without `__CRC32#`, `LB_ORIGIN` and `LB_REASON`, and so shorter; one that cannot be read, as it is."""
+    """A record without `__CRC32#`, `LB_ORIGIN`, `LB_REASON` and `LB_WAITS_FROM`, and so shorter; one that cannot be read, as it is."""
     try:
         properties = decode_record(data, verify=False).properties
     except RecordError:

@@ -375,6 +375,67 @@ def test_a_half_that_is_copied_forward_was_not_checked_by_that(broker: InProcess
     assert bodies(broker) == [b"half"]
 
 
+def carry(broker: InProcessBroker) -> None:
+    """Copies all halves forward, as retention does."""
+    transactions = broker.broker.parts.transactions
+    end = broker.store.max_offset
+    while transactions.pending.below(end, 1):
+        assert broker.do(lambda: transactions.carry_forward(end))
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_the_time_of_a_half_goes_on_when_it_is_copied_forward(broker: InProcessBroker, crash: bool) -> None:
+    producer(broker)
+    transaction = half(broker)
+    for _ in range(2):
+        broker.advance(CHECK_S / 2 - 0.5)
+        carry(broker)
+        if crash:
+            broker.crash()
+            producer(broker)
+    assert producer(broker) == []
+    broker.advance(1.1)
+    assert producer(broker) == [(transaction, b"half")], "asked when it would have been without the copies"
+    broker.advance(EVERY_S - 1)
+    carry(broker)
+    assert producer(broker) == []
+    broker.advance(1.1)
+    assert producer(broker) == [(transaction, b"half")]
+    told = [each.properties_map() for each in records(broker, "RMQ_SYS_TRANS_HALF_TOPIC")]
+    assert ["LB_WAITS_FROM" in each for each in told] == [False, True, True, False, True, False]
+    carry(broker)
+    assert end(broker, transaction) == pb.OK
+    assert "LB_WAITS_FROM" not in records(broker, "t")[-1].properties_map()
+
+
+def test_the_own_recovery_time_of_a_half_goes_on_when_it_is_copied_forward(broker: InProcessBroker) -> None:
+    transaction = half(broker, orphaned_transaction_recovery_duration=Duration(seconds=600))
+    broker.advance(599)
+    carry(broker)
+    broker.advance(0.5)
+    assert broker.broker.parts.transactions.count == 1
+    broker.clock.move(1_000_000_000)  # nobody has looked after what is due
+    assert end(broker, transaction) == pb.OK
+    assert bodies(broker) == [], "its time is over: that is left to the check"
+
+
+def test_a_half_says_no_time_behind_its_own(broker: InProcessBroker) -> None:
+    """As a store that comes from elsewhere may have one."""
+    told = {"UNIQ_KEY": "LATE", "REAL_TOPIC": "t", "REAL_QID": "0", "LB_WAITS_FROM": str(10**18)}
+    for text in (told["LB_WAITS_FROM"], "9" * 30, "\u00b2", "-1"):
+        record = PendingRecord(
+            "RMQ_SYS_TRANS_HALF_TOPIC",
+            0,
+            b"half",
+            encode_properties(told | {"LB_WAITS_FROM": text}),
+            1,
+            b"\x7f\0\0\1\0\0\0\1",
+        )
+        broker.do(lambda record=record: broker.store.append([record]))
+    due = broker.broker.parts.transactions.pending.table.columns().due.tolist()
+    assert due == [broker.clock.now_ms + CHECK_S * 1000] * 4
+
+
 def test_a_send_that_was_repeated_is_one_transaction(broker: InProcessBroker) -> None:
     producer(broker)
     twice = message("t", b"twice", message_type=pb.TRANSACTION)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -47,10 +48,13 @@ def dispatch(lake: Path, store: Path, parts: int = 3) -> None:
 
 
 @contextmanager
-def new_store(folder: Path, broker: str = "broker-a") -> Iterator[FaultyStore]:
+def new_store(folder: Path, broker: str = "broker-a", **options: Any) -> Iterator[FaultyStore]:
     host = Host("127.0.0.1", 10911)
     store = FaultyStore.open(
-        folder, StoreOptions(broker=broker, cluster="DefaultCluster", store_host=host, segment_size=1 << 20)
+        folder,
+        StoreOptions(
+            broker=broker, cluster="DefaultCluster", store_host=host, segment_size=1 << 20, **options
+        ),
     )
     try:
         yield store

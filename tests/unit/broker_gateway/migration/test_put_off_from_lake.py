@@ -96,11 +96,18 @@ def busy(old: InProcessBroker) -> dict[str, str]:
     return ids
 
 
+def halves_due(broker: InProcessBroker) -> list[int]:
+    """When producers are asked, ms since the epoch."""
+    due: list[int] = broker.broker.parts.transactions.pending.table.columns().due.tolist()
+    return due
+
+
 def test_a_lost_disk(tmp_path: Path, clock: ManualClock, old: InProcessBroker) -> None:
     ids, lake = busy(old), tmp_path / "lake"
+    due = halves_due(old)
     old.stop()
     dispatch(lake, old.root)
-    with new_store(tmp_path / "new" / "store") as store:
+    with new_store(tmp_path / "new" / "store", time_ns=lambda: clock.wall_ns) as store:
         taken = start_from_lake(Lake(str(lake)), store)
         assert taken is not None
         assert taken.put_off == 4
@@ -108,6 +115,7 @@ def test_a_lost_disk(tmp_path: Path, clock: ManualClock, old: InProcessBroker) -
     new = over(old, tmp_path / "new", lake)
     assert new.broker.parts.timers.count == 2
     assert new.broker.parts.transactions.count == 2
+    assert halves_due(new) == due, "their time goes on"
     assert end(new, ids["pending"]) == pb.OK
     assert end(new, ids["checked"], pb.ROLLBACK) == pb.OK
     assert end(new, ids["committed"]) == pb.INVALID_TRANSACTION_ID
