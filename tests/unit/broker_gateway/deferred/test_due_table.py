@@ -129,15 +129,14 @@ def test_what_is_taken_back_leaves_little_behind(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(due_table, "_MOST_IN_A_RUN", 64)
     table = DueTable()
     for number in range(100):
-        table.add(
-            1000 + number, number * 1000, 0
-        )  # before its run's others, so that they do not come to its head
+        # before its run's others, so that they do not come to its head
+        table.add(1000 + number, number * 1000, 0, 7)
         keys = [number * 1000 + 1 + each for each in range(64)]
         for key in keys:
-            table.add(1_000_000 + key, key, 0)
+            table.add(1_000_000 + key, key, 0, 7)
         for key in keys:
-            table.remove([key])
-    assert len(table) == 100
+            table.remove([key], 7)
+    assert (len(table), table.bytes) == (100, 700)
     assert table.due_until(1 << 40, 1000) == [number * 1000 for number in range(100)]
     assert len(table.columns().key) == 100
     assert sum(map(len, table._runs)) + len(table._heap) <= 400
