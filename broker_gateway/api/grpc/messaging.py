@@ -24,7 +24,7 @@ from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.admission import Bulkhead
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.factory import Messaging
-from broker_gateway.messaging.outcome import ServiceError
+from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.metadata.catalog import Catalog
 from broker_gateway.runtime.reply import Reply
 from broker_gateway.transport.context import CallContext, RpcError, takes_bytes
@@ -115,6 +115,10 @@ class MessagingService:
             return self._send.handed_over(request, topic, queue_id, peer)
         except Exception as error:
             reply: Reply[bytes] = Reply()
+            if isinstance(
+                error, RpcError
+            ):  # of bytes that are no request: there is no gRPC call that could fail with it
+                error = ServiceError(Reason.BAD_REQUEST, f"{error}; it was handed over by another broker")
             status = _status("SendMessage", error)
             reply.set(rpc.SendMessageResponse(status=status).SerializeToString())
             return reply

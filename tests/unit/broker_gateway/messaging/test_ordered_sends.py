@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker_gateway.config.gateway import load_config
 from broker_gateway.messaging.ordered_sends import MISSING_S, OrderedSends, bucket
 from broker_gateway.metadata.catalog import Topic
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.broker import InProcessBroker
 from lakebroker_testing.clock import ManualClock
 
 TOPIC = Topic("orders", 2, 2)
@@ -90,3 +94,21 @@ def test_a_broker_that_has_the_topic_no_more_has_no_groups(sends: Sends) -> None
 def test_a_broker_that_must_not_be_written_to_has_no_groups_at_once(sends: Sends) -> None:
     sends.known.counts["b"] = 0
     assert sends.broker() != "b"
+
+
+@pytest.mark.parametrize("request_bytes", [b"\xff" * 100, b"\x0a\x05ab"])
+def test_bytes_handed_over_that_are_no_request_are_refused_without_a_trace_in_the_log(
+    request_bytes: bytes,
+) -> None:
+    """Whoever reaches the remoting port can send them as often as he likes."""
+    with InProcessBroker() as broker, capture_logs() as lines:
+        broker.create_topic("orders")
+        answer: list[bytes] = []
+        messaging = broker.broker.messaging
+        broker.do(
+            lambda: messaging.send_ordered(request_bytes, "orders", 0, "10.0.0.1:1").when_set(answer.append)
+        )
+        status = rpc.SendMessageResponse.FromString(answer[0]).status
+    assert status.code == pb.BAD_REQUEST
+    assert "the request is no SendMessageRequest" in status.message
+    assert [line for line in lines if line["log_level"] == "error"] == []
