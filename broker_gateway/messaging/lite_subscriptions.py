@@ -16,6 +16,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -45,6 +46,8 @@ CLIENT_QUOTA = 2000
 MAX_NAMES_A_CALL = 20_000
 _EXPIRED_AT_ONCE = 1000
 """Lite topics that one look deletes."""
+_LOOKED_AT = 128
+"""Lite topics whose last message is read before others get a turn."""
 
 
 class Action(enum.Enum):
@@ -220,7 +223,7 @@ class LiteSubscriptions:
             self._reset(group.name, queues, option)
             if lite_attribute(group, "lite.sub.model") == "Exclusive":
                 self._exclude(subscriber, group, queues)
-        self._expire(topic, queues)
+        self._expire(topic, [queue for queue in queues if queue not in subscriber.queues])
         for queue in queues:
             there = self._index.max_offset(queue, 0) > self._index.min_offset(queue, 0)
             self._arrivals.subscribe(subscriber, queue, there)
@@ -314,17 +317,25 @@ class LiteSubscriptions:
         for subscriber in [each for each in self._sessions if each.updated_ms < least and each.queues]:
             self._arrivals.unsubscribe_all(subscriber)
 
-    def expire(self) -> None:
-        """Deletes lite topics whose time to live is over. To be called every now and then."""
+    async def expire(self) -> None:
+        """Deletes lite topics whose time to live is over. To be called every now and then; others are served in between."""
         self._topics.forget_deleted()
         if now_ms() - self._began_ms < self._least_ttl_ms:
             return
         left = _EXPIRED_AT_ONCE
-        for topic in [each for each in self._catalog.topics() if each.accept_message_types == ("LITE",)]:
-            queues = [LiteTopic(topic.name, name).queue for name in self._topics.of(topic.name)]
-            left -= self._expire(topic, queues, left)
-            if left <= 0:
-                return
+        for parent in [
+            each.name for each in self._catalog.topics() if each.accept_message_types == ("LITE",)
+        ]:
+            names = list(self._topics.of(parent))
+            for first in range(0, len(names), _LOOKED_AT):
+                topic, there = self._catalog.topic(parent), self._topics.of(parent)  # as they are by now
+                if topic is None:
+                    break
+                some = [each for each in names[first : first + _LOOKED_AT] if each in there]
+                left -= self._expire(topic, [LiteTopic(parent, each).queue for each in some], left)
+                if left <= 0:
+                    return
+                await asyncio.sleep(0)
 
     def _expire(self, topic: Topic, queues: Iterable[str], most: int = _EXPIRED_AT_ONCE) -> int:
         """Deletes those of some lite topics whose time to live is over; how many."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from broker_gateway.messaging import lite_subscriptions
 from broker_gateway.transport.context import CallContext
 from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as public
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
@@ -416,10 +417,10 @@ def test_a_lite_topic_lives_so_long_after_its_last_message(broker: InProcessBrok
     broker.advance(29 * MINUTE)
     send(broker, "b2")
     consumer.add("a", "b")
-    broker.do(subscriptions.expire)
+    broker.run(subscriptions.expire())
     assert broker.broker.deliveries.keys_of_topic("%LMQ%$chat$a")
     broker.advance(2 * MINUTE)
-    broker.do(subscriptions.expire)
+    broker.run(subscriptions.expire())
     assert consumer.told().notify_unsubscribe_lite_command.lite_topic == "a"
     assert not broker.broker.deliveries.keys_of_topic("%LMQ%$chat$a")
     assert list(broker.broker.parts.lite_topics.of("chat")) == ["b"]
@@ -474,17 +475,17 @@ def test_the_time_to_live_is_at_least_the_brokers(broker: InProcessBroker) -> No
     send(broker, "a1")
     subscriptions = broker.broker.parts.lite_subscriptions
     broker.advance(14 * MINUTE)
-    broker.do(subscriptions.expire)
+    broker.run(subscriptions.expire())
     assert list(broker.broker.parts.lite_topics.of("chat")) == ["a"]
     broker.advance(2 * MINUTE)
-    broker.do(subscriptions.expire)
+    broker.run(subscriptions.expire())
     assert list(broker.broker.parts.lite_topics.of("chat")) == []
 
 
 def test_without_a_time_to_live_lite_topics_stay(broker: InProcessBroker) -> None:
     send(broker, "a1")
     broker.jump(100 * 24 * 3600)
-    broker.do(broker.broker.parts.lite_subscriptions.expire)
+    broker.run(broker.broker.parts.lite_subscriptions.expire())
     assert list(broker.broker.parts.lite_topics.of("chat")) == ["a"]
 
 
@@ -509,6 +510,31 @@ def test_lite_topics_that_have_nothing_take_no_offset(
     consumer.add("a", offset_option=option)
     send(broker, "a1")
     assert bodies(consumer.receive()) == ["a1"]
+
+
+def test_others_are_served_while_lite_topics_are_looked_at(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lite_subscriptions, "_LOOKED_AT", 2)
+    with_time_to_live(broker, 30)
+    send(broker, *(f"{name}1" for name in "abcdefgh"))
+    broker.jump(29 * MINUTE)
+    turns = 0
+
+    async def look() -> None:
+        nonlocal turns
+        looking = asyncio.create_task(broker.broker.parts.lite_subscriptions.expire())
+        while not looking.done():
+            turns += 1
+            await asyncio.sleep(0)
+        await looking
+
+    broker.run(look())
+    assert turns >= 4
+    assert len(broker.broker.parts.lite_topics) == 8
+    broker.jump(2 * MINUTE)
+    broker.run(look())
+    assert len(broker.broker.parts.lite_topics) == 0
 
 
 def accumulation(broker: InProcessBroker, lite_topic: str | None = None) -> Any:
