@@ -204,3 +204,12 @@ def test_what_goes_through_a_whole_text_counts_for_more() -> None:
     assert not parse_sql_filter("region CONTAINS 'a' AND price > 1").costly
     with pytest.raises(FilterExpressionError, match="CONTAINS counts 128 times"):
         parse_sql_filter(" OR ".join(["a CONTAINS 'b'"] * 70))
+
+
+def test_expressions_of_many_groups_are_read_once() -> None:
+    """Each receive brings its expression."""
+    expressions = [f"price > {number}" for number in range(500)]
+    found = [parse_sql_filter(each) for each in expressions]
+    for number in range(100):
+        parse_sql_filter(f"price > {number} OR " + "x" * 300 + " IS NULL")
+    assert all(parse_sql_filter(each) is kept for each, kept in zip(expressions, found, strict=True))
