@@ -430,6 +430,18 @@ def test_offsets_of_times_before_the_log_are_the_lakes(broker: LakeBroker) -> No
     assert bodies(drain(broker)) == [b"3", b"4", b"5", b"6"]
 
 
+@pytest.mark.parametrize("seconds", [-(1 << 63), -9_223_372_036_854_776, (1 << 63) - 1])
+def test_times_that_the_lake_cannot_hold_are_its_ends(broker: LakeBroker, seconds: int) -> None:
+    send(broker, 3)
+    broker.retire()
+    request = rpc.QueryOffsetRequest(message_queue=queue(), query_offset_policy=pb.TIMESTAMP)
+    request.timestamp.seconds = seconds
+    found = broker.call("QueryOffset", request)
+    assert (found.status.code, found.offset) == (pb.OK, 0 if seconds < 0 else 3)
+    offsets = broker.broker.parts.offsets
+    assert broker.run(offsets.at("t", 0, seconds * 1000, BoundaryType.UPPER)) == (0 if seconds < 0 else 2)
+
+
 def lose_the_disk(broker: LakeBroker, **options: str) -> None:
     """All is in the lake, and the store is new."""
     broker.dispatch()
