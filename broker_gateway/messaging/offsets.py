@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Set
 from typing import NamedTuple
 
+import structlog
+
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.lake.reader import LakeReadStoppedError, LakeUnreachableError
 from broker_gateway.messaging.checks import check_group, shown
@@ -14,8 +16,10 @@ from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.old_messages import OldMessages
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.messaging.resources import Resources
+from broker_gateway.runtime.rate_limited_log import RateLimitedLog
 from store.index.time_search import BoundaryType
 
+log = structlog.get_logger(__name__)
 MAX_SEARCHES = 32
 """By time, at once, for all edges together: each reads the log on a thread."""
 MAX_LAKE_SEARCHES = 32
@@ -63,6 +67,7 @@ class Offsets:
         self._catalog = core.catalog
         self._resources = resources
         self._deliveries = core.deliveries
+        self._unread = RateLimitedLog("calls")
         self._searches = _Searches(MAX_SEARCHES, "searches of queues")
         self._lake_searches = _Searches(MAX_LAKE_SEARCHES, "searches of queues in the lake")
 
@@ -77,7 +82,7 @@ class Offsets:
         """
         if self._old is None or self._store.index.begin(topic, queue_id) >= self.first(topic, queue_id):
             return self.first(topic, queue_id)
-        with self._lake_searches.one(), _lake_read():
+        with self._lake_searches.one(), self._lake_read():
             return await self._old.first(topic, queue_id)
 
     def end(self, topic: str, queue_id: int) -> int:
@@ -115,7 +120,9 @@ class Offsets:
 
         TOO_MANY_REQUESTS; INTERNAL_SERVER_ERROR while the lake cannot be read.
         """
-        timestamp_ms = min(max(timestamp_ms, 0), _LATEST_MS)  # no message was stored outside; the lake's columns end somewhere
+        timestamp_ms = min(
+            max(timestamp_ms, 0), _LATEST_MS
+        )  # no message was stored outside; the lake's columns end somewhere
         with self._searches.one():
             found = await asyncio.to_thread(self._store.at_time(topic, queue_id), timestamp_ms, boundary)
         first = self.first(topic, queue_id)
@@ -126,13 +133,31 @@ class Offsets:
         if boundary is not BoundaryType.LOWER and found < self.end(topic, queue_id):
             if 0 < self.stored_ms(topic, queue_id, found) <= timestamp_ms:
                 return found
-        with self._lake_searches.one(), _lake_read():
+        with self._lake_searches.one(), self._lake_read():
             if boundary is BoundaryType.LOWER:
                 older = await self._old.at_time(topic, queue_id, timestamp_ms)
                 return found if older is None else older
             oldest = await self._old.first(topic, queue_id)
             later = await self._old.at_time(topic, queue_id, timestamp_ms + 1)
             return max((first if later is None else later) - 1, oldest)
+
+    @contextlib.contextmanager
+    def _lake_read(self) -> Iterator[None]:
+        """INTERNAL_SERVER_ERROR where the lake cannot be read."""
+        try:
+            yield
+        except (LakeUnreachableError, LakeReadStoppedError) as error:
+            raise self.unread(error) from error
+
+    def unread(self, error: Exception) -> ServiceError:
+        """What is answered while the lake, which has the beginning of a queue, cannot be read. Why, the log says alone: that names
+        folders and hosts, and everybody may ask."""
+        if not isinstance(error, LakeReadStoppedError):
+            self._unread.happened(log.warning, "the lake cannot be read for a call", error=str(error))
+        return ServiceError(
+            Reason.INTERNAL_SERVER_ERROR,
+            "the lake, which has older messages of the queue, cannot be read now; the broker's log says why, try again later",
+        )
 
     def known(self, group: str, topic: str, queue_id: int) -> int | None:
         """How far a group is: what it has settled, or a client committed; None when it never was there."""
@@ -231,23 +256,6 @@ class _Searches:
             yield
         finally:
             self._under_way -= 1
-
-
-@contextlib.contextmanager
-def _lake_read() -> Iterator[None]:
-    """INTERNAL_SERVER_ERROR where the lake cannot be read."""
-    try:
-        yield
-    except (LakeUnreachableError, LakeReadStoppedError) as error:
-        raise unread(error) from error
-
-
-def unread(error: Exception) -> ServiceError:
-    """What is answered while the lake, which has the beginning of a queue, cannot be read."""
-    return ServiceError(
-        Reason.INTERNAL_SERVER_ERROR,
-        f"the lake, which has older messages of the queue, cannot be read now ({str(error) or 'the broker stops'}); try again later",
-    )
 
 
 def check_queue_id(topic: str, queue_id: int, queues: int) -> None:

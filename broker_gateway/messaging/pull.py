@@ -13,7 +13,7 @@ from broker_gateway.delivery.filters.message_filter import MessageFilter
 from broker_gateway.lake.messages import Stretch
 from broker_gateway.lake.reader import LakeUnreachableError
 from broker_gateway.messaging.core import Core
-from broker_gateway.messaging.offsets import Offsets, check_queue_id, unread
+from broker_gateway.messaging.offsets import Offsets, check_queue_id
 from broker_gateway.messaging.outcome import OK, Outcome, Reason, ServiceError
 from broker_gateway.messaging.poll import RECEIVE_BYTES, Patience, Polls, batch_of, check_may_receive
 from broker_gateway.messaging.resources import Resources
@@ -159,7 +159,7 @@ class Pulls:
         except LakeUnreachableError as error:
             if found.messages:
                 return False
-            raise unread(error) from error
+            raise self._offsets.unread(error) from error
         return self._take(wanted, found, most, stretch, min(end, stretch.end))
 
     def _take(self, wanted: PullWanted, found: Pulled, most: int, stretch: Stretch, end: int) -> bool:

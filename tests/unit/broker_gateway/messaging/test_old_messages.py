@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
+from structlog.testing import capture_logs
 
 from broker_gateway.messaging import old_messages
 from broker_gateway.messaging.outcome import ServiceError
@@ -389,9 +390,14 @@ def test_a_pull_says_that_the_lake_is_away_and_which_offset_is_right(broker: Lak
     broker.advance(60)
     broker.restart()
     back = take_away(broker)
-    assert pull(broker, 5)[0] == pb.INTERNAL_SERVER_ERROR
-    assert query(broker, pb.BEGINNING).status.code == pb.INTERNAL_SERVER_ERROR
-    assert "lake" in query(broker, pb.BEGINNING).status.message
+    with capture_logs() as lines:
+        assert pull(broker, 5)[0] == pb.INTERNAL_SERVER_ERROR
+        assert query(broker, pb.BEGINNING).status.code == pb.INTERNAL_SERVER_ERROR
+        message = query(broker, pb.BEGINNING).status.message
+    assert "the lake" in message
+    assert str(broker.lake.parent) not in message, "strangers are not told where it is"
+    (told,) = (line for line in lines if line["event"] == "the lake cannot be read for a call")
+    assert str(broker.lake) in told["error"]
     assert query(broker, pb.END).offset == 10, "that needs no lake"
     with pytest.raises(ServiceError, match="lake"):
         broker.reset("t", "g", 0, 5)
