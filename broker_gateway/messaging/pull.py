@@ -164,10 +164,14 @@ class Pulls:
 
     def _take(self, wanted: PullWanted, found: Pulled, most: int, stretch: Stretch, end: int) -> bool:
         """`_look` in what was read from the lake, up to `end`."""
-        for at in range(stretch.after(found.next_offset), len(stretch.offsets)):
+        first = stretch.after(found.next_offset)
+        for at in range(first, len(stretch.offsets)):
             offset = stretch.offsets[at]
             if offset >= end:
                 break
+            if at - first == _looked_at(wanted.filter):
+                found.next_offset = offset
+                return True
             stored = self._messages.made_of(stretch.records[at], offset)
             if stored is None or not wanted.filter.wants(stored.properties):
                 continue
@@ -189,7 +193,7 @@ class Pulls:
         start = self._index.behind_absence(topic, queue_id, start)
         count = most - len(found.messages)
         if not wanted.filter.everything:
-            count = _ENTRIES * _A_READ // (_A_READ + wanted.filter.work) + 1
+            count = _looked_at(wanted.filter)
         places, sizes, codes = self._index.entries(topic, queue_id, start, count)
         for at in np.flatnonzero(wanted.filter.mask(codes)).tolist():
             stored = self._messages.read(int(places[at]), int(sizes[at]))
@@ -233,6 +237,11 @@ class Pulls:
             line.discard(woken)
             if not line and self._waiting.get(queue) is line:
                 del self._waiting[queue]
+
+
+def _looked_at(asked: MessageFilter) -> int:
+    """Messages that a filter is asked about before others get a turn."""
+    return _ENTRIES * _A_READ // (_A_READ + asked.work) + 1
 
 
 class _Turns:

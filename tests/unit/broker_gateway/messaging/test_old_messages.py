@@ -17,8 +17,10 @@ from structlog.testing import capture_logs
 
 from broker_gateway.messaging import old_messages
 from broker_gateway.messaging.outcome import ServiceError
+from broker_gateway.messaging.pull import Pulled, PullWanted
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_pb.google.protobuf.duration_pb2 import Duration
 from lakebroker_testing.messages import message, send_request
 from store.index.time_search import BoundaryType
 from structured_streaming.lake import create_tables
@@ -380,6 +382,36 @@ def test_a_pull_goes_through_the_lake_into_the_log(broker: LakeBroker) -> None:
     assert found == list(range(5, 70, 2))
     assert bodies(pull(broker, 60)[1]) == [b"%d" % number for number in range(60, 71)]
     assert pull(broker, 72)[0] == pb.ILLEGAL_OFFSET
+
+
+def test_a_pull_with_a_costly_filter_goes_through_the_lake_some_at_a_time(
+    broker: LakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(40):
+        broker.send("t", b"%d" % number, properties={"n": str(number)})
+    broker.retire()
+    looks: list[int] = []
+    pulls = broker.broker.parts.pulls
+    take = pulls._take
+
+    def counted(wanted: PullWanted, found: Pulled, *rest: object) -> bool:
+        before = found.next_offset
+        going_on = take(wanted, found, *rest)  # type: ignore[arg-type]
+        looks.append(found.next_offset - before)
+        return going_on
+
+    monkeypatch.setattr(pulls, "_take", counted)
+    costly = " AND ".join([*["n CONTAINS '9'"] * 60, "n > 38"])
+    request = rpc.PullMessageRequest(
+        group=pb.Resource(name="g"),
+        message_queue=queue(),
+        batch_size=32,
+        filter_expression=pb.FilterExpression(type=pb.SQL, expression=costly),
+        long_polling_timeout=Duration(),
+    )
+    found = [each.message.body for each in broker.call("PullMessage", request) if each.HasField("message")]
+    assert found == [b"39"]
+    assert (sum(looks), max(looks)) == (40, 3)
 
 
 def test_a_pull_says_that_the_lake_is_away_and_which_offset_is_right(broker: LakeBroker) -> None:
