@@ -71,6 +71,12 @@ BROKER_REQUESTS = {
     ),
     Code.GET_BROKER_HA_STATUS: Rule(Action.GET, Kind.CLUSTER, operators=True),
     Code.NOTIFY_MIN_BROKER_ID_CHANGE: Rule(Action.UPDATE, Kind.CLUSTER),
+    Code.GET_BROKER_LITE_INFO: Rule(Action.GET, Kind.CLUSTER, operators=True),
+    Code.GET_PARENT_TOPIC_INFO: Rule(Action.GET, Kind.TOPIC, "topic", operators=True),
+    Code.GET_LITE_TOPIC_INFO: Rule(Action.GET, Kind.TOPIC, "parentTopic", operators=True),
+    Code.GET_LITE_CLIENT_INFO: Rule(Action.GET, Kind.GROUP, "group", operators=True),
+    Code.GET_LITE_GROUP_INFO: Rule(Action.GET, Kind.GROUP, "group", operators=True),
+    Code.TRIGGER_LITE_DISPATCH: Rule(Action.UPDATE, Kind.GROUP, "group", operators=True, logged=True),
     Code.LAKE_SEND_ORDERED: Rule(Action.PUB, Kind.TOPIC, "topic"),
 }
 

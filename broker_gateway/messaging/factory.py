@@ -23,6 +23,7 @@ from broker_gateway.messaging.dead_letters import DeadLetterMover
 from broker_gateway.messaging.delays import Delays
 from broker_gateway.messaging.group_progress import GroupProgress
 from broker_gateway.messaging.groups import Groups
+from broker_gateway.messaging.lite_reports import LiteReports
 from broker_gateway.messaging.lite_subscriptions import LiteSubscriptions
 from broker_gateway.messaging.lite_topics import LiteTopics
 from broker_gateway.messaging.long_polling import LongPolling
@@ -75,6 +76,7 @@ class Messaging:
     transactions: Transactions
     lite_topics: LiteTopics
     lite_subscriptions: LiteSubscriptions
+    lite_reports: LiteReports
     old_messages: OldMessages | None
     """What only the lake has; None without a lake."""
     message_search: MessageSearch
@@ -100,6 +102,7 @@ class Messaging:
             self.transactions,
             self.lite_topics,
             self.lite_subscriptions,
+            self.lite_reports,
             self.message_search,
         )
         for part in parts:
@@ -145,6 +148,8 @@ def make_messaging(
     producer = Producer(config, core, resources, admission.send)
     levels_ms = parse_delay_levels(config.store.message_delay_level)
     lite_topics = LiteTopics(config, core)
+    subscriptions = LiteSubscriptions(config, core, resources, clients, commands, lite_topics)
+    ordered = OrderedSends(config, routes, hand_over, core.catalog.topics)
     timers = Timers(core.store, core.tick, core.pace, core.taken_over, levels_ms)
     return Messaging(
         admission,
@@ -163,12 +168,13 @@ def make_messaging(
         Groups(core),
         connections,
         routes,
-        OrderedSends(config, routes, hand_over, core.catalog.topics),
+        ordered,
         timers,
         Delays(config, timers, producer),
         Transactions(config, core, producer, clients, commands),
         lite_topics,
-        LiteSubscriptions(config, core, resources, clients, commands, lite_topics),
+        subscriptions,
+        LiteReports(config, core, lite_topics, subscriptions, ordered),
         old,
         search,
         MessageQueries(core, search, None if lake is None else LakeSearch(lake, core.store.broker)),

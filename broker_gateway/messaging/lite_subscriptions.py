@@ -10,7 +10,7 @@
 | offset options | at PARTIAL_ADD: MIN, MAX, an offset, the last n before the group's offset; LAST and a time change nothing | the same, within the queue |
 | exclusive groups (`lite.sub.model`) | a client's PARTIAL_ADD takes the lite topic from the others of its group | the same; those are told (NotifyUnsubscribeLiteCommand) |
 | order | each lite topic is consumed in its order, whatever the group says | the same |
-| wildcard groups (`lite.sub.wildcard`) | receive from every lite topic | NOT_IMPLEMENTED |
+| wildcard groups (`lite.sub.wildcard`) | a client receives from every lite topic from its COMPLETE_ADD on, whatever it names; PARTIAL_ADD is INTERNAL_SERVER_ERROR | the same; what is there already comes at once, there up to 10 s later |
 | time to live | `lite.topic.expiration` minutes after the last message, at least `minLiteTTl`, checked every `liteTtlCheckInterval`: queue, offsets and subscriptions are deleted | the same; subscribers are told |
 """
 
@@ -24,7 +24,7 @@ from typing import NamedTuple
 import structlog
 
 from broker_gateway.config.gateway import GatewayConfig
-from broker_gateway.delivery.lite_arrivals import LiteArrivals, LiteSubscriber
+from broker_gateway.delivery.lite_arrivals import LiteArrivals, LiteLine, LiteSubscriber
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.journal.resources import lite_topics_deleted
 from broker_gateway.messaging.checks import check_lite_topic, shown
@@ -36,14 +36,16 @@ from broker_gateway.messaging.outcome import Reason, ServiceError, refused_by_lo
 from broker_gateway.messaging.resources import Resources
 from broker_gateway.metadata.catalog import Group, Topic
 from broker_gateway.metadata.group_configuration import lite_attribute, lite_bind_topic
-from broker_gateway.metadata.topic_configuration import attributes
+from broker_gateway.metadata.topic_configuration import lite_topic_minutes
 from broker_gateway.runtime.clock import now_ms
-from store.lite_queues import LiteTopic
+from store.lite_queues import LiteTopic, lite_topic_of
 
 log = structlog.get_logger(__name__)
 CLIENT_QUOTA = 2000
 """Lite topics of a client, where its group does not say how many (`lite.sub.client.quota`)."""
 MAX_NAMES_A_CALL = 20_000
+_OFFERED_AT_ONCE = 256
+"""Before others get a turn."""
 _EXPIRED_AT_ONCE = 1000
 """Lite topics that one look deletes."""
 _LOOKED_AT = 128
@@ -86,6 +88,11 @@ def client_quota(group: Group) -> int:
     return quota if quota >= 0 else CLIENT_QUOTA
 
 
+def is_wildcard(group: Group) -> bool:
+    """Whether the clients of a group receive from every lite topic of their topic: the attribute is there, with any value."""
+    return bool(lite_attribute(group, "lite.sub.wildcard"))
+
+
 class LiteSubscriptions:
     """Of all lite consumers."""
 
@@ -121,7 +128,7 @@ class LiteSubscriptions:
 
     def begin(self, session: ClientSession, group: Group, topics: Sequence[str]) -> None:
         """A lite consumer said its settings. BAD_REQUEST unless its group is bound to the lite topics of the one topic that it
-        names; NOT_IMPLEMENTED for a wildcard group."""
+        names."""
         parent = lite_bind_topic(group)
         if not parent or any(topic != parent for topic in topics):
             raise ServiceError(
@@ -134,7 +141,7 @@ class LiteSubscriptions:
         if known is not None and (known.group, known.parent) == (group.name, parent):
             return
         self.end(session)
-        line = f"%LITE%{session.client_id}@{session.address}"
+        line = LiteLine(f"%LITE%{session.client_id}@{session.address}", parent)
         session.lite = subscriber = LiteSubscriber(group.name, parent, line, updated_ms=now_ms())
         self._sessions[subscriber] = session
 
@@ -209,9 +216,14 @@ class LiteSubscriptions:
             for queue in held:
                 self._arrivals.unsubscribe(subscriber, queue)
             return
+        if is_wildcard(group):
+            self._add_all(subscriber, action)
+            return
         if action is Action.COMPLETE_ADD:
             if version < self._versions.get(subscriber, 0):
                 return  # a later one came before it
+            if subscriber.shared_line is not None:  # its group was a wildcard group
+                self._arrivals.unsubscribe_all(subscriber)
             self._check_quota(subscriber, group, len(queues), len(queues.keys() - subscriber.queues.keys()))
             self._reset(group.name, queues, AS_IT_IS)
             self._versions[subscriber] = version
@@ -228,18 +240,24 @@ class LiteSubscriptions:
             there = self._index.max_offset(queue, 0) > self._index.min_offset(queue, 0)
             self._arrivals.subscribe(subscriber, queue, there)
 
+    def _add_all(self, subscriber: LiteSubscriber, action: Action) -> None:
+        """A client of a wildcard group says that it receives, from every lite topic."""
+        if action is Action.PARTIAL_ADD:
+            raise ServiceError(
+                Reason.INTERNAL_SERVER_ERROR,
+                f"consumer group {shown(subscriber.group)} receives from every lite topic (lite.sub.wildcard); subscribe to none",
+            )
+        if subscriber.shared_line is None:
+            self._check_room(1)
+            self._arrivals.unsubscribe_all(subscriber)
+            self._arrivals.subscribe_to_all(subscriber, self._topics.of(subscriber.parent))
+
     def _check(self, group: Group, parent: str) -> None:
         topic = self._catalog.topic(parent)
         if topic is None or topic.accept_message_types != ("LITE",):
             raise ServiceError(
                 Reason.BAD_REQUEST,
                 f"topic {shown(parent)} is not of type LITE; make one that accepts LITE messages alone",
-            )
-        if lite_attribute(group, "lite.sub.wildcard"):
-            raise ServiceError(
-                Reason.NOT_IMPLEMENTED,
-                f"consumer group {shown(group.name)} receives from all lite topics (lite.sub.wildcard), which is not implemented "
-                "yet; remove that attribute, and name the lite topics",
             )
         if not group.consume_enabled:
             raise ServiceError(Reason.FORBIDDEN, f"consumer group {shown(group.name)} must not consume")
@@ -251,6 +269,9 @@ class LiteSubscriptions:
                 Reason.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
                 f"{after} lite topics, at most {quota} (lite.sub.client.quota) of a client; unsubscribe from some first",
             )
+        self._check_room(new)
+
+    def _check_room(self, new: int) -> None:
         if new and self._arrivals.subscriptions + new > self._most:
             raise ServiceError(
                 Reason.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
@@ -309,12 +330,53 @@ class LiteSubscriptions:
             state.journaled_committed = cursor
             self._core.came_back(key)
 
+    # ----- what administrators ask -----
+
+    @property
+    def count(self) -> int:
+        """Subscriptions of all clients."""
+        return self._arrivals.subscriptions
+
+    def active(self, since_ms: int) -> int:
+        """Clients whose receives had lite topics to search since then."""
+        return sum(each.searched_ms >= since_ms for each in self._sessions)
+
+    def clients_of(self, queue: str) -> list[tuple[str, str]]:
+        """Id and group of each client that receives from a lite topic; the id is `*` for those of a wildcard group."""
+        named = {
+            (self._sessions[each].client_id, each.group): None for each in self._arrivals.subscribers(queue)
+        }
+        lite = lite_topic_of(queue)
+        groups = [] if lite is None else self._arrivals.wildcard_groups(lite.parent)
+        return [*named, *(("*", group) for group in groups)]
+
+    def of_client(self, client_id: str) -> LiteSubscriber | None:
+        """What the client of that id subscribes to: of several at other addresses the one that said it last."""
+        found = [each for each, session in self._sessions.items() if session.client_id == client_id]
+        return max(found, key=lambda each: each.updated_ms, default=None)
+
+    async def offer_all(self, group: str, client_id: str) -> None:
+        """Has the clients of a group, or one of them, search every lite topic that they subscribe to."""
+        for subscriber, session in list(self._sessions.items()):
+            if subscriber.group != group or client_id not in ("", session.client_id):
+                continue
+            wildcard = subscriber.shared_line is not None
+            names = list(self._topics.of(subscriber.parent)) if wildcard else []
+            queues = [LiteTopic(subscriber.parent, name).queue for name in names] or list(subscriber.queues)
+            for start in range(0, len(queues), _OFFERED_AT_ONCE):
+                for queue in queues[start : start + _OFFERED_AT_ONCE]:
+                    if self._index.max_offset(queue, 0) > self._index.min_offset(queue, 0):
+                        self._arrivals.offered(queue, group)
+                await asyncio.sleep(0)
+            if wildcard:
+                return  # one line for all of them
+
     # ----- what ends by itself -----
 
     def look(self) -> None:
         """Ends subscriptions of clients that said nothing for long. To be called every now and then."""
         least = now_ms() - self._silent_ms
-        for subscriber in [each for each in self._sessions if each.updated_ms < least and each.queues]:
+        for subscriber in [each for each in self._sessions if each.updated_ms < least and each.subscribes]:
             self._arrivals.unsubscribe_all(subscriber)
 
     async def expire(self) -> None:
@@ -339,8 +401,7 @@ class LiteSubscriptions:
 
     def _expire(self, topic: Topic, queues: Iterable[str], most: int = _EXPIRED_AT_ONCE) -> int:
         """Deletes those of some lite topics whose time to live is over; how many."""
-        text = attributes(topic).get("lite.topic.expiration")
-        minutes = int(text) if text else -1
+        minutes = lite_topic_minutes(topic)
         if minutes <= 0:
             return 0
         before = now_ms() - max(minutes * 60_000, self._least_ttl_ms)
@@ -368,6 +429,7 @@ class LiteSubscriptions:
         for queue in queues:
             for subscriber in self._arrivals.subscribers(queue):
                 self._unsubscribe(subscriber, queue)
+            self._arrivals.deleted(queue)
             self._topics.delete(queue)
         log.info("lite topics deleted", lite_topics=len(queues))
 

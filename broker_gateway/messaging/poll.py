@@ -14,7 +14,7 @@ from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.delivery.filters.message_filter import MessageFilter
 from broker_gateway.delivery.filters.tags import TagFilter
 from broker_gateway.delivery.in_flight import InFlight
-from broker_gateway.delivery.lite_arrivals import LiteSubscriber
+from broker_gateway.delivery.lite_arrivals import LiteLine, LiteSubscriber
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.messaging.checks import check_invisible_ms, shown
 from broker_gateway.messaging.clients import ClientRegistry, ClientSession
@@ -117,7 +117,8 @@ class Wanted:
 class Poll:
     """One receive, and what it took (`messages` are what `writer` wrote).
 
-    `left`: queues that a search under way has yet to search (ids of the topic's, keys of others), the next one last;
+    `left`: queues that a search under way has yet to search (ids of the topic's, names of lite topics' queues, keys of others), the
+    next one last;
     `seen`: what had been offered when it began; `failed`: the first queue's error of that search. `put_off_s`:
     since when its first search has been put off, by `clock.monotonic_s`; 0: it has not. `renewed_at`: see `InFlight.host`.
     `journal_mark`: the journal's, before it took the first message.
@@ -137,6 +138,10 @@ class Poll:
     renewed_at: str = ""
     lite: LiteSubscriber | None = None
     """Of a lite consumer, which receives from lite topics of the topic, each in its order."""
+    lite_line: LiteLine | None = None
+    """The consumer's line when the receive began."""
+    lite_topics_left: int = 0
+    """How many of the line a search has yet to search beside `left`."""
     delivery_id: int = 0
     journal_mark: int = 0
     timer: asyncio.TimerHandle | None = None
@@ -144,15 +149,15 @@ class Poll:
     seen: int = 0
     put_off_s: float = 0.0
     failed: Exception | None = None
-    left: list[int | QueueKey] = field(default_factory=list)
+    left: list[int | str | QueueKey] = field(default_factory=list)
     reply: Reply[Any] = field(default_factory=Reply)
     messages: list[bytes] = field(default_factory=list)
     taken: list[tuple[QueueDelivery, InFlight]] = field(default_factory=list)
 
     @property
     def line(self) -> str:
-        """Where it waits, beside others of its group; a lite consumer alone."""
-        return self.topic.name if self.lite is None else self.lite.line
+        """Where it waits, beside others of its group; a lite consumer alone, or with those of its wildcard group."""
+        return self.topic.name if self.lite_line is None else self.lite_line.name
 
     @property
     def full(self) -> bool:
@@ -245,6 +250,7 @@ class Polls:
             wanted.peer,
             address_of(wanted.peer) if known else "",
             lite,
+            None if lite is None else lite.line,
         )
 
     def check_readable(self) -> None:

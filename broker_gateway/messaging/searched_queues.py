@@ -19,6 +19,10 @@ from broker_gateway.metadata.catalog import Group
 from broker_gateway.metadata.group_configuration import priority_factor
 from broker_gateway.metadata.message_types import by_priority
 from broker_gateway.metadata.names import RETRY_PREFIX
+from broker_gateway.runtime.clock import now_ms
+
+_LITE_TOPICS_AT_ONCE = 1024
+"""That a search has in memory: a wildcard group may have all of a topic's to search."""
 
 
 class SearchedQueues:
@@ -43,15 +47,17 @@ class SearchedQueues:
             for queue_id in queue_ids:
                 self._retry_queues.add(topic, queue_id)
 
-    def begin(self, poll: Poll) -> list[int | QueueKey]:
+    def begin(self, poll: Poll) -> list[int | str | QueueKey]:
         """Where there may be something, what comes first last. It begins with another queue each time; of a topic by priority
         with the most urgent, and ends with retry topics, as often as the group's `priority.factor` says.
 
         To be called behind `refresh`. TOO_MANY_REQUESTS when the group may not begin on so many.
         """
-        if poll.lite is not None:
-            poll.seen = poll.lite.events
-            return [QueueKey(poll.group.name, queue, 0) for queue in reversed(poll.lite.ready)]
+        if poll.lite is not None and poll.lite_line is not None:
+            poll.seen, poll.lite_topics_left = poll.lite_line.events, len(poll.lite_line)
+            if poll.lite_topics_left:
+                poll.lite.searched_ms = now_ms()
+            return self.go_on(poll)
         queues = poll.topic.read_queues
         if poll.group.first_used_by:
             more = queues - self._deliveries.queues_of(poll.group.name, poll.topic.name)
@@ -69,15 +75,28 @@ class SearchedQueues:
             own = own[first:] + own[:first]
         return [*own, *retried]
 
+    def go_on(self, poll: Poll) -> list[int | str | QueueKey]:
+        """The next lite topics of a search that began with more of them than it may have in memory; none when it had all."""
+        if poll.lite_line is None or not poll.lite_topics_left:
+            return []
+        found = poll.lite_line.some(min(poll.lite_topics_left, _LITE_TOPICS_AT_ONCE))
+        poll.lite_topics_left = max(poll.lite_topics_left - _LITE_TOPICS_AT_ONCE, 0) if found else 0
+        return [*reversed(found)]
+
     def missed(self, poll: Poll) -> bool:
         """Whether something was offered since the search began that ended with nothing."""
-        if poll.lite is not None:
-            return poll.seen != poll.lite.events
+        if poll.lite_line is not None:
+            return poll.seen != poll.lite_line.events
         return poll.seen != self._arrivals(poll, self._retries(poll))
 
     def refresh(self, poll: Poll) -> None:
         """Topic and group may have changed, or gone, since the poll searched last; then its search begins anew.
-        TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND, FORBIDDEN."""
+        TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND, FORBIDDEN; MESSAGE_NOT_FOUND for a lite consumer whose line is another now, so
+        that it asks again."""
+        if poll.lite is not None and poll.lite.line is not poll.lite_line:
+            raise ServiceError(
+                Reason.MESSAGE_NOT_FOUND, "what the client subscribes to has changed; receive again"
+            )
         catalog = self._resources.catalog
         topic, group = catalog.topic(poll.topic.name), catalog.group(poll.group.name)
         if topic is None:

@@ -96,8 +96,7 @@ class Taker:
             poll.delivery_id = new_delivery_id()
         search = PollSearch(poll, now)
         while poll.left and search.work > 0 and not poll.full:
-            each = poll.left[-1]
-            key = each if isinstance(each, QueueKey) else QueueKey(poll.group.name, poll.topic.name, each)
+            key = _key(poll, poll.left[-1])
             done = True
             try:
                 done = self._take_from(search, key)
@@ -111,6 +110,8 @@ class Taker:
                 poll.failed = poll.failed or error
             if done:
                 poll.left.pop()
+                if not poll.left and not poll.messages:
+                    poll.left = self.queues.go_on(poll)
 
     def _take_from(self, search: PollSearch, key: QueueKey) -> bool:
         """Takes what the rest of the batch holds from one queue; False when there may be more in it for this search."""
@@ -230,3 +231,9 @@ class Taker:
             )
         elif not plan.skipped and not plan.held:
             changes.offsets_changed(state)
+
+
+def _key(poll: Poll, queue: int | str | QueueKey) -> QueueKey:
+    if isinstance(queue, int):
+        return QueueKey(poll.group.name, poll.topic.name, queue)
+    return queue if isinstance(queue, QueueKey) else QueueKey(poll.group.name, queue, 0)

@@ -66,6 +66,12 @@ def attributes(topic: Topic) -> dict[str, Any]:
     return found
 
 
+def lite_topic_minutes(topic: Topic) -> int:
+    """How long a lite topic of a topic lives after its last message, minutes; -1: for ever."""
+    text = attributes(topic).get("lite.topic.expiration")
+    return int(text) if text else -1
+
+
 def filter_type(topic: Topic) -> str:
     """How the topic's messages are filtered by tag, in RocketMQ's words; kept and shown only."""
     found = fields_of(topic.others).get(FILTER_TYPE) if topic.others else None

@@ -2,129 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
 
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
-from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
-from lakebroker_testing.client import Client
-from lakebroker_testing.gateway import Gateway
-from lakebroker_testing.messages import message, receive_request, send_request
-from lakebroker_testing.real_rocketmq import RocketMQ
 from store.log.record import Host
 from store.message_store import MessageStore
 from store.opening import StoreOptions
+from tests.interop.lite_brokers import GROUP, TOPIC, WILDCARD, Consumer, Made, ours, real, texts
 from tests.telemetry_client import TelemetryClient, consumer_settings
 
-GROUP = "agents"
+both = pytest.mark.parametrize("broker", [real, ours], ids=["rocketmq", "lakebroker"])
 
 
-@contextlib.contextmanager
-def real(folder: Path) -> Iterator[str]:
-    config = folder / "store" / "config"
-    config.mkdir(parents=True)
-    topic = {"topicName": "chat", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
-    table: dict[str, Any] = {"chat": {**topic, "attributes": {"message.type": "LITE"}}}
-    (config / "topics.json").write_text(json.dumps({"topicConfigTable": table}))
-    group = {"groupName": GROUP, "consumeEnable": True, "retryMaxTimes": 16, "retryQueueNums": 1}
-    table = {GROUP: {**group, "attributes": {"lite.bind.topic": "chat"}}}
-    (config / "subscriptionGroup.json").write_text(json.dumps({"subscriptionGroupTable": table}))
-    options = {"enableLmq": "true", "enableMultiDispatch": "true"}
-    with RocketMQ(folder, {}, proxy=False, heap="1g", **options) as peer:
-        peer.start_cluster_proxy(peer.name_server)  # one in local mode has no lite subscriptions
-        yield peer.address
-
-
-@contextlib.contextmanager
-def ours(folder: Path) -> Iterator[str]:
-    with Gateway(folder) as gateway:
-        with grpc.insecure_channel(gateway.address) as channel:
-            topic = admin_pb2.Topic(name="chat", queues=4, accept_message_types=["LITE"])
-            text = json.dumps({"attributes": {"+lite.bind.topic": "chat"}})
-            group = admin_pb2.Group(name=GROUP, configuration=text)
-            for name, request in (
-                ("PutTopic", admin_pb2.PutTopicRequest(topic=topic)),
-                ("PutGroup", admin_pb2.PutGroupRequest(group=group)),
-            ):
-                channel.unary_unary(
-                    f"/lakebroker.admin.v1.AdminService/{name}",
-                    request_serializer=lambda each: each.SerializeToString(),
-                )(request, timeout=10)
-        yield gateway.address
-
-
-class Consumer:
-    """A lite push consumer."""
-
-    def __init__(self, address: str) -> None:
-        self._client = Client(address, "lite-1")
-        self._client.metadata += (("x-mq-language", "JAVA"), ("x-mq-client-version", "5.2.0"))
-
-    def send(self, name: str, body: str, kind: int = pb.LITE) -> int:
-        sent = message("chat", body.encode(), message_type=kind, lite_topic=name)
-        return int(self._client.call("SendMessage", send_request(sent)).status.code)
-
-    def sync(self, action: int, *names: str, **more: Any) -> int:
-        request = rpc.SyncLiteSubscriptionRequest(
-            action=action,  # type: ignore[arg-type]
-            topic=pb.Resource(name="chat"),
-            group=pb.Resource(name=GROUP),
-            lite_topic_set=names,
-            **more,
-        )
-        return int(self._client.call("SyncLiteSubscription", request).status.code)
-
-    def heartbeat(self) -> int:
-        request = rpc.HeartbeatRequest(group=pb.Resource(name=GROUP))
-        return int(self._client.call("Heartbeat", request).status.code)
-
-    def receive(self, batch: int = 32) -> list[pb.Message]:
-        request = receive_request("chat", GROUP, batch=batch, invisible_ms=10_000, wait_ms=5000)
-        answers = self._client.call("ReceiveMessage", request, 15.0)
-        return [each.message for each in answers if each.HasField("message")]
-
-    def until(self, count: int) -> list[pb.Message]:
-        """So many messages, of as many receives as it takes."""
-        found: list[pb.Message] = []
-        deadline = time.monotonic() + 60
-        while len(found) < count:
-            assert time.monotonic() < deadline, f"{len(found)} of {count} messages came"
-            found += self.receive()
-        return found
-
-    def ack(self, *messages: pb.Message) -> set[int]:
-        entries = [
-            rpc.AckMessageEntry(
-                message_id=each.system_properties.message_id,
-                receipt_handle=each.system_properties.receipt_handle,
-                lite_topic=each.system_properties.lite_topic,
-            )
-            for each in messages
-        ]
-        request = rpc.AckMessageRequest(
-            group=pb.Resource(name=GROUP), topic=pb.Resource(name="chat"), entries=entries
-        )
-        return {entry.status.code for entry in self._client.call("AckMessage", request).entries}
-
-
-def texts(messages: list[pb.Message]) -> list[tuple[str, str]]:
-    return [(each.system_properties.lite_topic, each.body.decode()) for each in messages]
-
-
-@pytest.mark.parametrize("broker", [real, ours], ids=["rocketmq", "lakebroker"])
-def test_the_same_comes_of_the_same_calls(tmp_path: Path, broker: Any) -> None:
-    with broker(tmp_path / "broker") as address:
-        settings = consumer_settings(GROUP, "chat", pb.LITE_PUSH_CONSUMER)
-        with TelemetryClient(address, "lite-1", settings):
-            consumer = Consumer(address)
+@both
+def test_the_same_comes_of_the_same_calls(tmp_path: Path, broker: Made) -> None:
+    with broker(tmp_path / "broker") as side:
+        settings = consumer_settings(GROUP, TOPIC, pb.LITE_PUSH_CONSUMER)
+        with TelemetryClient(side.address, "lite-1", settings):
+            consumer = Consumer(side.address)
             assert consumer.heartbeat() == pb.OK
             assert consumer.sync(pb.PARTIAL_ADD, "a") == pb.OK
             for name, body in (("a", "1"), ("b", "2"), ("a", "3")):
@@ -155,10 +52,52 @@ def test_the_same_comes_of_the_same_calls(tmp_path: Path, broker: Any) -> None:
             assert consumer.sync(pb.PARTIAL_ADD, "a.b") == pb.ILLEGAL_LITE_TOPIC
 
 
+@both
+def test_a_wildcard_group_receives_from_every_lite_topic(tmp_path: Path, broker: Made) -> None:
+    with broker(tmp_path / "broker") as side:
+        settings = consumer_settings(WILDCARD, TOPIC, pb.LITE_PUSH_CONSUMER)
+        with TelemetryClient(side.address, "w-1", settings), TelemetryClient(side.address, "w-2", settings):
+            one, two = Consumer(side.address, "w-1", WILDCARD), Consumer(side.address, "w-2", WILDCARD)
+            assert one.heartbeat() == two.heartbeat() == pb.OK
+            for name, body in (("a", "1"), ("b", "2"), ("a", "3")):
+                assert one.send(name, body) == pb.OK
+            assert one.receive() == [], "it has not said yet that it receives"
+            assert one.sync(pb.PARTIAL_ADD, "a") == pb.INTERNAL_SERVER_ERROR
+            assert one.sync(pb.PARTIAL_REMOVE, "a") == pb.OK
+            assert one.sync(pb.COMPLETE_ADD) == pb.OK
+            first = one.until(3)
+            assert [each for each in texts(first) if each[0] == "a"] == [("a", "1"), ("a", "3")]
+            assert ("b", "2") in texts(first)
+            assert one.ack(*first) == {pb.OK}
+
+            assert one.send("c", "4") == pb.OK, "a lite topic that is new"
+            fourth = one.until(1)
+            assert texts(fourth) == [("c", "4")]
+            assert one.ack(*fourth) == {pb.OK}
+
+            assert two.sync(pb.COMPLETE_ADD) == pb.OK
+            for number in range(40):
+                assert one.send(f"n{number}", "5") == pb.OK
+            found: list[pb.Message] = []
+            for _ in range(20):
+                for consumer in (one, two):
+                    some = consumer.receive(wait_ms=1000)
+                    assert not some or consumer.ack(*some) == {pb.OK}
+                    found += some
+                if len(found) >= 40:
+                    break
+            assert sorted(texts(found)) == sorted((f"n{number}", "5") for number in range(40))
+
+            assert one.sync(pb.COMPLETE_REMOVE) == pb.OK
+            assert two.send("d", "6") == pb.OK
+            assert texts(two.until(1)) == [("d", "6")]
+            assert one.receive() == []
+
+
 def test_a_real_brokers_lite_topics_are_found_in_its_log(tmp_path: Path) -> None:
     folder = tmp_path / "broker"
-    with real(folder) as address:
-        consumer = Consumer(address)
+    with real(folder) as side:
+        consumer = Consumer(side.address)
         for name, body in (("a", "1"), ("b", "2"), ("a", "3")):
             assert consumer.send(name, body) == pb.OK
     host = Host("127.0.0.1", 10911)

@@ -13,6 +13,7 @@ from broker_gateway.api.remoting.client_requests import ClientRequests
 from broker_gateway.api.remoting.concurrency_limit import ConcurrencyLimit
 from broker_gateway.api.remoting.extended import extended
 from broker_gateway.api.remoting.group_requests import GroupRequests
+from broker_gateway.api.remoting.lite_requests import LiteRequests
 from broker_gateway.api.remoting.outcomes import translated
 from broker_gateway.api.remoting.ports import Ports
 from broker_gateway.api.remoting.tables import Tables
@@ -68,6 +69,7 @@ class RemotingEndpoint:
         tables, walks = Tables(), ConcurrencyLimit(WALKS, MAX_WALKS_WAITING, "the state of queues")
         TopicRequests(administration, tables, walks).bind(processors)
         GroupRequests(administration, tables, walks).bind(processors)
+        LiteRequests(administration, walks).bind(processors)
         BrokerRequests(administration, policy).bind(processors)
         ClientRequests(administration).bind(processors)
         self._server = RemotingServer(

@@ -54,6 +54,7 @@ class Administration:
         self.connections = messaging.connections
         self.clients = messaging.clients
         self.client_commands = messaging.client_commands
+        self.lite = messaging.lite_reports
         self.client_timeout_s = float(config.proxy.grpc_proxy_relay_request_timeout_in_seconds)
         """How long a gRPC client has for an answer."""
         self.statistics = Statistics(metrics, config.broker.broker_cluster_name, monotonic_ms())

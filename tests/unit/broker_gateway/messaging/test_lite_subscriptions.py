@@ -146,10 +146,6 @@ def bodies(messages: list[pb.Message]) -> list[str]:
     return [each.body.decode() for each in messages]
 
 
-def answered(call: Call) -> list[str]:
-    return [each.message.body.decode() for each in call.responses if each.HasField("message")]
-
-
 def test_settings_name_the_quotas(broker: InProcessBroker) -> None:
     consumer = LiteConsumer(broker)
     told = consumer.settings.settings.subscription
@@ -351,8 +347,6 @@ def test_all_clients_together_have_a_quota(broker: InProcessBroker) -> None:
 def test_what_is_refused(broker: InProcessBroker) -> None:
     broker.create_group("plain")
     assert LiteConsumer(broker, "p", group="plain").settings.status.code == pb.BAD_REQUEST
-    put_group(broker, "all", lite_sub_wildcard="true")
-    assert LiteConsumer(broker, "w", group="all").settings.status.code == pb.NOT_IMPLEMENTED
     consumer = LiteConsumer(broker)
     assert consumer.sync(pb.PARTIAL_ADD, "a$b") == pb.ILLEGAL_LITE_TOPIC
     assert consumer.sync(pb.PARTIAL_ADD, "x" * 65) == pb.ILLEGAL_LITE_TOPIC

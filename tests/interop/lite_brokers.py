@@ -1,0 +1,148 @@
+"""A real RocketMQ and a gateway with the same lite topics, each behind a name server, and a lite consumer of plain gRPC."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
+from lakebroker_testing.client import Client
+from lakebroker_testing.gateway import Gateway, NameServer
+from lakebroker_testing.messages import message, receive_request, send_request
+from lakebroker_testing.real_rocketmq import RocketMQ
+
+TOPIC = "chat"
+GROUP = "agents"
+WILDCARD = "all"
+FEW = "few"
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    GROUP: {},
+    WILDCARD: {"lite.sub.wildcard": "true"},
+    FEW: {"lite.sub.client.quota": "3"},
+}
+"""Consumer groups of the topic, and their attributes beside `lite.bind.topic`."""
+
+
+class Side(NamedTuple):
+    """Where clients of one of the two connect, its name server, and its broker's remoting address."""
+
+    address: str
+    name_server: str
+    broker: str
+
+
+Made = Callable[[Path], contextlib.AbstractContextManager[Side]]
+
+
+def peer(folder: Path, **options: str) -> RocketMQ:
+    """A real broker with the topic and the groups, which is not started yet."""
+    config = folder / "store" / "config"
+    config.mkdir(parents=True)
+    topic = {"topicName": TOPIC, "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
+    table: dict[str, Any] = {TOPIC: {**topic, "attributes": {"message.type": "LITE"}}}
+    (config / "topics.json").write_text(json.dumps({"topicConfigTable": table}))
+    table = {}
+    for name, attributes in GROUPS.items():
+        group = {"groupName": name, "consumeEnable": True, "retryMaxTimes": 16, "retryQueueNums": 1}
+        table[name] = {**group, "attributes": {"lite.bind.topic": TOPIC, **attributes}}
+    (config / "subscriptionGroup.json").write_text(json.dumps({"subscriptionGroupTable": table}))
+    lite = {"enableLmq": "true", "enableMultiDispatch": "true"}
+    return RocketMQ(folder, {}, proxy=False, heap="1g", **lite, **options)
+
+
+@contextlib.contextmanager
+def real(folder: Path) -> Iterator[Side]:
+    with peer(folder) as running:
+        running.start_cluster_proxy(running.name_server)  # one in local mode has no lite subscriptions
+        yield Side(running.address, running.name_server, f"127.0.0.1:{running.broker_port}")
+
+
+def create(address: str) -> None:
+    """Makes the topic and the groups at a gateway."""
+    topic = admin_pb2.Topic(name=TOPIC, queues=4, accept_message_types=["LITE"])
+    requests: list[tuple[str, Any]] = [("PutTopic", admin_pb2.PutTopicRequest(topic=topic))]
+    for name, attributes in GROUPS.items():
+        changes = {f"+{key}": value for key, value in {"lite.bind.topic": TOPIC, **attributes}.items()}
+        group = admin_pb2.Group(name=name, configuration=json.dumps({"attributes": changes}))
+        requests.append(("PutGroup", admin_pb2.PutGroupRequest(group=group)))
+    with grpc.insecure_channel(address) as channel:
+        for name, request in requests:
+            channel.unary_unary(
+                f"/lakebroker.admin.v1.AdminService/{name}",
+                request_serializer=lambda each: each.SerializeToString(),
+            )(request, timeout=10)
+
+
+@contextlib.contextmanager
+def ours(folder: Path) -> Iterator[Side]:
+    with (
+        NameServer(folder / "namesrv") as name_server,
+        Gateway(folder / "broker", namesrvAddr=name_server.address) as gateway,
+    ):
+        create(gateway.address)
+        yield Side(gateway.address, name_server.address, f"127.0.0.1:{gateway.remoting_port}")
+
+
+class Consumer:
+    """A lite push consumer, whose telemetry stream is another's."""
+
+    def __init__(self, address: str, client_id: str = "lite-1", group: str = GROUP) -> None:
+        self._client = Client(address, client_id)
+        self._client.metadata += (("x-mq-language", "JAVA"), ("x-mq-client-version", "5.2.0"))
+        self._group = pb.Resource(name=group)
+
+    def send(self, name: str, body: str, kind: int = pb.LITE) -> int:
+        sent = message(TOPIC, body.encode(), message_type=kind, lite_topic=name)
+        return int(self._client.call("SendMessage", send_request(sent)).status.code)
+
+    def sync(self, action: int, *names: str, **more: Any) -> int:
+        request = rpc.SyncLiteSubscriptionRequest(
+            action=action,  # type: ignore[arg-type]
+            topic=pb.Resource(name=TOPIC),
+            group=self._group,
+            lite_topic_set=names,
+            **more,
+        )
+        return int(self._client.call("SyncLiteSubscription", request).status.code)
+
+    def heartbeat(self) -> int:
+        return int(self._client.call("Heartbeat", rpc.HeartbeatRequest(group=self._group)).status.code)
+
+    def receive(self, batch: int = 32, wait_ms: int = 5000) -> list[pb.Message]:
+        request = receive_request(TOPIC, self._group.name, batch=batch, invisible_ms=10_000, wait_ms=wait_ms)
+        answers = self._client.call("ReceiveMessage", request, 15.0)
+        return [each.message for each in answers if each.HasField("message")]
+
+    def until(self, count: int, batch: int = 32) -> list[pb.Message]:
+        """So many messages, of as many receives as it takes."""
+        found: list[pb.Message] = []
+        deadline = time.monotonic() + 60
+        while len(found) < count:
+            assert time.monotonic() < deadline, f"{len(found)} of {count} messages came"
+            found += self.receive(batch)
+        return found
+
+    def ack(self, *messages: pb.Message) -> set[int]:
+        entries = [
+            rpc.AckMessageEntry(
+                message_id=each.system_properties.message_id,
+                receipt_handle=each.system_properties.receipt_handle,
+                lite_topic=each.system_properties.lite_topic,
+            )
+            for each in messages
+        ]
+        request = rpc.AckMessageRequest(group=self._group, topic=pb.Resource(name=TOPIC), entries=entries)
+        return {entry.status.code for entry in self._client.call("AckMessage", request).entries}
+
+
+def texts(messages: list[pb.Message]) -> list[tuple[str, str]]:
+    """Lite topic and body of each."""
+    return [(each.system_properties.lite_topic, each.body.decode()) for each in messages]
