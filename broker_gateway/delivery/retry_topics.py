@@ -8,11 +8,12 @@ through its subscription to the topic, and the two highest bits of a receipt han
 | 0 | the topic |
 | 1 | `%RETRY%<group>_<topic>` |
 | 2 | `%RETRY%<group>+<topic>` |
-| 3 | a lite topic of the topic, which the call names |
+| 3 | a lite topic of the topic, which the call names. The other bits are its number, for calls that do not name it |
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Sequence
 
 from broker_gateway.delivery.queue_delivery import QueueKey
@@ -23,8 +24,18 @@ _SHIFT = 30
 FORM_BITS = 3 << _SHIFT
 """Of a receipt handle's queue id."""
 OF_LITE_TOPIC = 3 << _SHIFT
-"""The queue id of a receipt handle of a lite topic's message."""
+"""Bits of the queue id of a receipt handle of a lite topic's message."""
 _SEPARATORS = {1: "_", 2: "+"}
+
+
+def lite_number(queue: str) -> int:
+    """A number of 30 bits for a lite topic's queue; few have the same."""
+    return zlib.crc32(queue.encode()) & ~FORM_BITS
+
+
+def of_lite_topic(queue_id: int) -> bool:
+    """Whether a receipt handle's queue id is of a lite topic."""
+    return queue_id & FORM_BITS == OF_LITE_TOPIC
 
 
 def retry_topic(group: str, topic: str, separator: str = "_") -> str:
@@ -48,7 +59,7 @@ def handle_queue(key: QueueKey) -> int:
     if topic is key.topic:
         return key.queue_id
     if key.topic.startswith(PREFIX):
-        return OF_LITE_TOPIC
+        return OF_LITE_TOPIC | lite_number(key.topic)
     form = 2 if key.topic[-len(topic) - 1] == "+" else 1
     return form << _SHIFT | key.queue_id
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Set
 
 from broker_gateway.delivery.arrivals import Arrivals
 from broker_gateway.delivery.queue_delivery import NEVER, QueueDelivery, QueueKey
+from broker_gateway.delivery.retry_topics import lite_number
+from store.lite_queues import PREFIX
 
 
 class DeliveryTable:
@@ -65,6 +67,10 @@ class DeliveryTable:
     def queues_of(self, group: str, topic: str) -> int:
         """How many queues of a topic a group has a state on."""
         return len(self.queue_ids(group, topic))
+
+    def lite_states(self, group: str, number: int) -> list[QueueDelivery]:
+        """A group's states on queues of lite topics with a number (`lite_number`): one, seldom more."""
+        return [self._queues[key] for key in self._index.by_number.get((group, number), ())]
 
     def topics_of(self, group: str) -> Set[str]:
         """Topics where a group has a state."""
@@ -132,12 +138,22 @@ class _Index:
     def __init__(self) -> None:
         self.by_topic: dict[str, dict[str, set[int]]] = {}
         self.by_group: dict[str, set[str]] = {}
+        self.by_number: dict[tuple[str, int], tuple[QueueKey, ...]] = {}
+        """Queues of lite topics by group and number."""
 
     def add(self, key: QueueKey) -> None:
         self.by_topic.setdefault(key.topic, {}).setdefault(key.group, set()).add(key.queue_id)
         self.by_group.setdefault(key.group, set()).add(key.topic)
+        if key.topic.startswith(PREFIX):
+            numbered = key.group, lite_number(key.topic)
+            self.by_number[numbered] = (*self.by_number.get(numbered, ()), key)
 
     def remove(self, key: QueueKey) -> None:
+        if key.topic.startswith(PREFIX):
+            numbered = key.group, lite_number(key.topic)
+            others = tuple(each for each in self.by_number.pop(numbered) if each != key)
+            if others:
+                self.by_number[numbered] = others
         groups = self.by_topic[key.topic]
         queues = groups[key.group]
         queues.discard(key.queue_id)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from broker_gateway.delivery.handles import decode_handles
 from broker_gateway.delivery.in_flight import InFlight
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
-from broker_gateway.delivery.retry_topics import FORM_BITS, OF_LITE_TOPIC, handled_queue
+from broker_gateway.delivery.retry_topics import FORM_BITS, handled_queue, of_lite_topic, subscribed_topic
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.messaging.checks import shown
 from broker_gateway.messaging.clients import ClientRegistry
@@ -59,11 +59,12 @@ class Receipts:
         handles: Sequence[str],
         lite_topics: Callable[[], Sequence[str]] = tuple,
     ) -> Found:
-        """What all handles of a call are good for. `lite_topics` gives the lite topic that the call names with each handle, or ''."""
+        """What all handles of a call are good for. `lite_topics` gives the lite topic that the call names with each handle; '' is for
+        the one that it was handed out for."""
         now, decoded = now_ms(), decode_handles(handles)
         queue_ids = {each[0] for each in decoded if each is not None}
         queues = self._queues(group, topic, queue_ids)
-        if OF_LITE_TOPIC in queue_ids:
+        if any(map(of_lite_topic, queue_ids)):
             decoded = self._of_lite_topics(group, topic, decoded, lite_topics(), queues)
         outcomes: list[Outcome] = []
         for handle in decoded:
@@ -92,20 +93,32 @@ class Receipts:
         queues: dict[int, tuple[QueueDelivery, dict[int, InFlight]]],
     ) -> list[tuple[int, int, int] | None]:
         """The handles, those of lite topics with numbers in place of the queue id; `queues` gets these too."""
-        numbers: dict[str, int] = {}
+        numbers: dict[str | int, int] = {}
         found: list[tuple[int, int, int] | None] = []
         for handle, name in zip(decoded, names, strict=True):
-            if handle is None or handle[0] != OF_LITE_TOPIC:
+            if handle is None or not of_lite_topic(handle[0]):
                 found.append(handle)
                 continue
-            number = numbers.get(name)
+            known = name or handle[0]
+            number = numbers.get(known)
             if number is None:
-                number = numbers[name] = -1 - len(numbers)
-                state = self._deliveries.known(QueueKey(group, LiteTopic(topic, name).queue, 0))
+                number = numbers[known] = -1 - len(numbers)
+                state = self._lite_state(group, topic, name, handle)
                 if state is not None:
                     queues[number] = (state, {})
             found.append((number, handle[1], handle[2]))
         return found
+
+    def _lite_state(
+        self, group: str, topic: str, name: str, handle: tuple[int, int, int]
+    ) -> QueueDelivery | None:
+        if name:
+            return self._deliveries.known(QueueKey(group, LiteTopic(topic, name).queue, 0))
+        _, offset, delivery_id = handle
+        for state in self._deliveries.lite_states(group, handle[0] & ~FORM_BITS):
+            if subscribed_topic(state.key) == topic and state.find(offset, delivery_id) is not None:
+                return state
+        return None
 
     def _queues(
         self, group: str, topic: str, queue_ids: Set[int]

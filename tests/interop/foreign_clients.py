@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from lakebroker_testing.cached import filled_once
@@ -83,6 +84,8 @@ PUT_OFF: dict[str, Callable[[], list[str]]] = {
     "python": lambda: python("put_off.py"),
 }
 """Programs that send delayed and transactional messages, and print what they see of them."""
+LITE = partial(java, "java", "Lite.java")
+"""Sends to lite topics and consumes from them."""
 PLAIN: dict[str, Callable[[], list[str]]] = {
     "grpc-java": lambda: java("grpc-java", "Behaviour.java"),
     "grpc-go": lambda: go("grpc-go"),

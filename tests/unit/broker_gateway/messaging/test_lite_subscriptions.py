@@ -207,7 +207,6 @@ def test_handles_are_good_for_the_lite_topic_that_is_named(broker: InProcessBrok
     consumer.add("a")
     send(broker, "a1")
     (found,) = consumer.receive()
-    assert consumer.ack(found, named=False) == [pb.INVALID_RECEIPT_HANDLE]
     wrong = pb.Message()
     wrong.CopyFrom(found)
     wrong.system_properties.lite_topic = "b"
@@ -215,6 +214,27 @@ def test_handles_are_good_for_the_lite_topic_that_is_named(broker: InProcessBrok
     assert consumer.change(found, 5000).status.code == pb.OK
     broker.advance(6)
     assert bodies(consumer.receive()) == ["a1"]
+
+
+def test_a_handle_says_its_lite_topic_where_the_call_does_not(broker: InProcessBroker) -> None:
+    """The Java client 5.2.0 names none when it changes an invisible duration."""
+    consumer = LiteConsumer(broker)
+    consumer.add("a", "b")
+    send(broker, "a1", "b1", "b2")
+    found = {each.body.decode(): each for each in consumer.receive()}
+    for each in found.values():
+        each.system_properties.lite_topic = ""
+    assert consumer.ack(found["b1"], found["b2"]) == [pb.OK] * 2
+    assert consumer.change(found["a1"], 1000).status.code == pb.OK
+    broker.restart()
+    consumer = LiteConsumer(broker)
+    consumer.add("a", "b")
+    broker.advance(2)
+    (again,) = consumer.receive()
+    assert again.body == b"a1"
+    again.system_properties.lite_topic = ""
+    assert consumer.ack(again, again) == [pb.OK, pb.INVALID_RECEIPT_HANDLE]
+    assert consumer.ack(found["a1"]) == [pb.INVALID_RECEIPT_HANDLE]
 
 
 def test_the_last_attempt_is_followed_by_a_dead_letter(broker: InProcessBroker) -> None:
