@@ -52,7 +52,7 @@ from broker_gateway.api.extensions import Extensions
 from broker_gateway.api.grpc.extended import around, within
 from broker_gateway.api.grpc.health import HealthService
 from broker_gateway.api.grpc.log import LogService
-from broker_gateway.api.remoting.ordered_sends import OrderedSendRequests
+from broker_gateway.api.remoting.handed_over import HandedOverRequests
 from broker_gateway.api.remoting.ports import Ports, take_ports
 from broker_gateway.api.remoting.server import RemotingEndpoint
 from broker_gateway.app.broker import Broker
@@ -290,7 +290,12 @@ class _Start:
             self.broker.administration,
             self.broker.admission,
             self._extensions,
-            (self.broker.registration, OrderedSendRequests(self.broker.messaging.send_ordered)),
+            (
+                self.broker.registration,
+                HandedOverRequests(
+                    self.broker.messaging.send_ordered, self.broker.messaging.lite_subscription_told
+                ),
+            ),
             self._remoting_policy,
             self._slots,
         )

@@ -78,6 +78,7 @@ BROKER_REQUESTS = {
     Code.GET_LITE_GROUP_INFO: Rule(Action.GET, Kind.GROUP, "group", operators=True),
     Code.TRIGGER_LITE_DISPATCH: Rule(Action.UPDATE, Kind.GROUP, "group", operators=True, logged=True),
     Code.LAKE_SEND_ORDERED: Rule(Action.PUB, Kind.TOPIC, "topic"),
+    Code.LAKE_LITE_SUBSCRIPTION: Rule(Action.SUB, Kind.GROUP, "group"),
 }
 
 NAME_SERVER_REQUESTS = {

@@ -1,7 +1,7 @@
-"""Sends that belong to another lakebroker, handed to it: to the other brokers of this host, and to those that name servers
+"""Calls that other lakebrokers are to serve, handed to them: to the other brokers of this host, and to those that name servers
 know.
 
-A send is handed over once: who gets one serves it, or refuses it. It goes to the remoting port, where the broker registered.
+A call is handed over once: who gets one serves it, or refuses it. It goes to the remoting port, where the broker registered.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from broker_gateway.protocol.errors import RemotingError
 from broker_gateway.protocol.frame import MAX_FRAME
 
 TIMEOUT_S = 6.0
-"""More than a flush may take (`syncFlushTimeout`)."""
-MAX_SENDS, MAX_BYTES = 256, 32 << 20
-"""Under way to one broker, which may hang; what comes beyond is refused at once. A single send may be larger."""
+"""Of a send: more than a flush may take (`syncFlushTimeout`)."""
+SUBSCRIPTION_TIMEOUT_S = 2.0
+"""As the original's proxy waits."""
+MAX_CALLS, MAX_BYTES = 256, 32 << 20
+"""Under way to one broker, which may hang; what comes beyond is refused at once. A single call may be larger."""
 LARGEST = MAX_FRAME - (64 << 10)
 """Bytes of a request: those of a frame, less its head."""
 _CLIENT_LIMIT = 1 << 20
-"""Of all sends under way: none, beside those of each broker."""
+"""Of all calls under way: none, beside those of each broker."""
 
 
 class HandOverError(Exception):
-    """The other broker cannot be reached, or refused the send; or it did not answer in time, and may have served it."""
+    """The other broker cannot be reached, or refused the call; or it did not answer in time, and may have served it."""
 
 
 class BusyError(HandOverError):
@@ -45,30 +47,41 @@ class HandOver:
         self._peer_routes = peer_routes
         self._bound = bound
         self._client = outgoing(options, lambda _: None, _CLIENT_LIMIT)
-        self._sends: Counter[str] = Counter()
+        self._calls: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
 
     async def send(self, broker: str, queue_id: int, topic: str, request: bytes, peer: str) -> bytes:
         """The response of a broker to a SendMessageRequest, which came from `peer` (`host:port`), for a queue that it has.
         Raises HandOverError, of which BusyError."""
-        size, under_way = len(request), self._sends[broker]
-        if under_way >= MAX_SENDS or (under_way and self._bytes[broker] + size > MAX_BYTES):
-            raise BusyError(f"{under_way} sends with {self._bytes[broker]} bytes are on their way there")
-        self._sends[broker] += 1
+        fields = {"topic": topic, "queueId": str(queue_id), "bornHost": peer}
+        return await self._invoke(broker, Command(RequestCode.LAKE_SEND_ORDERED, fields, request), TIMEOUT_S)
+
+    async def lite_subscription(
+        self, broker: str, group: str, client_id: str, request: bytes, peer: str
+    ) -> bytes:
+        """The response of a broker to a SyncLiteSubscriptionRequest, which came from a client at `peer` (`host:port`). Raises
+        HandOverError, of which BusyError."""
+        fields = {"group": group, "clientId": client_id, "bornHost": peer}
+        command = Command(RequestCode.LAKE_LITE_SUBSCRIPTION, fields, request)
+        return await self._invoke(broker, command, SUBSCRIPTION_TIMEOUT_S)
+
+    async def _invoke(self, broker: str, command: Command, timeout_s: float) -> bytes:
+        size, under_way = len(command.body), self._calls[broker]
+        if under_way >= MAX_CALLS or (under_way and self._bytes[broker] + size > MAX_BYTES):
+            raise BusyError(f"{under_way} calls with {self._bytes[broker]} bytes are on their way there")
+        self._calls[broker] += 1
         self._bytes[broker] += size
         try:
-            return await self._send(broker, queue_id, topic, request, peer)
+            return await self._answer(broker, command, timeout_s)
         finally:
-            self._sends[broker] -= 1
+            self._calls[broker] -= 1
             self._bytes[broker] -= size
-            if not self._sends[broker]:
-                del self._sends[broker], self._bytes[broker]
+            if not self._calls[broker]:
+                del self._calls[broker], self._bytes[broker]
 
-    async def _send(self, broker: str, queue_id: int, topic: str, request: bytes, peer: str) -> bytes:
-        fields = {"topic": topic, "queueId": str(queue_id), "bornHost": peer}
-        command = Command(RequestCode.LAKE_SEND_ORDERED, fields, request)
+    async def _answer(self, broker: str, command: Command, timeout_s: float) -> bytes:
         try:
-            answer = await self._client.invoke(self._address(broker), command, TIMEOUT_S)
+            answer = await self._client.invoke(self._address(broker), command, timeout_s)
         except RemotingError as error:
             raise HandOverError(str(error)) from error
         if answer.code != ResponseCode.SUCCESS:

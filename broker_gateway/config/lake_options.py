@@ -82,7 +82,7 @@ class LakeOptions(_Group):
     lake_ordered_broker_absence: int = Field(
         600_000,
         ge=0,
-        description="ms that message groups wait for a broker that left, and has their queues: their sends fail until it is back."
+        description="ms that message groups and lite topics wait for a broker that left, and has their queues: their sends fail until it is back."
         " Then they go to queues of other brokers, and their order begins anew",
     )
     lake_max_pending_timers: int = Field(

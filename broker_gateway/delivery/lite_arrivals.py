@@ -59,6 +59,7 @@ class LiteSubscriber:
     what it subscribes to; `searched_ms`: when a receive of it last had lite topics to search, 0: never.
     """
 
+    client_id: str
     group: str
     parent: str
     own_line: LiteLine

@@ -23,6 +23,7 @@ from broker_gateway.messaging.dead_letters import DeadLetterMover
 from broker_gateway.messaging.delays import Delays
 from broker_gateway.messaging.group_progress import GroupProgress
 from broker_gateway.messaging.groups import Groups
+from broker_gateway.messaging.lite_peers import LitePeers
 from broker_gateway.messaging.lite_reports import LiteReports
 from broker_gateway.messaging.lite_subscriptions import LiteSubscriptions
 from broker_gateway.messaging.lite_topics import LiteTopics
@@ -76,6 +77,7 @@ class Messaging:
     transactions: Transactions
     lite_topics: LiteTopics
     lite_subscriptions: LiteSubscriptions
+    lite_peers: LitePeers
     lite_reports: LiteReports
     old_messages: OldMessages | None
     """What only the lake has; None without a lake."""
@@ -174,6 +176,7 @@ def make_messaging(
         Transactions(config, core, producer, clients, commands),
         lite_topics,
         subscriptions,
+        LitePeers(routes, hand_over),
         LiteReports(config, core, lite_topics, subscriptions, ordered),
         old,
         search,

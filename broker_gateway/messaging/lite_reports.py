@@ -159,19 +159,21 @@ class LiteReports:
     async def lite_topic(self, parent: str, name: str) -> LiteTopicStatus:
         """Of a lite topic, which need not be there. TOPIC_NOT_FOUND, BAD_REQUEST."""
         topic = self._parent(parent)
-        here = await self._is_here(topic, name)
+        await self._when_known(topic)
+        here, there = self._is_here(topic, name), name in self._topics.of(parent)
         queue = LiteTopic(parent, name).queue
-        clients = self._subscriptions.clients_of(queue)
-        if name not in self._topics.of(parent):
+        clients = [each for each in self._subscriptions.clients_of(queue) if here or there or each[0] == "*"]
+        if not there:
             return LiteTopicStatus(0, 0, 0, clients, here)
         end = self._index.max_offset(queue, 0)
         return LiteTopicStatus(
             self._index.min_offset(queue, 0), end, self._stored_ms(queue, end - 1), clients, here
         )
 
-    def client(self, parent: str, group_name: str, client_id: str, most: int) -> LiteClient:
-        """Of a client, with at most `most` lite topics. TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND, BAD_REQUEST."""
-        self._parent(parent)
+    async def client(self, parent: str, group_name: str, client_id: str, most: int) -> LiteClient:
+        """Of a client, with at most `most` of its lite topics whose messages go to this broker, or that it has messages of.
+        TOPIC_NOT_FOUND, CONSUMER_GROUP_NOT_FOUND, BAD_REQUEST."""
+        topic = self._parent(parent)
         group = self._group(group_name)
         if lite_bind_topic(group) != parent:
             raise ServiceError(
@@ -182,7 +184,8 @@ class LiteReports:
         known = self._subscriptions.of_client(client_id)
         if known is None or not known.subscribes:
             return LiteClient(-1, (), -1)
-        queues = _queues_of(known)
+        await self._when_known(topic)
+        queues = self._queues_of(known, topic)
         return LiteClient(len(queues), queues[: min(most, MOST_NAMES)], known.searched_ms or -1)
 
     async def group(self, name: str, most: int) -> tuple[str, GroupLag]:
@@ -243,10 +246,20 @@ class LiteReports:
         stored = self._topics.stored_ms(queue, offset) if offset >= self._index.min_offset(queue, 0) else None
         return -1 if stored is None else stored
 
-    async def _is_here(self, topic: Topic, name: str) -> bool:
+    async def _when_known(self, topic: Topic) -> None:
         known = asyncio.get_running_loop().create_future()
         self._sends.when_known(topic, lambda: None if known.done() else known.set_result(None))
         await known
+
+    def _queues_of(self, subscriber: LiteSubscriber, topic: Topic) -> list[str]:
+        """As the original lists them; a client of a wildcard group has one entry."""
+        if subscriber.shared_line is not None:
+            return [f"{subscriber.parent}@{subscriber.group}"]
+        there = self._topics.of(topic.name)
+        names = {queue: queue.rpartition("$")[2] for queue in subscriber.queues}
+        return [queue for queue, name in names.items() if name in there or self._is_here(topic, name)]
+
+    def _is_here(self, topic: Topic, name: str) -> bool:
         try:
             return not self._sends.place(topic, name).broker
         except ServiceError:  # it has no queues that can be written
@@ -271,10 +284,3 @@ class LiteReports:
         if not parent:
             raise ServiceError(Reason.BAD_REQUEST, f"Group [{shown(name)}] is not a LITE group.")
         return parent
-
-
-def _queues_of(subscriber: LiteSubscriber) -> list[str]:
-    """As the original lists them; a client of a wildcard group has one entry."""
-    if subscriber.shared_line is not None:
-        return [f"{subscriber.parent}@{subscriber.group}"]
-    return list(subscriber.queues)

@@ -3,6 +3,7 @@
 | what | RocketMQ 5.5.0 | here |
 |---|---|---|
 | subscriptions | by client id, in the broker's memory; a client says all of them every 30 s (COMPLETE_ADD) | of a client at its address, with its session |
+| several brokers | the proxy tells every broker of the topic; each keeps those of lite topics that are its own or that it has messages of | the broker that a client tells tells the others (`lite_peers.py`); each keeps all. A broker that does not know the client yet keeps what it was told until the client's settings come |
 | the proxy in LOCAL mode | INTERNAL_SERVER_ERROR: it has no subscriptions | served |
 | gone after | `liteSubscriptionCheckTimeoutMills` without a word, checked every `liteSubscriptionCheckInterval`; the client's termination | with the session too |
 | versions | passed on, read by nobody | one that is older than the client's last COMPLETE_ADD is passed over |
@@ -18,7 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -38,12 +40,15 @@ from broker_gateway.metadata.catalog import Group, Topic
 from broker_gateway.metadata.group_configuration import lite_attribute, lite_bind_topic
 from broker_gateway.metadata.topic_configuration import lite_topic_minutes
 from broker_gateway.runtime.clock import now_ms
+from broker_gateway.runtime.shares import address_of
 from store.lite_queues import LiteTopic, lite_topic_of
 
 log = structlog.get_logger(__name__)
 CLIENT_QUOTA = 2000
 """Lite topics of a client, where its group does not say how many (`lite.sub.client.quota`)."""
 MAX_NAMES_A_CALL = 20_000
+MAX_EARLY = 1000
+"""Clients that are known by what another broker told alone."""
 _OFFERED_AT_ONCE = 256
 """Before others get a turn."""
 _EXPIRED_AT_ONCE = 1000
@@ -81,6 +86,15 @@ class OffsetOption(NamedTuple):
 AS_IT_IS = OffsetOption(OffsetKind.AS_IT_IS)
 
 
+class Said(NamedTuple):
+    """What a client says of some lite topics. `version`: None where it has none."""
+
+    action: Action
+    names: Sequence[str]
+    version: int | None
+    option: OffsetOption = AS_IT_IS
+
+
 def client_quota(group: Group) -> int:
     """How many lite topics a client of the group may subscribe to."""
     text = lite_attribute(group, "lite.sub.client.quota")
@@ -113,6 +127,8 @@ class LiteSubscriptions:
         self._commands = commands
         self._topics = topics
         self._sessions: dict[LiteSubscriber, ClientSession] = {}
+        self._early: OrderedDict[tuple[str, str], LiteSubscriber] = OrderedDict()
+        """By id and address: clients that another broker told of, and whose settings have not come yet."""
         self._versions: dict[LiteSubscriber, int] = {}
         self._arrivals = core.deliveries.arrivals.lite = LiteArrivals(core.wakeups.due)
         self._began_ms = now_ms()
@@ -141,41 +157,81 @@ class LiteSubscriptions:
         if known is not None and (known.group, known.parent) == (group.name, parent):
             return
         self.end(session)
-        line = LiteLine(f"%LITE%{session.client_id}@{session.address}", parent)
-        session.lite = subscriber = LiteSubscriber(group.name, parent, line, updated_ms=now_ms())
+        subscriber = self._early.pop((session.client_id, session.address), None)
+        if subscriber is not None and (subscriber.group, subscriber.parent) != (group.name, parent):
+            self._drop(subscriber)
+            subscriber = None
+        if subscriber is None:
+            subscriber = _subscriber(session.client_id, session.address, group.name, parent)
+        session.lite = subscriber
         self._sessions[subscriber] = session
 
     def end(self, session: ClientSession) -> None:
         """A client is gone, and with it what it subscribed to."""
         subscriber, session.lite = session.lite, None
         if subscriber is not None:
-            self._arrivals.unsubscribe_all(subscriber)
-            self._sessions.pop(subscriber, None)
-            self._versions.pop(subscriber, None)
+            self._drop(subscriber)
+
+    def _drop(self, subscriber: LiteSubscriber) -> None:
+        self._arrivals.unsubscribe_all(subscriber)
+        self._sessions.pop(subscriber, None)
+        self._versions.pop(subscriber, None)
 
     def sync(
         self,
         session: ClientSession | None,
-        action: Action,
         group_name: str,
         topic_name: str,
-        names: Sequence[str],
-        version: int | None,
-        option: OffsetOption = AS_IT_IS,
+        said: Said,
     ) -> None:
         """A client says what it subscribes to. Raises ServiceError, and then nothing is changed."""
+        topic, group = self._named(topic_name, group_name)
+        if session is None or session.lite is None:
+            raise ServiceError(
+                Reason.UNRECOGNIZED_CLIENT_TYPE,
+                "no settings of a lite consumer are known of this client; send them over Telemetry first",
+            )
+        self._sync(session.lite, group, topic, said)
+
+    def told(self, client_id: str, peer: str, group_name: str, topic_name: str, said: Said) -> None:
+        """The same of a client at `peer` (`host:port`), which said it to another broker; it may not be known here yet."""
+        topic, group = self._named(topic_name, group_name)
+        session = self._clients.own(client_id, peer)
+        if session is not None and session.lite is not None:
+            self._sync(session.lite, group, topic, said)
+            return
+        if lite_bind_topic(group) != topic.name:
+            raise ServiceError(
+                Reason.BAD_REQUEST,
+                f"consumer group {shown(group.name)} is not bound to topic {shown(topic.name)} (lite.bind.topic)",
+            )
+        client = client_id, address_of(peer)
+        known = self._early.get(client)
+        if known is not None and (known.group, known.parent) != (group.name, topic.name):
+            self._drop(self._early.pop(client))
+            known = None
+        subscriber = known or _subscriber(*client, group.name, topic.name)
+        self._sync(subscriber, group, topic, said)
+        if not subscriber.subscribes:
+            self._early.pop(client, None)
+            self._drop(subscriber)
+            return
+        self._early[client] = subscriber
+        self._early.move_to_end(client)
+        if len(self._early) > MAX_EARLY:
+            self._drop(self._early.popitem(last=False)[1])
+
+    def _named(self, topic_name: str, group_name: str) -> tuple[Topic, Group]:
         topic = self._resources.topic(topic_name)
         group = self._catalog.group(group_name)
         if group is None:
             raise ServiceError(
                 Reason.CONSUMER_GROUP_NOT_FOUND, f"consumer group {shown(group_name)} does not exist"
             )
-        if session is None or session.lite is None:
-            raise ServiceError(
-                Reason.UNRECOGNIZED_CLIENT_TYPE,
-                "no settings of a lite consumer are known of this client; send them over Telemetry first",
-            )
-        subscriber = session.lite
+        return topic, group
+
+    def _sync(self, subscriber: LiteSubscriber, group: Group, topic: Topic, said: Said) -> None:
+        action, names, version, option = said
         if (subscriber.group, subscriber.parent) != (group.name, topic.name):
             raise ServiceError(
                 Reason.BAD_REQUEST,
@@ -318,7 +374,9 @@ class LiteSubscriptions:
             target = _target(option, current, most)
             if state is not None and state.position > most:
                 target = min(target or 0, most)  # of a log that is lost: it has nothing of what is there
-            if target is not None and target != current:
+            if (
+                target is not None and target != current and (most or state is not None)
+            ):  # else it begins there
                 cursors[key] = min(max(target, least), most)
         if not cursors:
             return
@@ -343,22 +401,20 @@ class LiteSubscriptions:
 
     def clients_of(self, queue: str) -> list[tuple[str, str]]:
         """Id and group of each client that receives from a lite topic; the id is `*` for those of a wildcard group."""
-        named = {
-            (self._sessions[each].client_id, each.group): None for each in self._arrivals.subscribers(queue)
-        }
+        named = {(each.client_id, each.group): None for each in self._arrivals.subscribers(queue)}
         lite = lite_topic_of(queue)
         groups = [] if lite is None else self._arrivals.wildcard_groups(lite.parent)
         return [*named, *(("*", group) for group in groups)]
 
     def of_client(self, client_id: str) -> LiteSubscriber | None:
         """What the client of that id subscribes to: of several at other addresses the one that said it last."""
-        found = [each for each, session in self._sessions.items() if session.client_id == client_id]
+        found = [each for each in self._subscribers() if each.client_id == client_id]
         return max(found, key=lambda each: each.updated_ms, default=None)
 
     async def offer_all(self, group: str, client_id: str) -> None:
         """Has the clients of a group, or one of them, search every lite topic that they subscribe to."""
-        for subscriber, session in list(self._sessions.items()):
-            if subscriber.group != group or client_id not in ("", session.client_id):
+        for subscriber in self._subscribers():
+            if subscriber.group != group or client_id not in ("", subscriber.client_id):
                 continue
             wildcard = subscriber.shared_line is not None
             names = list(self._topics.of(subscriber.parent)) if wildcard else []
@@ -376,8 +432,10 @@ class LiteSubscriptions:
     def look(self) -> None:
         """Ends subscriptions of clients that said nothing for long. To be called every now and then."""
         least = now_ms() - self._silent_ms
-        for subscriber in [each for each in self._sessions if each.updated_ms < least and each.subscribes]:
-            self._arrivals.unsubscribe_all(subscriber)
+        for subscriber in self._subscribers():
+            if subscriber.updated_ms < least and subscriber.subscribes:
+                self._arrivals.unsubscribe_all(subscriber)
+        self._forget_early(lambda each: not each.subscribes)
 
     async def expire(self) -> None:
         """Deletes lite topics whose time to live is over. To be called every now and then; others are served in between."""
@@ -439,6 +497,19 @@ class LiteSubscriptions:
         for subscriber, session in list(self._sessions.items()):
             if subscriber.parent == name:
                 self.end(session)
+        self._forget_early(lambda each: each.parent == name)
+
+    def _forget_early(self, which: Callable[[LiteSubscriber], bool]) -> None:
+        for client in [client for client, each in self._early.items() if which(each)]:
+            self._drop(self._early.pop(client))
+
+    def _subscribers(self) -> list[LiteSubscriber]:
+        return [*self._sessions, *self._early.values()]
+
+
+def _subscriber(client_id: str, address: str, group: str, parent: str) -> LiteSubscriber:
+    line = LiteLine(f"%LITE%{client_id}@{address}", parent)
+    return LiteSubscriber(client_id, group, parent, line, updated_ms=now_ms())
 
 
 def _target(option: OffsetOption, current: int | None, most: int) -> int | None:

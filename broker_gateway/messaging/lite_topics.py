@@ -6,7 +6,7 @@ What RocketMQ 5.5.0 does with LITE messages, read from its classes and its proxy
 |---|---|---|
 | a lite topic | a queue `%LMQ%$PARENT$NAME`, id 0, of records of the parent topic (`store/lite_queues.py`); made by the first message | the same, byte for byte |
 | a name | 1 to `maxLiteTopicSize` (64) bytes of letters, digits, `-` and `_`: else ILLEGAL_LITE_TOPIC | the same |
-| the parent's queue | by consistent hash of the lite topic over the queues of all brokers | over the queues of the broker that the client sends to; subscriptions count at the broker that gets them |
+| the parent's queue | by consistent hash of the lite topic over the queues of all brokers | the same (`ordered_sends.py`); messages of several lite topics in one call go to any queue, as there |
 | too many lite topics | with `enableLmqQuota` (off) above `maxLmqConsumeQueueNum`: LITE_TOPIC_QUOTA_EXCEEDED | always |
 | other types with a lite topic | stored in the lite topic's queue too | MESSAGE_PROPERTY_CONFLICT_WITH_TYPE |
 """
@@ -18,9 +18,7 @@ from collections.abc import Iterable, Set
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.checks import shown
 from broker_gateway.messaging.core import Core
-from broker_gateway.messaging.ordered_sends import bucket
 from broker_gateway.messaging.outcome import Reason, ServiceError
-from broker_gateway.messaging.produce import Producer
 from broker_gateway.metadata.catalog import Topic
 from store.lite_queues import lite_topic_of
 
@@ -74,8 +72,8 @@ class LiteTopics:
             if again or (not self._deliveries.groups_of(queue) and self._store.index.forget(queue, 0)):
                 del self._deleted[queue]
 
-    def queue(self, topic: Topic, names: Iterable[str], producer: Producer) -> int:
-        """The queue of the parent topic for a call's messages of these lite topics. FORBIDDEN, LITE_TOPIC_QUOTA_EXCEEDED."""
+    def check_room(self, topic: Topic, names: Iterable[str]) -> None:
+        """LITE_TOPIC_QUOTA_EXCEEDED where there may be no such lite topics of a topic beside the others."""
         distinct = set(names)
         more = len(distinct - self.of(topic.name))
         if more and len(self) + more > self._most:
@@ -84,8 +82,6 @@ class LiteTopics:
                 f"{len(self)} lite topics are there, at most {self._most} (maxLmqConsumeQueueNum): no message of lite topic "
                 f"{shown(min(distinct))} is taken; send to one that is there, or wait until others expire",
             )
-        queue_id = producer.queue(topic)
-        return bucket(distinct.pop(), topic.write_queues) if len(distinct) == 1 else queue_id
 
     def _all(self) -> dict[str, dict[str, None]]:
         if self._known is None:

@@ -1,12 +1,12 @@
-"""Where the messages of a message group go: always to one queue, at whichever lakebroker that is.
+"""Where the messages of a message group or of a lite topic go: always to one queue, at whichever lakebroker that is.
 
-The queue is the original's: a consistent hash of the group over the topic's writable queues of all brokers, by their names.
+The queue is the original's: a consistent hash of the group's or lite topic's name over the topic's writable queues of all brokers, by their names.
 Clients choose the broker that they send to by hashes that differ by language. So a message that came to another broker than
 its queue's is handed to that one.
 
 A broker that stops running keeps its queues for `lakeOrderedBrokerAbsence`: sends to them fail, and clients try again, since
 a group that went elsewhere meanwhile would have two orders. One that must not be written to has none at once; one that runs
-and has the topic no more, after `MISSING_S`. Topics of type FIFO are looked at all the time, so that brokers are known before they go; a broker that
+and has the topic no more, after `MISSING_S`. Topics of types FIFO and LITE are looked at all the time, so that brokers are known before they go; a broker that
 starts while another is away does not know of it.
 
 Sources: Guava's `Hashing.consistentHash`, after Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm";
@@ -33,6 +33,8 @@ from broker_gateway.runtime.clock import monotonic_s
 from store.log.record import java_hash
 
 LOOK_S = 10.0
+_PLACED = frozenset({"FIFO", "LITE"})
+"""Types of messages that belong to one queue."""
 MAX_LOOKED_AT = 1000
 """Topics."""
 MISSING_S = 15.0
@@ -79,12 +81,12 @@ class OrderedSends:
         self._routes.when_known(topic.name, callback)
 
     def look(self) -> None:
-        """Sees which brokers have the topics of FIFO messages, sent or not: one that goes later is known then, and its message
-        groups wait for it. To be called every `LOOK_S`."""
+        """Sees which brokers have the topics of FIFO and LITE messages, sent or not: one that goes later is known then, and its
+        message groups and lite topics wait for it. To be called every `LOOK_S`."""
         now = monotonic_s()
         recent = {name: at for name, at in self._ran.items() if now - at <= self._absence_s}
         self._ran = recent | dict.fromkeys(self._routes.alive, now)
-        topics = (each for each in self._topics() if "FIFO" in each.accept_message_types)
+        topics = (each for each in self._topics() if _PLACED.intersection(each.accept_message_types))
         for topic in itertools.islice(topics, MAX_LOOKED_AT):
             self.when_known(topic, partial(self._see, topic))
 
@@ -92,13 +94,13 @@ class OrderedSends:
         with contextlib.suppress(ServiceError):  # nobody has said yet who there is
             self._writers(topic)
 
-    def place(self, topic: Topic, group: str) -> Place:
-        """Where a message group's messages go; to be called when that is known. FORBIDDEN, PROXY_TIMEOUT."""
+    def place(self, topic: Topic, name: str) -> Place:
+        """Where a message group's or lite topic's messages go; to be called when that is known. FORBIDDEN, PROXY_TIMEOUT."""
         writers = self._writers(topic)
         count = sum(writers.values())
         if not count:
             raise ServiceError(Reason.FORBIDDEN, f"topic {shown(topic.name)} must not be written to")
-        number = bucket(group, count)
+        number = bucket(name, count)
         for broker in sorted(writers):
             if number < writers[broker]:
                 return Place("" if broker == self._routes.own_name else broker, number)
@@ -130,7 +132,7 @@ class OrderedSends:
         if len(request) > LARGEST:
             raise ServiceError(
                 Reason.PAYLOAD_TOO_LARGE,
-                f"a call of {len(request)} bytes for a message group whose queue is at broker {shown(place.broker)}, at most "
+                f"a call of {len(request)} bytes for a queue at broker {shown(place.broker)}, at most "
                 f"{LARGEST} are handed over; send fewer messages in a call",
             )
         try:
@@ -138,20 +140,20 @@ class OrderedSends:
         except BusyError as error:
             raise ServiceError(
                 Reason.TOO_MANY_REQUESTS,
-                f"the queue of this message group is at broker {shown(place.broker)}: {error}; try again later",
+                f"the queue of these messages is at broker {shown(place.broker)}: {error}; try again later",
             ) from error
         except HandOverError as error:
             raise ServiceError(
                 Reason.INTERNAL_SERVER_ERROR,
-                f"the queue of this message group is at broker {shown(place.broker)}, which did not take the message, or did "
-                f"not say so: {error}; send it again, the group waits for that broker (lakeOrderedBrokerAbsence)",
+                f"the queue of these messages is at broker {shown(place.broker)}, which did not take them, or did not say so: "
+                f"{error}; send it again, their message group or lite topic waits for that broker (lakeOrderedBrokerAbsence)",
             ) from error
 
 
 @lru_cache(maxsize=65_536)
-def bucket(group: str, buckets: int) -> int:
-    """The number below `buckets` of a message group."""
-    state, found, following = java_hash(group), -1, 0
+def bucket(name: str, buckets: int) -> int:
+    """The number below `buckets` of a message group or lite topic."""
+    state, found, following = java_hash(name), -1, 0
     while following < buckets:
         found = following
         state = (state * 2_862_933_555_777_941_757 + 1) & 0xFFFF_FFFF_FFFF_FFFF

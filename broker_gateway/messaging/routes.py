@@ -131,6 +131,11 @@ class Routes:
         peers = {peer.name: write for peer in self._peers.all}
         return {**peers, **counts, self.own_name: write}
 
+    def others(self, topic: str) -> list[str]:
+        """The other lakebrokers that run and have a topic of this broker, as far as it is known."""
+        known = {each.broker for each in self._others(topic, "")} | {peer.name for peer in self._peers.all}
+        return sorted(known - {self.own_name})
+
     def _check_known(self, topic: str) -> None:
         """PROXY_TIMEOUT while nobody has said which other brokers have a topic."""
         if not self._peer_routes.knows(topic):

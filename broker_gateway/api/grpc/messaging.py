@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -18,7 +19,7 @@ from broker_gateway.api.grpc.receive import ReceiveService
 from broker_gateway.api.grpc.route import RouteService
 from broker_gateway.api.grpc.send import SendService
 from broker_gateway.api.grpc.settlement import SettlementService
-from broker_gateway.api.grpc.status import status_of
+from broker_gateway.api.grpc.status import OK, status_of
 from broker_gateway.api.grpc.telemetry import ClientService
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.admission import Bulkhead
@@ -63,7 +64,7 @@ class MessagingService:
         self._settlement = SettlementService(messaging.settlement)
         self._client = ClientService(config, core, messaging)
         self._offsets = OffsetService(messaging.offsets, messaging.offset_changes)
-        self._lite = LiteService(messaging.lite_subscriptions, messaging.clients)
+        self._lite = LiteService(messaging.lite_subscriptions, messaging.lite_peers, messaging.clients)
         self._pull = PullService(messaging.pulls)
         self._journal = core.journal
         self._admission = messaging.admission
@@ -245,7 +246,30 @@ class MessagingService:
         self, request: rpc.SyncLiteSubscriptionRequest, context: CallContext
     ) -> Answer[rpc.SyncLiteSubscriptionResponse]:
         bulkhead = self._admission.client_manager
-        return self._journaled(rpc.SyncLiteSubscriptionResponse, self._lite.sync, request, context, bulkhead)
+        return self._routed(
+            rpc.SyncLiteSubscriptionResponse,
+            self._lite.sync,
+            request,
+            context,
+            bulkhead,
+            self._lite.tell_others,
+        )
+
+    def lite_subscription_told(self, request: bytes, client_id: str, peer: str) -> Reply[bytes]:
+        """The response to a SyncLiteSubscriptionRequest of a client at `peer` (`host:port`), which another broker passes on."""
+        reply: Reply[bytes] = Reply()
+
+        def answer(error: Exception | None) -> None:
+            status = OK if error is None else _status("SyncLiteSubscription", error)
+            reply.set(rpc.SyncLiteSubscriptionResponse(status=status).SerializeToString())
+
+        try:
+            self._lite.told(request, client_id, peer)
+        except Exception as error:
+            answer(error)
+        else:
+            self._journal.after(answer)
+        return reply
 
     def _routed(
         self,
@@ -254,8 +278,10 @@ class MessagingService:
         request: Any,
         context: CallContext,
         bulkhead: Bulkhead,
+        then: Callable[[Any, CallContext, Callable[[R], None], R], None] | None = None,
     ) -> Answer[R]:
-        """Answers a call after name servers said who else has its topic; under way from when it came."""
+        """Answers a call after name servers said who else has its topic; under way from when it came. `then` gets the answer, and
+        gives one."""
         reply: Answer[R]
         try:
             client_id_of(context)
@@ -268,7 +294,8 @@ class MessagingService:
 
         def known() -> None:
             if not reply.done:  # else the caller went away
-                self._journaled(response, call, request, context).when_set(reply.set)
+                give = reply.set if then is None else partial(then, request, context, reply.set)
+                self._journaled(response, call, request, context).when_set(give)
 
         try:
             self._route.when_known(request.topic, known)

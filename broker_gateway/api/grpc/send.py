@@ -19,17 +19,18 @@ from broker_gateway.api.grpc.send_checks import (
     PUT_OFF,
     Limits,
     check_types,
-    has_ordered,
+    has_placed,
     message_group_of,
     peer_of,
     pending_records,
+    place_key,
     priority_of,
     type_of,
 )
 from broker_gateway.api.grpc.status import status, status_of, summary
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.broker_properties import BrokerProperties
-from broker_gateway.messaging.checks import check_lite_topic, shown
+from broker_gateway.messaging.checks import shown
 from broker_gateway.messaging.lite_topics import LiteTopics
 from broker_gateway.messaging.ordered_sends import OrderedSends, Place
 from broker_gateway.messaging.outcome import OK, Outcome, Reason, ServiceError
@@ -131,10 +132,10 @@ class SendService:
         messages = self._messages(request)
         known = self._producer.topic(topic_name(messages[0].topic))
         try:
-            if known.name != topic or message_group_of(messages, self._limits) is None:
+            if known.name != topic or place_key(messages, self._limits) is None:
                 raise ServiceError(
                     Reason.BAD_REQUEST,
-                    f"what is handed over for topic {shown(topic)} is not FIFO messages of it",
+                    f"what is handed over for topic {shown(topic)} is not messages of a message group or lite topic of it",
                 )
             self._producer.check_queue(known, queue_id)
             call = self._checked(known, messages, peer, now, Reply(), queue_id)
@@ -182,18 +183,19 @@ class SendService:
         topic = self._producer.topic(topic_name(messages[0].topic))
         answer: Reply[bytes] = Reply(None, self._producer.bulkhead, source)
         try:
-            if not has_ordered(messages):
+            key = None
+            if has_placed(messages):
+                check_types(topic, messages)
+                key = place_key(messages, self._limits)
+            if key is None:
                 self._producer.produce(self._checked(topic, messages, source, now, answer))
                 return answer
-            check_types(topic, messages)
-            group = message_group_of(messages, self._limits)
-            assert group is not None, "not all of the messages are of one type"
         except BaseException as error:
             answer.abandon()
             if isinstance(error, ServiceError):
                 self._producer.failed(topic.name, len(messages))
             raise
-        sending = partial(self._send_ordered, topic.name, group, messages, request, source, answer)
+        sending = partial(self._send_placed, topic.name, key, messages, request, source, answer)
         self._ordered.when_known(topic, sending)
         return answer
 
@@ -213,8 +215,10 @@ class SendService:
         check_types(topic, messages)
         message_group_of(messages, self._limits)  # hooks may have changed it
         kind = type_of(messages[0].system_properties)
+        if kind == pb.LITE:
+            self._lite_topics.check_room(topic, [each.system_properties.lite_topic for each in messages])
         if queue_id is None:
-            queue_id = self._queue(topic, kind, messages)
+            queue_id = self._queue(topic, messages)
         records, message_ids = pending_records(
             topic, queue_id, messages, peer, self._limits, now, self._brokers
         )
@@ -226,34 +230,31 @@ class SendService:
             topic.name, records, size, message_ids=message_ids, recall_handles=handles, answer=answer
         )
 
-    def _queue(self, topic: Topic, kind: pb.MessageType, messages: Sequence[pb.Message]) -> int:
+    def _queue(self, topic: Topic, messages: Sequence[pb.Message]) -> int:
         """The queue of this broker for a call's messages. Raises ServiceError."""
         priority = priority_of(messages)
-        if priority is not None:
-            return self._producer.priority_queue(topic, priority)
-        if kind != pb.LITE:
-            return self._producer.queue(topic)
-        names = [message.system_properties.lite_topic for message in messages]
-        for name in names:
-            check_lite_topic(name, self._limits.lite_topic)
-        return self._lite_topics.queue(topic, names, self._producer)
+        return (
+            self._producer.queue(topic)
+            if priority is None
+            else self._producer.priority_queue(topic, priority)
+        )
 
-    def _send_ordered(
+    def _send_placed(
         self,
         topic_name: str,
-        group: str,
+        key: str,
         messages: Sequence[pb.Message],
         request: bytes,
         source: str,
         answer: Reply[bytes],
     ) -> None:
-        """Sends to the queue of a message group: here, or at another broker, which checks and runs its hooks."""
+        """Sends to the queue of a message group or lite topic: here, or at another broker, which checks and runs its hooks."""
         if answer.done:  # nobody waits: a client that sends it again must not find it overtaken
             return
         try:
             topic = self._producer.topic(topic_name)  # it may be gone, or another, by now
             check_types(topic, messages)
-            place = self._ordered.place(topic, group)
+            place = self._ordered.place(topic, key)
             if not place.broker:
                 call = self._checked(topic, messages, source, now_ms(), answer, place.queue_id)
                 self._producer.produce(call)

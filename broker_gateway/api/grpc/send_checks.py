@@ -195,9 +195,17 @@ def recovery_s(system: pb.SystemProperties, longest: int) -> int | None:
     return seconds
 
 
-def has_ordered(messages: Sequence[pb.Message]) -> bool:
-    """Whether some of them are FIFO messages."""
-    return any(type_of(message.system_properties) == _FIFO for message in messages)
+def has_placed(messages: Sequence[pb.Message]) -> bool:
+    """Whether some of them may belong to one queue of all brokers: FIFO and LITE messages."""
+    return any(type_of(message.system_properties) in (_FIFO, _LITE) for message in messages)
+
+
+def place_key(messages: Sequence[pb.Message], limits: Limits) -> str | None:
+    """What decides the queue of a call's messages, of those of all brokers: their message group, or the lite topic that all of
+    them have. None: any queue takes them. Raises what `message_group_of` does."""
+    group = message_group_of(messages, limits)
+    names = {message.system_properties.lite_topic for message in messages}
+    return names.pop() if group is None and len(names) == 1 and "" not in names else group
 
 
 def message_group_of(messages: Sequence[pb.Message], limits: Limits) -> str | None:

@@ -88,7 +88,7 @@ class LiteRequests:
     async def client(self, _: Connection, request: Command) -> Command:
         fields = Fields(request.ext_fields)
         parent, group, client_id = (fields.text(name) for name in ("parentTopic", "group", "clientId"))
-        found = self._lite.client(parent, group, client_id, fields.small("maxCount", _MOST_NAMES))
+        found = await self._lite.client(parent, group, client_id, fields.small("maxCount", _MOST_NAMES))
         body: dict[str, Any] = {
             "clientId": client_id,
             "group": group,

@@ -11,7 +11,7 @@ import pytest
 
 from broker_gateway.api.extensions import Extensions
 from broker_gateway.api.grpc.log import LogService
-from broker_gateway.api.remoting.ordered_sends import OrderedSendRequests
+from broker_gateway.api.remoting.handed_over import HandedOverRequests
 from broker_gateway.api.remoting.ports import take_ports
 from broker_gateway.api.remoting.server import RemotingEndpoint
 from broker_gateway.app.broker import Broker
@@ -119,7 +119,11 @@ def test_no_request_to_a_broker_gets_past_the_policy(tmp_path: Path) -> None:
     async def test() -> None:
         config = load_config(None, {"listenPort": "0", "bindAddress": "127.0.0.1"}, {})[0]
         async with running(tmp_path) as broker:
-            others = (broker.registration, OrderedSendRequests(broker.messaging.send_ordered))
+            calls = broker.messaging
+            others = (
+                broker.registration,
+                HandedOverRequests(calls.send_ordered, calls.lite_subscription_told),
+            )
             door = RemotingEndpoint(
                 config, broker.administration, broker.admission, Extensions(), others, Nobody()
             )

@@ -1,0 +1,183 @@
+"""Lite topics over several brokers: a lite topic is at one of them, and a subscription that one broker is told counts at all."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from broker_gateway.messaging.ordered_sends import bucket
+from broker_gateway.protocol import java_json
+from broker_gateway.protocol.codes import RequestCode
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
+from lakebroker_testing.client import Client
+from lakebroker_testing.gateway import Gateway, NameServer
+from lakebroker_testing.messages import message, send_request
+from tests.telemetry_client import TelemetryClient, ask, consumer_settings
+
+from .test_processes import routes, wait_for
+
+NAMES = ("a", "b", "c")
+QUEUES = 2
+QUICK = {"listenPort": "0", "grpcClientConsumerMinLongPollingTimeoutMillis": "100"}
+
+
+class Cluster:
+    """Three brokers with the topic `chat` of two queues each, known to one name server, and consumers at each of them."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        name_server = stack.enter_context(NameServer(folder / "namesrv"))
+        self.brokers = {
+            name: stack.enter_context(
+                Gateway(folder / name, namesrvAddr=name_server.address, brokerName=name, **QUICK)
+            )
+            for name in NAMES
+        }
+        self.clients: dict[str, Client] = {}
+        for name in NAMES:
+            self.call(stack, name)
+        for each in self.brokers.values():
+            self._create(each)
+        for each in self.brokers.values():
+            wait_for(lambda each=each: len(routes(each.grpc_port, "chat")) == len(NAMES))
+
+    def _create(self, gateway: Gateway) -> None:
+        topic = admin_pb2.Topic(name="chat", queues=QUEUES, accept_message_types=["LITE"])
+        requests: list[tuple[str, Any]] = [("PutTopic", admin_pb2.PutTopicRequest(topic=topic))]
+        for name, more in (("agents", {}), ("all", {"+lite.sub.wildcard": "true"})):
+            text = json.dumps({"attributes": {"+lite.bind.topic": "chat", **more}})
+            group = admin_pb2.Group(name=name, configuration=text)
+            requests.append(("PutGroup", admin_pb2.PutGroupRequest(group=group)))
+        with grpc.insecure_channel(gateway.address) as channel:
+            for name, request in requests:
+                channel.unary_unary(
+                    f"/lakebroker.admin.v1.AdminService/{name}",
+                    request_serializer=lambda each: each.SerializeToString(),
+                )(request, timeout=10)
+
+    def call(self, stack: ExitStack, name: str) -> None:
+        """Calls of the client go to a broker where it is now."""
+        client = self.clients[name] = Client(self.brokers[name].address, "lite")
+        client.metadata += (("x-mq-language", "JAVA"), ("x-mq-client-version", "5.2.0"))
+        stack.callback(client.channel.close)
+
+    def connect(self, stack: ExitStack, name: str, group: str = "agents") -> None:
+        """The client's telemetry at a broker."""
+        settings = consumer_settings(group, "chat", pb.LITE_PUSH_CONSUMER)
+        stack.enter_context(TelemetryClient(self.brokers[name].address, "lite", settings))
+
+    def sync(self, name: str, action: int, *names: str, group: str = "agents") -> pb.Status:
+        request = rpc.SyncLiteSubscriptionRequest(
+            action=action,  # type: ignore[arg-type]
+            topic=pb.Resource(name="chat"),
+            group=pb.Resource(name=group),
+            lite_topic_set=names,
+        )
+        status: pb.Status = self.clients[name].call("SyncLiteSubscription", request).status
+        return status
+
+    def send(self, name: str, lite_topic: str, body: str) -> int:
+        sent = message("chat", body.encode(), message_type=pb.LITE, lite_topic=lite_topic)
+        return int(self.clients[name].call("SendMessage", send_request(sent)).status.code)
+
+    def receive(self, name: str, group: str = "agents") -> list[Any]:
+        """All that a broker has for the client."""
+        found: list[Any] = []
+        while messages := self.clients[name].receive("chat", group, wait_ms=300)[1]:
+            found += messages
+        return found
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        yield Cluster(tmp_path, stack)
+
+
+def place(name: str) -> tuple[str, int]:
+    number = bucket(name, len(NAMES) * QUEUES)
+    return NAMES[number // QUEUES], number % QUEUES
+
+
+TOPICS = [f"t{number}" for number in range(24)]
+
+
+def test_a_lite_topic_is_at_one_broker_whoever_it_is_sent_to(cluster: Cluster) -> None:
+    assert len({place(name) for name in TOPICS}) == 6, "some of each queue"
+    chosen = itertools.cycle(NAMES)
+    with ExitStack() as stack:
+        for name in NAMES:
+            cluster.connect(stack, name)
+        assert cluster.sync("a", pb.PARTIAL_ADD, *TOPICS).code == pb.OK
+        for number in range(4):
+            for name in TOPICS:
+                assert cluster.send(next(chosen), name, f"{name}:{number}") == pb.OK
+            next(chosen)
+        found: dict[str, list[tuple[str, str]]] = {}
+        for name in NAMES:
+            for each in cluster.receive(name):
+                found.setdefault(each.system_properties.lite_topic, []).append((name, each.body.decode()))
+    assert found == {name: [(place(name)[0], f"{name}:{number}") for number in range(4)] for name in TOPICS}
+
+
+def test_a_subscription_counts_at_every_broker(cluster: Cluster) -> None:
+    at = {broker: next(name for name in TOPICS if place(name)[0] == broker) for broker in NAMES}
+    with ExitStack() as stack:
+        cluster.connect(stack, "a")
+        cluster.connect(stack, "b")
+        assert cluster.sync("a", pb.PARTIAL_ADD, *at.values()).code == pb.OK
+        for broker, name in at.items():
+            assert cluster.send("a", name, broker) == pb.OK
+        assert [each.body for each in cluster.receive("b")] == [b"b"]
+        cluster.connect(stack, "c")  # which was told before it knew the client
+        assert [each.body for each in cluster.receive("c")] == [b"c"]
+        assert cluster.sync("a", pb.PARTIAL_REMOVE, at["b"]).code == pb.OK
+        assert cluster.send("c", at["b"], "later") == pb.OK
+        assert cluster.receive("b") == []
+        for broker in NAMES:
+            answer = ask(
+                f"127.0.0.1:{cluster.brokers[broker].remoting_port}",
+                RequestCode.GET_LITE_TOPIC_INFO,
+                parentTopic="chat",
+                liteTopic=at["c"],
+            )
+            told: Any = java_json.loads(answer.body)
+            own = broker == "c"
+            assert told["shardingToBroker"] is own
+            assert told["subscriber"] == ([{"clientId": "lite", "group": "agents"}] if own else [])
+            assert told["topicOffset"]["maxOffset"] == int(own)
+
+
+def test_a_wildcard_group_receives_at_every_broker(cluster: Cluster) -> None:
+    with ExitStack() as stack:
+        for name in NAMES:
+            cluster.connect(stack, name, "all")
+        assert cluster.sync("b", pb.COMPLETE_ADD, group="all").code == pb.OK
+        for name in TOPICS:
+            assert cluster.send("a", name, name) == pb.OK
+        found = {name: {each.body.decode() for each in cluster.receive(name, "all")} for name in NAMES}
+    assert found == {broker: {name for name in TOPICS if place(name)[0] == broker} for broker in NAMES}
+
+
+def test_a_lite_topic_waits_for_its_broker(cluster: Cluster) -> None:
+    name = next(each for each in TOPICS if place(each)[0] == "b")
+    with ExitStack() as stack:
+        cluster.connect(stack, "a")
+        assert cluster.sync("a", pb.PARTIAL_ADD, name).code == pb.OK
+        cluster.brokers["b"].kill()
+        assert cluster.send("a", name, "lost") == pb.INTERNAL_SERVER_ERROR
+        wait_for(lambda: cluster.sync("a", pb.PARTIAL_ADD, name).code == pb.OK)
+        cluster.brokers["b"].start()
+        wait_for(lambda: cluster.send("a", name, "kept") == pb.OK)
+        cluster.call(stack, "b")
+        cluster.connect(stack, "b")
+        wait_for(lambda: cluster.sync("a", pb.COMPLETE_ADD, name).code == pb.OK)
+        assert [each.body for each in cluster.receive("b")] == [b"kept"]
