@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +42,7 @@ class Side(NamedTuple):
 Made = Callable[[Path], contextlib.AbstractContextManager[Side]]
 
 
-def peer(folder: Path, **options: str) -> RocketMQ:
+def peer(folder: Path, heap: str = "1g", other_name_servers: Sequence[str] = (), **options: str) -> RocketMQ:
     """A real broker with the topic and the groups, which is not started yet."""
     config = folder / "store" / "config"
     config.mkdir(parents=True)
@@ -54,8 +54,8 @@ def peer(folder: Path, **options: str) -> RocketMQ:
         group = {"groupName": name, "consumeEnable": True, "retryMaxTimes": 16, "retryQueueNums": 1}
         table[name] = {**group, "attributes": {"lite.bind.topic": TOPIC, **attributes}}
     (config / "subscriptionGroup.json").write_text(json.dumps({"subscriptionGroupTable": table}))
-    lite = {"enableLmq": "true", "enableMultiDispatch": "true"}
-    return RocketMQ(folder, {}, proxy=False, heap="1g", **lite, **options)
+    options = {"enableLmq": "true", "enableMultiDispatch": "true", **options}
+    return RocketMQ(folder, {}, proxy=False, heap=heap, other_name_servers=other_name_servers, **options)
 
 
 @contextlib.contextmanager
@@ -82,6 +82,30 @@ def create(address: str) -> None:
 
 
 @contextlib.contextmanager
+def real_pair(folder: Path) -> Iterator[Side]:
+    """Two brokers, `broker-a` and `broker-b`, behind one proxy."""
+    heap = "640m"
+    with peer(folder / "a", heap) as first:
+        name_server = first.name_server
+        with peer(folder / "b", heap, (name_server,), brokerName="broker-b") as second:
+            first.start_cluster_proxy(name_server)
+            yield Side(first.address, name_server, f"127.0.0.1:{second.broker_port}")
+
+
+@contextlib.contextmanager
+def our_pair(folder: Path) -> Iterator[Side]:
+    """Two brokers, `broker-a` and `broker-b`; clients connect to the first."""
+    with contextlib.ExitStack() as stack:
+        name_server = stack.enter_context(NameServer(folder / "namesrv"))
+        gateways = []
+        for name in ("broker-a", "broker-b"):
+            known = {"namesrvAddr": name_server.address, "brokerName": name}
+            gateways.append(stack.enter_context(Gateway(folder / name, **known)))
+            create(gateways[-1].address)
+        yield Side(gateways[0].address, name_server.address, f"127.0.0.1:{gateways[1].remoting_port}")
+
+
+@contextlib.contextmanager
 def ours(folder: Path) -> Iterator[Side]:
     with (
         NameServer(folder / "namesrv") as name_server,
@@ -95,6 +119,7 @@ class Consumer:
     """A lite push consumer, whose telemetry stream is another's."""
 
     def __init__(self, address: str, client_id: str = "lite-1", group: str = GROUP) -> None:
+        self._address = address
         self._client = Client(address, client_id)
         self._client.metadata += (("x-mq-language", "JAVA"), ("x-mq-client-version", "5.2.0"))
         self._group = pb.Resource(name=group)
@@ -116,8 +141,19 @@ class Consumer:
     def heartbeat(self) -> int:
         return int(self._client.call("Heartbeat", rpc.HeartbeatRequest(group=self._group)).status.code)
 
-    def receive(self, batch: int = 32, wait_ms: int = 5000) -> list[pb.Message]:
+    def brokers(self) -> dict[str, str]:
+        """Where clients reach each broker of the topic."""
+        endpoints = pb.Endpoints(scheme=pb.IPv4)
+        host, _, port = self._address.rpartition(":")
+        endpoints.addresses.add(host=host, port=int(port))
+        request = rpc.QueryRouteRequest(topic=pb.Resource(name=TOPIC), endpoints=endpoints)
+        queues = self._client.call("QueryRoute", request).message_queues
+        found = {each.broker.name: each.broker.endpoints.addresses[0] for each in queues}
+        return {name: f"{each.host}:{each.port}" for name, each in found.items()}
+
+    def receive(self, batch: int = 32, wait_ms: int = 5000, broker: str = "") -> list[pb.Message]:
         request = receive_request(TOPIC, self._group.name, batch=batch, invisible_ms=10_000, wait_ms=wait_ms)
+        request.message_queue.broker.name = broker
         answers = self._client.call("ReceiveMessage", request, 15.0)
         return [each.message for each in answers if each.HasField("message")]
 

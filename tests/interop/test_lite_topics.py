@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from broker_gateway.messaging.ordered_sends import bucket
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from store.log.record import Host
 from store.message_store import MessageStore
 from store.opening import StoreOptions
-from tests.interop.lite_brokers import GROUP, TOPIC, WILDCARD, Consumer, Made, ours, real, texts
+from tests.interop.lite_brokers import (
+    GROUP,
+    TOPIC,
+    WILDCARD,
+    Consumer,
+    Made,
+    our_pair,
+    ours,
+    real,
+    real_pair,
+    texts,
+)
 from tests.telemetry_client import TelemetryClient, consumer_settings
 
 both = pytest.mark.parametrize("broker", [real, ours], ids=["rocketmq", "lakebroker"])
@@ -92,6 +106,38 @@ def test_a_wildcard_group_receives_from_every_lite_topic(tmp_path: Path, broker:
             assert two.send("d", "6") == pb.OK
             assert texts(two.until(1)) == [("d", "6")]
             assert one.receive() == []
+
+
+@pytest.mark.parametrize("brokers", [real_pair, our_pair], ids=["rocketmq", "lakebroker"])
+def test_over_two_brokers_each_lite_topic_is_at_one_of_them(tmp_path: Path, brokers: Made) -> None:
+    names = [f"t{number}" for number in range(12)]
+    expected = {name: "broker-a" if bucket(name, 8) < 4 else "broker-b" for name in names}
+    assert set(expected.values()) == {"broker-a", "broker-b"}
+    settings = consumer_settings(GROUP, TOPIC, pb.LITE_PUSH_CONSUMER)
+    with brokers(tmp_path / "brokers") as side, ExitStack() as stack:
+        consumer = Consumer(side.address)
+        deadline = time.monotonic() + 120
+        while len(at := consumer.brokers()) < 2:
+            assert time.monotonic() < deadline, at
+            time.sleep(0.5)
+        consumers = {}
+        for endpoint in sorted(set(at.values())):
+            stack.enter_context(TelemetryClient(endpoint, "lite-1", settings))
+            consumers[endpoint] = Consumer(endpoint)
+            assert consumers[endpoint].heartbeat() == pb.OK
+        assert consumer.sync(pb.PARTIAL_ADD, *names) == pb.OK
+        for number in "12":
+            for name in names:
+                assert consumer.send(name, number) == pb.OK
+        found: dict[str, list[tuple[str, str]]] = {name: [] for name in names}
+        while sum(map(len, found.values())) < 2 * len(names):
+            assert time.monotonic() < deadline + 60, found
+            for broker, endpoint in at.items():
+                some = consumers[endpoint].receive(wait_ms=1000, broker=broker)
+                assert not some or consumers[endpoint].ack(*some) == {pb.OK}
+                for name, body in texts(some):
+                    found[name].append((broker, body))
+        assert found == {name: [(broker, "1"), (broker, "2")] for name, broker in expected.items()}
 
 
 def test_a_real_brokers_lite_topics_are_found_in_its_log(tmp_path: Path) -> None:
