@@ -7,6 +7,10 @@
 | how many are one `Stretch` | sizes of the next `_WINDOW` queue offsets |
 | the records | the rows of these, some at a time |
 
+Rows of a lite topic are those of its parent topic. Their offsets in its queue (`%LMQ%$PARENT$NAME`) stand in a property, of which the
+table's log knows nothing: every file that may have the lite topic is looked at. A lite topic that expired and was written again has
+several rows of an offset; the last one is of its present life, and the others are below where its queue begins now, or replaced.
+
 A reading sees what was committed when it began, and so all that a segment had that is deleted by then. A record is the one of the log, byte for
 byte, but for a body whose compression the reput undid. Records prepared or rolled back are none of their queue. Calls block;
 several threads may make them. `pyarrow` is loaded by the first.
@@ -28,8 +32,11 @@ import structlog
 from broker_gateway.lake.reader import Lake, LakeUnreachableError
 from broker_gateway.runtime.rate_limited_log import RateLimitedLog
 from store.errors import RecordError
+from store.lite_queues import PREFIX, lite_topic_of
 from store.log.record import (
     PROPERTY_CRC32,
+    PROPERTY_INNER_MULTI_DISPATCH,
+    PROPERTY_INNER_MULTI_QUEUE_OFFSET,
     SYS_COMMIT,
     SYS_COMPRESSED,
     SYS_COMPRESSION_MASK,
@@ -80,6 +87,9 @@ _WHOLE = (
     "reconsume_times",
     "prepared_transaction_offset",
 )
+_LITE = ("lite_topic", "properties")
+"""What says whether a row is of a lite topic."""
+_OFFSET_TEXT = "^[0-9]{1,18}$"
 _TIMES = ("born_timestamp", "store_timestamp")
 Queue = tuple[str, int]
 
@@ -177,7 +187,8 @@ class LakeMessages:
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None
         self._files: dict[str, _File] = {}
-        self._spans: OrderedDict[str, list[dict[Queue, _Span]]] = OrderedDict()
+        self._spans: OrderedDict[tuple[str, bool], list[dict[Queue, _Span]]] = OrderedDict()
+        """By file: of queues, or of lite topics' queues."""
         self._span_count = 0
         self._firsts: dict[Queue, tuple[int, str]] = {}
         self._twice = RateLimitedLog("messages")
@@ -260,11 +271,15 @@ class LakeMessages:
                     self._snapshot = None
                     raise
             self._take_files(self._snapshot)
-            of_queue = {"broker": self._broker, "topic": queue[0], "queue_id": queue[1]}
+            lite = lite_topic_of(queue[0])
+            if lite is None:
+                of_queue = {"broker": self._broker, "topic": queue[0], "queue_id": queue[1]}
+            else:
+                of_queue = {"broker": self._broker, "topic": lite.parent, "lite_topic": lite.name}
             found = [
                 file
                 for file in self._files.values()
-                if file.may_be_between(begin, end) and file.may_have(of_queue)
+                if (lite is not None or file.may_be_between(begin, end)) and file.may_have(of_queue)
             ]
         return sorted(found, key=lambda file: file.first)
 
@@ -284,25 +299,46 @@ class LakeMessages:
             self._files[path] = _File(data, stated.get("minValues") or {}, stated.get("maxValues") or {})
 
     def _forget(self, path: str) -> None:
-        for spans in self._spans.pop(path, ()):
+        for lite in (False, True):
+            self._drop((path, lite))
+
+    def _drop(self, known: tuple[str, bool]) -> None:
+        for spans in self._spans.pop(known, ()):
             self._span_count -= len(spans)
 
     def spans(self, look: _Look, file: _File) -> list[dict[Queue, _Span]]:
-        """Of each row group of a file: this broker's queues."""
+        """Of each row group of a file: this broker's queues, or those of its lite topics."""
         path = file.data.path
+        key = path, look.lite is not None
         with self._lock:
-            known = self._spans.get(path)
+            known = self._spans.get(key)
             if known is not None:
-                self._spans.move_to_end(path)
+                self._spans.move_to_end(key)
                 return known
-        made = [self._spans_of(look, part) for part in look.parts(file)]
+        spans_of = self._spans_of if look.lite is None else self._lite_spans_of
+        made = [spans_of(look, part) for part in look.parts(file)]
         with self._lock:
-            if path in self._files and path not in self._spans:
-                self._spans[path] = made
+            if path in self._files and key not in self._spans:
+                self._spans[key] = made
                 self._span_count += sum(map(len, made))
                 while self._span_count > _MOST_SPANS and len(self._spans) > 1:
-                    self._forget(next(iter(self._spans)))
+                    self._drop(next(iter(self._spans)))
         return made
+
+    def _lite_spans_of(self, look: _Look, part: Part) -> dict[Queue, _Span]:
+        import pyarrow.compute as pc
+
+        found: dict[Queue, _Span] = {}
+        for rows in part.batches((*_PLACE, *_LITE), 16 * _ROWS):
+            look.go_on()
+            rows = rows.filter(pc.and_(pc.equal(rows["broker"], self._broker), _reachable(rows)))
+            rows = _with_lite_offsets(rows)
+            ends = rows.group_by(["lite_queue"], use_threads=False).aggregate([("at", "min"), ("at", "max")])
+            columns = [ends[name].to_pylist() for name in ("lite_queue", "at_min", "at_max")]
+            for queue, least, most in zip(*columns, strict=True):
+                known = found.get((queue, 0), _Span(least, most))
+                found[queue, 0] = _Span(min(least, known.least), max(most, known.greatest))
+        return found
 
     def _spans_of(self, look: _Look, part: Part) -> dict[Queue, _Span]:
         import pyarrow.compute as pc
@@ -365,6 +401,7 @@ class _Look:
         self._folder = messages._folder
         self._broker = messages._broker
         self.queue = queue
+        self.lite = lite_topic_of(queue[0])
         self._files = files
         self._until = until
 
@@ -385,7 +422,7 @@ class _Look:
     def _groups(self, begin: int, end: int) -> Iterator[tuple[_File, dict[int, _Span]]]:
         """Files that have something of [begin, end), with the spans of their row groups that do."""
         for file in self._files:
-            if not file.may_be_between(begin, end):
+            if self.lite is None and not file.may_be_between(begin, end):
                 continue
             spans = [each.get(self.queue) for each in self._messages.spans(self, file)]
             found = {
@@ -405,7 +442,7 @@ class _Look:
         """The lowest queue offset in [begin, end), and the path of a file that has it."""
         best: tuple[int, str] | None = None
         for file, spans in self._groups(begin, end):
-            if best is not None and file.first > best[0]:
+            if best is not None and self.lite is None and file.first > best[0]:
                 break
             some = [span.least for span in spans.values() if span.least >= begin]
             around = {number: span for number, span in spans.items() if span.least < begin}
@@ -418,9 +455,7 @@ class _Look:
         """The lowest queue offset in [begin, end) that these row groups have."""
         import pyarrow.compute as pc
 
-        found = [
-            pc.min(rows["queue_offset"]).as_py() for _, rows in self._rows(file, spans, _PLACE, begin, end)
-        ]
+        found = [pc.min(rows["at"]).as_py() for _, rows in self._rows(file, spans, _PLACE, begin, end)]
         return min(found, default=None)
 
     def places(
@@ -434,7 +469,7 @@ class _Look:
         for file, spans in self._groups(begin, end):
             for number, rows in self._rows(file, spans, _SIZED, begin, end):
                 for row in rows.to_pylist():
-                    offset = row["queue_offset"]
+                    offset = row["at"]
                     place = _Place(
                         file,
                         number,
@@ -445,7 +480,8 @@ class _Look:
                     )
                     before = found.get(offset)
                     if before is not None:
-                        twice(self.queue, offset)
+                        if self.lite is None:
+                            twice(self.queue, offset)
                         place = max(before, place, key=lambda each: (each.stored, each.log_id))
                     found[offset] = place
         return found
@@ -456,14 +492,14 @@ class _Look:
 
         best: int | None = None
         for file, spans in self._groups(begin, end):
-            if best is not None and file.first > best:
+            if best is not None and self.lite is None and file.first > best:
                 break
             if not file.may_be_as_late_as(timestamp_us):
                 continue
             for _, rows in self._rows(file, spans, (*_PLACE, "store_timestamp"), begin, end):
                 later = rows.filter(pc.greater_equal(rows["store_timestamp"], timestamp_us))
                 if later.num_rows:
-                    least = pc.min(later["queue_offset"]).as_py()
+                    least = pc.min(later["at"]).as_py()
                     best = least if best is None else min(best, least)
         return best
 
@@ -479,30 +515,39 @@ class _Look:
         for file, spans in wanted.values():
             for _, rows in self._rows(file, spans, _WHOLE, least, most + 1):
                 for row in rows.to_pylist():
-                    known = places.get(row["queue_offset"])
+                    known = places.get(row["at"])
                     if known is not None and known[3:5] == (row["log_id"], row["physical_offset"]):
-                        found[row["queue_offset"]] = _record(*self.queue, row)
+                        found[row["at"]] = _record(self._topic, row["queue_id"], row)
         return found
+
+    @property
+    def _topic(self) -> str:
+        return self.queue[0] if self.lite is None else self.lite.parent
 
     def _rows(
         self, file: _File, spans: dict[int, _Span], columns: Sequence[str], begin: int, end: int
     ) -> Iterator[tuple[int, pa.Table]]:
-        """Rows of the queue in [begin, end), from these row groups, with the groups' numbers. Times are in µs."""
+        """Rows of the queue in [begin, end), from these row groups, with the groups' numbers; `at` is their queue offset. Times are
+        in µs."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         for number, part in enumerate(self.parts(file)):
             if number not in spans:
                 continue
-            for rows in part.batches(columns, _ROWS if "body" in columns else 64 * _ROWS):
+            read = columns if self.lite is None else dict.fromkeys((*columns, *_LITE))
+            for rows in part.batches(tuple(read), _ROWS if "body" in columns else 64 * _ROWS):
                 self.go_on()
-                here = pc.and_(
-                    pc.equal(rows["queue_id"], self.queue[1]), pc.equal(rows["topic"], self.queue[0])
-                )
-                here = pc.and_(here, pc.equal(rows["broker"], self._broker))
-                here = pc.and_(here, pc.greater_equal(rows["queue_offset"], begin))
-                here = pc.and_(here, pc.less(rows["queue_offset"], end))
-                some = rows.filter(pc.and_(here, _reachable(rows)))
+                here = pc.and_(pc.equal(rows["topic"], self._topic), pc.equal(rows["broker"], self._broker))
+                here = pc.and_(here, _reachable(rows))
+                if self.lite is None:
+                    here = pc.and_(here, pc.equal(rows["queue_id"], self.queue[1]))
+                    some = rows.filter(here)
+                    some = some.append_column("at", some["queue_offset"])
+                else:
+                    here = pc.and_(here, pc.equal(rows["lite_topic"], self.lite.name))
+                    some = _with_lite_offsets(rows.filter(here))
+                some = some.filter(pc.and_(pc.greater_equal(some["at"], begin), pc.less(some["at"], end)))
                 if not some.num_rows:
                     continue
                 for name in _TIMES:
@@ -510,6 +555,23 @@ class _Look:
                         at = some.column_names.index(name)
                         some = some.set_column(at, name, some[name].cast(pa.int64()))
                 yield number, some
+
+
+def _with_lite_offsets(rows: pa.Table) -> pa.Table:
+    """The rows that stand in a lite topic's queue of their own topic, with that queue (`lite_queue`) and their offset in it (`at`)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = rows.filter(pc.is_valid(rows["lite_topic"]))
+    queue = pc.binary_join_element_wise(PREFIX, rows["topic"], "$", rows["lite_topic"], "")
+    dispatched, text = (
+        pc.map_lookup(rows["properties"], pa.scalar(name), "first")
+        for name in (PROPERTY_INNER_MULTI_DISPATCH, PROPERTY_INNER_MULTI_QUEUE_OFFSET)
+    )
+    rows = rows.append_column("lite_queue", queue).append_column("lite_offset", text)
+    here = pc.and_(pc.equal(dispatched, queue), pc.match_substring_regex(text, _OFFSET_TEXT))
+    rows = rows.filter(pc.fill_null(here, False))
+    return rows.append_column("at", rows["lite_offset"].cast(pa.int64()))
 
 
 def _reachable(rows: pa.Table) -> pa.ChunkedArray:

@@ -150,7 +150,9 @@ def make_messaging(
     producer = Producer(config, core, resources, admission.send)
     levels_ms = parse_delay_levels(config.store.message_delay_level)
     lite_topics = LiteTopics(config, core)
-    subscriptions = LiteSubscriptions(config, core, resources, clients, commands, lite_topics)
+    subscriptions = LiteSubscriptions(
+        config, core, resources, clients, commands, lite_topics, with_lake=old is not None
+    )
     ordered = OrderedSends(config, routes, hand_over, core.catalog.topics)
     timers = Timers(core.store, core.tick, core.pace, core.taken_over, levels_ms)
     return Messaging(

@@ -118,8 +118,12 @@ class LiteSubscriptions:
         clients: ClientRegistry,
         commands: ClientCommands,
         topics: LiteTopics,
+        *,
+        with_lake: bool = False,
     ) -> None:
         self._core = core
+        self._first = core.store.index.begin if with_lake else core.store.index.min_offset
+        """The first offset that a group may go to."""
         self._catalog = core.catalog
         self._index = core.store.index
         self._resources = resources
@@ -293,7 +297,7 @@ class LiteSubscriptions:
                 self._exclude(subscriber, group, queues)
         self._expire(topic, [queue for queue in queues if queue not in subscriber.queues])
         for queue in queues:
-            there = self._index.max_offset(queue, 0) > self._index.min_offset(queue, 0)
+            there = self._index.max_offset(queue, 0) > self._first(queue, 0)
             self._arrivals.subscribe(subscriber, queue, there)
 
     def _add_all(self, subscriber: LiteSubscriber, action: Action) -> None:
@@ -367,16 +371,14 @@ class LiteSubscriptions:
         for queue in queues:
             key = QueueKey(group, queue, 0)
             state = self._core.deliveries.known(key)
-            least, most = self._index.min_offset(queue, 0), self._index.max_offset(queue, 0)
+            least, most = self._first(queue, 0), self._index.max_offset(queue, 0)
             if state is None and least == most:
                 continue  # nothing is there: the group begins there anyway, and clients may name any lite topic
             current = None if state is None else state.consumer_offset
             target = _target(option, current, most)
             if state is not None and state.position > most:
                 target = min(target or 0, most)  # of a log that is lost: it has nothing of what is there
-            if (
-                target is not None and target != current and (most or state is not None)
-            ):  # else it begins there
+            if target is not None and target != current:
                 cursors[key] = min(max(target, least), most)
         if not cursors:
             return
@@ -421,7 +423,7 @@ class LiteSubscriptions:
             queues = [LiteTopic(subscriber.parent, name).queue for name in names] or list(subscriber.queues)
             for start in range(0, len(queues), _OFFERED_AT_ONCE):
                 for queue in queues[start : start + _OFFERED_AT_ONCE]:
-                    if self._index.max_offset(queue, 0) > self._index.min_offset(queue, 0):
+                    if self._index.max_offset(queue, 0) > self._first(queue, 0):
                         self._arrivals.offered(queue, group)
                 await asyncio.sleep(0)
             if wildcard:

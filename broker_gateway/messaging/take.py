@@ -119,7 +119,7 @@ class Taker:
         state = self._deliveries.queue(key)
         floor, ordered = index.min_offset(key.topic, key.queue_id), search.ordered
         search.begin(key, state, floor)
-        if self._old is not None and poll.lite is None and state.position < floor:
+        if self._old is not None and state.position < floor:
             floor = index.begin(key.topic, key.queue_id)
         if ordered:
             try:
