@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 CA_OPTION = "--tls-ca FILE (tlsCa in the data source)"
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "Cannot check peer: missing selected ALPN property")
 """In gRPC's words for what came instead of a handshake."""
+_NO_GRPC = ("Socket closed", "Failed parsing HTTP/2")
+"""What gRPC says where something else answers in plaintext, or closes: a remoting port, a name server, metrics."""
 _CHANNEL = [
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_reconnect_backoff_ms", 2000),
@@ -98,6 +100,11 @@ def unconnected(address: str, details: str, *, own_ca: bool) -> SourceError | No
         return SourceError(
             f"broker {address} speaks no TLS on that port, and plaintext is for loopback without {CA_OPTION}; give the port of a gateway that takes TLS "
             "(grpcServerPort; tlsCertPath, or tlsTestModeEnable=true)"
+        )
+    if details.startswith("failed to connect to all addresses") and any(each in details for each in _NO_GRPC):
+        return UnreachableError(
+            f"nobody speaks gRPC at {address} ({details.rpartition('last error: ')[2]}); give the gRPC port of a lakebroker "
+            "gateway (grpcServerPort, 8081 unless it is set) or sidecar (8091)"
         )
     return None
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from pathlib import Path
 
 import pytest
 
 from broker_gateway.transport.certificates import trial_certificate
-from structured_streaming.errors import SourceError
+from structured_streaming.errors import SourceError, UnreachableError
 from structured_streaming.source.access import Access, access_of
+from structured_streaming.source.logs import open_log
 from structured_streaming.source.options import SourceOptions
 
 
@@ -60,3 +63,33 @@ def test_a_file_without_certificates_is_named(tmp_path: Path, content: bytes | N
         file.write_bytes(content)
     with pytest.raises(SourceError, match=f"^tlsCa {file} .*{said}"):
         access_of({"tlsca": str(file)})
+
+
+@pytest.mark.parametrize("reply", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["closes", "http1"])
+def test_a_port_that_speaks_no_grpc_is_named_with_the_remedy(reply: bytes) -> None:
+    """As a broker's remoting port, which closes, and its metrics port. It may be a gateway that starts: a later try may help."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(1024)
+                    connection.sendall(reply)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        log = open_log(f"broker:{address}", Access())
+        try:
+            with pytest.raises(UnreachableError) as refused:
+                log.describe()
+        finally:
+            log.close()
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+    assert f"nobody speaks gRPC at {address}" in str(refused.value)
+    assert "grpcServerPort" in str(refused.value)
