@@ -119,7 +119,7 @@ def reset_offsets(
     request = rpc.ResetGroupOffsetRequest(group=pb.Resource(name=group), topic=pb.Resource(name=topic))
     if to in ("earliest", "latest"):
         request.reset_timestamp.FromSeconds(0 if to == "earliest" else _LATEST_S)
-    elif (time := moment("--to", to)) is not None:
+    elif (time := moment("--to", to, "earliest", "latest")) is not None:
         request.reset_timestamp.FromDatetime(time)
     reached, rows = Reached(gateway, namesrv, token_file, tls_ca), []
     for calls in reached.all():

@@ -27,13 +27,14 @@ def size(option: str, text: str) -> int:
     return int(found[1]) * _BYTES[found[2] or ""]
 
 
-def moment(option: str, text: str) -> datetime | None:
+def moment(option: str, text: str, *words: str) -> datetime | None:
     """`2026-11-25T08:00` or another ISO 8601 time, UTC where it names no zone; None for an empty text. Ends the command for
-    anything else."""
+    anything else, and names the `words` that the option takes too."""
     if not text:
         return None
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        fail(f"{option} {text} is no time; write one such as 2026-11-25T08:00", 2)
+        also = f", or {' or '.join(words)}" if words else ""
+        fail(f"{option} {text} is no time; write one such as 2026-11-25T08:00{also}", 2)
     return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -49,7 +49,8 @@ class LogCheck:
         name = f"{state.broker}/{state.log_id}"
         held = self._progress.ends.get((state.broker, state.log_id))
         if held is None:
-            yield f"the lake holds nothing of {name}"
+            if state.start < state.end:
+                yield f"the lake holds nothing of {name}"
             return
         if held > state.end:
             yield f"the lake holds {name} up to {held:,}, the log ends at {state.end:,}"

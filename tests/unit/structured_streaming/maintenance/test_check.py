@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lakebroker_testing.logs import LogWriter
 from structured_streaming.commit.batch import LogSpan, progress_rows
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.commit.sink import STAGED
@@ -52,6 +53,17 @@ def test_a_whole_lake(lake: ReputLake, rows: int, monkeypatch: pytest.MonkeyPatc
     counts = {findings.what: findings.rows for findings in check_lake(str(lake.lake))}
     assert counts["quarantine"] > 1, "no batch ends within the damage"
     assert counts == {name: rows.num_rows for name, rows in lake.rows().items()}
+
+
+def test_a_log_that_the_lake_knows_nothing_of(lake: ReputLake, tmp_path: Path) -> None:
+    """Nothing is missing of one without records: its broker is new."""
+    other = tmp_path / "another"
+    with LogWriter(other, broker="broker-b") as writer:
+        assert not [each for each in check_lake(str(lake.lake), [str(other)]) if each.problems]
+        writer.messages(1)
+    (found,) = [each for each in check_lake(str(lake.lake), [str(other)]) if each.problems]
+    (problem,) = found.problems
+    assert problem.startswith("the lake holds nothing of broker-b/")
 
 
 def test_a_lake_that_went_over_to_sparks_writer(tmp_path: Path) -> None:
