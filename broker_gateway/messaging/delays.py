@@ -53,12 +53,15 @@ class Delays:
                 )
 
     def check_room(self, count: int, size: int) -> None:
-        """INTERNAL_SERVER_ERROR where there is no timer, TOO_MANY_REQUESTS for more messages, or more bytes, than may wait."""
+        """INTERNAL_SERVER_ERROR where there is no timer, TOO_MANY_REQUESTS for more messages, or more bytes, than may wait;
+        `count` and `size` are of those that will, without those that go at once."""
         if not self._enabled:
             raise ServiceError(
                 Reason.INTERNAL_SERVER_ERROR,
                 "the broker takes no messages with a delivery time (timerWheelEnable=false); send without one",
             )
+        if not count:
+            return
         if self._timers.count + count > self._most:
             raise ServiceError(
                 Reason.TOO_MANY_REQUESTS,

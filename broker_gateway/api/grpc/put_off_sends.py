@@ -32,14 +32,14 @@ class PutOffSends:
         now: int,
     ) -> tuple[list[PendingRecord], list[str]]:
         """Records to store for a call's messages, which are all of that type, and their recall handles. Raises ServiceError."""
-        size = sum(len(each.body) + len(each.properties) for each in records)
         if kind == pb.TRANSACTION:
-            self._transactions.check_room(len(records), size)
+            self._transactions.check_room(len(records), _size(records))
             return self._halves(messages, records, now), []
-        self._delays.check_room(len(records), size)
+        dues = [self._due(message, now) for message in messages]
+        waiting = [record for record, due in zip(records, dues, strict=True) if due > now]
+        self._delays.check_room(len(waiting), _size(waiting))
         stored, handles = [], []
-        for message, record in zip(messages, records, strict=True):
-            due = self._due(message, now)
+        for message, record, due in zip(messages, records, dues, strict=True):
             stored.append(self._delays.put_off(record, due, now))
             message_id = message.system_properties.message_id
             handles.append(self._delays.recall_handle(record.topic, due, message_id) if due > now else "")
@@ -61,3 +61,7 @@ class PutOffSends:
         due = delivery_ms(message.system_properties)
         self._delays.check(due, now)
         return due
+
+
+def _size(records: Sequence[PendingRecord]) -> int:
+    return sum(len(each.body) + len(each.properties) for each in records)

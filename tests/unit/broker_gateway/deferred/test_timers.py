@@ -307,6 +307,17 @@ def test_limits_name_their_options(broker: InProcessBroker) -> None:
     assert bodies(broker) == [b"near", b"near"]
 
 
+def test_a_time_that_is_past_needs_no_room(broker: InProcessBroker) -> None:
+    broker.restart(lakeMaxPendingTimers="1")
+    for expected in (pb.OK, pb.TOO_MANY_REQUESTS):
+        assert send_later(broker, b"near", 10_000).status.code == expected
+    assert send_later(broker, b"past", -1000).status.code == pb.OK
+    assert bodies(broker) == [b"past"]
+    broker.restart(lakeMaxPendingTimerBytes="1")
+    assert send_later(broker, b"past", -1000).status.code == pb.OK
+    assert send_later(broker, b"near", 10_000).status.code == pb.TOO_MANY_REQUESTS
+
+
 def sizes(broker: InProcessBroker) -> int:
     """Bytes of the records that wait, by the records."""
     pending = broker.broker.parts.timers.pending
