@@ -123,7 +123,7 @@ def _refused(text: str) -> ServiceError:
 
 def _decoded(handle: str) -> tuple[str, str, int, str]:
     """Topic, broker, time in ms and message id of a recall handle."""
-    invalid = _refused("the recall handle is none that a broker gave; use that of the send")
+    invalid = _refused(f"the recall handle {shown(handle)} is none that a broker gave; use that of the send")
     if len(handle) > _MOST_HANDLE:
         raise invalid
     try:

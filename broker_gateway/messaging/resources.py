@@ -57,7 +57,10 @@ class Resources:
         self.check_topic(name)
         topic = self.catalog.topic(name)
         if topic is None:
-            raise ServiceError(Reason.TOPIC_NOT_FOUND, f"topic {shown(name)} does not exist")
+            raise ServiceError(
+                Reason.TOPIC_NOT_FOUND,
+                f"topic {shown(name)} does not exist; `lakebroker topic list` names those that do",
+            )
         return topic
 
     def check_topic(self, name: str) -> None:

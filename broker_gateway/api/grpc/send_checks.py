@@ -264,7 +264,8 @@ def check_types(topic: Topic, messages: Sequence[pb.Message]) -> None:
         if name is not None and name not in accepted:
             raise ServiceError(
                 Reason.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-                f"topic {shown(topic.name)} accepts {', '.join(accepted)}, not {name} messages",
+                f"topic {shown(topic.name)} accepts {', '.join(accepted)}, not {name} messages; send one of these, or let it take "
+                "another type with `lakebroker topic update`",
             )
 
 
@@ -284,7 +285,8 @@ def check_message(
     if system.message_group and kind != _FIFO:
         raise ServiceError(
             Reason.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-            f"a {_TYPES[kind]} message must not have a message group",
+            f"a {_TYPES[kind]} message must not have a message group, this one has {shown(system.message_group)}; leave it out, or "
+            "send a FIFO message",
         )
     if system.HasField("priority") or kind == _PRIORITY:
         _check_priority(system)
@@ -292,17 +294,20 @@ def check_message(
         check_lite_topic(system.lite_topic, limits.lite_topic)
     elif system.HasField("lite_topic"):
         raise ServiceError(
-            Reason.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, f"a {_TYPES[kind]} message must not have a lite topic"
+            Reason.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            f"a {_TYPES[kind]} message must not have a lite topic, this one has {shown(system.lite_topic)}; leave it out, or send "
+            "a LITE message",
         )
     if system.HasField("delivery_timestamp"):
         if kind not in PUT_OFF:
             raise ServiceError(
                 Reason.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-                f"a {_TYPES[kind]} message must not have a delivery timestamp",
+                f"a {_TYPES[kind]} message must not have a delivery timestamp; leave it out, or send a DELAY message",
             )
     elif kind == _DELAY:
         raise ServiceError(
-            Reason.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a DELAY message must have a delivery timestamp"
+            Reason.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+            "a DELAY message must have a delivery timestamp; set one, or send a NORMAL message",
         )
     size = len(body)
     if not size and limits.refuse_empty:

@@ -79,7 +79,11 @@ def test_the_offset_of_a_group_is_where_everything_before_is_settled(client: Cli
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [
-        ({"message_queue": queue("nobody-made-it")}, pb.TOPIC_NOT_FOUND, "'nobody-made-it' does not exist"),
+        (
+            {"message_queue": queue("nobody-made-it")},
+            pb.TOPIC_NOT_FOUND,
+            "`lakebroker topic list` names those that do",
+        ),
         ({"message_queue": queue("TBW102")}, pb.ILLEGAL_TOPIC, "TBW102"),
         ({"message_queue": queue("{}", 8)}, pb.BAD_REQUEST, "no queue 8; it has 0 to 7"),
         ({"message_queue": queue("{}", -1)}, pb.BAD_REQUEST, "no queue -1"),

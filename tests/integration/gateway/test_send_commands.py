@@ -226,7 +226,11 @@ def test_options_that_do_not_go_together_are_named(options: tuple[str, ...], why
 @pytest.mark.parametrize(
     ("topic", "options", "why"),
     [
-        ("normal", ("--priority", "1"), "accepts NORMAL, not PRIORITY messages"),
+        (
+            "normal",
+            ("--priority", "1"),
+            "accepts NORMAL, not PRIORITY messages; send one of these, or let it take another",
+        ),
         ("delay", (), "accepts DELAY, not NORMAL messages"),
         ("fifo", ("--message-group", ""), "ILLEGAL_MESSAGE_GROUP"),
         ("lite", ("--lite-topic", ""), "ILLEGAL_LITE_TOPIC"),

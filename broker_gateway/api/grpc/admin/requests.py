@@ -55,7 +55,10 @@ class Named:
         try:
             return self._groups.known(name).name
         except ServiceError as error:
-            raise ServiceError(error.reason, f"consumer group {shown(name)} does not exist") from error
+            raise ServiceError(
+                error.reason,
+                f"consumer group {shown(name)} does not exist; `lakebroker group list` names those that do",
+            ) from error
 
     def lite_topic(self, group: str, name: str) -> LiteTopic:
         """One of the topic that a group is bound to. ILLEGAL_LITE_TOPIC, TOPIC_NOT_FOUND when it is bound to none."""
