@@ -32,7 +32,7 @@ class OffsetChanges:
         """A consumer says how far the group is: that is its offset until a receive goes on from there, and what is in
         flight stays in flight. CONSUMER_GROUP_NOT_FOUND, TOPIC_NOT_FOUND, BAD_REQUEST, TOO_MANY_REQUESTS for a queue more than
         the group may begin on."""
-        self._check_group(group, "does not exist")
+        self._check_group(group, f"does not exist; create it with `lakebroker group create {group[:255]}`")
         check_queue_id(topic, queue_id, self._topic(topic).queues)
         if offset < 0:
             raise ServiceError(Reason.BAD_REQUEST, f"offset {offset} is negative; give one of 0 or more")

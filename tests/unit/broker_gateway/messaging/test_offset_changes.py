@@ -34,7 +34,7 @@ def ends(broker: InProcessBroker) -> dict[int, int]:
 @pytest.mark.parametrize(
     ("asked", "reason", "named"),
     [
-        (("none", "t", 0, 1), Reason.CONSUMER_GROUP_NOT_FOUND, "Group none"),
+        (("none", "t", 0, 1), Reason.CONSUMER_GROUP_NOT_FOUND, "Group none .*lakebroker group create none"),
         (("g", "none", 0, 1), Reason.TOPIC_NOT_FOUND, "Topic none"),
         (("g", "t", 2, 1), Reason.BAD_REQUEST, "no queue 2"),
         (("g", "t", -1, 1), Reason.BAD_REQUEST, "no queue -1"),
