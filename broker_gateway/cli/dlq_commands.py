@@ -140,11 +140,13 @@ def replay_dead_letters(
     if resume and outcomes is None:
         fail("--resume goes on with a replay by its outcomes: name their file with --outcomes", 2)
     counts: Counter[bool] = Counter()
+    unknown = set(choice.ids)
     with connected(gateway, token_file, tls_ca) as calls:
         queues = _queues(calls, group)
         sender = _Sender(calls, rate, dry_run)
         with replay_outcomes.opened(outcomes, group, resume=resume, dry_run=dry_run) as kept:
             for message in _letters(calls, group, queues, choice):
+                unknown.discard(_origin_id(message))
                 if _key(message) in kept.sent:
                     continue
                 outcome = sender.send(message)
@@ -157,6 +159,11 @@ def replay_dead_letters(
     if counts[True]:
         remedy = "the same with --resume" if outcomes is not None else "a replay with --id"
         fail(f"{counted(counts[True], 'dead letter')} could not be sent; {remedy} sends them again")
+    if unknown:
+        fail(
+            f"no dead letter of {group} that was chosen has the id {', '.join(sorted(unknown))}; "
+            f"`lakebroker dlq list {group}` shows the ids"
+        )
 
 
 class _Sender:

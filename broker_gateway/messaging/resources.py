@@ -39,7 +39,12 @@ class Resources:
         topic = self.catalog.topic(name)
         if topic is not None:
             return topic
-        if not self._auto_topic or name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+        if name.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            raise ServiceError(
+                Reason.TOPIC_NOT_FOUND,
+                f"topic {shown(name)} does not exist; it comes with the first message of its group that needs it",
+            )
+        if not self._auto_topic:
             raise ServiceError(
                 Reason.TOPIC_NOT_FOUND,
                 f"topic {shown(name)} does not exist; create it with `lakebroker topic create {name}`, or set "

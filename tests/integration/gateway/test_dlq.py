@@ -87,6 +87,17 @@ def test_dead_letters_are_listed_and_chosen(gateway: Gateway) -> None:
     client.close()
 
 
+def test_a_replay_of_an_id_that_is_none_says_so(gateway: Gateway) -> None:
+    give_up(gateway, "unknown", 2).close()
+    known = rows(gateway, "unknown")[0]["message_id"]
+    done = run(gateway, "dlq", "replay", "unknown", "--id", known, "--id", "nobody", status=1)
+    assert "1 dead letter sent" in done.stdout
+    assert (
+        "no dead letter of unknown that was chosen has the id nobody; `lakebroker dlq list unknown`"
+        in done.stderr
+    )
+
+
 def test_a_replay_sends_what_the_sender_gave(gateway: Gateway) -> None:
     client = give_up(gateway, "again", 6)
     letters = {row["message_id"]: row for row in rows(gateway, "again")}

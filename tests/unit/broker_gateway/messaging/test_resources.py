@@ -26,7 +26,9 @@ def test_a_topic_is_made_on_first_use_where_that_is_on() -> None:
     with InProcessBroker(lakeAutoCreateTopics="true", defaultTopicQueueNums="3") as broker:
         assert broker.do(lambda: resources(broker).topic("t")).queues == 3
         for name in ("%RETRY%g", "%DLQ%g"):
-            assert refusal(broker, lambda name=name: resources(broker).topic(name)) is Reason.TOPIC_NOT_FOUND
+            with pytest.raises(ServiceError, match="comes with the first message of its group") as refused:
+                broker.do(lambda name=name: resources(broker).topic(name))
+            assert refused.value.reason is Reason.TOPIC_NOT_FOUND
 
 
 def test_a_topic_that_is_missing_is_named_with_the_remedy() -> None:
