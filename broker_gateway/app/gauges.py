@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from broker_gateway.app.broker import Broker
 from broker_gateway.observability.metrics import MAX_SERIES
+from broker_gateway.runtime.clock import now_ms
 
 Gauge = tuple[str, str, dict[str, str], float]
 """Name, help, labels, value."""
@@ -71,7 +72,14 @@ def _of_messages(broker: Broker, node: dict[str, str]) -> Iterable[Gauge]:
     ):
         yield f"lakebroker_messages_stored_{name}", f"Messages stored {name}", node, put
         yield f"lakebroker_messages_delivered_{name}", f"Messages delivered {name}", node, got
+    timers, transactions = broker.parts.timers, broker.parts.transactions
+    yield "rocketmq_timing_messages", "Messages that wait for their time", node, timers.count
+    yield "lakebroker_timing_bytes", "Of their records", node, timers.bytes
+    yield "rocketmq_half_messages", "Halves of transactions that are pending", node, transactions.count
+    yield "lakebroker_half_bytes", "Of their records", node, transactions.bytes
     lags: dict[tuple[str, str], list[int]] = {}
+    oldest: dict[tuple[str, str], int] = {}
+    now = now_ms()
     for state in list(broker.deliveries.queues()):
         group, topic, queue_id = state.key
         sums = lags.setdefault((topic, group), [0, 0, 0])
@@ -82,8 +90,14 @@ def _of_messages(broker: Broker, node: dict[str, str]) -> Iterable[Gauge]:
         sums[0] += len(state.in_flight)
         sums[1] += len(state.in_flight)
         sums[2] += state.lake_only.count
+        first = state.oldest
+        if first is not None and first.first_delivered_ms:
+            since = oldest.get((topic, group), now)
+            oldest[topic, group] = min(since, first.first_delivered_ms)
     for (topic, group), (behind, flying, in_lake) in list(lags.items())[:MAX_SERIES]:
         labels = {**node, "topic": topic, "consumer_group": group}
         yield "rocketmq_consumer_lag_messages", "Messages not settled", labels, behind + in_lake
         yield "rocketmq_consumer_inflight_messages", "Messages in flight", labels, flying
+        age = (now - oldest.get((topic, group), now)) / 1000
+        yield "lakebroker_oldest_inflight_seconds", "Since its first delivery", labels, age
         yield "lakebroker_lake_only_messages", "Messages not settled that only the lake has", labels, in_lake

@@ -136,6 +136,15 @@ class QueueDelivery:
         return self._in_flight
 
     @property
+    def oldest(self) -> InFlight | None:
+        """The message in flight with the lowest offset, which holds back `committed`. Other threads may ask, too."""
+        while True:
+            try:
+                return next(iter(self._in_flight.values()), None)
+            except RuntimeError:  # it changed in between
+                continue
+
+    @property
     def committed(self) -> int:
         """Every offset below it is settled."""
         first = min(next(iter(self._in_flight), self._cursor), self._cursor)

@@ -143,6 +143,11 @@ class Transactions:
         """Transactions that have not ended."""
         return len(self.pending.table)
 
+    @property
+    def bytes(self) -> int:
+        """Of their records."""
+        return self.pending.table.bytes
+
     def check_room(self, count: int, size: int) -> None:
         """FORBIDDEN where the broker takes no transactions, TOO_MANY_REQUESTS for more, or more bytes, than may be pending."""
         if self._rejected:
@@ -155,7 +160,7 @@ class Transactions:
                 Reason.TOO_MANY_REQUESTS,
                 f"{self.count} transactions are pending, at most {self._most} (lakeMaxPendingTransactions) may be; end some first",
             )
-        waits = self.pending.table.bytes
+        waits = self.bytes
         if waits + size > self._most_bytes:
             raise ServiceError(
                 Reason.TOO_MANY_REQUESTS,

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.core import Metric
 
+from broker_gateway.api.grpc.codec import timestamp
 from broker_gateway.app import gauges as gauges_module
 from broker_gateway.app.gauges import gauges
 from broker_gateway.observability import metrics as metrics_module
 from broker_gateway.observability.metrics import Metrics
+from broker_gateway.runtime.clock import now_ms
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.broker import InProcessBroker
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "metrics.md"
@@ -104,3 +107,48 @@ def test_topics_beyond_the_bound_share_a_series(monkeypatch: pytest.MonkeyPatch)
         metrics.sent(f"t{number}", 1, 1, 1, 0.001)
     assert value(metrics, "rocketmq_messages_in", topic="t1") == 1
     assert value(metrics, "rocketmq_messages_in", topic="other") == 3
+
+
+def gauge(broker: InProcessBroker, name: str) -> float:
+    (found,) = [number for each, _, _, number in gauges(broker.broker) if each == name]
+    return found
+
+
+def test_the_age_of_the_oldest_message_in_flight_counts_from_its_first_delivery(
+    broker: InProcessBroker,
+) -> None:
+    broker.send("t", b"stuck")
+    assert broker.receive("t", "g", invisible_ms=20_000)[1]
+    assert gauge(broker, "lakebroker_oldest_inflight_seconds") == 0
+    for _ in range(8):  # each queue gets some
+        broker.send("t", b"x")
+    broker.advance(30)
+    found = broker.receive("t", "g", invisible_ms=60_000)[1]
+    assert len(found) == 9
+    broker.ack("t", "g", *[each for each in found if each.body != b"stuck"])
+    broker.advance(10)
+    assert gauge(broker, "lakebroker_oldest_inflight_seconds") == pytest.approx(40, abs=1)
+    assert gauge(broker, "rocketmq_consumer_inflight_messages") == 1
+    broker.ack("t", "g", *[each for each in found if each.body == b"stuck"])
+    assert gauge(broker, "lakebroker_oldest_inflight_seconds") == 0
+
+
+def test_what_waits_is_counted(broker: InProcessBroker) -> None:
+    def counts() -> list[float]:
+        names = (
+            "rocketmq_timing_messages",
+            "lakebroker_timing_bytes",
+            "rocketmq_half_messages",
+            "lakebroker_half_bytes",
+        )
+        return [gauge(broker, name) for name in names]
+
+    assert counts() == [0, 0, 0, 0]
+    due = timestamp(now_ms() + 5000)
+    assert broker.send("t", b"later", message_type=pb.DELAY, delivery_timestamp=due).status.code == pb.OK
+    assert broker.send("t", b"half", message_type=pb.TRANSACTION).status.code == pb.OK
+    timing, timing_bytes, halves, half_bytes = counts()
+    assert (timing, halves) == (1, 1)
+    assert min(timing_bytes, half_bytes) > 100
+    broker.advance(6)
+    assert counts()[:2] == [0, 0]
