@@ -192,7 +192,7 @@ class Broker:
         tasks, config = self.tasks, self._config
         tasks.add("redelivery", REDELIVERY_S, self.parts.redelivery.sweep_due)
         tasks.add("peers", PEERS_S, self.peers.refresh)
-        tasks.add("ordered-sends", LOOK_S, self.parts.ordered_sends.look)
+        tasks.add("ordered-sends", LOOK_S, self.parts.ordered_sends.run)
         tasks.add("housekeeping", HOUSEKEEPING_S, self._housekeep)
         tasks.add("self-check", config.lake.lake_self_check_interval / 1000, self._check)
         tasks.add("retention", config.store.clean_resource_interval / 1000, self._retain)

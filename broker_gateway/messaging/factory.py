@@ -34,6 +34,7 @@ from broker_gateway.messaging.offset_changes import OffsetChanges
 from broker_gateway.messaging.offsets import Offsets
 from broker_gateway.messaging.old_messages import OldMessages
 from broker_gateway.messaging.ordered_sends import OrderedSends
+from broker_gateway.messaging.placed_brokers import PlacedBrokers
 from broker_gateway.messaging.poll import Polls
 from broker_gateway.messaging.produce import Producer
 from broker_gateway.messaging.pull import Pulls
@@ -153,7 +154,7 @@ def make_messaging(
     subscriptions = LiteSubscriptions(
         config, core, resources, clients, commands, lite_topics, with_lake=old is not None
     )
-    ordered = OrderedSends(config, routes, hand_over, core.catalog.topics)
+    ordered = OrderedSends(config, routes, hand_over, core.catalog.topics, PlacedBrokers(core.store.root))
     timers = Timers(core.store, core.tick, core.pace, core.taken_over, levels_ms)
     return Messaging(
         admission,

@@ -6,8 +6,8 @@ its queue's is handed to that one.
 
 A broker that stops running keeps its queues for `lakeOrderedBrokerAbsence`: sends to them fail, and clients try again, since
 a group that went elsewhere meanwhile would have two orders. One that must not be written to has none at once; one that runs
-and has the topic no more, after `MISSING_S`. Topics of types FIFO and LITE are looked at all the time, so that brokers are known before they go; a broker that
-starts while another is away does not know of it.
+and has the topic no more, after `MISSING_S`. Topics of types FIFO and LITE are looked at all the time, so that brokers are known before they go, also to one
+that starts while another is away (`placed_brokers.py`).
 
 Sources: Guava's `Hashing.consistentHash`, after Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm";
 Java's `String.hashCode`; RocketMQ's `MessageQueueSelector`.
@@ -15,6 +15,7 @@ Java's `String.hashCode`; RocketMQ's `MessageQueueSelector`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 from collections import OrderedDict
@@ -22,16 +23,21 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from typing import NamedTuple
 
+import structlog
+
 from broker_gateway.cluster.hand_over import LARGEST, BusyError, HandOver, HandOverError
 from broker_gateway.cluster.peer_routes import MAX_TOPICS
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.checks import shown
 from broker_gateway.messaging.outcome import Reason, ServiceError
+from broker_gateway.messaging.placed_brokers import PlacedBrokers
 from broker_gateway.messaging.routes import Routes
 from broker_gateway.metadata.catalog import Topic
 from broker_gateway.runtime.clock import monotonic_s
+from broker_gateway.runtime.rate_limited_log import RateLimitedLog
 from store.log.record import java_hash
 
+log = structlog.get_logger(__name__)
 LOOK_S = 10.0
 _PLACED = frozenset({"FIFO", "LITE"})
 """Types of messages that belong to one queue."""
@@ -66,23 +72,51 @@ class OrderedSends:
         routes: Routes,
         hand_over: HandOver,
         topics: Callable[[], Iterable[Topic]],
+        placed: PlacedBrokers,
     ) -> None:
         self._topics = topics
         self._absence_s = config.lake.lake_ordered_broker_absence / 1000
         self._routes = routes
         self._hand_over = hand_over
+        self._placed = placed
+        self._unwritten = RateLimitedLog("times")
         self._seen: OrderedDict[str, dict[str, _Seen]] = OrderedDict()
         """By topic, last used last: other brokers with queues of it."""
         self._ran: dict[str, float] = {}
         """When each broker was known to run last, by `clock.monotonic_s`."""
+        for topic, brokers in placed.load().items():
+            self._seen[topic] = {
+                name: _Seen(queues) for name, queues in brokers.items() if name != routes.own_name
+            }
+            self._ran |= dict.fromkeys(brokers, monotonic_s())
 
     def when_known(self, topic: Topic, callback: Callable[[], None]) -> None:
         """Calls `callback` once it is known which brokers have the topic, or cannot be within a few seconds."""
         self._routes.when_known(topic.name, callback)
 
+    async def run(self) -> None:
+        """Looks at the cluster, and keeps what was found by the last look. To be called every `LOOK_S`."""
+        self.look()
+        there = {each.name for each in self._topics()}
+        placed = {
+            topic: {name: known.queues for name, known in brokers.items() if known.queues}
+            for topic, brokers in self._seen.items()
+            if brokers and topic in there
+        }
+        if not self._placed.differs(placed):
+            return
+        try:
+            await asyncio.to_thread(self._placed.save, placed)
+        except OSError as error:
+            self._unwritten.happened(
+                log.warning,
+                "the file of brokers with ordered queues cannot be written; a start while one is away will not know of it",
+                error=str(error),
+            )
+
     def look(self) -> None:
         """Sees which brokers have the topics of FIFO and LITE messages, sent or not: one that goes later is known then, and its
-        message groups and lite topics wait for it. To be called every `LOOK_S`."""
+        message groups and lite topics wait for it."""
         now = monotonic_s()
         recent = {name: at for name, at in self._ran.items() if now - at <= self._absence_s}
         self._ran = recent | dict.fromkeys(self._routes.alive, now)

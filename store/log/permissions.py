@@ -22,6 +22,7 @@ _FOLDERS = (
     "lakeindex",
     "lakecompiled",
     "lakedeferred",
+    "lakeordered",
     "config",
     "consumequeue",
     "index",

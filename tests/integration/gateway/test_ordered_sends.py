@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from broker_gateway.messaging.ordered_sends import bucket
+from broker_gateway.messaging.placed_brokers import FILE
 from broker_gateway.protocol.codes import RequestCode
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import Client
@@ -95,6 +97,8 @@ def test_with_its_broker_away_a_group_waits_for_it(cluster: Cluster) -> None:
     group = next(each for each in map(str, range(100)) if place(each)[0] == "b")
     a, b = cluster.brokers["a"], cluster.brokers["b"]
     assert cluster.send("a", group, "0").status.code == pb.OK
+    file = a.store / FILE
+    wait_for(lambda: file.exists() and "b" in json.loads(file.read_text())["ordered"])
     b.kill()
     for _ in range(2):
         answer = cluster.send("a", group, "lost")
@@ -102,6 +106,12 @@ def test_with_its_broker_away_a_group_waits_for_it(cluster: Cluster) -> None:
         assert "broker 'b'" in answer.status.message
         assert "send it again" in answer.status.message
         wait_for(lambda: set(routes(a.grpc_port, "ordered")) == {"a", "c"})
+    a.kill()
+    a.start()
+    cluster.connect("a")
+    wait_for(lambda: set(routes(a.grpc_port, "ordered")) == {"a", "c"})
+    answer = cluster.send("a", group, "lost")
+    assert answer.status.code == pb.INTERNAL_SERVER_ERROR, "a broker that starts knows who is away"
     b.start()
     wait_for(lambda: cluster.send("a", group, "1").status.code == pb.OK)
     cluster.connect("b")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from structlog.testing import capture_logs
 
 from broker_gateway.config.gateway import load_config
 from broker_gateway.messaging.ordered_sends import MISSING_S, OrderedSends, bucket
+from broker_gateway.messaging.placed_brokers import FILE, PlacedBrokers
 from broker_gateway.metadata.catalog import Topic
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
@@ -35,10 +38,16 @@ class Known:
 
 
 class Sends:
-    def __init__(self, clock: ManualClock) -> None:
+    def __init__(self, clock: ManualClock, store: Path) -> None:
         self.clock = clock
         self.known: Any = Known()
-        self.sends = OrderedSends(load_config(None, {})[0], self.known, None, list)  # type: ignore[arg-type]
+        self.store = store
+        self.start()
+
+    def start(self) -> None:
+        """Also once more, over the same store."""
+        config, placed = load_config(None, {})[0], PlacedBrokers(self.store)
+        self.sends = OrderedSends(config, self.known, None, lambda: [TOPIC], placed)  # type: ignore[arg-type]
 
     def broker(self) -> str:
         return self.sends.place(TOPIC, GROUP).broker
@@ -47,14 +56,14 @@ class Sends:
         """With the look that a broker has at its cluster."""
         for _ in range(int(seconds)):
             self.clock.move(10**9)
-            self.sends.look()
+            asyncio.run(self.sends.run())
 
 
 @pytest.fixture
-def sends() -> Iterator[Sends]:
+def sends(tmp_path: Path) -> Iterator[Sends]:
     clock = ManualClock()
     with clock.in_place():
-        made = Sends(clock)
+        made = Sends(clock, tmp_path)
         assert made.broker() == "b"
         yield made
 
@@ -94,6 +103,44 @@ def test_a_broker_that_has_the_topic_no_more_has_no_groups(sends: Sends) -> None
 def test_a_broker_that_must_not_be_written_to_has_no_groups_at_once(sends: Sends) -> None:
     sends.known.counts["b"] = 0
     assert sends.broker() != "b"
+
+
+def test_a_broker_that_starts_while_another_is_away_waits_for_it(sends: Sends) -> None:
+    sends.wait(1)
+    del sends.known.counts["b"]
+    sends.known.alive.remove("b")
+    sends.start()
+    assert sends.broker() == "b"
+    sends.wait(590)
+    assert sends.broker() == "b"
+    sends.wait(20)
+    assert sends.broker() != "b"
+    sends.wait(1)
+    sends.start()
+    assert sends.broker() != "b", "it is out of the file"
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"orders": {"b": "many"}}', '{"orders": {"b": -1}}', "[1]"])
+def test_a_damaged_file_of_brokers_is_passed_over(sends: Sends, text: str) -> None:
+    sends.wait(1)
+    (sends.store / FILE).write_text(text)
+    del sends.known.counts["b"]
+    sends.known.alive.remove("b")
+    with capture_logs() as lines:
+        sends.start()
+    assert [line["log_level"] for line in lines] == ["warning"]
+    assert sends.broker() != "b"
+    sends.wait(1)
+    sends.start()
+    assert sends.broker() != "b"
+
+
+def test_a_file_of_brokers_that_cannot_be_written_stops_nothing(sends: Sends) -> None:
+    (sends.store / FILE.parent).write_text("in its way")
+    with capture_logs() as lines:
+        sends.wait(3)
+    assert [line["log_level"] for line in lines] == ["warning"]
+    assert sends.broker() == "b"
 
 
 @pytest.mark.parametrize("request_bytes", [b"\xff" * 100, b"\x0a\x05ab"])
