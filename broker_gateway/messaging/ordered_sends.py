@@ -6,7 +6,7 @@ its queue's is handed to that one.
 
 A broker that stops running keeps its queues for `lakeOrderedBrokerAbsence`: sends to them fail, and clients try again, since
 a group that went elsewhere meanwhile would have two orders. One that must not be written to has none at once; one that runs
-and has the topic no more, after `MISSING_S`. Topics of types FIFO and LITE are looked at all the time, so that brokers are known before they go, also to one
+and has the topic no more, after `MISSING_S`. Topics of types FIFO and LITE, and others that had such messages, are looked at all the time, so that brokers are known before they go, also to one
 that starts while another is away (`placed_brokers.py`).
 
 Sources: Guava's `Hashing.consistentHash`, after Lamping and Veach, "A Fast, Minimal Memory, Consistent Hash Algorithm";
@@ -115,12 +115,16 @@ class OrderedSends:
             )
 
     def look(self) -> None:
-        """Sees which brokers have the topics of FIFO and LITE messages, sent or not: one that goes later is known then, and its
-        message groups and lite topics wait for it."""
+        """Sees which brokers have the topics of FIFO and LITE messages, sent or not, and others that had such messages: one that
+        goes later is known then, and its message groups and lite topics wait for it."""
         now = monotonic_s()
         recent = {name: at for name, at in self._ran.items() if now - at <= self._absence_s}
         self._ran = recent | dict.fromkeys(self._routes.alive, now)
-        topics = (each for each in self._topics() if _PLACED.intersection(each.accept_message_types))
+        topics = (
+            each
+            for each in self._topics()
+            if each.name in self._seen or _PLACED.intersection(each.accept_message_types)
+        )
         for topic in itertools.islice(topics, MAX_LOOKED_AT):
             self.when_known(topic, partial(self._see, topic))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,9 @@ class Known:
 
     def writable(self, topic: Topic) -> dict[str, int]:
         return dict(self.counts)
+
+    def when_known(self, topic: str, callback: Callable[[], None]) -> None:
+        callback()
 
 
 class Sends:
@@ -79,6 +82,17 @@ def test_a_broker_that_leaves_keeps_its_groups_for_a_time(sends: Sends) -> None:
     assert sends.broker() == "b"
     sends.wait(20)
     assert sends.broker() != "b"
+
+
+def test_a_broker_that_came_and_left_between_two_sends_is_waited_for(sends: Sends) -> None:
+    """Also where a topic's types do not say that its messages are ordered: there were such."""
+    of_d = next(each for each in map(str, range(100)) if bucket(each, 8) in (6, 7))
+    sends.known.counts["d"] = 2
+    sends.known.alive.add("d")
+    sends.wait(1)
+    del sends.known.counts["d"]
+    sends.known.alive.remove("d")
+    assert sends.sends.place(TOPIC, of_d).broker == "d"
 
 
 def test_a_broker_that_comes_back_has_its_groups(sends: Sends) -> None:
