@@ -93,19 +93,20 @@ class Receipts:
         queues: dict[int, tuple[QueueDelivery, dict[int, InFlight]]],
     ) -> list[tuple[int, int, int] | None]:
         """The handles, those of lite topics with numbers in place of the queue id; `queues` gets these too."""
-        numbers: dict[str | int, int] = {}
+        numbers: dict[QueueKey, int] = {}
         found: list[tuple[int, int, int] | None] = []
         for handle, name in zip(decoded, names, strict=True):
             if handle is None or not of_lite_topic(handle[0]):
                 found.append(handle)
                 continue
-            known = name or handle[0]
-            number = numbers.get(known)
+            state = self._lite_state(group, topic, name, handle)
+            if state is None:
+                found.append(None)
+                continue
+            number = numbers.get(state.key)
             if number is None:
-                number = numbers[known] = -1 - len(numbers)
-                state = self._lite_state(group, topic, name, handle)
-                if state is not None:
-                    queues[number] = (state, {})
+                number = numbers[state.key] = -1 - len(numbers)
+                queues[number] = (state, {})
             found.append((number, handle[1], handle[2]))
         return found
 
@@ -114,11 +115,11 @@ class Receipts:
     ) -> QueueDelivery | None:
         if name:
             return self._deliveries.known(QueueKey(group, LiteTopic(topic, name).queue, 0))
-        _, offset, delivery_id = handle
-        for state in self._deliveries.lite_states(group, handle[0] & ~FORM_BITS):
-            if subscribed_topic(state.key) == topic and state.find(offset, delivery_id) is not None:
-                return state
-        return None
+        number, offset, delivery_id = handle
+        states = self._deliveries.lite_states(group, number & ~FORM_BITS)
+        some = [state for state in states if subscribed_topic(state.key) == topic]
+        holds = (state for state in some if state.find(offset, delivery_id) is not None)
+        return next(holds, some[0] if some else None)  # without one that holds it, it is void
 
     def _queues(
         self, group: str, topic: str, queue_ids: Set[int]

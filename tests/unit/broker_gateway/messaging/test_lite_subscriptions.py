@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from broker_gateway.delivery import retry_topics, table
 from broker_gateway.messaging import lite_subscriptions
 from broker_gateway.transport.context import CallContext
 from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as public
@@ -235,6 +236,31 @@ def test_a_handle_says_its_lite_topic_where_the_call_does_not(broker: InProcessB
     again.system_properties.lite_topic = ""
     assert consumer.ack(again, again) == [pb.OK, pb.INVALID_RECEIPT_HANDLE]
     assert consumer.ack(found["a1"]) == [pb.INVALID_RECEIPT_HANDLE]
+
+
+def test_a_handle_without_its_lite_topic_counts_beside_others_that_do_not(broker: InProcessBroker) -> None:
+    """A call that is repeated with one message more names what is settled by now."""
+    consumer = LiteConsumer(broker)
+    consumer.add("a")
+    send(broker, "a1", "a2")
+    one, two = consumer.receive()
+    assert consumer.ack(one, named=False) == [pb.OK]
+    assert consumer.ack(one, two, named=False) == [pb.INVALID_RECEIPT_HANDLE, pb.OK]
+    broker.advance(40)
+    assert consumer.receive() == []
+
+
+def test_handles_of_lite_topics_with_one_number_are_told_apart(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (retry_topics, table):
+        monkeypatch.setattr(module, "lite_number", lambda queue: 7)
+    consumer = LiteConsumer(broker)
+    consumer.add("a", "b")
+    send(broker, "a1", "b1", "b2")
+    found = {each.body.decode(): each for each in consumer.receive()}
+    assert consumer.ack(found["b1"]) == [pb.OK]
+    assert consumer.ack(found["a1"], found["b2"], named=False) == [pb.OK] * 2
 
 
 def test_the_last_attempt_is_followed_by_a_dead_letter(broker: InProcessBroker) -> None:
