@@ -156,6 +156,7 @@ class LongPolling:
 
     def _take(self, poll: Poll) -> bool:
         """A search, and what it took of the tick's budget."""
+        poll.woken = False
         try:
             return self._taker.take(poll)
         finally:
@@ -233,7 +234,7 @@ class LongPolling:
 
     def _stop_searching(self, poll: Poll) -> None:
         """It searches no further: the next waiter goes on searching."""
-        if poll.left:
+        if poll.left or poll.woken:
             self._wakeups.due(poll.line, poll.group.name)
 
     def close(self) -> None:
@@ -267,6 +268,7 @@ class LongPolling:
             return True
         if poll.filter.costly:
             self._wakeups.leave(poll.line, poll.group.name, poll)
+            poll.woken = True
             self._search_on(poll)
             return False
         try:

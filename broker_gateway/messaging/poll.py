@@ -120,7 +120,8 @@ class Poll:
     `left`: queues that a search under way has yet to search (ids of the topic's, names of lite topics' queues, keys of others), the
     next one last;
     `seen`: what had been offered when it began; `failed`: the first queue's error of that search. `put_off_s`:
-    since when its first search has been put off, by `clock.monotonic_s`; 0: it has not. `renewed_at`: see `InFlight.host`.
+    since when its first search has been put off, by `clock.monotonic_s`; 0: it has not. `woken`: something is there for it or those
+    who wait behind it, and it has not searched yet. `renewed_at`: see `InFlight.host`.
     `journal_mark`: the journal's, before it took the first message.
     """
 
@@ -148,6 +149,7 @@ class Poll:
     body_bytes: int = 0
     seen: int = 0
     put_off_s: float = 0.0
+    woken: bool = False
     failed: Exception | None = None
     left: list[int | str | QueueKey] = field(default_factory=list)
     reply: Reply[Any] = field(default_factory=Reply)

@@ -184,3 +184,28 @@ def test_receives_with_costly_filters_search_one_in_a_tick(
             calls = begin()
     assert [len(received(call.response)[1]) for call in calls] == [1] * 6
     assert len(ticks) == len(set(ticks)) == 6
+
+
+@pytest.mark.parametrize("hangs_up", [True, False])
+def test_who_was_woken_and_goes_before_it_searched_wakes_the_next(
+    broker: InProcessBroker, hangs_up: bool
+) -> None:
+    polling, wakeups = broker.broker.parts.long_polling, broker.broker.core.wakeups
+    serve = polling._serve
+    first, second = (
+        broker.begin_receive("orders", "billing", wait_ms=60_000, filter=COSTLY) for _ in range(2)
+    )
+
+    def serve_and_go(poll: Poll) -> bool:
+        found = serve(poll)
+        wakeups.serve_by(serve)
+        if hangs_up:
+            first.cancel()
+        else:
+            polling._expired(poll)
+        return found
+
+    wakeups.serve_by(serve_and_go)
+    costly(broker, 1)
+    assert [first.done, second.done] == [not hangs_up, True]
+    assert len(second.messages) == 1
