@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError
 
 from broker_gateway.api.grpc.fields import client_id_of, group_name, topic_name
 from broker_gateway.api.grpc.status import OK, status_of
+from broker_gateway.messaging.checks import shown
 from broker_gateway.messaging.clients import ClientRegistry
 from broker_gateway.messaging.lite_peers import LitePeers
 from broker_gateway.messaging.lite_subscriptions import (
@@ -99,10 +100,15 @@ class LiteService:
             answer.status.CopyFrom(status_of(error))
         give(answer)
 
-    def told(self, request: bytes, client_id: str, peer: str) -> None:
-        """A SyncLiteSubscriptionRequest that a client at `peer` sent to another broker. Raises ServiceError."""
+    def told(self, request: bytes, group: str, client_id: str, peer: str) -> None:
+        """A SyncLiteSubscriptionRequest of a group that a client at `peer` sent to another broker. Raises ServiceError, RpcError."""
         asked = _parse(request)
-        group, topic = group_name(asked.group), topic_name(asked.topic)
+        named, topic = group_name(asked.group), topic_name(asked.topic)
+        if named != group:
+            raise ServiceError(
+                Reason.BAD_REQUEST,
+                f"what is handed over for consumer group {shown(group)} is of {shown(named)}",
+            )
         self._subscriptions.told(client_id, peer, group, topic, _said(asked))
 
 

@@ -116,11 +116,7 @@ class MessagingService:
             return self._send.handed_over(request, topic, queue_id, peer)
         except Exception as error:
             reply: Reply[bytes] = Reply()
-            if isinstance(
-                error, RpcError
-            ):  # of bytes that are no request: there is no gRPC call that could fail with it
-                error = ServiceError(Reason.BAD_REQUEST, f"{error}; it was handed over by another broker")
-            status = _status("SendMessage", error)
+            status = _status("SendMessage", _of_handed_over(error))
             reply.set(rpc.SendMessageResponse(status=status).SerializeToString())
             return reply
 
@@ -255,8 +251,9 @@ class MessagingService:
             self._lite.tell_others,
         )
 
-    def lite_subscription_told(self, request: bytes, client_id: str, peer: str) -> Reply[bytes]:
-        """The response to a SyncLiteSubscriptionRequest of a client at `peer` (`host:port`), which another broker passes on."""
+    def lite_subscription_told(self, request: bytes, group: str, client_id: str, peer: str) -> Reply[bytes]:
+        """The response to a SyncLiteSubscriptionRequest of a group, of a client at `peer` (`host:port`), which another broker passes
+        on."""
         reply: Reply[bytes] = Reply()
 
         def answer(error: Exception | None) -> None:
@@ -264,9 +261,9 @@ class MessagingService:
             reply.set(rpc.SyncLiteSubscriptionResponse(status=status).SerializeToString())
 
         try:
-            self._lite.told(request, client_id, peer)
+            self._lite.told(request, group, client_id, peer)
         except Exception as error:
-            answer(error)
+            answer(_of_handed_over(error))
         else:
             self._journal.after(answer)
         return reply
@@ -354,6 +351,13 @@ class MessagingService:
 
         self._journal.after(written)
         return reply
+
+
+def _of_handed_over(error: Exception) -> Exception:
+    """What another broker is answered. Bytes that are no request fail no gRPC call here."""
+    if isinstance(error, RpcError):
+        return ServiceError(Reason.BAD_REQUEST, f"{error}; it was handed over by another broker")
+    return error
 
 
 def _status(call: str, error: Exception) -> pb.Status:

@@ -13,13 +13,14 @@ from broker_gateway.transport.remoting.connection import Connection, Processors
 
 class HandedOverRequests:
     """`send` takes a SendMessageRequest, its topic, the queue, and the address that it first came from; `subscribe` a
-    SyncLiteSubscriptionRequest, the client's id and its address. The body of a request is the client's, and the answer's the
+    SyncLiteSubscriptionRequest, its consumer group, the client's id and its address. Topic and group are those that the sender was
+    checked for, and must be the call's. The body of a request is the client's, and the answer's the
     response to it."""
 
     def __init__(
         self,
         send: Callable[[bytes, str, int, str], Reply[bytes]],
-        subscribe: Callable[[bytes, str, str], Reply[bytes]],
+        subscribe: Callable[[bytes, str, str, str], Reply[bytes]],
     ) -> None:
         self._send = send
         self._subscribe = subscribe
@@ -35,5 +36,5 @@ class HandedOverRequests:
 
     async def subscribe(self, _: Connection, request: Command) -> Command:
         fields = Fields(request.ext_fields)
-        client_id, peer = fields.name("clientId"), fields.name("bornHost")
-        return request.reply(body=await self._subscribe(request.body, client_id, peer))
+        group, client_id, peer = (fields.name(each) for each in ("group", "clientId", "bornHost"))
+        return request.reply(body=await self._subscribe(request.body, group, client_id, peer))
