@@ -11,7 +11,7 @@ each such group, however many clients it has; the line has at most as many entri
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from broker_gateway.delivery.queue_delivery import QueueKey
@@ -26,12 +26,12 @@ class LiteLine:
 
     __slots__ = ("_rest", "events", "name", "parent", "ready")
 
-    def __init__(self, name: str, parent: str, rest: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, parent: str, rest: Iterable[str] = ()) -> None:
         self.name = name
         self.parent = parent
         self.ready: dict[str, None] = {}
         self.events = 0
-        self._rest = list(rest)
+        self._rest = dict.fromkeys(rest)
         """Names of lite topics that are ready too, and are no entries yet."""
 
     def __len__(self) -> int:
@@ -41,7 +41,7 @@ class LiteLine:
         """At most so many queues to search next. Where there are more, these go to the end of the line."""
         ready, rest = self.ready, self._rest
         while rest and len(ready) < most:
-            ready[LiteTopic(self.parent, rest.pop()).queue] = None
+            ready[LiteTopic(self.parent, rest.popitem()[0]).queue] = None
         if len(ready) <= most:
             return list(ready)
         found = list(itertools.islice(ready, most))
@@ -49,6 +49,11 @@ class LiteLine:
             del ready[queue]
             ready[queue] = None
         return found
+
+    def drop(self, lite: LiteTopic) -> None:
+        """It is not to be searched: it is no more."""
+        self.ready.pop(lite.queue, None)
+        self._rest.pop(lite.name, None)
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +81,10 @@ class LiteSubscriber:
     def subscribes(self) -> bool:
         """Whether it receives from any lite topic."""
         return bool(self.queues) or self.shared_line is not None
+
+    def receives_from(self, lite: LiteTopic) -> bool:
+        """Whether it receives from a lite topic, which need not be there."""
+        return lite.queue in self.queues or (self.shared_line is not None and lite.parent == self.parent)
 
 
 class _Wildcard:
@@ -147,7 +156,7 @@ class LiteArrivals:
         groups = self._wildcards.setdefault(subscriber.parent, {})
         wildcard = groups.get(subscriber.group)
         if wildcard is None:
-            line = LiteLine(f"%LITE%{subscriber.parent}", subscriber.parent, list(names))
+            line = LiteLine(f"%LITE%{subscriber.parent}", subscriber.parent, names)
             wildcard = groups[subscriber.group] = _Wildcard(line)
         wildcard.members[subscriber] = None
         subscriber.shared_line = wildcard.line
@@ -185,8 +194,11 @@ class LiteArrivals:
 
     def deleted(self, queue: str) -> None:
         """A lite topic is no more: nobody is to search it. Those that named it have unsubscribed."""
+        lite = lite_topic_of(queue)
+        if lite is None:
+            return
         for _, wildcard in self._wildcards_of(queue, None):
-            wildcard.line.ready.pop(queue, None)
+            wildcard.line.drop(lite)
 
     def _wildcards_of(self, queue: str, group: str | None) -> list[tuple[str, _Wildcard]]:
         lite = lite_topic_of(queue) if self._wildcards else None

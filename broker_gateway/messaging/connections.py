@@ -195,11 +195,11 @@ class Connections:
         return found
 
     def members(self, group: str, lite: LiteTopic | None = None) -> Iterator[Member]:
-        """Connected consumers of a group, those over gRPC first; or only those that subscribe to a lite topic."""
+        """Connected consumers of a group, those over gRPC first; or only those that receive from a lite topic."""
         for session in self._clients.sessions():
             if session.settings is None or session.group != group:
                 continue
-            if lite is None or (session.lite is not None and lite.queue in session.lite.queues):
+            if lite is None or (session.lite is not None and session.lite.receives_from(lite)):
                 yield _member(session, session.settings)
         if lite is not None:
             return

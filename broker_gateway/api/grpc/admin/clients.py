@@ -51,7 +51,7 @@ class ClientAdmin:
         self._timeout_s = timeout_s
 
     def list(self, request: rpc.ListConsumerConnectionRequest) -> rpc.ListConsumerConnectionResponse:
-        """None when the group is not online. Of a lite topic: those that subscribe to it now."""
+        """None when the group is not online. Of a lite topic: those that receive from it now."""
         group = self._named.group(request.group)
         topic = self._named.topic(request.topic).name if request.HasField("topic") else None
         lite = self._named.lite_topic(group, request.liteTopic) if request.HasField("liteTopic") else None

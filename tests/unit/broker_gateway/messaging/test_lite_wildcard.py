@@ -7,6 +7,7 @@ import json
 import pytest
 
 from broker_gateway.messaging import searched_queues
+from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as public
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
@@ -39,6 +40,28 @@ def test_a_client_gets_what_every_lite_topic_has_and_gets(broker: InProcessBroke
     assert consumer.ack(*found) == [pb.OK] * 3
     send(broker, "c1", "b2")
     assert sorted(bodies(consumer.receive())) == ["b2", "c1"]
+
+
+def test_administrators_see_the_clients_on_every_lite_topic(broker: InProcessBroker) -> None:
+    put_group(broker, "all", lite_sub_wildcard="true")
+    request = public.ListConsumerConnectionRequest(group=pb.Resource(name="all"), liteTopic="a")
+    LiteConsumer(broker, "silent", group="all")
+    assert not broker.call("ListConsumerConnection", request).client_info
+    joined(broker, "one")
+    joined(broker, "other")
+    found = broker.call("ListConsumerConnection", request).client_info
+    assert [each.client_id for each in found] == ["one", "other"]
+
+
+def test_a_lite_topic_that_is_deleted_takes_no_offset_of_a_group(broker: InProcessBroker) -> None:
+    """Else it would be known for ever."""
+    send(broker, "a1", "b1")
+    consumer = joined(broker)
+    broker.do(lambda: broker.broker.parts.lite_subscriptions.delete(["%LMQ%$chat$a"]))
+    assert bodies(consumer.receive()) == ["b1"]
+    assert not broker.broker.deliveries.keys_of_topic("%LMQ%$chat$a")
+    send(broker, "a2")
+    assert bodies(consumer.receive()) == ["a2"]
 
 
 def test_a_client_gets_nothing_before_it_says_that_it_receives(broker: InProcessBroker) -> None:
