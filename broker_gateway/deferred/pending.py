@@ -427,9 +427,10 @@ class Pending(Contributor):
             self._next[queue] = end
 
     def _tell_of_file(self) -> None:
+        """In the order of their queues, as they became pending."""
         if not self._added:
             return
-        for key in self.table.columns().key.tolist():
+        for key in np.sort(self.table.columns().key).tolist():
             record = self.record(key)
             if record is not None:
                 for listener in self._added:

@@ -455,6 +455,23 @@ def test_a_send_that_was_repeated_is_one_transaction(broker: InProcessBroker) ->
     assert producer(broker) == [(transaction, b"twice")]
 
 
+@pytest.mark.parametrize("how", ["", "crash", "restart"])
+def test_the_latest_of_a_send_that_was_repeated_counts_after_a_start_too(
+    broker: InProcessBroker, how: str
+) -> None:
+    """Even where an earlier one is due later, since it was checked meanwhile."""
+    first = message("t", b"first", message_type=pb.TRANSACTION)
+    assert broker.call("SendMessage", send_request(first)).status.code == pb.OK
+    broker.advance(CHECK_S + 1)
+    first.body = b"second"
+    assert broker.call("SendMessage", send_request(first)).status.code == pb.OK
+    if how:
+        getattr(broker, how)()
+    assert end(broker, first.system_properties.message_id) == pb.OK
+    assert broker.broker.parts.transactions.count == 0
+    assert bodies(broker) == [b"second"]
+
+
 class _Counted(int):
     """A number that counts how often one of its kind is compared."""
 
