@@ -460,7 +460,8 @@ class LiteSubscriptions:
                 await asyncio.sleep(0)
 
     def _expire(self, topic: Topic, queues: Iterable[str], most: int = _EXPIRED_AT_ONCE) -> int:
-        """Deletes those of some lite topics whose time to live is over; how many."""
+        """Deletes those of some lite topics whose time to live is over; how many. One whose last message cannot be read stays as long
+        as the log has that."""
         minutes = lite_topic_minutes(topic)
         if minutes <= 0:
             return 0
@@ -470,8 +471,10 @@ class LiteSubscriptions:
             if len(expired) == most:
                 break
             end = self._index.max_offset(queue, 0)
-            stored = self._topics.stored_ms(queue, end - 1) if end else None
-            if end and (stored is None or stored < before):
+            if not end:
+                continue
+            stored = self._topics.stored_ms(queue, end - 1)
+            if stored < before if stored is not None else self._index.min_offset(queue, 0) == end:
                 expired.append(queue)
         self.delete(expired)
         return len(expired)

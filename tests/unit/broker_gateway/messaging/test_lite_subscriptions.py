@@ -577,6 +577,18 @@ def test_others_are_served_while_lite_topics_are_looked_at(
     assert len(broker.broker.parts.lite_topics) == 0
 
 
+def test_a_lite_topic_whose_last_message_cannot_be_read_keeps_no_other_one(broker: InProcessBroker) -> None:
+    with_time_to_live(broker, 30)
+    send(broker, "a1", "b1")
+    (at,) = broker.store.index.entries("%LMQ%$chat$a", 0, 0, 1)[0]
+    broker.flush()
+    broker.flip_byte("commitlog/*", int(at) + 4)
+    broker.advance(33 * MINUTE)
+    broker.run(broker.broker.parts.lite_subscriptions.expire())
+    assert list(broker.broker.parts.lite_topics.of("chat")) == ["a"], "it may be young"
+    LiteConsumer(broker).add("a")
+
+
 def accumulation(broker: InProcessBroker, lite_topic: str | None = None) -> Any:
     group = pb.Resource(name="agents")
     request = public.DescribeGroupAccumulationRequest(group=group, lite_topic=lite_topic)
