@@ -26,7 +26,7 @@ _Taken = list[tuple[QueueDelivery, InFlight]]
 
 
 class Attempts:
-    """The newest attempt of each client, group and topic; of ordered groups the newest `_ORDERED_AT_ONCE`."""
+    """The newest attempt of each client, group and topic; of ordered groups the newest `_ORDERED_AT_ONCE` that hold something."""
 
     def __init__(self, core: Core, messages: MessageReader) -> None:
         self._changes = core.changes
@@ -91,7 +91,11 @@ class Attempts:
         self._attempts.move_to_end(key)
         self._count -= len(known)
         known.pop(poll.attempt_id, None)
-        most = _ORDERED_AT_ONCE if poll.group.fifo or poll.lite is not None else 1
+        most = 1
+        if poll.group.fifo or poll.lite is not None:
+            most = _ORDERED_AT_ONCE
+            for attempt in [attempt for attempt, taken in known.items() if not _is_held(taken)]:
+                del known[attempt]  # it would be repeated with nothing, and keep others out
         while len(known) >= most:
             del known[next(iter(known))]
         known[poll.attempt_id] = poll.taken
@@ -132,6 +136,11 @@ class Attempts:
                     )
                 for message, other in zip(some, changed, strict=True):
                     state.replace(message, other)
+
+
+def _is_held(taken: _Taken) -> bool:
+    """Whether the client still has some of what an attempt took."""
+    return any(state.holds(message) for state, message in taken)
 
 
 def _returned(message: InFlight, until_ms: int, status: Status) -> InFlight:

@@ -165,6 +165,24 @@ def test_the_attempts_that_took_something_last_are_known(
     assert received_by(broker, "a1", "b1", "a2", "c1", "a2", "b1") == [b"0", b"1", b"2", b"3", b"2", b"4"]
 
 
+def test_attempts_of_an_ordered_group_that_hold_nothing_keep_no_others_out(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "_ATTEMPTS_KEPT", 3)
+    broker.create_group("steps", fifo=True)
+    broker.create_topic("slow")
+    broker.send("slow", b"slow")
+    broker.send("orders", b"0", b"1", b"2", b"3")
+    asked: dict[str, Any] = {"batch": 1, "attempt_id": "a", "invisible_ms": 60_000}
+    (slow,) = broker.client("slow").receive("slow", "steps", **asked)[1]
+    client = broker.client("fast")
+    for number in range(4):
+        (quick,) = client.receive("orders", "steps", batch=1, attempt_id=str(number))[1]
+        broker.ack("orders", "steps", quick)
+    (again,) = broker.client("slow").receive("slow", "steps", **asked)[1]
+    assert again.system_properties.receipt_handle == slow.system_properties.receipt_handle
+
+
 def test_a_repeated_attempt_waits_for_nothing_that_others_lost() -> None:
     with InProcessBroker() as broker:
         broker.create_topic("orders")
