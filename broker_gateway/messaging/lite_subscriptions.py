@@ -450,28 +450,29 @@ class LiteSubscriptions:
         ]:
             names = list(self._topics.of(parent))
             for first in range(0, len(names), _LOOKED_AT):
-                topic, there = self._catalog.topic(parent), self._topics.of(parent)  # as they are by now
+                topic = self._catalog.topic(parent)  # as it is by now
                 if topic is None:
                     break
-                some = [each for each in names[first : first + _LOOKED_AT] if each in there]
-                left -= self._expire(topic, [LiteTopic(parent, each).queue for each in some], left)
+                some = [LiteTopic(parent, each).queue for each in names[first : first + _LOOKED_AT]]
+                left -= self._expire(topic, some, left)
                 if left <= 0:
                     return
                 await asyncio.sleep(0)
 
     def _expire(self, topic: Topic, queues: Iterable[str], most: int = _EXPIRED_AT_ONCE) -> int:
-        """Deletes those of some lite topics whose time to live is over; how many. One whose last message cannot be read stays as long
-        as the log has that."""
+        """Deletes those of some lite topics that are there and whose time to live is over; how many. One whose last message cannot be
+        read stays as long as the log has that."""
         minutes = lite_topic_minutes(topic)
         if minutes <= 0:
             return 0
         before = now_ms() - max(minutes * 60_000, self._least_ttl_ms)
         expired: list[str] = []
+        there = self._topics.of(topic.name)
         for queue in queues:
             if len(expired) == most:
                 break
             end = self._index.max_offset(queue, 0)
-            if not end:
+            if not end or queue.rpartition("$")[2] not in there:
                 continue
             stored = self._topics.stored_ms(queue, end - 1)
             if stored < before if stored is not None else self._index.min_offset(queue, 0) == end:

@@ -577,6 +577,22 @@ def test_others_are_served_while_lite_topics_are_looked_at(
     assert len(broker.broker.parts.lite_topics) == 0
 
 
+def test_who_subscribes_to_a_lite_topic_that_went_takes_it_from_nobody(broker: InProcessBroker) -> None:
+    put_group(broker, "others")
+    with_time_to_live(broker, 30)
+    send(broker, "a1")
+    broker.advance(33 * MINUTE)
+    assert list(broker.broker.parts.lite_topics.of("chat")) == []
+    one, other = LiteConsumer(broker, "one"), LiteConsumer(broker, "other", group="others")
+    one.add("a")
+    end = broker.store.max_offset
+    other.add("a")
+    assert broker.store.max_offset == end, "it was deleted before"
+    assert broker.broker.parts.lite_subscriptions.count == 2
+    send(broker, "a2")
+    assert bodies(one.receive()) == bodies(other.receive()) == ["a2"]
+
+
 def test_a_lite_topic_whose_last_message_cannot_be_read_keeps_no_other_one(broker: InProcessBroker) -> None:
     with_time_to_live(broker, 30)
     send(broker, "a1", "b1")
