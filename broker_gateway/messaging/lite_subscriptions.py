@@ -285,6 +285,7 @@ class LiteSubscriptions:
             if subscriber.shared_line is not None:  # its group was a wildcard group
                 self._arrivals.unsubscribe_all(subscriber)
             self._check_quota(subscriber, group, len(queues), len(queues.keys() - subscriber.queues.keys()))
+            self._expire_new(subscriber, topic, queues)
             self._reset(group.name, queues, AS_IT_IS)
             self._versions[subscriber] = version
             for queue in [each for each in subscriber.queues if each not in queues]:
@@ -292,13 +293,17 @@ class LiteSubscriptions:
         else:
             new = len(queues.keys() - subscriber.queues.keys())
             self._check_quota(subscriber, group, len(subscriber.queues) + new, new)
+            self._expire_new(subscriber, topic, queues)
             self._reset(group.name, queues, option)
             if lite_attribute(group, "lite.sub.model") == "Exclusive":
                 self._exclude(subscriber, group, queues)
-        self._expire(topic, [queue for queue in queues if queue not in subscriber.queues])
         for queue in queues:
             there = self._index.max_offset(queue, 0) > self._first(queue, 0)
             self._arrivals.subscribe(subscriber, queue, there)
+
+    def _expire_new(self, subscriber: LiteSubscriber, topic: Topic, queues: Iterable[str]) -> None:
+        """What is over of what it did not subscribe to yet goes first: it must not receive that. Nothing else has changed when it cannot."""
+        self._expire(topic, [queue for queue in queues if queue not in subscriber.queues])
 
     def _add_all(self, subscriber: LiteSubscriber, action: Action) -> None:
         """A client of a wildcard group says that it receives, from every lite topic."""

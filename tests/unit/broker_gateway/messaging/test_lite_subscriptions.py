@@ -11,6 +11,8 @@ import pytest
 
 from broker_gateway.delivery import retry_topics, table
 from broker_gateway.messaging import lite_subscriptions
+from broker_gateway.messaging.lite_subscriptions import Action, Said
+from broker_gateway.messaging.outcome import ServiceError
 from broker_gateway.transport.context import CallContext
 from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as public
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
@@ -591,6 +593,30 @@ def test_who_subscribes_to_a_lite_topic_that_went_takes_it_from_nobody(broker: I
     assert broker.broker.parts.lite_subscriptions.count == 2
     send(broker, "a2")
     assert bodies(one.receive()) == bodies(other.receive()) == ["a2"]
+
+
+def test_a_subscription_that_the_log_does_not_take_changes_nothing(broker: InProcessBroker) -> None:
+    with_time_to_live(broker, 30)
+    send(broker, "a1")
+    assert LiteConsumer(broker).sync(pb.COMPLETE_ADD, "b", version=1) == pb.OK
+    subscriptions = broker.broker.parts.lite_subscriptions
+    session = broker.broker.parts.clients.own("lite", "127.0.0.1:1")
+    said = Said(Action.COMPLETE_ADD, ["a"], 2)
+
+    def subscribe() -> None:
+        for after in (0, 1):
+            broker.store.inject("append", OSError(28, "No space left on device"), after=after)
+        with pytest.raises(ServiceError, match="No space left"):
+            subscriptions.sync(session, "agents", "chat", said)
+        with pytest.raises(ServiceError, match="No space left"):
+            subscriptions.told("other", "10.0.0.1:1", "agents", "chat", said)
+        assert subscriptions.count == 1
+        assert {each.client_id: list(each.queues) for each in subscriptions._versions} == {
+            "lite": ["%LMQ%$chat$b"]
+        }
+
+    broker.clock.move(31 * MINUTE * 1_000_000_000)  # nobody looked for what is over
+    broker.do(subscribe)
 
 
 def test_a_lite_topic_whose_last_message_cannot_be_read_keeps_no_other_one(broker: InProcessBroker) -> None:
