@@ -202,10 +202,14 @@ def has_placed(messages: Sequence[pb.Message]) -> bool:
 
 def place_key(messages: Sequence[pb.Message], limits: Limits) -> str | None:
     """What decides the queue of a call's messages, of those of all brokers: their message group, or the lite topic that all of
-    them have. None: any queue takes them. Raises what `message_group_of` does."""
+    them have. None: any queue takes them. ILLEGAL_LITE_TOPIC, and what `message_group_of` raises."""
     group = message_group_of(messages, limits)
     names = {message.system_properties.lite_topic for message in messages}
-    return names.pop() if group is None and len(names) == 1 and "" not in names else group
+    if group is not None or len(names) > 1 or "" in names:
+        return group
+    name = names.pop()
+    check_lite_topic(name, limits.lite_topic)
+    return name
 
 
 def message_group_of(messages: Sequence[pb.Message], limits: Limits) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from broker_gateway.messaging.ordered_sends import bucket
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_testing.broker import InProcessBroker
@@ -74,6 +75,14 @@ def test_names_and_types(broker: InProcessBroker, name: str, kind: int, code: in
     end = broker.store.max_offset
     assert send(broker, name, "x", kind=kind) == code
     assert (broker.store.max_offset > end) == (code == pb.OK)
+
+
+def test_a_name_that_no_lite_topic_may_have_is_not_kept(broker: InProcessBroker) -> None:
+    """A client chooses it, of any length; the queues of 65,536 names are remembered."""
+    before = bucket.cache_info().currsize
+    for number in range(5):
+        assert send(broker, f"{number}" * 100_000, "x") == pb.ILLEGAL_LITE_TOPIC
+    assert bucket.cache_info().currsize == before
 
 
 def test_a_topic_of_another_type_takes_none(broker: InProcessBroker) -> None:
