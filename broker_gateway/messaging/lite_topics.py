@@ -91,8 +91,10 @@ class LiteTopics:
 
     def check_room(self, topic: Topic, names: Iterable[str]) -> None:
         """LITE_TOPIC_QUOTA_EXCEEDED where there may be no such lite topics of a topic beside the others."""
-        distinct = set(names)
-        more = len(distinct - self.of(topic.name))
+        distinct, there = set(names), self.of(topic.name)
+        more = sum(
+            name not in there for name in distinct
+        )  # `distinct - there` would go through all that are there
         if more and len(self) + more > self._most:
             raise ServiceError(
                 Reason.LITE_TOPIC_QUOTA_EXCEEDED,

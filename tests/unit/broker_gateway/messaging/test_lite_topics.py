@@ -91,6 +91,27 @@ def test_a_topic_of_another_type_takes_none(broker: InProcessBroker) -> None:
     assert send(broker, "a", "x", topic="plain") == pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
 
 
+class _Counted(str):
+    """A name that counts how often one of its kind is hashed."""
+
+    hashed = 0
+
+    def __hash__(self) -> int:
+        _Counted.hashed += 1
+        return super().__hash__()
+
+
+def test_a_send_does_not_go_through_all_lite_topics(broker: InProcessBroker) -> None:
+    topics = broker.broker.parts.lite_topics
+    assert len(topics) == 0
+    topics._known = {"chat": {_Counted(number): None for number in range(1000)}}
+    topic = broker.broker.catalog.topic("chat")
+    assert topic is not None
+    _Counted.hashed = 0
+    topics.check_room(topic, ["7", "8", "new"])
+    assert _Counted.hashed == 0
+
+
 def test_there_are_at_most_so_many_lite_topics(broker: InProcessBroker) -> None:
     for name in "abc":
         assert send(broker, name, "x") == pb.OK
