@@ -99,7 +99,10 @@ class Taker:
             key = _key(poll, poll.left[-1])
             done = True
             try:
-                done = self._take_from(search, key)
+                if (
+                    poll.lite_line is None or key.topic in poll.lite_line.ready
+                ):  # else it went since the search began
+                    done = self._take_from(search, key)
                 self._failing.discard(key)
             except Exception as error:
                 if key not in self._failing and not isinstance(

@@ -579,6 +579,33 @@ def test_others_are_served_while_lite_topics_are_looked_at(
     assert len(broker.broker.parts.lite_topics) == 0
 
 
+@pytest.mark.parametrize("goes", ["unsubscribed", "deleted"])
+def test_a_lite_topic_that_goes_while_a_receive_searches_is_not_received_from(
+    broker: InProcessBroker, goes: str
+) -> None:
+    names = [f"room-{chr(97 + number // 26)}{chr(97 + number % 26)}-" for number in range(200)]
+    consumer = LiteConsumer(broker)
+    consumer.add(*names, "z")
+    send(broker, *(f"{name}1" for name in names))
+    sent = message("chat", b"z1", message_type=pb.LITE, lite_topic="z", tag="wanted")
+    assert broker.call("SendMessage", send_request(sent)).status.code == pb.OK
+    subscriptions = broker.broker.parts.lite_subscriptions
+    said = Said(Action.PARTIAL_REMOVE, ["z"], None)
+    session = broker.broker.parts.clients.own("lite", "127.0.0.1:1")
+
+    def go() -> None:
+        if goes == "deleted":
+            subscriptions.delete(["%LMQ%$chat$z"])
+        else:
+            subscriptions.sync(session, "agents", "chat", said)
+
+    with broker.one_tick():
+        call = consumer.waits(filter="wanted")
+        broker._loop.call_soon(go)
+    assert not call.done
+    assert not broker.broker.deliveries.keys_of_topic("%LMQ%$chat$z")
+
+
 def test_who_subscribes_to_a_lite_topic_that_went_takes_it_from_nobody(broker: InProcessBroker) -> None:
     put_group(broker, "others")
     with_time_to_live(broker, 30)
