@@ -357,7 +357,10 @@ class Transactions:
     def carry_forward(self, physical_offset: int) -> int:
         """Copies a number of halves that stand below a physical offset to the end of the log; how many. Raises StoreError, OSError."""
         leave_out = self._ends_under_way() | self.pending.unfit
-        keys = [key for key in self.pending.below(physical_offset, A_CARRY) if key not in leave_out]
+        below = self.pending.below(physical_offset, A_CARRY)
+        keys = sorted(
+            key for key in below if key not in leave_out
+        )  # the latest of a transaction stays the latest
         some, unread = self.pending.some(keys)
         copies = [(key, renewed(record, self.pending.origin(key))) for key, record in some]
         done = self.pending.replace(copies, lambda some: [self._closing(some)])

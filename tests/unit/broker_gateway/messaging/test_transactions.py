@@ -455,8 +455,8 @@ def test_a_send_that_was_repeated_is_one_transaction(broker: InProcessBroker) ->
     assert producer(broker) == [(transaction, b"twice")]
 
 
-@pytest.mark.parametrize("how", ["", "crash", "restart"])
-def test_the_latest_of_a_send_that_was_repeated_counts_after_a_start_too(
+@pytest.mark.parametrize("how", ["", "crash", "restart", "carry"])
+def test_the_latest_of_a_send_that_was_repeated_counts_after_a_start_or_copy_too(
     broker: InProcessBroker, how: str
 ) -> None:
     """Even where an earlier one is due later, since it was checked meanwhile."""
@@ -465,7 +465,9 @@ def test_the_latest_of_a_send_that_was_repeated_counts_after_a_start_too(
     broker.advance(CHECK_S + 1)
     first.body = b"second"
     assert broker.call("SendMessage", send_request(first)).status.code == pb.OK
-    if how:
+    if how == "carry":
+        carry(broker)
+    elif how:
         getattr(broker, how)()
     assert end(broker, first.system_properties.message_id) == pb.OK
     assert broker.broker.parts.transactions.count == 0
