@@ -383,6 +383,17 @@ class MessageStore:
         """The record at a physical offset. Raises OffsetOutOfRangeError, RecordError."""
         return decode_record(self._log.read(offset, size), 0, offset, verify=False)
 
+    def stored_ms(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """When a message of a queue was stored, ms since the epoch; None when the log has it no more, or it cannot be read, as who
+        receives it is told."""
+        places, sizes, _ = self.index.entries(topic, queue_id, offset, 1)
+        if not len(places) or not sizes[0]:
+            return None
+        try:
+            return self.record(int(places[0]), int(sizes[0])).store_timestamp
+        except (RecordError, OffsetOutOfRangeError):
+            return None
+
     def at_time(self, topic: str, queue_id: int) -> Callable[[int, BoundaryType], int]:
         """A search for the queue offset of a store time, ms. It reads the log: run it on another thread."""
         segments = self._log.segments  # replaced, never shortened, when the oldest go

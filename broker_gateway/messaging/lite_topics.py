@@ -15,18 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
-import structlog
-
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.checks import shown
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.metadata.catalog import Topic
-from broker_gateway.runtime.rate_limited_log import RateLimitedLog
-from store.errors import OffsetOutOfRangeError, RecordError
 from store.lite_queues import lite_topic_of
-
-log = structlog.get_logger(__name__)
 
 
 class LiteTopics:
@@ -38,7 +32,6 @@ class LiteTopics:
         self._known: dict[str, dict[str, None]] | None = None
         self._count = 0
         self._deleted: dict[str, None] = {}
-        self._unread = RateLimitedLog("messages")
         self.configure(config)
         core.store.on_appended(self._appended)
 
@@ -56,20 +49,7 @@ class LiteTopics:
 
     def stored_ms(self, queue: str, offset: int) -> int | None:
         """When a message of a lite topic's queue was stored, ms; None when the log has it no more, or it cannot be read."""
-        places, sizes, _ = self._store.index.entries(queue, 0, offset, 1)
-        if not len(places) or not sizes[0]:
-            return None
-        try:
-            return self._store.record(int(places[0]), int(sizes[0])).store_timestamp
-        except (RecordError, OffsetOutOfRangeError) as error:
-            self._unread.happened(
-                log.warning,
-                "it cannot be read when a message of a lite topic was stored; `lakebroker store verify` finds what is damaged",
-                queue=queue,
-                queue_offset=offset,
-                error=str(error),
-            )
-            return None
+        return self._store.stored_ms(queue, 0, offset)
 
     def delete(self, queue: str) -> None:
         """A lite topic is no more: nobody gets what the log still has of it."""

@@ -99,13 +99,10 @@ class Offsets:
         return QueueStatus(queue_id, first, end, self.stored_ms(topic, queue_id, end - 1))
 
     def stored_ms(self, topic: str, queue_id: int, offset: int) -> int:
-        """When a message was stored, ms; 0 when the log has it no more."""
+        """When a message was stored, ms; 0 when the log has it no more, or it cannot be read."""
         if offset < self.first(topic, queue_id):
             return 0
-        places, sizes, _ = self._store.index.entries(topic, queue_id, offset, 1)
-        if not len(places) or not sizes[0]:
-            return 0
-        return self._store.record(int(places[0]), int(sizes[0])).store_timestamp
+        return self._store.stored_ms(topic, queue_id, offset) or 0
 
     def earliest_ms(self, topic: str, queue_id: int) -> int:
         """Store time of a queue's first message; -1 without one."""

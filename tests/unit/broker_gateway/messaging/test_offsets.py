@@ -45,6 +45,22 @@ def test_bounds_and_times_of_a_queue(broker: InProcessBroker, offsets: Offsets) 
     assert (offsets.earliest_ms("t", 1), offsets.status("t", 1)) == (-1, QueueStatus(1, 0, 0, 0))
 
 
+def test_a_record_that_cannot_be_read_hides_nothing_else(broker: InProcessBroker, offsets: Offsets) -> None:
+    """Who asks about all queues of a topic is told of the others."""
+    (at,) = broker.store.index.entries("t", 0, 2, 1)[0]
+    broker.flush()
+    broker.flip_byte("commitlog/*", int(at) + 4)
+    assert offsets.stored_ms("t", 0, 2) == 0
+    assert offsets.status("t", 0) == QueueStatus(0, 0, 3, 0)
+    group = broker.broker.parts.progress
+    topic = broker.broker.catalog.topic("t")
+    assert topic is not None
+    broker.create_group("g")
+    broker.reset("t", "g", 0, 3)
+    found = broker.run(group.accumulations("g", [topic], broker.clock.now_ms))
+    assert (found["t"].ready, found["t"].settled_ms) == (0, 0)
+
+
 def test_an_offset_by_time(broker: InProcessBroker, offsets: Offsets) -> None:
     second = offsets.stored_ms("t", 0, 1)
     found = [broker.run(offsets.at("t", 0, second + more)) for more in (-1, 0, 1, 100_000)]
