@@ -14,7 +14,7 @@ class RequestCode(IntEnum):
     LAKE_TIED_BROKERS = 95_001
     """Ours: masters' addresses that the name server vouches for; RocketMQ's has no such request."""
     LAKE_SEND_ORDERED = 95_002
-    """Ours: a send to a message group, handed over to the broker of its queue."""
+    """Ours: a send to a message group or lite topic, handed over to the broker of its queue."""
     LAKE_LITE_SUBSCRIPTION = 95_003
     """Ours: what a lite consumer said to another broker that it subscribes to."""
     SEND_MESSAGE = 10
