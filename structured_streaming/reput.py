@@ -161,7 +161,7 @@ def _in_session(
             raise
         return False
     except Exception as error:
-        ended = has_ended(jvm, 0 if isinstance(error, LakeError) else JVM_ENDS_S)
+        ended = has_ended(jvm, JVM_ENDS_S)
         if isinstance(error, LakeError) and not ended:
             raise
         if stopping.wait(SIGNAL_S):

@@ -93,8 +93,8 @@ def reput_session(
         builder = with_delta(builder)
     with jvm_output_to_file():
         session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    _write_checkpoints_cheaply(session)
+        session.sparkContext.setLogLevel("ERROR")
+        _write_checkpoints_cheaply(session)
     return session
 
 

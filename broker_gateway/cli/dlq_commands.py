@@ -167,7 +167,7 @@ def replay_dead_letters(
 
 
 class _Sender:
-    """Sends dead letters where they came from, so many a second at most. Behind one that fails, those of its message group are
+    """Sends dead letters where they came from, so many a second at most. Behind one that fails, those of its message group or lite topic are
     held back, since they would come before it."""
 
     def __init__(self, calls: GatewayCalls, rate: float, dry_run: bool) -> None:
@@ -175,8 +175,8 @@ class _Sender:
         self._pause_s = 1 / rate
         self._dry_run = dry_run
         self._next_s = 0.0
-        self._held_by: dict[tuple[str, str], str] = {}
-        """Ids of messages that failed, by topic and message group."""
+        self._held_by: dict[tuple[str, str, str], str] = {}
+        """Ids of messages that failed, by topic, and what is in order within it: `message group` or `lite topic`, and its name."""
 
     def send(self, message: Any) -> dict[str, Any]:
         """What became of one."""
@@ -196,17 +196,19 @@ class _Sender:
             return row | {"outcome": "failed: it does not say where it came from"}
         if self._dry_run:
             return row
-        in_order = system.HasField("message_group")
-        held_by = self._held_by.get((origin, system.message_group)) if in_order else None
+        order = next((each for each in ("message_group", "lite_topic") if system.HasField(each)), "")
+        kind = order.replace("_", " ")
+        place = (origin, kind, getattr(system, order) if order else "")
+        held_by = self._held_by.get(place)
         if held_by is not None:
-            return row | {"outcome": f"failed: held back by {held_by} of its message group"}
+            return row | {"outcome": f"failed: held back by {held_by} of its {kind}"}
         time.sleep(max(self._next_s - time.monotonic(), 0))
         self._next_s = time.monotonic() + self._pause_s
         new = _again(message, origin, origin_id)
         answer = send_message(self._calls, new)
         if answer.status.code != pb.OK:
-            if in_order:
-                self._held_by[origin, system.message_group] = origin_id
+            if order:
+                self._held_by[place] = origin_id
             return row | {"outcome": _refused(answer.status)}
         if new.system_properties.message_type == pb.TRANSACTION:
             ended = end_transaction(self._calls, new.topic, answer.entries[0], pb.COMMIT)

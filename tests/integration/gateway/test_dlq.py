@@ -198,29 +198,36 @@ def test_only_what_was_not_sent_is_sent_again(gateway: Gateway, tmp_path: Path) 
     client.close()
 
 
-def test_behind_a_message_that_fails_its_message_group_is_held_back(gateway: Gateway, tmp_path: Path) -> None:
-    run(gateway, "topic", "create", "ordered", "--queues", "1")
-    run(gateway, "group", "create", "ordered", "--retry-max", "0", "--fifo")
+@pytest.mark.parametrize(
+    ("name", "kind", "order"), [("ordered", "FIFO", "message_group"), ("lite", "LITE", "lite_topic")]
+)
+def test_behind_a_message_that_fails_those_in_order_with_it_are_held_back(
+    gateway: Gateway, tmp_path: Path, name: str, kind: str, order: str
+) -> None:
+    run(gateway, "topic", "create", name, "--queues", "1", "--type", kind)
+    run(gateway, "group", "create", name, "--retry-max", "0", "--fifo")
     client = Client(gateway.address)
     for number in range(8):
-        sent = message("ordered", b"%d" % number, message_type=pb.FIFO, message_group="ab"[number % 2])
+        sent = message(
+            name, b"%d" % number, message_type=pb.MessageType.Value(kind), **{order: "ab"[number % 2]}
+        )
         assert client.call("SendMessage", send_request(sent)).status.code == pb.OK
-    for each in received(client, "ordered", "ordered", 8):
-        assert client.dead_letter("ordered", "ordered", each).status.code == pb.OK
-    run(gateway, "topic", "create", "ordered", "--type", "NORMAL")
-    kept = ("--outcomes", str(tmp_path / "ordered.jsonl"))
-    done = {row["message_id"]: row["outcome"] for row in replayed(gateway, "ordered", *kept, status=1)}
+    for each in received(client, name, name, 8):
+        assert client.dead_letter(name, name, each).status.code == pb.OK
+    run(gateway, "topic", "create", name, "--type", "NORMAL")
+    kept = ("--outcomes", str(tmp_path / "outcomes.jsonl"))
+    done = {row["message_id"]: row["outcome"] for row in replayed(gateway, name, *kept, status=1)}
     refused = [each for each, outcome in done.items() if "CONFLICT_WITH_TYPE" in outcome]
     assert len(refused) == 2
     held = [outcome for each, outcome in done.items() if each not in refused]
     assert sorted(held) == sorted(
-        f"failed: held back by {each} of its message group" for each in refused for _ in range(3)
+        f"failed: held back by {each} of its {order.replace('_', ' ')}" for each in refused for _ in range(3)
     )
-    run(gateway, "topic", "create", "ordered", "--type", "FIFO")
-    assert len(replayed(gateway, "ordered", *kept, "--resume")) == 8
-    found = received(client, "ordered", "ordered", 8)
+    run(gateway, "topic", "create", name, "--type", kind)
+    assert len(replayed(gateway, name, *kept, "--resume")) == 8
+    found = received(client, name, name, 8)
     for group, bodies in (("a", [b"0", b"2", b"4", b"6"]), ("b", [b"1", b"3", b"5", b"7"])):
-        assert [each.body for each in found if each.system_properties.message_group == group] == bodies
+        assert [each.body for each in found if getattr(each.system_properties, order) == group] == bodies
     client.close()
 
 
