@@ -89,9 +89,11 @@ def run_reput(
         on_batch(report)
 
     if provided is not None:
+        undo = expect_end_of_jvm(provided, lambda: stopping.wait(SIGNAL_S))
         try:
             complete = _in_session(provided, None, options, on_batch, destination, stopping, tell)
         finally:
+            undo()
             stopping.restore()
     while provided is None and not stopping.is_set():
         try:
@@ -111,6 +113,10 @@ def run_reput(
     tell(f"{'done' if options.once else 'stopped'}; {_reached(options.lake, destination)}")
 
 
+def _nothing() -> None:
+    """What is to be undone at first."""
+
+
 def _in_own_jvm(
     master: str,
     driver_host: str,
@@ -122,12 +128,14 @@ def _in_own_jvm(
 ) -> bool:
     """Starts Spark, then as `run_until_done`. Raises SparkStartError, and JvmEndedError where Spark's JVM ends before its work."""
     session: SparkSession | None = None
+    undo: Callable[[], None] = _nothing
     with tempfile.TemporaryDirectory(prefix="lakebroker-spark-", ignore_cleanup_errors=True) as scratch:
         try:
             tell(STARTING)
             session = started(lambda: reput_session(master, scratch, driver_host, delta=destination.by_spark))
             jvm = jvm_of(session)
             stopping.ends(jvm)
+            undo = expect_end_of_jvm(session, lambda: has_ended(jvm, JVM_ENDS_S) or stopping.wait(SIGNAL_S))
             return _in_session(session, jvm, options, on_batch, destination, stopping, tell, scratch)
         except KeyboardInterrupt:
             if not stopping.is_set():
@@ -135,6 +143,7 @@ def _in_own_jvm(
             return False
         finally:
             end_session(session)
+            undo()  # no sooner: what Spark's end breaks is told until then
             stopping.reap()
 
 
@@ -149,7 +158,6 @@ def _in_session(
     scratch: str | None = None,
 ) -> bool:
     """As `run_until_done`, and tells what is read. `jvm` is the session's, where it is ours; raises JvmEndedError where it ends."""
-    undo = expect_end_of_jvm(session, lambda: has_ended(jvm, JVM_ENDS_S) or stopping.wait(SIGNAL_S))
     try:
         if not stopping.is_set():
             tell(_reading(options))
@@ -173,7 +181,6 @@ def _in_session(
         if stopping.is_set():
             # the JVM may be gone: it got the signal too
             logging.getLogger("py4j").setLevel(logging.CRITICAL)
-        undo()
 
 
 def _reading(options: ReputOptions) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from broker_gateway.cli.main import app
-from structured_streaming import absence, reput
+from structured_streaming import absence, reput_query
 
 
 def main() -> None:
-    reput.LONGEST_WAIT_S = 0.2
-    reput.SIGNAL_S = 0.1
+    reput_query.LONGEST_WAIT_S = 0.2
+    reput_query.SIGNAL_S = 0.1
     absence.TELL_S = 0.0
     app()
 
