@@ -203,12 +203,22 @@ class RocketMQ:
         self._processes.clear()
 
     def start_cluster_proxy(self, name_server: str) -> None:
-        """A proxy of its own on `address`, which finds brokers through this name server. Raises ProcessError."""
+        """A proxy of its own on `address`, which finds brokers through this name server. It ends where none has registered yet,
+        and is started again then. Raises ProcessError."""
         path = self.folder / "cluster-proxy.json"
         proxy = json.loads((self.folder / "proxy.json").read_text())
         path.write_text(json.dumps({**proxy, "namesrvAddr": name_server, "proxyMode": "CLUSTER"}))
         arguments = ("-pm", "cluster", "-n", name_server, "-pc", str(path))
-        self._run("cluster-proxy", self._heap, _PROXY, *arguments, port=self.grpc_port)
+        deadline = time.monotonic() + _START_S
+        while True:
+            try:
+                self._run("cluster-proxy", self._heap, _PROXY, *arguments, port=self.grpc_port)
+            except ProcessError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(1)
+            else:
+                return
 
     def mqadmin(self, *arguments: str, name_server: str | None = None) -> str:
         """What `mqadmin` prints for a command, on its or another name server. Raises ProcessError when it fails."""

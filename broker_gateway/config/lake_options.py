@@ -88,7 +88,8 @@ class LakeOptions(_Group):
     lake_max_pending_timers: int = Field(
         5_000_000,
         ge=1,
-        description="messages that wait for their delivery time at a time; each takes about 64 bytes of memory",
+        description="messages that wait for their delivery time at a time, without those whose time is past when they come; "
+        "each takes about 64 bytes of memory",
     )
     lake_max_pending_timer_bytes: int = Field(
         64 << 30,
