@@ -148,30 +148,45 @@ def test_a_lite_topic(both: Both) -> None:
 
 
 def test_a_client(both: Both) -> None:
-    printed = both.same("getLiteClientInfo", "-p", TOPIC, "-g", GROUP, "-c", "lite-2", "-s")
-    assert "[%LMQ%$chat$a]" in printed
+    searched = re.compile(r"(?:TIME|N/A) +N/A *")  # by the real broker at any time: nobody receives as lite-2
+    real, ours = both.run("getLiteClientInfo", "-p", TOPIC, "-g", GROUP, "-c", "lite-2", "-s")
+    assert searched.sub("", ours) == searched.sub("", real)
+    assert searched.search(ours)
+    assert "[%LMQ%$chat$a]" in ours
     assert "chat@all" in both.same("getLiteClientInfo", "-p", TOPIC, "-g", WILDCARD, "-c", "w-1", "-s")
     assert "N/A" in both.same("getLiteClientInfo", "-p", TOPIC, "-g", GROUP, "-c", "nobody", "-s")
     assert "error" in both.same("getLiteClientInfo", "-p", TOPIC, "-g", "nosuch", "-c", "lite-1")
     for one, _ in both.consumers:
+        assert one.sync(pb.PARTIAL_REMOVE, "b") == pb.OK  # whose messages might come before
         assert one.send("c", "2") == pb.OK
         assert one.ack(*(each for each in one.until(1) if each.system_properties.lite_topic == "c")) == {
             pb.OK
         }
+        assert one.sync(pb.PARTIAL_ADD, "b") == pb.OK
     printed = both.same("getLiteClientInfo", "-p", TOPIC, "-g", GROUP, "-c", "lite-1", "-s")
     assert re.search(r"broker-a +4 +TIME +N/A", printed)
 
 
+def _without_b(printed: str) -> str:
+    """The real broker may give the group an offset on `b` before anybody received from it, and counts its 2 messages then."""
+    printed = printed.replace("Total Lag Count: 8\n", "Total Lag Count: 6\n")
+    return "".join(line for line in printed.splitlines(keepends=True) if not re.match(r"\d+ +b +2 ", line))
+
+
 def test_a_group(both: Both) -> None:
-    printed = both.same("getLiteGroupInfo", "-p", TOPIC, "-g", GROUP)
-    assert "Total Lag Count: 6\n" in printed
-    assert re.search(r"1 +e +4 +TIME *\n2 +a +2 +TIME", printed)
-    printed = both.same("getLiteGroupInfo", "-p", TOPIC, "-g", GROUP, "-k", "1")
-    assert re.search(r"1 +e +4 ", printed)
-    assert " a " not in printed
+    real, ours = both.run("getLiteGroupInfo", "-p", TOPIC, "-g", GROUP)
+    assert _without_b(ours) == _without_b(real)
+    assert "Total Lag Count: 6\n" in ours
+    assert re.search(r"1 +e +4 +TIME *\n2 +a +2 +TIME", ours)
+    real, ours = both.run("getLiteGroupInfo", "-p", TOPIC, "-g", GROUP, "-k", "1")
+    assert _without_b(ours) == _without_b(real)
+    assert re.search(r"1 +e +4 ", ours)
+    assert " a " not in ours
+    assert re.search(
+        r"broker-a +- +- +- +-", both.run("getLiteGroupInfo", "-p", TOPIC, "-g", GROUP, "-l", "b")[1]
+    )
     for name, row in (
         ("a", r"3 +1 +2 +TIME"),
-        ("b", r"- +- +- +-"),
         ("e", r"4 +0 +4 +-"),
         ("nosuch", r"- +- +- +-"),
     ):
