@@ -15,6 +15,7 @@ from broker_gateway.cli.main import app
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
+from tests.integration.gateway.test_processes import wait_for
 from tests.integration.gateway.test_public_admin import Consumer, answering
 
 NEW_OPTIONS = {
@@ -240,11 +241,12 @@ def test_with_name_servers_every_broker_is_told(tmp_path: Path, name: str) -> No
                 assert done.exit_code == 0, done.output
                 return json.loads(done.stdout)
 
+            told = {first.address, second.address}
+            wait_for(lambda: {each["gateway"] for each in everywhere("topic", "create", name)} == told)
             made = everywhere("group", "create", name, "--fifo")
             assert {(each["gateway"], each["fifo"], each["created"]) for each in made} == {
                 (first.address, True, True), (second.address, True, True),
             }  # fmt: skip
-            everywhere("topic", "create", name)
             for gateway in (first, second):
                 assert answer(gateway, "group", "describe", name)["fifo"]
                 run(gateway, "send", name, f"from {gateway.grpc_port}", "--key", "k")
