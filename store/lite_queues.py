@@ -56,6 +56,11 @@ def lite_topic_of(queue: str) -> LiteTopic | None:
     return LiteTopic(parent, name)
 
 
+def lite_name(queue: str) -> str:
+    """The lite topic's name in the name of its queue."""
+    return queue.rpartition(_SEPARATOR)[2]
+
+
 def offset_property(queue_offset: int) -> bytes:
     """What the append adds to a record's properties."""
     return b"%b\x01%d\x02" % (PROPERTY_INNER_MULTI_QUEUE_OFFSET.encode(), queue_offset)

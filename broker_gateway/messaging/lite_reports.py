@@ -24,9 +24,10 @@ from broker_gateway.messaging.ordered_sends import OrderedSends
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.metadata.catalog import Group, Topic
 from broker_gateway.metadata.group_configuration import lite_bind_topic
+from broker_gateway.metadata.message_types import has_lite_topics
 from broker_gateway.metadata.topic_configuration import lite_topic_minutes
 from broker_gateway.runtime.clock import now_ms
-from store.lite_queues import LiteTopic, lite_topic_of
+from store.lite_queues import LiteTopic, lite_name, lite_topic_of
 
 MOST_NAMES = 10_000
 """Lite topics in an answer."""
@@ -138,7 +139,7 @@ class LiteReports:
         for group in self._catalog.groups():
             if parent := lite_bind_topic(group):
                 groups.setdefault(parent, []).append(group.name)
-        lite = (each for each in self._catalog.topics() if each.accept_message_types == ("LITE",))
+        lite = (each for each in self._catalog.topics() if has_lite_topics(each))
         return LiteBroker(
             len(self._topics),
             self._subscriptions.count,
@@ -240,7 +241,7 @@ class LiteReports:
 
     def _lag(self, state: QueueDelivery, behind: int) -> Lag:
         queue = state.key.topic
-        return Lag(queue.rpartition("$")[2], behind, self._stored_ms(queue, state.consumer_offset))
+        return Lag(lite_name(queue), behind, self._stored_ms(queue, state.consumer_offset))
 
     def _stored_ms(self, queue: str, offset: int) -> int:
         stored = self._topics.stored_ms(queue, offset) if offset >= self._index.min_offset(queue, 0) else None
@@ -256,7 +257,7 @@ class LiteReports:
         if subscriber.shared_line is not None:
             return [f"{subscriber.parent}@{subscriber.group}"]
         there = self._topics.of(topic.name)
-        names = {queue: queue.rpartition("$")[2] for queue in subscriber.queues}
+        names = {queue: lite_name(queue) for queue in subscriber.queues}
         return [queue for queue, name in names.items() if name in there or self._is_here(topic, name)]
 
     def _is_here(self, topic: Topic, name: str) -> bool:
@@ -269,7 +270,7 @@ class LiteReports:
         topic = self._catalog.topic(name)
         if topic is None:
             raise ServiceError(Reason.TOPIC_NOT_FOUND, f"Topic [{shown(name)}] not exist.")
-        if topic.accept_message_types != ("LITE",):
+        if not has_lite_topics(topic):
             raise ServiceError(Reason.BAD_REQUEST, f"Topic [{shown(name)}] type not match.")
         return topic
 

@@ -38,10 +38,11 @@ from broker_gateway.messaging.outcome import Reason, ServiceError, refused_by_lo
 from broker_gateway.messaging.resources import Resources
 from broker_gateway.metadata.catalog import Group, Topic
 from broker_gateway.metadata.group_configuration import lite_attribute, lite_bind_topic
+from broker_gateway.metadata.message_types import has_lite_topics
 from broker_gateway.metadata.topic_configuration import lite_topic_minutes
 from broker_gateway.runtime.clock import now_ms
 from broker_gateway.runtime.shares import address_of
-from store.lite_queues import LiteTopic, lite_topic_of
+from store.lite_queues import LiteTopic, lite_name, lite_topic_of
 
 log = structlog.get_logger(__name__)
 CLIENT_QUOTA = 2000
@@ -319,7 +320,7 @@ class LiteSubscriptions:
 
     def _check(self, group: Group, parent: str) -> None:
         topic = self._catalog.topic(parent)
-        if topic is None or topic.accept_message_types != ("LITE",):
+        if topic is None or not has_lite_topics(topic):
             raise ServiceError(
                 Reason.BAD_REQUEST,
                 f"topic {shown(parent)} is not of type LITE; make one that accepts LITE messages alone",
@@ -364,7 +365,7 @@ class LiteSubscriptions:
         if session is None or not session.takes_commands:
             return
         try:
-            self._commands.send(session, UnsubscribeLite(queue.rpartition("$")[2]))
+            self._commands.send(session, UnsubscribeLite(lite_name(queue)))
         except ServiceError as error:
             log.warning(
                 "a client was not told of a lite topic", client_id=session.client_id, error=str(error)
@@ -450,9 +451,7 @@ class LiteSubscriptions:
         if now_ms() - self._began_ms < self._least_ttl_ms:
             return
         left = _EXPIRED_AT_ONCE
-        for parent in [
-            each.name for each in self._catalog.topics() if each.accept_message_types == ("LITE",)
-        ]:
+        for parent in [each.name for each in self._catalog.topics() if has_lite_topics(each)]:
             names = list(self._topics.of(parent))
             for first in range(0, len(names), _LOOKED_AT):
                 topic = self._catalog.topic(parent)  # as it is by now
@@ -477,7 +476,7 @@ class LiteSubscriptions:
             if len(expired) == most:
                 break
             end = self._index.max_offset(queue, 0)
-            if not end or queue.rpartition("$")[2] not in there:
+            if not end or lite_name(queue) not in there:
                 continue
             stored = self._topics.stored_ms(queue, end - 1)
             if stored < before if stored is not None else self._index.min_offset(queue, 0) == end:

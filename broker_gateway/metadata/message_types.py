@@ -38,6 +38,11 @@ def by_priority(topic: Topic) -> bool:
     return topic.accept_message_types == ("PRIORITY",)
 
 
+def has_lite_topics(topic: Topic) -> bool:
+    """Whether a topic takes LITE messages alone."""
+    return topic.accept_message_types == ("LITE",)
+
+
 def accepts(topic: Topic, kind: str) -> bool:
     """Whether messages of that type may be sent to `topic`."""
     return not topic.accept_message_types or kind in topic.accept_message_types
