@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from zlib_ng import zlib_ng
 
+from broker_gateway.runtime.clock import LATEST_MS
 from store.log.record import PendingRecord, Record, decode_properties, encode_properties
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
@@ -29,8 +30,6 @@ RECALL_KEY = "TIMER_DEL_UNIQKEY"
 """In a record of the timer's topic that takes another one back: its id, before 5.5.0 behind its topic and a `+`."""
 PRECISION_MS = 1000
 """The original's `timerPrecisionMs`: TIMER_OUT_MS is a multiple of it, earlier than the delivery time."""
-_MOST_MS = 253_402_300_799_999
-"""The last ms of the year 9999."""
 
 
 class PutOff(NamedTuple):
@@ -108,4 +107,4 @@ def _moved(record: PendingRecord, told: Mapping[str, str], topic: str, queue_id:
 def _milliseconds(text: str | None) -> int | None:
     if text is None or not (text.isascii() and text.isdigit() and len(text) < 19):
         return None
-    return min(int(text), _MOST_MS)
+    return min(int(text), LATEST_MS)

@@ -16,6 +16,7 @@ from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.old_messages import OldMessages
 from broker_gateway.messaging.outcome import Reason, ServiceError
 from broker_gateway.messaging.resources import Resources
+from broker_gateway.runtime.clock import LATEST_MS
 from broker_gateway.runtime.rate_limited_log import RateLimitedLog
 from store.index.time_search import BoundaryType
 
@@ -24,8 +25,6 @@ MAX_SEARCHES = 32
 """By time, at once, for all edges together: each reads the log on a thread."""
 MAX_LAKE_SEARCHES = 32
 """At once, beside those: none of the log waits for a lake that is slow."""
-_LATEST_MS = 253_402_300_799_999
-"""The last ms of the year 9999."""
 _STATES = 1000
 """Visited before others get a turn."""
 
@@ -117,9 +116,8 @@ class Offsets:
 
         TOO_MANY_REQUESTS; INTERNAL_SERVER_ERROR while the lake cannot be read.
         """
-        timestamp_ms = min(
-            max(timestamp_ms, 0), _LATEST_MS
-        )  # no message was stored outside; the lake's columns end somewhere
+        # no message was stored outside, and the lake's columns end somewhere
+        timestamp_ms = min(max(timestamp_ms, 0), LATEST_MS)
         with self._searches.one():
             found = await asyncio.to_thread(self._store.at_time(topic, queue_id), timestamp_ms, boundary)
         first = self.first(topic, queue_id)

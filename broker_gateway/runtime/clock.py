@@ -9,6 +9,8 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
+LATEST_MS = 253_402_300_799_999
+"""The last ms of the year 9999, since the epoch: many a format ends there."""
 _wall_ns: Callable[[], int] = time.time_ns
 _monotonic_ns: Callable[[], int] = time.monotonic_ns
 _monotonic_s: Callable[[], float] = time.monotonic

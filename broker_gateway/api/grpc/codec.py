@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 from broker_gateway.metadata.names import PRIORITY_PROPERTY, RESERVED_PROPERTIES
+from broker_gateway.runtime.clock import LATEST_MS
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.google.protobuf.timestamp_pb2 import Timestamp
 from store.log.record import SYS_COMPRESSED, Record, offset_msg_id
@@ -87,8 +88,6 @@ def message_id_of(record: Record, properties: Mapping[str, str]) -> str:
     return properties.get("UNIQ_KEY") or offset_msg_id(record.store_host.packed, record.physical_offset)
 
 
-_LATEST_MS = 253_402_300_799_999
-"""The last ms of the year 9999."""
 DELAYS = frozenset(("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC"))
 
 
@@ -98,7 +97,7 @@ def delivery_ms(properties: Mapping[str, str]) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) < 16):
         return None
     due = int(text)
-    return due if due <= _LATEST_MS else None
+    return due if due <= LATEST_MS else None
 
 
 def message_type(properties: Mapping[str, str]) -> pb.MessageType:

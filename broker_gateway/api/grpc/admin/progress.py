@@ -12,11 +12,8 @@ from broker_gateway.messaging.group_progress import Accumulation, GroupProgress
 from broker_gateway.messaging.offset_changes import OffsetChanges
 from broker_gateway.messaging.offsets import Offsets
 from broker_gateway.messaging.outcome import Reason, ServiceError
-from broker_gateway.runtime.clock import now_ms
+from broker_gateway.runtime.clock import LATEST_MS, now_ms
 from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as rpc
-
-_LATEST_MS = 253_402_300_799_999
-"""Later times are as this one: the end of every queue."""
 
 
 class ProgressAdmin:
@@ -90,7 +87,8 @@ class ProgressAdmin:
             raise ServiceError(
                 Reason.BAD_REQUEST, "reset_timestamp is missing; name the time at which the group goes on"
             )
-        await self._changes.reset(group, topic.name, -1, min(at_ms, _LATEST_MS), None)
+        at_ms = min(at_ms, LATEST_MS)  # later ones are as this one: the end of every queue
+        await self._changes.reset(group, topic.name, -1, at_ms, None)
         return rpc.ResetGroupOffsetResponse(status=OK)
 
     def _topics_of(self, group: str) -> Iterable[str]:
