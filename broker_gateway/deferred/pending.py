@@ -152,11 +152,13 @@ class Pending(Contributor):
         for listener in self._added:
             listener(key, record)
 
-    def remove(self, keys: Sequence[int]) -> None:
-        """These are done with."""
-        if keys:
-            sizes = self._sizes(np.array(sorted(keys), np.int64))
-            self.table.remove(keys, int(sizes.sum(dtype=np.int64)))
+    def remove(self, keys: Sequence[int], size: int | None = None) -> None:
+        """These are done with. `size`: bytes of their records, where the caller knows; else the queue index is asked."""
+        if not keys:
+            return
+        if size is None:
+            size = int(self._sizes(np.array(sorted(keys), np.int64)).sum(dtype=np.int64))
+        self.table.remove(keys, size)
 
     def _sizes(self, keys: Longs) -> Sizes:
         """Bytes of the records of keys that ascend, as the queue index has them."""

@@ -196,7 +196,7 @@ class Transactions:
         if resolution is Resolution.UNKNOWN or (not from_check and self._is_late(_latest(halves))):
             done(OK)
             return
-        self._end(which, list(halves), resolution, done)
+        self._end(which, halves, resolution, done)
 
     def _end_again(self, which: _Id, resolution: Resolution, done: Done) -> None:
         ended = self._ended.get(which)
@@ -214,14 +214,14 @@ class Transactions:
         """Whether a half's own recovery time is over: its producer is asked then, and what it says by itself does not count."""
         return half.immunity_ms > 0 and (half.checks > 0 or now_ms() - half.waits_from_ms > half.immunity_ms)
 
-    def _end(self, which: _Id, keys: Sequence[int], resolution: Resolution, done: Done) -> None:
-        now = now_ms()
+    def _end(self, which: _Id, halves: dict[int, Half], resolution: Resolution, done: Done) -> None:
+        now, keys, size = now_ms(), list(halves), sum(each.size for each in halves.values())
         records = [done_with(keys, now, self._store.store_host.packed)]
         if resolution is Resolution.COMMIT:
             refusal = self._store.refusal
             if refusal is not None:
                 raise ServiceError(Reason.INTERNAL_SERVER_ERROR, refusal)
-            record = self._record(_latest(self._halves[which]))
+            record = self._record(_latest(halves))
             if record is None:
                 raise ServiceError(
                     Reason.INTERNAL_SERVER_ERROR,
@@ -231,7 +231,7 @@ class Transactions:
         waiting = [done]
 
         def ended() -> None:
-            self.pending.remove(keys)
+            self.pending.remove(keys, size)
             self._forget(which, keys)
             self._ended[which] = resolution
             self._ended.move_to_end(which)
@@ -243,11 +243,10 @@ class Transactions:
             for each in waiting:
                 each(outcome)
 
-        size = len(records[0].body) if len(records) > 1 else 0
         end = _End(
             which.topic,
             records,
-            size,
+            len(records[0].body) if len(records) > 1 else 0,
             keys=keys,
             resolution=resolution,
             waiting=waiting,
