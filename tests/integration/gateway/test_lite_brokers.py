@@ -12,42 +12,31 @@ from typing import Any
 import grpc
 import pytest
 
-from broker_gateway.messaging.ordered_sends import bucket
 from broker_gateway.protocol import java_json
 from broker_gateway.protocol.codes import RequestCode
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2
 from lakebroker_testing.client import Client
-from lakebroker_testing.gateway import Gateway, NameServer
+from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.messages import message, send_request
 from tests.telemetry_client import TelemetryClient, ask, consumer_settings
 
-from .test_processes import routes, wait_for
-
-NAMES = ("a", "b", "c")
-QUEUES = 2
-QUICK = {"listenPort": "0", "grpcClientConsumerMinLongPollingTimeoutMillis": "100"}
+from .test_processes import wait_for
+from .three_brokers import NAMES, QUEUES, place, three_brokers, wait_until_known
 
 
 class Cluster:
     """Three brokers with the topic `chat` of two queues each, known to one name server, and consumers at each of them."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        name_server = stack.enter_context(NameServer(folder / "namesrv"))
-        self.brokers = {
-            name: stack.enter_context(
-                Gateway(folder / name, namesrvAddr=name_server.address, brokerName=name, **QUICK)
-            )
-            for name in NAMES
-        }
+        self.brokers = three_brokers(folder, stack)
         self.clients: dict[str, Client] = {}
         for name in NAMES:
             self.call(stack, name)
         for each in self.brokers.values():
             self._create(each)
-        for each in self.brokers.values():
-            wait_for(lambda each=each: len(routes(each.grpc_port, "chat")) == len(NAMES))
+        wait_until_known(self.brokers, "chat")
 
     def _create(self, gateway: Gateway) -> None:
         topic = admin_pb2.Topic(name="chat", queues=QUEUES, accept_message_types=["LITE"])
@@ -100,11 +89,6 @@ class Cluster:
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with ExitStack() as stack:
         yield Cluster(tmp_path, stack)
-
-
-def place(name: str) -> tuple[str, int]:
-    number = bucket(name, len(NAMES) * QUEUES)
-    return NAMES[number // QUEUES], number % QUEUES
 
 
 TOPICS = [f"t{number}" for number in range(24)]

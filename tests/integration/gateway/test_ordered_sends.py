@@ -11,41 +11,29 @@ from typing import Any
 
 import pytest
 
-from broker_gateway.messaging.ordered_sends import bucket
 from broker_gateway.messaging.placed_brokers import FILE
 from broker_gateway.protocol.codes import RequestCode
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import Client
-from lakebroker_testing.gateway import Gateway, NameServer
 
 from .test_processes import Host, routes, wait_for
 from .test_registration import create
 from .test_remoting import ask
-
-NAMES = ("a", "b", "c")
-QUEUES = 2
-QUICK = {"listenPort": "0", "grpcClientConsumerMinLongPollingTimeoutMillis": "100"}
+from .three_brokers import NAMES, QUEUES, place, three_brokers, wait_until_known
 
 
 class Cluster:
     """Three brokers with two queues each, known to one name server."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        name_server = stack.enter_context(NameServer(folder / "namesrv"))
-        self.brokers = {
-            name: stack.enter_context(
-                Gateway(folder / name, namesrvAddr=name_server.address, brokerName=name, **QUICK)
-            )
-            for name in NAMES
-        }
+        self.brokers = three_brokers(folder, stack)
         for each in self.brokers.values():
             create(each, "ordered", QUEUES)
         self._stack = stack
         self.clients: dict[str, Client] = {}
         for name in NAMES:
             self.connect(name)
-        for each in self.brokers.values():
-            wait_for(lambda each=each: len(routes(each.grpc_port, "ordered")) == len(NAMES))
+        wait_until_known(self.brokers, "ordered")
 
     def connect(self, name: str) -> None:
         client = self.clients[name] = Client(self.brokers[name].address)
@@ -68,11 +56,6 @@ class Cluster:
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with ExitStack() as stack:
         yield Cluster(tmp_path, stack)
-
-
-def place(group: str) -> tuple[str, int]:
-    number = bucket(group, len(NAMES) * QUEUES)
-    return NAMES[number // QUEUES], number % QUEUES
 
 
 def test_every_group_is_in_its_queue_whatever_hash_its_producers_choose_by(cluster: Cluster) -> None:
