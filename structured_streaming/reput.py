@@ -143,7 +143,7 @@ def _in_own_jvm(
             return False
         finally:
             end_session(session)
-            undo()  # no sooner: what Spark's end breaks is told until then
+            undo()  # only now: until Spark has ended, broken connections are no errors
             stopping.reap()
 
 

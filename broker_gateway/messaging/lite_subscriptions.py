@@ -3,7 +3,7 @@
 | what | RocketMQ 5.5.0 | here |
 |---|---|---|
 | subscriptions | by client id, in the broker's memory; a client says all of them every 30 s (COMPLETE_ADD) | of a client at its address, with its session |
-| several brokers | the proxy tells every broker of the topic; each keeps those of lite topics that are its own or that it has messages of | the broker that a client tells tells the others (`lite_peers.py`); each keeps all. A broker that does not know the client yet keeps what it was told until the client's settings come |
+| several brokers | the proxy tells every broker of the topic; each keeps those of lite topics that are its own or that it has messages of | the broker that the client calls passes the subscription on to the others (`lite_peers.py`), and each keeps all of it. A broker that does not know the client yet keeps the subscription until the client sends its settings |
 | the proxy in LOCAL mode | INTERNAL_SERVER_ERROR: it has no subscriptions | served |
 | gone after | `liteSubscriptionCheckTimeoutMills` without a word, checked every `liteSubscriptionCheckInterval`; the client's termination | with the session too |
 | versions | passed on, read by nobody | one that is older than the client's last COMPLETE_ADD is passed over |
@@ -11,7 +11,7 @@
 | offset options | at PARTIAL_ADD: MIN, MAX, an offset, the last n before the group's offset; LAST and a time change nothing | the same, within the queue |
 | exclusive groups (`lite.sub.model`) | a client's PARTIAL_ADD takes the lite topic from the others of its group | the same; those are told (NotifyUnsubscribeLiteCommand) |
 | order | each lite topic is consumed in its order, whatever the group says | the same |
-| wildcard groups (`lite.sub.wildcard`) | a client receives from every lite topic from its COMPLETE_ADD on, whatever it names; PARTIAL_ADD is INTERNAL_SERVER_ERROR | the same; what is there already comes at once, there up to 10 s later |
+| wildcard groups (`lite.sub.wildcard`) | after COMPLETE_ADD a client receives from every lite topic, whatever the call names; messages stored before come with a later scan; PARTIAL_ADD is INTERNAL_SERVER_ERROR | the same, but messages stored before come at once |
 | time to live | `lite.topic.expiration` minutes after the last message, at least `minLiteTTl`, checked every `liteTtlCheckInterval`: queue, offsets and subscriptions are deleted | the same; subscribers are told |
 """
 

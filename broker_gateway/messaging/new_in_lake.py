@@ -27,8 +27,8 @@ class NewInLake:
         self._messages = messages
 
     def read(self, search: PollSearch, plan: Plan, absence: Absence | None) -> bool | None:
-        """Takes what only the lake has: what is left of a lost log up to the cursor, then new messages from the cursor on, where the log
-        has none. None: the search of the queue goes on; else whether it is done with the queue.
+        """Takes messages that only the lake has: first those of a lost log below the cursor, then new ones above it that the log lacks.
+        None: the caller goes on searching the queue. Otherwise: whether the queue is done.
         """
         state, key = search.state, search.key
         start = plan.cursor
