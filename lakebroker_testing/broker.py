@@ -18,7 +18,7 @@ import contextlib
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -212,6 +212,15 @@ class InProcessBroker(InProcessClient):
         self._loop.call_soon(call.cancel)
         self._loop.settle()
 
+    def telemetry(
+        self, requests: AsyncIterator[service_pb2.TelemetryCommand], context: CallContext
+    ) -> AsyncIterator[service_pb2.TelemetryCommand]:
+        """A client's Telemetry. It is kept as long as this broker runs, as a transport keeps its calls: who forgets it would have
+        its tasks destroyed."""
+        stream = self.broker.messaging.Telemetry(requests, context)
+        self._streams.append(stream)
+        return stream
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine of the broker, such as `broker.administration.offset_changes.reset(...)`; raises what it raises."""
         return self._loop.complete(work)
@@ -295,6 +304,7 @@ class InProcessBroker(InProcessClient):
     def _start(self) -> None:
         config, _ = config_of(self.options)
         self.store = self._open(config)
+        self._streams: list[AsyncIterator[service_pb2.TelemetryCommand]] = []
         loop = self._loop = ManualLoop(self.clock, lambda: self.store.waited_for)
         metrics = Metrics(config.broker.broker_cluster_name, config.broker.broker_name)
         try:

@@ -47,7 +47,7 @@ class LiteConsumer:
         context = CallContext(
             {"x-mq-client-id": self.client_id}, "127.0.0.1:50000", None, ("127.0.0.1", 8081)
         )
-        self._stream = self.broker.broker.messaging.Telemetry(self._commands(), context)
+        self._stream = self.broker.telemetry(self._commands(), context)
         self.settings = self.told()
 
     async def _commands(self) -> AsyncIterator[rpc.TelemetryCommand]:

@@ -25,7 +25,7 @@ class Consumer:
     def __init__(self, broker: InProcessBroker) -> None:
         self._broker = broker
         self._ended = broker.run(_event())
-        self._stream = broker.broker.messaging.Telemetry(self._commands(), CONTEXT)
+        self._stream = broker.telemetry(self._commands(), CONTEXT)
 
     async def _commands(self) -> AsyncIterator[rpc.TelemetryCommand]:
         subscription = pb.Subscription(group=pb.Resource(name="g"))
