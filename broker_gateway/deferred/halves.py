@@ -172,6 +172,22 @@ def renewed(record: Record, origin: Origin) -> PendingRecord:
     return moved_copy(record, properties, origin, HALF_TOPIC, 0, record.reconsume_times)
 
 
+def taken_over(record: Record, origin: Origin) -> PendingRecord:
+    """The half that takes the place of a real broker's half.
+
+    A real broker copies a half forward while its own recovery time lasts, and counts that as a check. Nobody was asked: the time
+    goes on from when the message was born, as it does there.
+    """
+    properties = record.properties_map()
+    immunity_ms = immunity_ms_of(properties)
+    born = min(record.born_timestamp, record.store_timestamp)
+    if WAITS_FROM_PROPERTY in properties or record.store_timestamp - born >= immunity_ms:
+        return renewed(record, origin)
+    properties.pop(CHECK_TIMES, None)
+    properties[WAITS_FROM_PROPERTY] = str(born)
+    return moved_copy(record, properties, origin, HALF_TOPIC, 0, record.reconsume_times)
+
+
 def given_up(record: Record, origin: Origin) -> PendingRecord:
     """Where a half goes whose producer never said how the transaction ended."""
     properties = record.properties_map()

@@ -15,7 +15,7 @@ What waits in a real broker's store, it says in files. Sources: Apache RocketMQ'
 |---|---|
 | timers | what was not due when the timer last looked, or was behind what it had read of its topic; but for those that were recalled, and those that are in their topic already |
 | delay levels | behind the level's offset |
-| halves | behind the offset of `CID_RMQ_SYS_TRANS`, but for those that an op record ends |
+| halves | behind the offset of `CID_RMQ_SYS_TRANS`, but for those that an op record ends, and those that a later copy took the place of |
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ from broker_gateway.deferred.halves import (
     WAITS_FROM_PROPERTY,
     CheckTimes,
     HalfMeaning,
+    checks_of,
     renewed,
+    taken_over,
 )
 from broker_gateway.deferred.put_off import (
     DELAY_LEVEL,
@@ -257,9 +259,18 @@ def _waiting_halves(
     meaning = HalfMeaning(CheckTimes(0, 0))
     ended = {offset_of(key) for record in _records(store, OP_TOPIC) for key in meaning.ended(record)}
     done = offsets.get(QueueKey(TRANSACTIONS_GROUP, HALF_TOPIC, 0), 0)
-    for record in _records(store, HALF_TOPIC):
-        if record.queue_offset >= done and record.queue_offset not in ended:
-            yield record, renewed(record, _origin(record))
+    copies: dict[tuple[str, str, int], int] = {}
+    waiting = []
+    for record in reversed(list(_records(store, HALF_TOPIC))):
+        properties = record.properties_map()
+        same = properties.get("UNIQ_KEY", ""), properties.get(REAL_TOPIC, ""), record.born_timestamp
+        checks = checks_of(properties)
+        replaced = bool(same[0]) and copies.get(same, -1) > checks
+        copies[same] = max(checks, copies.get(same, 0))
+        if record.queue_offset >= done and record.queue_offset not in ended and not replaced:
+            waiting.append(record)
+    for record in reversed(waiting):
+        yield record, taken_over(record, _origin(record))
 
 
 class _Delivered:

@@ -71,9 +71,9 @@ class RealStore:
         told = {"DELAY": str(level), "REAL_TOPIC": "t", "REAL_QID": "0"}
         self.put(LEVELS, level - 1, body, told | more)
 
-    def half(self, body: str) -> None:
+    def half(self, body: str, **more: str) -> None:
         told = {"REAL_TOPIC": "t", "REAL_QID": "0", "TRAN_MSG": "true", "PGROUP": "t"}
-        self.put(HALVES, 0, body, told)
+        self.put(HALVES, 0, body, told | more)
 
     def op(self, *offsets: int) -> None:
         self.put(OPS, 0, "".join(f"{each}," for each in offsets), {"TAGS": "d"})
@@ -197,6 +197,53 @@ def test_halves_of_a_real_broker(real: RealStore) -> None:
             assert broker.call("EndTransaction", request).status.code == expected
         assert arrivals(broker, 0) == []
         assert [bytes(each.body) for each in records(broker.store, "t")] == [b"half-2", b"half-4"]
+
+
+def test_a_half_that_was_copied_by_a_check_is_taken_over_once(real: RealStore) -> None:
+    """A broker that is killed behind a check has not said that it read the half: both stand behind its offset."""
+    real.half("checked")
+    real.half("ended")
+    real.half("sent twice")
+    real.half("sent twice")
+    real.half("checked", TRANSACTION_CHECK_TIMES="1")
+    real.half("ended", TRANSACTION_CHECK_TIMES="1")
+    real.half("checked", TRANSACTION_CHECK_TIMES="2")
+    real.op(5)
+    real.close()
+    assert import_from_rocketmq(real.root, "broker-a", "DefaultCluster").put_off.halves == 3
+    store = real.open()
+    try:
+        taken = [(bytes(each.body), each.properties_map()) for each in records(store, HALVES)[7:]]
+    finally:
+        store.close()
+    assert [(body, told.get("TRANSACTION_CHECK_TIMES")) for body, told in taken] == [
+        (b"sent twice", None),
+        (b"sent twice", None),
+        (b"checked", "2"),
+    ]
+
+
+@pytest.mark.parametrize(("later_s", "code", "arrived"), [(3599, pb.OK, [b"half"]), (3601, pb.OK, [])])
+def test_a_real_brokers_half_keeps_its_own_recovery_time(
+    real: RealStore, later_s: int, code: pb.Code, arrived: list[bytes]
+) -> None:
+    """Each copy that a real broker makes within that time counts as a check there; its producer's own end counts all the same."""
+    own = {"CHECK_IMMUNITY_TIME_IN_SECONDS": "3600", "TRAN_PREPARED_QUEUE_OFFSET": "0"}
+    real.half("half", **own)
+    real.half("half", **own, TRANSACTION_CHECK_TIMES="1")
+    real.close()
+    assert import_from_rocketmq(real.root, "broker-a", "DefaultCluster").put_off.halves == 1
+    with gateway(real.root) as broker:
+        broker.jump(later_s)
+        request = rpc.EndTransactionRequest(
+            topic=pb.Resource(name="t"),
+            transaction_id="half",
+            resolution=pb.COMMIT,
+            source=pb.SOURCE_CLIENT,
+        )
+        assert broker.call("EndTransaction", request).status.code == code
+        broker.advance(1)
+        assert [bytes(each.body) for each in records(broker.store, "t")] == arrived
 
 
 def test_ours_are_handed_back_at_the_end_of_the_log(tmp_path: Path) -> None:
