@@ -20,6 +20,7 @@ from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.lake import create_tables
 from structured_streaming.staging.stage import stage
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
+from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import DATA_TABLES
 from tests.raw_log import JOURNAL
 
@@ -79,7 +80,8 @@ class StagedLake:
 
     def table(self, name: str) -> pa.Table:
         """A table as delta-rs reads it."""
-        return DeltaTable(str(self.folder / name)).to_pyarrow_table()
+        files = LocalFolder(self.folder / name).arrow_filesystem()
+        return DeltaTable(str(self.folder / name)).to_pyarrow_table(filesystem=files)
 
     def assert_readable(self) -> None:
         """Every row is read by delta-rs and, where it is installed, by DuckDB."""

@@ -389,7 +389,7 @@ class _Reading:
         try:
             if not folder.exists():
                 return
-            rows = DeltaTable(folder.uri).to_pyarrow_dataset()
+            rows = DeltaTable(folder.uri).to_pyarrow_dataset(filesystem=folder.arrow_filesystem())
             absent = [name for name in columns if name in _MAY_BE_ABSENT and name not in rows.schema.names]
             there = [name for name in columns if name not in absent]
             for batch in rows.to_batches(columns=there, filter=ours if where is None else ours & where):

@@ -110,7 +110,7 @@ def _rows(lake: Lake, broker: str, table: str, columns: list[str], where: Any) -
     try:
         if not folder.exists():
             return
-        rows = DeltaTable(folder.uri).to_pyarrow_dataset()
+        rows = DeltaTable(folder.uri).to_pyarrow_dataset(filesystem=folder.arrow_filesystem())
         for batch in rows.to_batches(columns=columns, filter=ours if where is None else ours & where):
             lake.go_on()
             if batch.num_rows:

@@ -72,7 +72,6 @@ class Lake:
 
     def brokers(self) -> list[str] | None:
         """Names of the brokers that the lake holds logs of; None where no lake is. Raises LakeUnreachableError."""
-        from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         from structured_streaming.commit.ends import ends_in_rows
@@ -81,7 +80,7 @@ class Lake:
         try:
             if not folder.exists():
                 return None
-            return sorted({broker for broker, _ in ends_in_rows(DeltaTable(folder.uri))})
+            return sorted({broker for broker, _ in ends_in_rows(folder)})
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
@@ -148,7 +147,7 @@ class _Progress:
         self._table = DeltaTable(folder.uri)
         self._version = self._table.version()
         self._newer: dict[str, int] = {}
-        self._in_rows = EndsInRows(folder.uri)
+        self._in_rows = EndsInRows(folder)
         name = commit_name(self._version)
         self._stamp = self._log.stamp(name)
         actions = _actions(self._log.read(name)) if self._stamp is not None else []

@@ -185,8 +185,11 @@ class DeltaCommitSink:
         if known is not None:
             return known
         # of before batches were counted there
-        table = DeltaTable(self._folder.child(REPUT_PROGRESS.name).uri)
-        return max(table.to_pyarrow_table(columns=["batch"])["batch"].to_pylist(), default=0)
+        progress = self._folder.child(REPUT_PROGRESS.name)
+        rows = DeltaTable(progress.uri).to_pyarrow_table(
+            columns=["batch"], filesystem=progress.arrow_filesystem()
+        )
+        return max(rows["batch"].to_pylist(), default=0)
 
 
 def _table_log(lake: Folder, table: Table) -> TableLog:

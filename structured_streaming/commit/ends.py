@@ -30,7 +30,7 @@ class FollowedEnds:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder.child(REPUT_PROGRESS.name)
-        self._rows = EndsInRows(self._folder.uri)
+        self._rows = EndsInRows(self._folder)
 
     def at(self, progress: TableLog) -> Ends:
         """By the table's log as it was read last. Raises LakeError."""
@@ -43,10 +43,10 @@ class FollowedEnds:
 
 
 class EndsInRows:
-    """As the rows of the `reput_progress` at `uri` say. Versions that follow each other cost the files that are new in them."""
+    """As the rows of the `reput_progress` in `folder` say. Versions that follow each other cost the files that are new in them."""
 
-    def __init__(self, uri: str) -> None:
-        self._uri = uri
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
         self._table: DeltaTable | None = None
         self._read_at = -1
         self._by_file: dict[str, Ends] = {}
@@ -56,24 +56,24 @@ class EndsInRows:
         """By a version of the table. Raises DeltaError, OSError."""
         if version != self._read_at:
             if self._table is None:
-                self._table = DeltaTable(self._uri, version=version)
+                self._table = DeltaTable(self._folder.uri, version=version)
             else:
                 self._table.load_as_version(version)
-            self._by_file = _by_file(self._table, self._by_file)
+            self._by_file = _by_file(self._folder, self._table, self._by_file)
             self._ends = _merged(self._by_file)
             self._read_at = version
         return dict(self._ends)
 
 
-def ends_in_rows(progress: DeltaTable) -> Ends:
-    """As the rows of `reput_progress` say. Raises DeltaError, OSError."""
-    return _merged(_by_file(progress, {}))
+def ends_in_rows(folder: Folder) -> Ends:
+    """As the rows of the `reput_progress` in `folder` say. Raises DeltaError, OSError."""
+    return _merged(_by_file(folder, DeltaTable(folder.uri), {}))
 
 
-def _by_file(progress: DeltaTable, known: dict[str, Ends]) -> dict[str, Ends]:
+def _by_file(folder: Folder, progress: DeltaTable, known: dict[str, Ends]) -> dict[str, Ends]:
     """What each file says; the `known` ones are not read."""
     found = {}
-    for file in progress.to_pyarrow_dataset().get_fragments():
+    for file in progress.to_pyarrow_dataset(filesystem=folder.arrow_filesystem()).get_fragments():
         ends = known.get(file.path)
         if ends is None:
             rows = file.to_table(columns=["broker", "log_id", "end_offset"])

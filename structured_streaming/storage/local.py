@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from store.log.segment import sync_folder
 from structured_streaming.storage.folder import FileStatus, Folder
@@ -91,6 +92,11 @@ class LocalFolder:
 
     def readable(self, name: str) -> str:
         return str(self.path / name)
+
+    def arrow_filesystem(self) -> Any:
+        from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+        return SubTreeFileSystem(str(self.path), LocalFileSystem())
 
     def put_if_absent(self, name: str, content: bytes) -> None:
         scratch = self.path / self.scratch_name()

@@ -132,6 +132,9 @@ class ObjectFolder:
             return io.BytesIO(self.read(name))
         return _Reader(self._store, self._of(name), found["size"])
 
+    def arrow_filesystem(self) -> None:
+        return None
+
     def put_if_absent(self, name: str, content: bytes) -> None:
         import obstore
         from obstore.exceptions import AlreadyExistsError
