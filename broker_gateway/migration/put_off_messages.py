@@ -261,13 +261,14 @@ def _waiting_halves(
     done = offsets.get(QueueKey(TRANSACTIONS_GROUP, HALF_TOPIC, 0), 0)
     copies: dict[tuple[str, str, int], int] = {}
     waiting = []
-    for record in reversed(list(_records(store, HALF_TOPIC))):
+    behind = [record for record in _records(store, HALF_TOPIC) if record.queue_offset >= done]
+    for record in reversed(behind):
         properties = record.properties_map()
         same = properties.get("UNIQ_KEY", ""), properties.get(REAL_TOPIC, ""), record.born_timestamp
         checks = checks_of(properties)
         replaced = bool(same[0]) and copies.get(same, -1) > checks
         copies[same] = max(checks, copies.get(same, 0))
-        if record.queue_offset >= done and record.queue_offset not in ended and not replaced:
+        if record.queue_offset not in ended and not replaced:
             waiting.append(record)
     for record in reversed(waiting):
         yield record, taken_over(record, _origin(record))

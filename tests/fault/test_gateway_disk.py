@@ -217,3 +217,4 @@ def test_power_cuts_under_load(tmp_path: Path, record_property: Callable[[str, o
     record_property("rounds", ROUNDS)
     record_property("cuts", cuts)
     record_property("answered", answered)
+    assert answered > 50 * ROUNDS
