@@ -58,13 +58,15 @@ class SparkStartError(LakeError):
 
 
 class JvmEndedError(LakeError):
-    """Spark's JVM ended before its work did. `status` is as of `subprocess`: below 0 for a signal."""
+    """Spark's JVM ended before its work did. `status` is as of `subprocess`: below 0 for a signal; `said` is the end of what
+    it printed, which tells why where no signal ended it."""
 
-    def __init__(self, status: int) -> None:
+    def __init__(self, status: int, said: str = "") -> None:
         killed = -status in set(signal.Signals)
         how = f"was killed by {signal.Signals(-status).name}" if killed else f"ended with status {status}"
         advice = " (by the system, where memory is short)" if -status == signal.SIGKILL else ""
-        super().__init__(f"Spark's JVM {how}{advice}; what was committed stands")
+        words = "" if killed or not said else f"; its output ends: {said}"
+        super().__init__(f"Spark's JVM {how}{advice}{words}; what was committed stands")
 
 
 class StoppedError(LakeError):

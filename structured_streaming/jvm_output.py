@@ -1,4 +1,4 @@
-"""Keeps what the JVM prints out of the terminal: it goes to a file, which is shown when Spark cannot start."""
+"""Keeps what the JVM prints out of the terminal: it goes to a file, whose end is shown when Spark cannot start or has ended."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from structured_streaming.errors import SparkStartError
 STARTING = "starting Spark ..."
 """For who waits: it takes ten seconds and more."""
 _SHOWN = 3000
+_newest: list[int] = []
+"""Descriptor of the file of the JVM that was started last."""
 
 
 @contextmanager
@@ -21,6 +23,9 @@ def jvm_output_to_file() -> Iterator[None]:
     """A JVM started within inherits a standard output and error that are a file, and keeps them. Raises SparkStartError
     with its end."""
     handle, name = tempfile.mkstemp(prefix="lakebroker-spark-", suffix=".log")
+    while _newest:
+        os.close(_newest.pop())
+    _newest.append(os.dup(handle))
     kept = {}
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         if stream is not None:  # it is not, where it was closed at the start
@@ -32,10 +37,17 @@ def jvm_output_to_file() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        tail = Path(name).read_text(errors="replace")[-_SHOWN:]
-        raise SparkStartError(f"Spark did not start ({error}); its output ends: {tail}") from error
+        raise SparkStartError(f"Spark did not start ({error}); its output ends: {output_end()}") from error
     finally:
         for number, before in kept.items():
             os.dup2(before, number)
             os.close(before)
         Path(name).unlink(missing_ok=True)  # the JVM's descriptor keeps the file as long as it lives
+
+
+def output_end() -> str:
+    """The last characters that the JVM printed which was started last; none before the first."""
+    if not _newest:
+        return ""
+    size = os.fstat(_newest[0]).st_size
+    return os.pread(_newest[0], _SHOWN, max(0, size - _SHOWN)).decode(errors="replace").strip()

@@ -33,7 +33,7 @@ from structured_streaming.errors import (
     StoppedError,
 )
 from structured_streaming.interruptible import has_ended, jvm_of, started
-from structured_streaming.jvm_output import STARTING
+from structured_streaming.jvm_output import STARTING, output_end
 from structured_streaming.reput_options import ReputOptions, checked
 from structured_streaming.reput_query import LONGEST_WAIT_S, RETRIES, RETRIES_ONCE, SIGNAL_S, run_until_done
 from structured_streaming.reput_session import (
@@ -175,7 +175,7 @@ def _in_session(
         if stopping.wait(SIGNAL_S):
             return False
         if jvm is not None and ended:
-            raise JvmEndedError(jvm.returncode) from error
+            raise JvmEndedError(jvm.returncode, output_end()) from error
         raise
     finally:
         if stopping.is_set():

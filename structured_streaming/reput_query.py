@@ -28,6 +28,7 @@ from structured_streaming.errors import (
     SameBrokerError,
 )
 from structured_streaming.interruptible import activate, has_ended
+from structured_streaming.jvm_output import output_end
 from structured_streaming.reput_options import Goal, ReputOptions
 from structured_streaming.source.notes import NotesFile
 from structured_streaming.stopping import Stopping
@@ -183,7 +184,7 @@ def run_until_done(
         if stopping.wait(SIGNAL_S):
             return False
         if jvm is not None and has_ended(jvm):  # which may look as if a catalog were away
-            raise JvmEndedError(jvm.returncode)
+            raise JvmEndedError(jvm.returncode, output_end())
         if final:
             raise LakeError(cause(problem))
         wait_s = min(2.0 ** min(failures, _DOUBLINGS), LONGEST_WAIT_S)

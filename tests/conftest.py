@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from structured_streaming.interruptible import has_ended, jvm_of
+from structured_streaming.jvm_output import output_end
 from structured_streaming.sql import delta_session
 
 if TYPE_CHECKING:
@@ -20,5 +22,8 @@ os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "data" / "sp
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     session = delta_session()
+    jvm = jvm_of(session)
     yield session
+    if has_ended(jvm):
+        pytest.fail(f"Spark's JVM ended with status {jvm.returncode}; its output ends: {output_end()}")
     session.stop()
