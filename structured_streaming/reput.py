@@ -14,7 +14,6 @@ run fail and say how far it got.
 
 from __future__ import annotations
 
-import logging
 import subprocess
 import sys
 import tempfile
@@ -177,10 +176,6 @@ def _in_session(
         if jvm is not None and ended:
             raise JvmEndedError(jvm.returncode, output_end()) from error
         raise
-    finally:
-        if stopping.is_set():
-            # the JVM may be gone: it got the signal too
-            logging.getLogger("py4j").setLevel(logging.CRITICAL)
 
 
 def _reading(options: ReputOptions) -> str:

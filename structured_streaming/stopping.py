@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import subprocess
 import threading
@@ -57,6 +58,8 @@ class Stopping:
         now = time.monotonic()
         if not self.number:
             self.number, self._since = number, now
+            # the JVM may have got the signal too, and a call that waits for it would be logged with its trace
+            logging.getLogger("py4j").setLevel(logging.CRITICAL)
         elif self._jvm is not None and now - self._since > _ONE_SIGNAL_S:
             self._killed = True
             self._jvm.kill()

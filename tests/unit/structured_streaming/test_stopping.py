@@ -1,0 +1,48 @@
+"""What a signal does at once, wherever the run is."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from structured_streaming.stopping import Stopping
+
+
+@pytest.fixture
+def stopping() -> Iterator[Stopping]:
+    py4j = logging.getLogger("py4j")
+    level, made = py4j.level, Stopping()
+    yield made
+    made.restore()
+    py4j.setLevel(level)
+
+
+def test_calls_that_fail_for_it_are_not_logged(stopping: Stopping, caplog: pytest.LogCaptureFixture) -> None:
+    call = logging.getLogger("py4j.clientserver")
+    call.error("before")
+    signal.raise_signal(signal.SIGTERM)
+    call.error("behind")
+    assert (stopping.number, stopping.is_set()) == (signal.SIGTERM, True)
+    assert caplog.messages == ["before"]
+
+
+def test_the_second_ends_the_jvm_and_two_at_once_are_one(
+    stopping: Stopping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("structured_streaming.stopping.time.monotonic", lambda: now)
+    jvm = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    stopping.ends(jvm)
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
+    assert jvm.poll() is None
+    now = 1.0
+    signal.raise_signal(signal.SIGINT)
+    stopping.reap()
+    assert jvm.returncode == -signal.SIGKILL
+    assert stopping.number == signal.SIGTERM
