@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from structured_streaming.errors import JvmEndedError
 from structured_streaming.interruptible import has_ended, jvm_of
 from structured_streaming.jvm_output import output_end
 from structured_streaming.sql import delta_session
@@ -25,5 +26,5 @@ def spark() -> Iterator[SparkSession]:
     jvm = jvm_of(session)
     yield session
     if has_ended(jvm):
-        pytest.fail(f"Spark's JVM ended with status {jvm.returncode}; its output ends: {output_end()}")
+        raise JvmEndedError(jvm.returncode, output_end())
     session.stop()
