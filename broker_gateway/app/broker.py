@@ -45,7 +45,7 @@ from broker_gateway.metadata.system_topics import make_system_topics
 from broker_gateway.observability.broker_statistics import BrokerStatistics
 from broker_gateway.observability.dispatch_lag import DispatchLag
 from broker_gateway.observability.metrics import Metrics
-from broker_gateway.runtime.clock import monotonic_ms, now_ms
+from broker_gateway.runtime.clock import monotonic_ms
 from broker_gateway.runtime.on_thread import on_thread
 from broker_gateway.runtime.scheduled_tasks import (
     DISPATCH_LAG_S,
@@ -264,7 +264,7 @@ class Broker:
             self._watchdog.cancel()
             await asyncio.gather(self._watchdog, return_exceptions=True)
         with contextlib.suppress(StoreError, OSError):  # the snapshot fails too then, and its error is logged
-            self.journaled.minutes.note(self.minutes.roll(now_ms(), closing=True))
+            self.journaled.minutes.note(self.minutes.roll(closing=True))
         for each in self.parts.put_off:
             try:
                 each.pending.save_at_once()
@@ -314,4 +314,4 @@ class Broker:
                 self.parts.redelivery.release(session.client_id, session.group)
         self.administration.statistics.sample(monotonic_ms())
         self.administration.runtime.sample(monotonic_ms())
-        self.journaled.minutes.note(self.minutes.roll(now_ms()))  # raises what the log does not take
+        self.journaled.minutes.note(self.minutes.roll())  # raises what the log does not take

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from broker_gateway.journal.contributor import Contributor
 from broker_gateway.journal.journal import Journal
+from broker_gateway.runtime.clock import now_ms
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 
 MINUTE_MS = 60_000
@@ -25,10 +26,13 @@ class _Counters:
 
 
 class MinuteStatistics:
-    """Counts by (topic, consumer group; "" for puts) of the minute being counted."""
+    """Counts by (topic, consumer group; "" for puts) of each minute. A call counts in the minute in which it is counted,
+    however late the minute before is rolled."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int] = now_ms) -> None:
+        self._clock = clock
         self._minute_ms = 0
+        self._ended: list[pb.MinuteStats] = []
         self._counters: dict[tuple[str, str], _Counters] = {}
 
     def count(
@@ -43,6 +47,7 @@ class MinuteStatistics:
         failed: bool = False,
     ) -> None:
         """Adds calls: `size` in bytes, `latency_s` in seconds, what each of them took."""
+        self._begin()
         counters = self._counters.get((topic, group))
         if counters is None:
             counters = self._counters[(topic, group)] = _Counters()
@@ -55,18 +60,27 @@ class MinuteStatistics:
             value = max(latency_s * 1000, _SMALLEST_MS)
             counters.latency[math.ceil(math.log(value) / _LOG_BASE)] += calls
 
-    def roll(self, now_ms: int, *, closing: bool = False) -> list[pb.MinuteStats]:
-        """The minute that ended, as journal messages; nothing while it runs (unless `closing`)."""
-        minute = now_ms - now_ms % MINUTE_MS
-        if minute == self._minute_ms and not closing:
-            return []
-        ended, counters = self._minute_ms or minute, self._counters
-        self._minute_ms, self._counters = minute, {}
-        return [
+    def roll(self, *, closing: bool = False) -> list[pb.MinuteStats]:
+        """The minutes that ended since the last time, as journal messages; with the one that runs, if `closing`."""
+        self._begin()
+        if closing:
+            self._end()
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _begin(self) -> None:
+        at_ms = self._clock()
+        if not 0 <= at_ms - self._minute_ms < MINUTE_MS:
+            self._end()
+            self._minute_ms = at_ms - at_ms % MINUTE_MS
+
+    def _end(self) -> None:
+        counters, self._counters = self._counters, {}
+        self._ended += [
             pb.MinuteStats(
                 topic=topic,
                 consumer_group=group,
-                minute_ms=ended,
+                minute_ms=self._minute_ms,
                 messages=c.messages,
                 bytes=c.bytes,
                 failures=c.failures,
