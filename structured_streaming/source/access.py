@@ -55,8 +55,6 @@ class Access:
 
     def channel(self, address: str) -> grpc.Channel:
         """A channel to a gateway; the caller closes it. Raises SourceError."""
-        # Spark forks its JVM off while gRPC's threads run; gRPC's own work at a fork can end the child before it is Java
-        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what failed is told by who called
         import grpc
 
