@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from broker_gateway.journal.contributor import Contributor
@@ -26,14 +26,12 @@ class _Counters:
 
 
 class MinuteStatistics:
-    """Counts by (topic, consumer group; "" for puts) of each minute. A call counts in the minute in which it is counted,
+    """Counts by minute and (topic, consumer group; "" for puts). A call counts in the minute in which it is counted,
     however late the minute before is rolled."""
 
-    def __init__(self, clock: Callable[[], int] = now_ms) -> None:
-        self._clock = clock
-        self._minute_ms = 0
-        self._ended: list[pb.MinuteStats] = []
-        self._counters: dict[tuple[str, str], _Counters] = {}
+    def __init__(self) -> None:
+        self._minutes: defaultdict[int, defaultdict[tuple[str, str], _Counters]]
+        self._minutes = defaultdict(lambda: defaultdict(_Counters))
 
     def count(
         self,
@@ -47,10 +45,7 @@ class MinuteStatistics:
         failed: bool = False,
     ) -> None:
         """Adds calls: `size` in bytes, `latency_s` in seconds, what each of them took."""
-        self._begin()
-        counters = self._counters.get((topic, group))
-        if counters is None:
-            counters = self._counters[(topic, group)] = _Counters()
+        counters = self._minutes[_minute_ms()][topic, group]
         if failed:
             counters.failures += messages
         else:
@@ -62,32 +57,27 @@ class MinuteStatistics:
 
     def roll(self, *, closing: bool = False) -> list[pb.MinuteStats]:
         """The minutes that ended since the last time, as journal messages; with the one that runs, if `closing`."""
-        self._begin()
-        if closing:
-            self._end()
-        ended, self._ended = self._ended, []
-        return ended
-
-    def _begin(self) -> None:
-        at_ms = self._clock()
-        if not 0 <= at_ms - self._minute_ms < MINUTE_MS:
-            self._end()
-            self._minute_ms = at_ms - at_ms % MINUTE_MS
-
-    def _end(self) -> None:
-        counters, self._counters = self._counters, {}
-        self._ended += [
+        running = None if closing else _minute_ms()
+        ended = [minute_ms for minute_ms in self._minutes if minute_ms != running]
+        return [
             pb.MinuteStats(
                 topic=topic,
                 consumer_group=group,
-                minute_ms=self._minute_ms,
+                minute_ms=minute_ms,
                 messages=c.messages,
                 bytes=c.bytes,
                 failures=c.failures,
                 latency=pb.LatencySketch(bucket=c.latency.keys(), count=c.latency.values()),
             )
-            for (topic, group), c in counters.items()
+            for minute_ms in ended
+            for (topic, group), c in self._minutes.pop(minute_ms).items()
         ]
+
+
+def _minute_ms() -> int:
+    """The minute that runs."""
+    at_ms = now_ms()
+    return at_ms - at_ms % MINUTE_MS
 
 
 class MinuteJournal(Contributor):

@@ -10,25 +10,27 @@ from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.journal.replay import records_from
 from broker_gateway.metadata.names import JOURNAL_TOPIC
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
+from lakebroker_testing.clock import ManualClock
 from tests.unit.broker_gateway.journal.journaled import batches, no_room, opened
 
 
 def test_a_call_counts_in_its_own_minute_however_late_the_one_before_is_rolled() -> None:
-    at_ms = 59_999
-    counted = MinuteStatistics(lambda: at_ms)
-    counted.count("t", "", 8, 80, None)
-    assert counted.roll() == []
-    at_ms = 60_000
-    counted.count("t", "", 42, 420, None)
-    at_ms = 180_000
-    counted.count("t", "", 1, 10, None)
-    assert [(each.minute_ms, each.messages, each.bytes) for each in counted.roll()] == [
-        (0, 8, 80),
-        (60_000, 42, 420),
-    ]
-    assert counted.roll() == []
-    assert [(each.minute_ms, each.messages) for each in counted.roll(closing=True)] == [(180_000, 1)]
-    assert counted.roll(closing=True) == []
+    clock = ManualClock(59_999)
+    with clock.in_place():
+        counted = MinuteStatistics()
+        counted.count("t", "", 8, 80, None)
+        assert counted.roll() == []
+        clock.set_wall(60_000)
+        counted.count("t", "", 42, 420, None)
+        clock.set_wall(180_000)
+        counted.count("t", "", 1, 10, None)
+        assert [(each.minute_ms, each.messages, each.bytes) for each in counted.roll()] == [
+            (0, 8, 80),
+            (60_000, 42, 420),
+        ]
+        assert counted.roll() == []
+        assert [(each.minute_ms, each.messages) for each in counted.roll(closing=True)] == [(180_000, 1)]
+        assert counted.roll(closing=True) == []
 
 
 def test_statistics_of_many_topics_fill_several_records(tmp_path: Path) -> None:
