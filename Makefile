@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JARS := $(VENV)/.jars
+CLASSES := $(VENV)/.spark-classes.jsa
 TEST_WORKERS ?= 3
 INTEROP_WORKERS ?= 3
-LONGEST := $(addprefix tests/interop/test_,put_off_exchange.py spark_versions.py store_exchange.py catalogs.py)
-EVIDENCE ?= tests/fault $(addprefix tests/interop/test_,registration.py spark_versions.py put_off_exchange.py) tests/unit/structured_streaming/staging/test_many_topics.py
+EVIDENCE ?= tests/fault $(shell grep -rl 'from tests.evidence import' tests/integration tests/interop tests/unit)
 ROUNDS ?= 10
 BUSY ?= 8
 
@@ -32,6 +32,10 @@ $(JARS): $(READY) | java
 	@$(BIN)/python -c 'from structured_streaming.sql import delta_session; delta_session().stop()' >$(VENV)/jars.log 2>&1 || { cat $(VENV)/jars.log >&2; exit 1; }
 	@touch $@
 
+$(CLASSES): $(JARS) tests/spark_jvm.py
+	@echo "Keeping Spark's classes as its JVM loads them"
+	@$(BIN)/python -m tests.spark_jvm >$(VENV)/classes.log 2>&1 || { cat $(VENV)/classes.log >&2; exit 1; }
+
 java:
 	@java -version 2>&1 | head -1 | grep -Eq '"(1[7-9]|2[0-9])' || { echo "A JDK 17 or later is needed on the PATH: Spark runs on it" >&2; exit 1; }
 
@@ -41,7 +45,7 @@ demo: $(JARS) ## Run the whole system on this machine and ask it questions in SQ
 	@echo "Running the demo"
 	@$(BIN)/python -m demo.run
 
-test: $(JARS) ## Run the tests: unit, integration with Spark and the official client, crashes
+test: $(CLASSES) ## Run the tests: unit, integration with Spark and the official client, crashes
 	@echo "Running the tests with $(TEST_WORKERS) workers, the longest files first"
 	@$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder tests/fault tests/integration tests/unit
 
@@ -51,12 +55,12 @@ check: $(READY) ## Lint, format check, types, who may import whom
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-interop: $(READY) ## Compare and talk with RocketMQ's official programs (fetched from their registries)
+interop: $(CLASSES) ## Compare and talk with RocketMQ's official programs (fetched from their registries)
 	@echo "Running the tests beside RocketMQ's own programs with $(INTEROP_WORKERS) workers, the longest files first"
-	@$(BIN)/python -m pytest -n $(INTEROP_WORKERS) --dist loadfile --no-loadscope-reorder $(LONGEST) tests/interop
+	@$(BIN)/python -m pytest -n $(INTEROP_WORKERS) --dist loadfile --no-loadscope-reorder tests/interop
 
 bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the reput (needs Go and Maven)
-	@echo "Measuring the store, starts, the data plane, the reput, commits, planning, freshness, many batches, many topics, timers"
+	@echo "Measuring the store, starts, the data plane, the reput, commits, planning, freshness, many batches, many topics, timers, interactive SQL, a simulated day"
 	@$(BIN)/python -m benchmarks.store
 	@$(BIN)/python -m benchmarks.start
 	@$(BIN)/python -m benchmarks.data_plane
@@ -67,12 +71,14 @@ bench: $(JARS) ## Measure beside the real RocketMQ: sending, receiving, the repu
 	@$(BIN)/python -m benchmarks.many_batches
 	@$(BIN)/python -m benchmarks.many_topics --topics 10000 --records 100000
 	@$(BIN)/python -m benchmarks.timers
+	@$(BIN)/python -m benchmarks.interactive_sql
+	@$(BIN)/python -m benchmarks.simulated_day --batches 1000 --start 200 --job 20 --kept 60
 
-evidence: $(JARS) ## The long versions of tests: crashes, the real name server, every Spark (a part: EVIDENCE=tests/fault/test_soak.py)
+evidence: $(CLASSES) ## The long versions of tests: crashes, the real name server, every Spark (a part: EVIDENCE=tests/fault/test_soak.py)
 	@echo "Running the long tests; what they did goes to docs/evidence"
-	@LAKEBROKER_EVIDENCE=1 LAKEBROKER_FUZZ_KEEP=$(CURDIR)/tests/fuzz/corpus $(BIN)/python -m pytest -p tests.outcomes --outcomes docs/evidence/faults.json --timeout 7200 $(EVIDENCE)
+	@LAKEBROKER_EVIDENCE=1 LAKEBROKER_FUZZ_KEEP=$(CURDIR)/tests/fuzz/corpus $(BIN)/python -m pytest -p tests.outcomes --outcomes docs/evidence/faults.json --timeout 7200 -o faulthandler_timeout=20000 $(EVIDENCE)
 
-rounds: $(JARS) ## Run tests again and again beside busy processes (ROUNDS=10 BUSY=8)
+rounds: $(CLASSES) ## Run tests again and again beside busy processes (ROUNDS=10 BUSY=8)
 	@echo "Running the tests $(ROUNDS) times beside $(BUSY) busy processes"
 	@$(BIN)/python -m tests.rounds --rounds $(ROUNDS) --busy $(BUSY) --workers $(TEST_WORKERS) -- tests/unit tests/fault
 

@@ -5,8 +5,8 @@ The files keep their wire names (`apache/rocketmq/v2/…`); only the Python impo
 `lakebroker_pb`, so that the package does not claim the top-level name `apache`.
 
 All of them are in a descriptor pool of their own (`lakebroker_pb.pool`): RocketMQ's Python client registers messages of
-the same names in the process's default pool. A pool has nothing of another one, so that Google's `Timestamp` and
-`Duration` are compiled into it too; only `lakebroker_pb.google.protobuf` has the ones that our messages take.
+the same names in the process's default pool. A pool has nothing of another one, so that Google's `Any`, `Timestamp`
+and `Duration` are compiled into it too; only `lakebroker_pb.google.protobuf` has the ones that our messages take.
 
 Usage without a build: `python hatch_build.py`.
 """
@@ -22,10 +22,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent
 SOURCE = ROOT / "proto"
 TARGET = ROOT / "lakebroker_pb"
-IMPORTED = ("google/protobuf/duration.proto", "google/protobuf/timestamp.proto")
-"""Google's files that ours import."""
+IMPORTED = tuple(f"google/protobuf/{name}.proto" for name in ("any", "duration", "timestamp"))
+"""Google's files that ours import, or carry messages of."""
 _IMPORT = re.compile(
-    r"^(from|import) (apache|lakebroker|google\.protobuf(?= import (?:duration|timestamp)_pb2))(?=[.\s])",
+    r"^(from|import) (apache|arrow|lakebroker|google\.protobuf(?= import (?:any|duration|timestamp)_pb2))(?=[.\s])",
     re.MULTILINE,
 )
 _DEFAULT_POOL = "_descriptor_pool.Default()"

@@ -36,10 +36,8 @@ QUESTIONS = (
     ),
     Question(
         "Its life: stored, delivered, nacked, dead letter",
-        """SELECT at, event, consumer_group, attempt, client FROM message_trace
-           WHERE message_id = (SELECT first(message_id) FROM messages_live WHERE topic = 'orders'
-                               AND array_contains(keys, 'order-42')) AND topic = 'orders'
-           ORDER BY at, step""",
+        """SELECT event_timestamp, event, consumer_group, attempt, client FROM message_trace_by_key
+           WHERE key = 'order-42' AND topic = 'orders' ORDER BY event_timestamp, step""",
         lambda rows, counted: _equal(
             "events of order-42 in audit",
             [row["event"] for row in rows if row["consumer_group"] == "audit"],

@@ -8,6 +8,7 @@ import grpc
 
 from lakebroker_pb.apache.rocketmq.v2 import admin_pb2
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as own_admin_pb2
 from lakebroker_testing.messages import MessagingCalls
 
 SERVICE = rpc.DESCRIPTOR.services_by_name["MessagingService"]
@@ -45,6 +46,17 @@ class Client(MessagingCalls):
             response_deserializer=getattr(admin_pb2, described.output_type.name).FromString,
         )
         return invoke(request, timeout=timeout, metadata=self.metadata)
+
+    def erase(self, topic: str = "", **asked: Any) -> own_admin_pb2.EraseResponse:
+        """Erases messages; `asked` are fields of an EraseRequest. Raises grpc.RpcError."""
+        invoke = self.channel.unary_unary(
+            "/lakebroker.admin.v1.AdminService/Erase",
+            request_serializer=own_admin_pb2.EraseRequest.SerializeToString,
+            response_deserializer=own_admin_pb2.EraseResponse.FromString,
+        )
+        request = own_admin_pb2.EraseRequest(topic=topic, **asked)
+        answer: own_admin_pb2.EraseResponse = invoke(request, timeout=60.0)
+        return answer
 
     def close(self) -> None:
         """Closes the connection."""

@@ -124,13 +124,20 @@ class LogWriter:
             )
 
     def everything(self) -> None:
-        """Messages, a compressed one, a dead letter, a rollback, journal records."""
+        """Messages, a compressed one, a dead letter, a rollback, journal records, one that erases records of another log."""
         self.messages(300)
         self.record("topic-0", gzip.compress(b"packed"), sys_flag=SYS_COMPRESSED, UNIQ_KEY="GZIP")
         self.record("topic-0", b"rolled back", sys_flag=0xC, UNIQ_KEY="ROLLBACK")
         self.record("%DLQ%g", b"dead", UNIQ_KEY="DEAD", LB_ORIGIN="1:7:3:1:gtopic-1", LB_REASON="because")
         for n in range(20):
             self.journal_record(n)
+        self.erasure()
+
+    def erasure(self) -> Appended:
+        """A record of the journal that erases records of another log."""
+        batch = pb.Batch(version=3, timestamp_ms=BORN_MS)
+        batch.erasures.add(broker="gone", log_id="gone", physical_offset=[7, 900], requested_ms=BORN_MS)
+        return self.record(JOURNAL_TOPIC, batch.SerializeToString(), TAGS="events")
 
     def journal_record(self, n: int) -> Appended:
         """One of the journal: deliveries of two messages, a committed offset, a minute's count, a topic and a group."""

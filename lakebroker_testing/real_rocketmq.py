@@ -288,7 +288,8 @@ class RocketMQ:
     def _java(self, heap: str) -> list[str]:
         classes = f"{self.folder}:{jars()}/*"
         sizes = [f"-Xms{heap}", f"-Xmx{heap}", "-XX:MaxDirectMemorySize=2g"]
-        return ["java", *_OPENED, *sizes, "-XX:+UseG1GC", f"-Duser.home={self.folder}", "-cp", classes]
+        places = [f"-Duser.home={self.folder}", f"-Djava.io.tmpdir={self.folder}"]
+        return ["java", *_OPENED, *sizes, "-XX:+UseG1GC", *places, "-cp", classes]
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "ROCKETMQ_HOME": str(self.folder), "RMQ_PROXY_HOME": str(self.folder)}

@@ -45,3 +45,7 @@ class OtherLogError(StoreError):
 
 class RecordError(StoreError):
     """Bytes that are not a whole, correct record."""
+
+
+class ErasedError(RecordError):
+    """A record that was erased: nobody gets it."""

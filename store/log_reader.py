@@ -11,6 +11,7 @@ from pathlib import Path
 from store.errors import OffsetOutOfRangeError, StoreDamagedError
 from store.index.queue_index import NO_LIMIT
 from store.kernels.code_folders import CODE_FOLDERS
+from store.log.erased import ERASED_FILE, NOTHING, Offsets, read_erased
 from store.log.flush import FLUSHED_FILE, read_flushed
 from store.log.recovery import commit_log_folders, load_identity
 from store.log.segment import Segment, list_segments
@@ -23,7 +24,7 @@ _SETTLED_NS = 2_000_000_000
 
 
 _Stamp = tuple[int, int, int]
-"""Of a folder: device, inode, and when it changed last, in nanoseconds; all 0 where none is."""
+"""Of a folder or file: device, inode, and when it changed last, in nanoseconds; all 0 where none is."""
 
 
 class LogReader:
@@ -57,6 +58,8 @@ class LogReader:
         self._segment_size = identity.segment_size if identity else 0
         self._listed: list[tuple[int, Path]] = []
         self._listed_at: list[_Stamp] = []
+        self._erased = NOTHING
+        self._erased_at: _Stamp | None = None
         if identity is not None:
             CODE_FOLDERS.read(root)
 
@@ -94,6 +97,21 @@ class LogReader:
         """Looks whether the store has begun another log. Raises StoreDamagedError."""
         if self._published and not self._named and (identity := load_identity(self._root)) is not None:
             self.log_id, self.own_from = identity.log_id, identity.own_from
+
+    def erased(self) -> Offsets:
+        """Where erased records of the store begin, ascending, as its gateway published them; of a real broker's store nothing.
+
+        Raises StoreDamagedError.
+        """
+        if not self._published:
+            return NOTHING
+        stamp = _stamp(self._root / ERASED_FILE)  # each is a file of its own
+        if stamp != self._erased_at:
+            identity = load_identity(self._root)
+            owned = (identity.log_id, *identity.former_log_ids) if identity else (self.log_id,)
+            self._erased = read_erased(self._root, owned)
+            self._erased_at = stamp
+        return self._erased
 
     def unflushed(self) -> Iterator[Scan]:
         """Whole records behind the readable offset, as far as the next start of the broker would keep them."""
@@ -196,9 +214,9 @@ class LogReader:
         return found[position]
 
 
-def _stamp(folder: Path) -> _Stamp:
+def _stamp(place: Path) -> _Stamp:
     try:
-        found = folder.stat()
+        found = place.stat()
     except FileNotFoundError:
         return 0, 0, 0
     return found.st_dev, found.st_ino, found.st_mtime_ns

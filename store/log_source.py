@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from store.errors import OffsetOutOfRangeError, OtherLogError
 from store.index.queue_index import NO_LIMIT
+from store.log.erased import Offsets, version_of
 from store.log_reader import LogReader
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class LogState:
 
     `delay_levels` are the broker's durations, ms, level 1 first; None where they are not known, as `segment_size`.
     `written` is the end of the last record, which may not be readable yet; None where only the broker knows.
+    `erased_version` is another one whenever what `erased` answers changes; 0 where nothing is erased.
     """
 
     broker: str
@@ -44,6 +46,7 @@ class LogState:
     delay_levels: tuple[int, ...] | None = None
     segment_size: int | None = None
     written: int | None = None
+    erased_version: int = 0
 
 
 class LogSource(Protocol):
@@ -64,6 +67,10 @@ class LogSource(Protocol):
         self, log_id: str, start: int, end: int, chunk_bytes: int = CHUNK_BYTES
     ) -> Iterator[tuple[int, bytes | memoryview]]:
         """Offset and bytes of whole records, one behind the other, or of damage; of at most `chunk_bytes`, or one record."""
+
+    def erased(self, log_id: str) -> Offsets:
+        """Where its erased records begin, ascending: readers leave these out, as if they were not there. Some may be before
+        the log's start."""
 
     def report(self, log_id: str, offset: int) -> None:
         """A hint that what is below `offset` is in the lake; waits for nothing."""
@@ -106,7 +113,8 @@ class StoreLog:
         start = store.own_from
         end = max(start, store.readable_offset)  # a log that was just begun is not flushed
         levels, size, written = self._delay_levels, store.segment_size, store.max_offset
-        return LogState(store.broker, store.log_id, start, end, levels, size, written)
+        version = store.erased.version
+        return LogState(store.broker, store.log_id, start, end, levels, size, written, version)
 
     def split(self, log_id: str, start: int, end: int, max_bytes: int, limit_bytes: int = 0) -> list[int]:
         self._check(log_id, start, end)
@@ -118,6 +126,10 @@ class StoreLog:
         self._check(log_id, start, end)
         for offset, data, _ in self._store.read_chunks(start, end, chunk_bytes):
             yield offset, data
+
+    def erased(self, log_id: str) -> Offsets:
+        self._check_log(log_id)
+        return self._store.erased.offsets
 
     def report(self, log_id: str, offset: int) -> None:
         """Nobody acts on the hint: the broker looks into the lake itself. Raises OtherLogError."""
@@ -172,8 +184,15 @@ class FolderLog:
         while reader.readable_offset <= after and time.monotonic() < until:
             time.sleep(_POLL_S)
         end, size = reader.readable_offset, reader.segment_size
-        start = self._start()
-        return LogState(reader.broker, reader.log_id, start, max(start, end), segment_size=size or None)
+        start, version = self._start(), version_of(reader.erased())
+        return LogState(
+            reader.broker,
+            reader.log_id,
+            start,
+            max(start, end),
+            segment_size=size or None,
+            erased_version=version,
+        )
 
     def split(self, log_id: str, start: int, end: int, max_bytes: int, limit_bytes: int = 0) -> list[int]:
         self._check(log_id, start)
@@ -189,6 +208,10 @@ class FolderLog:
         for offset, data, _ in self.reader.read_chunks(start, end, chunk_bytes):
             yield offset, data
 
+    def erased(self, log_id: str) -> Offsets:
+        self._check_log(log_id)
+        return self.reader.erased()
+
     def report(self, log_id: str, offset: int) -> None:
         """Nobody to tell: the broker looks into the lake itself."""
 
@@ -198,10 +221,13 @@ class FolderLog:
     def _start(self) -> int:
         return self.reader.min_offset if self._whole else max(self.reader.min_offset, self.reader.own_from)
 
-    def _check(self, log_id: str, start: int) -> None:
+    def _check_log(self, log_id: str) -> None:
         self.reader.follow()
         if log_id != self.reader.log_id:
             raise OtherLogError(f"the folder holds log {self.reader.log_id}, not {log_id}")
+
+    def _check(self, log_id: str, start: int) -> None:
+        self._check_log(log_id)
         if start < self.reader.own_from and not self._whole:
             raise OffsetOutOfRangeError(
                 f"physical offset {start} is before the log {log_id}, which begins at {self.reader.own_from}"

@@ -15,16 +15,18 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from store.columns import TAGS_CODE, PendingColumns
-from store.errors import OffsetOutOfRangeError, RecordError, StoreReadOnlyError
+from store.errors import ErasedError, OffsetOutOfRangeError, RecordError, StoreReadOnlyError
 from store.index.file_run import FileRun
 from store.index.queue_index import NO_LIMIT
 from store.index.time_search import BoundaryType
 from store.lite_queues import offset_property
 from store.log import ranges
+from store.log.erased import write_erased
 from store.log.flush import FlushMode
 from store.log.new_log import begun
 from store.log.owner import mark_folders
 from store.log.record import (
+    STORE_TIME_BYTES,
     SYS_COMMIT,
     SYS_TRANSACTION_MASK,
     PendingRecord,
@@ -84,6 +86,7 @@ class MessageStore:
         self.store_host = parts.store_host
         self.index = parts.index
         self.recovered = parts.recovered
+        self.erased = parts.index.erased
         self._log = parts.log
         self._allocator = parts.allocator
         self._writer = parts.writer
@@ -376,21 +379,45 @@ class MessageStore:
         return ranges.split(self._log, self.index, start, end, max_bytes, limit_bytes)
 
     def read(self, offset: int, size: int) -> memoryview:
-        """A view of bytes of the log. Raises OffsetOutOfRangeError."""
+        """A view of bytes of the log. Raises OffsetOutOfRangeError, ErasedError for those of an erased record."""
+        if offset in self.erased.places:
+            raise ErasedError(f"the record at physical offset {offset} is erased")
         return self._log.read(offset, size)
 
     def record(self, offset: int, size: int) -> Record:
-        """The record at a physical offset. Raises OffsetOutOfRangeError, RecordError."""
+        """The record at a physical offset. Raises OffsetOutOfRangeError, RecordError; ErasedError for one that is erased."""
+        if offset in self.erased.places:
+            raise ErasedError(f"the record at physical offset {offset} is erased")
+        return self._record(offset, size)
+
+    def _record(self, offset: int, size: int) -> Record:
         return decode_record(self._log.read(offset, size), 0, offset, verify=False)
+
+    def record_to_erase(self, offset: int) -> Record | None:
+        """The record that begins at a physical offset, erased or not; None where none does. Raises RecordError."""
+        if not self.min_offset <= offset < self.max_offset or not self.index.is_record_start(offset):
+            return None
+        return self._record(offset, int.from_bytes(self._log.read(offset, 4), "big"))
+
+    def first_stored_ms(self, offset: int) -> int | None:
+        """When the first record at or behind a physical offset was stored, ms since the epoch; None where there is none, or it
+        cannot be read."""
+        start = self.index.align(offset)
+        if start is None:
+            return None
+        try:
+            return store_time(self._log.read(start, STORE_TIME_BYTES), start)
+        except OffsetOutOfRangeError:
+            return None
 
     def stored_ms(self, topic: str, queue_id: int, offset: int) -> int | None:
         """When a message of a queue was stored, ms since the epoch; None when the log has it no more, or it cannot be read, as who
         receives it is told."""
-        places, sizes, _ = self.index.entries(topic, queue_id, offset, 1)
+        places, sizes, _ = self.index.every_entry(topic, queue_id, offset, 1)
         if not len(places) or not sizes[0]:
             return None
         try:
-            return self.record(int(places[0]), int(sizes[0])).store_timestamp
+            return self._record(int(places[0]), int(sizes[0])).store_timestamp
         except (RecordError, OffsetOutOfRangeError):
             return None
 
@@ -411,6 +438,10 @@ class MessageStore:
                 return 0  # closed: it was deleted meanwhile
 
         return self.index.at_time(topic, queue_id, time_of)
+
+    def publish_erased(self) -> None:
+        """Tells readers by path what is erased; on disk when it returns. Raises OSError."""
+        write_erased(self.root, self.log_id, self.erased.offsets)
 
     @property
     def segments(self) -> Sequence[Segment]:
@@ -456,7 +487,8 @@ class MessageStore:
             yield scan(data, start, segment_size=self.segment_size)
 
     def records_with(self, mark: bytes, start: int) -> Iterator[Record]:
-        """Records at or behind a physical offset, where one begins, that have `mark` somewhere, in the order of the log."""
+        """Records at or behind a physical offset, where one begins, that have `mark` somewhere, in the order of the log: also
+        erased ones, of which the mark still counts."""
         pattern = re.compile(re.escape(mark))
         for begin, data, _ in self.read_chunks(max(start, self.min_offset), self.max_offset, 64 << 20):
             at, records = 0, None
@@ -471,7 +503,7 @@ class MessageStore:
                 offset, size = int(offsets[number]), int(sizes[number])
                 at = max(at, offset + size - begin)  # once for each record, whatever is in it
                 try:
-                    yield self.record(offset, size)
+                    yield self._record(offset, size)
                 except RecordError:  # it does not count: nothing reads it
                     log.warning("a record at physical offset %d cannot be read", offset)
 

@@ -11,6 +11,7 @@ from store.log_source import LogSource
 from structured_streaming.commit.report import BatchReport
 from structured_streaming.commit.sink import Sink
 from structured_streaming.errors import LakeError
+from structured_streaming.reput_watch import BROKER, NOBODY, Watch
 from structured_streaming.source.access import Access
 from structured_streaming.source.logs import open_log
 from structured_streaming.staging.unread import without_unread
@@ -25,10 +26,17 @@ CLOSE_S = 60.0
 class BatchCommits:
     """The function that `foreachBatch` calls; a batch that comes after `close` is left for the next start."""
 
-    def __init__(self, sink: Sink, access: Access, on_batch: Callable[[BatchReport], None]) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        access: Access,
+        on_batch: Callable[[BatchReport], None],
+        watch: Watch = NOBODY,
+    ) -> None:
         self._sink = sink
         self._access = access
         self._on_batch = on_batch
+        self._watch = watch
         self._logs: dict[str, LogSource] = {}
         self._silent: set[str] = set()
         self._committing = threading.Lock()
@@ -51,6 +59,7 @@ class BatchCommits:
     def _commit(self, manifest: list[dict[str, Any]]) -> None:
         kept, reasons = without_unread(manifest)
         for target, reason in reasons.items():
+            self._watch.away(BROKER)
             if target not in self._silent:
                 sys.stderr.write(f"lakebroker: {reason}; the batch goes on without the rest of its log\n")
         self._silent |= reasons.keys()

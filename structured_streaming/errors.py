@@ -82,5 +82,8 @@ class StoppedError(LakeError):
 class ReadOnlyError(LakeError):
     """A statement that may change something where only reading is allowed."""
 
-    def __init__(self, kind: str) -> None:
-        super().__init__(f"{kind} may change data, and `lakebroker sql` only reads; give --write to allow it")
+    def __init__(self, kind: str, said: str = "") -> None:
+        self.kind = kind
+        super().__init__(
+            said or f"{kind} may change data, and `lakebroker sql` only reads; give --write to allow it"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -37,7 +38,9 @@ def jvm_output_to_file() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise SparkStartError(f"Spark did not start ({error}); its output ends: {output_end()}") from error
+        raise SparkStartError(
+            f"Spark did not start ({error}){_needed()}; its output ends: {output_end()}"
+        ) from error
     finally:
         for number, before in kept.items():
             os.dup2(before, number)
@@ -51,3 +54,10 @@ def output_end() -> str:
         return ""
     size = os.fstat(_newest[0]).st_size
     return os.pread(_newest[0], _SHOWN, max(0, size - _SHOWN)).decode(errors="replace").strip()
+
+
+def _needed() -> str:
+    """What is not there, as far as that can be told."""
+    if os.environ.get("JAVA_HOME") or shutil.which("java"):
+        return ""
+    return "; it needs a JDK 17 or later, and there is no java on the PATH and no JAVA_HOME"

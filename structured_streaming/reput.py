@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -42,6 +41,8 @@ from structured_streaming.reput_session import (
     reput_session,
     sends_in_plaintext,
 )
+from structured_streaming.reput_watch import NOBODY, Watch
+from structured_streaming.scratch import remove_scratch, scratch_folder
 from structured_streaming.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def run_reput(
     destination: Destination | None = None,
     tell: Callable[[str], None] = lambda text: None,
     driver_host: str = "",
+    watch: Watch = NOBODY,
 ) -> None:
     """Runs the job until it is done (`once`) or a signal stops it; a failed query starts again, and so does Spark whose JVM
     ended.
@@ -72,7 +74,8 @@ def run_reput(
     Where the platform provides a session, that one is used as it is, and left as it was; `master` and `driver_host` are
     of no effect then. Raises LakeError, StoppedError where a signal came before it was done.
 
-    `tell` gets a line before Spark starts, one when it begins to read, and one when it has ended as it should.
+    `watch` is told how it fares, besides of batches. `tell` gets a line before Spark starts, one when it begins to read, and
+    one when it has ended as it should.
     """
     destination = destination or destination_of(options)
     destination.check()
@@ -90,18 +93,19 @@ def run_reput(
     if provided is not None:
         undo = expect_end_of_jvm(provided, lambda: stopping.wait(SIGNAL_S))
         try:
-            complete = _in_session(provided, None, options, on_batch, destination, stopping, tell)
+            complete = _in_session(provided, None, options, on_batch, destination, stopping, tell, watch)
         finally:
             undo()
             stopping.restore()
     while provided is None and not stopping.is_set():
         try:
-            complete = _in_own_jvm(master, driver_host, options, alive, destination, stopping, tell)
+            complete = _in_own_jvm(master, driver_host, options, alive, destination, stopping, tell, watch)
             break
         except (JvmEndedError, SparkStartError) as error:
             if isinstance(error, SparkStartError) and not deaths:
                 raise
             deaths += 1
+            watch.spark_ended()
             if deaths > (RETRIES_ONCE if options.once else RETRIES):
                 raise
             wait_s = min(2.0**deaths, LONGEST_WAIT_S)
@@ -124,26 +128,28 @@ def _in_own_jvm(
     destination: Destination,
     stopping: Stopping,
     tell: Callable[[str], None],
+    watch: Watch,
 ) -> bool:
     """Starts Spark, then as `run_until_done`. Raises SparkStartError, and JvmEndedError where Spark's JVM ends before its work."""
     session: SparkSession | None = None
     undo: Callable[[], None] = _nothing
-    with tempfile.TemporaryDirectory(prefix="lakebroker-spark-", ignore_cleanup_errors=True) as scratch:
-        try:
-            tell(STARTING)
-            session = started(lambda: reput_session(master, scratch, driver_host, delta=destination.by_spark))
-            jvm = jvm_of(session)
-            stopping.ends(jvm)
-            undo = expect_end_of_jvm(session, lambda: has_ended(jvm, JVM_ENDS_S) or stopping.wait(SIGNAL_S))
-            return _in_session(session, jvm, options, on_batch, destination, stopping, tell, scratch)
-        except KeyboardInterrupt:
-            if not stopping.is_set():
-                raise
-            return False
-        finally:
-            end_session(session)
-            undo()  # only now: until Spark has ended, broken connections are no errors
-            stopping.reap()
+    scratch = scratch_folder()
+    try:
+        tell(STARTING)
+        session = started(lambda: reput_session(master, scratch, driver_host, delta=destination.by_spark))
+        jvm = jvm_of(session)
+        stopping.ends(jvm)
+        undo = expect_end_of_jvm(session, lambda: has_ended(jvm, JVM_ENDS_S) or stopping.wait(SIGNAL_S))
+        return _in_session(session, jvm, options, on_batch, destination, stopping, tell, watch, scratch)
+    except KeyboardInterrupt:
+        if not stopping.is_set():
+            raise
+        return False
+    finally:
+        end_session(session)
+        undo()  # only now: until Spark has ended, broken connections are no errors
+        stopping.reap()
+        remove_scratch(scratch)
 
 
 def _in_session(
@@ -154,15 +160,18 @@ def _in_session(
     destination: Destination,
     stopping: Stopping,
     tell: Callable[[str], None],
+    watch: Watch,
     scratch: str | None = None,
 ) -> bool:
     """As `run_until_done`, and tells what is read. `jvm` is the session's, where it is ours; raises JvmEndedError where it ends."""
+    undo = _nothing
     try:
         if not stopping.is_set():
+            undo = watch.attached(session)
             tell(_reading(options))
             if options.token_file and sends_in_plaintext(session):
                 tell(_PLAINTEXT)
-        return run_until_done(session, options, on_batch, destination, stopping, scratch, jvm)
+        return run_until_done(session, options, on_batch, destination, stopping, scratch, jvm, watch)
     except KeyboardInterrupt:
         if not stopping.is_set():
             raise
@@ -176,6 +185,8 @@ def _in_session(
         if jvm is not None and ended:
             raise JvmEndedError(jvm.returncode, output_end()) from error
         raise
+    finally:
+        undo()
 
 
 def _reading(options: ReputOptions) -> str:
@@ -195,7 +206,7 @@ def _reached(lake: str, destination: Destination) -> str:
     except LakeError as error:
         return f"where the lake {lake} is cannot be read: {error}"
     if offsets is None:
-        return f"where the lake {lake} is cannot be read: it does not answer"
+        return f"where the lake {lake} is was not read within {_REACHED_S:g} s; what was committed stands"
     places = [
         f"{offset:,} of {broker} (log {log_id})" for (broker, log_id), offset in sorted(offsets.items())
     ]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from structured_streaming.errors import (
     SourceError,
 )
+from structured_streaming.registry.access import NOTHING, RegistryAccess
 from structured_streaming.source.access import Access, access_of
 from structured_streaming.source.log_watch import LogWatch
 from structured_streaming.source.logs import by_broker, open_log, targets
@@ -35,7 +36,7 @@ class ReputOptions:
     `careful` in `staging/careful.py`.
     `sink` is `delta` or `spark`, empty: as the location says; `staging` a folder for files on their way to Spark's writer.
     `namesrv` is in the place of `brokers`. `token_file` and `tls_ca` are files on the driver. `message_delay_level` is that of the
-    brokers whose stores are read by path.
+    brokers whose stores are read by path. `registry`: how those of typed topics are spoken to, by the driver alone.
     """
 
     lake: str
@@ -57,6 +58,7 @@ class ReputOptions:
     careful: bool = False
     sink: str = ""
     staging: str = ""
+    registry: RegistryAccess = NOTHING
 
     @property
     def wanted(self) -> Wanted:
@@ -111,6 +113,7 @@ def checked(options: ReputOptions) -> ReputOptions:
     certificate that is not trusted, two logs of one broker, a table that there is not), and when nobody answers.
     """
     _ = options.wanted
+    options.registry.check()
     for target in options.targets:
         if target.startswith("store:"):
             log = open_log(target, Access())

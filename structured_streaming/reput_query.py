@@ -10,8 +10,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,7 @@ from structured_streaming.errors import (
 from structured_streaming.interruptible import activate, has_ended
 from structured_streaming.jvm_output import output_end
 from structured_streaming.reput_options import Goal, ReputOptions
+from structured_streaming.reput_watch import NOBODY, Watch, tell_failure
 from structured_streaming.source.notes import NotesFile
 from structured_streaming.stopping import Stopping
 
@@ -52,6 +55,8 @@ WORKER_DIED = "Python worker exited unexpectedly"
 """What Spark says when the process that stages a range dies."""
 CAREFUL_AFTER = 2
 """Deaths in a row until a batch is staged by processes of their own (`staging/careful.py`)."""
+TYPED_LOOK_S = 5.0
+"""Between looks at what typed topics are declared."""
 SIGNAL_S = 3.0
 """Spark that failed without a signal may have got ours: it is on its way."""
 
@@ -84,19 +89,21 @@ def _start(
     on_batch: Callable[[BatchReport], None],
     destination: Destination,
     place: str | None,
+    watch: Watch = NOBODY,
 ) -> _Running:
     """The query's scratch folder is in `place`; without it, where temporary files are."""
     from structured_streaming.reput_source import ReputDataSource
+    from structured_streaming.source.data_source import register
 
     goal = Goal(options) if options.once else None
-    session.dataSource.register(ReputDataSource)
+    register(session, ReputDataSource)
     scratch = Path(tempfile.mkdtemp(prefix="lakebroker-checkpoint-", dir=place))
     try:
         sink, places = destination.open(session, scratch)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
-    commits = BatchCommits(sink, options.access, on_batch)
+    commits = BatchCommits(sink, options.access, on_batch, watch)
     notes = scratch / "notes"
     read = (
         session.readStream.format("lakebroker_reput")
@@ -129,9 +136,9 @@ def _end_when_read(query: StreamingQuery) -> None:
 
 
 class StartAgainError(Exception):
-    """The lake did not let a query start. The first one's failure is final; later ones may be of a store that is away."""
+    """The lake did not let a query start. The first one's failure is final; behind one that ran they may be of a store that is away."""
 
-    def __init__(self, cause: LakeError) -> None:
+    def __init__(self, cause: LakeError | OSError) -> None:
         super().__init__(str(cause))
         self.cause = cause
         self.as_of_spark = as_spark_reports(cause)
@@ -145,6 +152,7 @@ def run_until_done(
     stopping: Stopping,
     scratch: str | None = None,
     jvm: subprocess.Popen[Any] | None = None,
+    watch: Watch = NOBODY,
 ) -> bool:
     """Starts the query again until it is done; whether everything was read. Raises LakeError, JvmEndedError."""
     committed, telling = 0, Telling()
@@ -154,14 +162,17 @@ def run_until_done(
         committed += 1
         on_batch(report)
 
-    failures, tries, seen, careful = 0, 0, 0, False
+    failures, tries, seen, careful, ran = 0, 0, 0, False, False
     while not stopping.is_set():
         try:
             chosen = replace(options, careful=careful)
-            ended = _run_query(session, chosen, counted, destination, stopping, scratch)
+            ended = _run_query(session, chosen, counted, destination, stopping, scratch, watch)
+            ran = True
         except StartAgainError as error:
-            if not failures:
-                raise error.cause from error
+            if not ran:
+                if isinstance(error.cause, LakeError):
+                    raise error.cause from error
+                raise LakeError(f"lake {options.lake}: {error.cause}") from error
             ended = error.as_of_spark
         if isinstance(ended, bool):
             return ended
@@ -169,6 +180,7 @@ def run_until_done(
             careful = False
             continue
         problem = ended
+        tell_failure(watch, problem)
         if committed > seen:
             telling.over()
             failures = tries = 0
@@ -214,10 +226,11 @@ def _run_query(
     destination: Destination,
     stopping: Stopping,
     scratch: str | None,
+    watch: Watch,
 ) -> str | bool | None:
     """Runs the query until it ends or `stopping` is set; returns what it failed with or, for a good end, whether
-    everything was read that a run that ends by itself has to read. One that stages carefully ends with its first batch:
-    None.
+    everything was read that a run that ends by itself has to read. None for one that is to start again: that stages carefully
+    and had a batch, or does not know what typed topics are declared by now.
 
     Raises LakeError for a run that ended by itself before all was read.
     """
@@ -232,19 +245,30 @@ def _run_query(
 
     def start() -> _Running:
         activate(session)
-        return _start(session, options, counted, destination, scratch)
+        return _start(session, options, counted, destination, scratch, watch)
 
     try:
         running = unless(stopping.is_set, start, _undo)
-    except LakeError as error:
+    except (LakeError, OSError) as error:
         raise StartAgainError(error) from error
     if running is None:
         return False
+    watch.typed(destination.typed_behind())
+    other_topics, look_at = False, time.monotonic() + TYPED_LOOK_S
     try:
         while not stopping.is_set() and not running.query.awaitTermination(1):
             running.notes.show()
             if options.careful and batches:
                 break
+            if not options.once and time.monotonic() > look_at:
+                # a lake that hangs neither keeps a signal from being seen, nor that the query ended
+                over = partial(_is_over, running, stopping)
+                look = partial(_typed_changed, session, destination)
+                other_topics = unless(over, look, lambda changed: None) or False
+                watch.typed(destination.typed_behind())
+                if other_topics:
+                    break
+                look_at = time.monotonic() + TYPED_LOOK_S
         running.commits.close()
         running.query.stop()
     except StreamingQueryException as error:
@@ -253,7 +277,7 @@ def _run_query(
         running.commits.close()
         running.notes.show()
         shutil.rmtree(running.scratch, ignore_errors=True)
-    if options.careful and batches and not stopping.is_set():
+    if (other_topics or (options.careful and batches)) and not stopping.is_set():
         return None
     if running.goal is None:
         return False
@@ -261,6 +285,20 @@ def _run_query(
     if lacking and not stopping.is_set():
         raise LakeError(f"not everything was read: {'; '.join(lacking)}; run it again")
     return not lacking
+
+
+def _is_over(running: _Running, stopping: Stopping) -> bool:
+    running.notes.show()
+    return stopping.is_set() or not running.query.isActive
+
+
+def _typed_changed(session: SparkSession, destination: Destination) -> bool:
+    """False, too, where that cannot be known now: a lake that is away is the commits' business."""
+    try:
+        activate(session)
+        return destination.typed_changed()
+    except (LakeError, OSError):
+        return False
 
 
 def _undo(running: _Running) -> None:

@@ -1,6 +1,6 @@
 """The reput's data source: what the logs hold is staged as files of a lake's tables, and what it emits are their manifests.
 
-Its options are those of the data source, `lake`, and `onGap`: what to do where a log begins above the lake's progress,
+Its options are those of the data source, `lake`, `tables`, `withoutBodies`, `typed` (`typed/declaration.py`), and `onGap`: what to do where a log begins above the lake's progress,
 `stop` (the default) or `continue`. The lake's progress says where each batch begins. Where tables are committed by Spark's
 writer, `lake` is the folder in which files wait for it, and `progressFile` has the progress.
 """
@@ -73,7 +73,7 @@ class ReputStreamReader(LogStreamReader):
         at_once = options.ending is not None
         pacing = Pacing(0 if at_once else options.target_freshness_s, options.target_file_size)
         file = options.progress_file
-        progress = ProgressFile(file) if file else LakeProgress(options.lake)
+        progress = ProgressFile(file) if file else LakeProgress(options.lake, options.wanted.typed)
         super().__init__(options, progress, pacing, over_gaps=options.over_gaps)
 
     def read(self, partition: LogRange) -> Iterator[pa.RecordBatch]:  # type: ignore[override]

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from structured_streaming.catalog.lake_functions import register_functions
+from structured_streaming.catalog.lake_views import register_views
 from structured_streaming.catalog.names import catalog_schema
 from structured_streaming.delta_session import DELTA_SETTINGS, with_delta
 from structured_streaming.errors import LakeError
@@ -23,7 +25,6 @@ from structured_streaming.tables import TABLES
 from structured_streaming.union.instants import age_of
 from structured_streaming.union.lakes import CatalogLake, FolderLake, ReadableLake
 from structured_streaming.union.tables import UnionTables, register_as_of
-from structured_streaming.views import VIEWS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,9 +47,11 @@ def lake_session(
     session, lake = _opened(location, master, tell)
     if as_of:
         register_as_of(lake, as_of, tell)
-        _register_views(session)
+        _register_named(session, lake)
     else:
         _register(session, lake)
+        for said in lake.emptied(TABLES):
+            tell(said)
         if said := age_of(lake.committed()):
             tell(f"tables alone, {said}; add --brokers, --namesrv or --store to include what is newer")
     return session
@@ -76,7 +79,7 @@ def register_union(
 ) -> UnionTables:
     """Registers tables and views in the session as unions of lake and logs. Raises SourceError."""
     tables = UnionTables(session, lake, source, tell)
-    _register_views(session)
+    _register_named(session, lake)
     return tables
 
 
@@ -131,14 +134,15 @@ def register(session: SparkSession, location: str) -> None:
 
 
 def _register(session: SparkSession, lake: ReadableLake) -> None:
-    for name in TABLES:
+    for name in (*TABLES, *(each.table for each in lake.typed())):
         lake.frame(name).createOrReplaceTempView(name)
-    _register_views(session)
+    _register_named(session, lake)
 
 
-def _register_views(session: SparkSession) -> None:
-    for view in VIEWS:
-        session.sql(f"CREATE OR REPLACE TEMP VIEW {view.name} AS {view.sql}")
+def _register_named(session: SparkSession, lake: ReadableLake) -> None:
+    """What statements name beside tables."""
+    register_functions(session)
+    register_views(session, lake.retired())
 
 
 def query(

@@ -6,20 +6,24 @@ microseconds. Readers other than Spark must manage: no deletion vectors, no colu
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Of all tables of a lake. Older lakes are upgraded (`commit/upgrade.py`), newer ones refused.
 
 | version | new |
 |---|---|
 | 2 | `lite_topic` and `priority` of `messages`; `topics`, `consumer_groups` |
 | 3 | `other_fields` of `topics` and `consumer_groups` |
+| 4 | `upkeep`, `erasures` |
 """
 SCHEMA_PROPERTY = "lakebroker.schema_version"
 """Of each table."""
+JOURNAL_TOPIC = "rmq_sys_lakebroker_journal"
+"""Of records that are no messages."""
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 ORIGIN = pa.struct(
     [
@@ -76,6 +80,10 @@ class Table:
     def schema(self) -> pa.Schema:
         return pa.schema([pa.field(c.name, c.type, metadata={"comment": c.comment}) for c in self.columns])
 
+    def chosen(self, columns: Container[str]) -> tuple[str, ...]:
+        """Some of its columns in order; where only its rows count, the offset."""
+        return tuple(c.name for c in self.columns if c.name in columns) or (self.columns[2].name,)
+
 
 _PLACE = (
     Column("broker", pa.string(), "name of the broker"),
@@ -115,7 +123,7 @@ MESSAGE_INDEX = Table(
         _STORED,
     ),
     (*_KEY, "key_type", "key"),
-    ("topic", "key"),
+    ("key", "topic"),
 )
 MESSAGES = Table(
     "messages",
@@ -301,6 +309,52 @@ REPUT_PROGRESS = Table(
     (),
 )
 
+ERASURES = Table(
+    "erasures",
+    "Records that were erased: where they stood, and nothing of what was in them.",
+    (
+        *_PLACE,
+        _ORDINAL,
+        Column("erased_broker", pa.string(), "name of the broker whose log had the record"),
+        Column("erased_log_id", pa.string(), "identity of that log"),
+        Column("erased_physical_offset", pa.int64(), "offset of the erased record in it, bytes"),
+        Column("request_timestamp", TIMESTAMP, "when the erasure was asked for"),
+    ),
+    (*_KEY, "ordinal"),
+    ("erased_broker", "erased_log_id", "erased_physical_offset"),
+    since=4,
+)
+UPKEEP = Table(
+    "upkeep",
+    "What operators decided about the lake, and what maintenance did for it; the newest row of a kind is in force.",
+    (
+        Column("change_timestamp", TIMESTAMP, "when"),
+        Column(
+            "kind",
+            pa.string(),
+            "retention (rules in force), expiring, expired (what is stored before the bounds goes, is gone), retired, "
+            "unretired (a broker), erased (messages are out of the tables), indexed (batches were looked at)",
+        ),
+        Column("broker", pa.string(), "name of the broker; null where all are meant"),
+        Column("rules", pa.string(), "how long messages stay, by topic; empty: for ever"),
+        Column(
+            "bounds",
+            pa.map_(pa.string(), TIMESTAMP),
+            "by the pattern of a rule: the time before which its messages go",
+        ),
+        Column(
+            "table_versions",
+            pa.map_(pa.string(), pa.int64()),
+            "versions of tables from which on erased messages are out of them, earlier ones may be gone; by broker/log_id, "
+            "up to where of a log erased records are out of all tables. Of expired: the version of reput_progress that was looked at; of "
+            "consume_queue, a batch that left it out; of indexed the same of message_index",
+        ),
+    ),
+    ("change_timestamp", "kind", "broker"),
+    ("change_timestamp",),
+    since=4,
+)
+
 DATA_TABLES = (
     CONSUME_QUEUE,
     MESSAGE_INDEX,
@@ -310,6 +364,10 @@ DATA_TABLES = (
     BROKER_STATS,
     TOPICS,
     CONSUMER_GROUPS,
+    ERASURES,
     QUARANTINE,
 )
-TABLES = {table.name: table for table in (*DATA_TABLES, REPUT_PROGRESS)}
+REMOVAL_ORDER = (CONSUME_QUEUE, MESSAGE_INDEX, MESSAGES)
+"""Messages leave these tables in this order, and typed tables before them: an index row or a typed one that is there has its message,
+for who opens the tables in the other order, or all at once."""
+TABLES = {table.name: table for table in (*DATA_TABLES, UPKEEP, REPUT_PROGRESS)}

@@ -1,10 +1,10 @@
-"""Spark for tests, started by the first one of a worker that asks for it."""
+"""What all tests share: the Spark session of each worker, which its first test that asks for one starts; the environment of JVMs;
+and the choice between `make test` and `make evidence`."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,11 +13,24 @@ from structured_streaming.errors import JvmEndedError
 from structured_streaming.interruptible import has_ended, jvm_of
 from structured_streaming.jvm_output import output_end
 from structured_streaming.sql import delta_session
+from tests.evidence import EVIDENCE
+from tests.spark_jvm import environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "data" / "spark"))
+
+def pytest_configure(config: pytest.Config) -> None:
+    jvms = ExitStack()
+    jvms.enter_context(environment())
+    config.add_cleanup(jvms.close)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    long = [] if EVIDENCE else [item for item in items if item.get_closest_marker("evidence")]
+    config.hook.pytest_deselected(items=long)
+    for item in long:
+        items.remove(item)
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from broker_gateway.delivery.arrivals import Arrivals
 from broker_gateway.delivery.in_flight import Status
-from broker_gateway.delivery.moves import ORIGIN_PROPERTY, decode_origin
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.journal.replay import records_from
 from broker_gateway.journal.snapshot import SnapshotPace
@@ -52,6 +51,7 @@ from lakebroker_testing.messages import (
     received,
 )
 from store.errors import StoreError
+from store.log.copies import ORIGIN_PROPERTY, decode_origin
 
 ORDERED = "in_order"
 TOPIC, GROUPS, CLIENTS, QUEUES = "orders", ("often", "rate_limited_log", ORDERED), ("one", "two"), 2

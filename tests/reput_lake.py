@@ -91,6 +91,7 @@ def reput(
         for start, end in itertools.pairwise(log.split(state.log_id, known, state.end, batch_bytes)):
             size = state.segment_size
             part = LogRange("store:x", state.broker, state.log_id, start, end, state.end, segment_size=size)
+            part.erased = tuple(each for each in log.erased(state.log_id).tolist() if start <= each < end)
             chunks = log.read(state.log_id, start, end)
             sink.commit([row for batch in stage(location, part, chunks, wanted) for row in batch.to_pylist()])
     log.close()

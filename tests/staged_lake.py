@@ -45,6 +45,7 @@ class StagedLake:
         delay_levels: tuple[int, ...] | None = None,
         *,
         broker: str = "b",
+        erased: tuple[int, ...] = (),
         wanted: Wanted = EVERYTHING,
     ) -> dict[str, pa.Table]:
         """Stages and commits a log; returns the rows that it has in each table, read from its files."""
@@ -58,6 +59,7 @@ class StagedLake:
             log_end=base + len(data),
             delay_levels=delay_levels,
             segment_size=None,
+            erased=erased,
         )
         batches = stage(str(self.folder), part, iter([(base, data)]), wanted)  # type: ignore[arg-type]
         manifest = [row for batch in batches for row in batch.to_pylist()]

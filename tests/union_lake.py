@@ -9,6 +9,7 @@ from store.log_source import FolderLog
 from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.stage import stage
+from structured_streaming.staging.wanted import EVERYTHING, Wanted
 from structured_streaming.tables import DATA_TABLES
 
 
@@ -25,7 +26,9 @@ def cuts(store: Path, parts: int) -> list[int]:
     return [records[(len(records) - 1) * part // parts] for part in range(parts + 1)]
 
 
-def manifest(lake: Path, store: Path, start: int, end: int) -> list[dict[str, Any]]:
+def manifest(
+    lake: Path, store: Path, start: int, end: int, wanted: Wanted = EVERYTHING
+) -> list[dict[str, Any]]:
     """What executors stage of a range."""
     log = FolderLog(store)
     state = log.describe()
@@ -34,10 +37,12 @@ def manifest(lake: Path, store: Path, start: int, end: int) -> list[dict[str, An
     )
     chunks = [(offset, bytes(data)) for offset, data in log.read(state.log_id, start, end)]
     log.close()
-    return [row for batch in stage(str(lake), part, chunks) for row in batch.to_pylist()]
+    return [row for batch in stage(str(lake), part, chunks, wanted) for row in batch.to_pylist()]
 
 
-def commit(lake: Path, rows: list[dict[str, Any]], crash_after: str = "") -> None:
+def commit(
+    lake: Path, rows: list[dict[str, Any]], crash_after: str = "", wanted: Wanted = EVERYTHING
+) -> None:
     """Commits manifests as a batch; up to a table, where that is named."""
 
     def after(table: str) -> None:
@@ -45,7 +50,7 @@ def commit(lake: Path, rows: list[dict[str, Any]], crash_after: str = "") -> Non
             raise CrashError
 
     try:
-        DeltaCommitSink(str(lake), after).commit(rows)
+        DeltaCommitSink(str(lake), after, wanted).commit(rows)
     except CrashError:
         return
     assert not crash_after, f"{crash_after} has no rows in this batch"

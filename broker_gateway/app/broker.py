@@ -109,9 +109,7 @@ class Broker:
         self.self_check = SelfCheck(store)
         self._protect = ProtectBroker(config, store, self.catalog, self.deliveries)
         calls = PeerCalls(self.peers, config.proxy.grpc_bind_address)
-        admin = AdminService(
-            config, self.catalog, parts.topics, parts.groups, calls, self.tasks, parts.offsets
-        )
+        admin = AdminService(config, self.catalog, parts, calls, self.tasks)
         self.admin = Guarded(admin, self.admission.admin_broker)
         self.administration = Administration(
             configuration,
@@ -151,6 +149,7 @@ class Broker:
             journaled.journal,
             journaled.deliveries,
             journaled.taken_over,
+            journaled.erasures,
             wakeups,
             tick,
             pace,
@@ -168,6 +167,7 @@ class Broker:
         """Topics, groups, offsets and what is in flight, from the journal; system topics are made."""
         self.peers.refresh()
         replayed = self.journal.replay()
+        self.parts.erasing.publish()
         self.parts.redelivery.restarted(with_lake=self.parts.old_messages is not None)
         make_system_topics(self._config, self.catalog)
         arrivals, registration = self.deliveries.arrivals, self.registration

@@ -40,12 +40,11 @@ def _of_store(broker: Broker, node: dict[str, str]) -> Iterable[Gauge]:
         yield "lakebroker_lake_queues_failing", "Queues whose last reading failed", node, old.failing
     lag = broker.dispatch_lag
     if lag.behind_bytes is not None:
-        yield (
-            "lakebroker_dispatch_behind_bytes",
-            "Of the log, not in the lake yet",
-            node,
-            lag.behind_bytes,
-        )
+        for name in ("rocketmq_storage_dispatch_behind_bytes", "lakebroker_dispatch_behind_bytes"):
+            yield name, "Of the log, not in the lake yet", node, lag.behind_bytes
+        records = lag.behind_records
+        yield "lakebroker_dispatch_behind_records", "Records not in the lake yet", node, records
+        yield "lakebroker_dispatch_behind_seconds", "Since the oldest of them was stored", node, lag.behind_s
     if lag.hours_left is not None:
         text = "Hours until sends are refused, if nothing is deleted"
         yield "lakebroker_disk_hours_left", text, node, lag.hours_left

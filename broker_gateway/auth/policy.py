@@ -12,7 +12,7 @@ from broker_gateway.auth.principal import Principal
 from broker_gateway.auth.rules import Rule
 from broker_gateway.runtime.errors import OptionError, reason
 from store.errors import SecretError
-from store.log.permissions import check_secret
+from store.log.permissions import read_token
 
 OWN_MACHINE = "is taken from the {}'s own machine only; set lakeRemoteAdmin=true there"
 """Of requests for operators: what is said to others."""
@@ -91,17 +91,8 @@ class TokenPolicy:
 
 def _read(file: Path) -> bytes:
     try:
-        check_secret(file, "lakeTokenFile")
-        token = file.read_text(encoding="utf-8").strip().encode()
+        return read_token(file, "lakeTokenFile")
     except SecretError as error:
         raise OptionError(str(error)) from error
     except OSError as error:
         raise OptionError(f"lakeTokenFile={file} cannot be read: {reason(error)}") from error
-    except UnicodeDecodeError:  # which has the token in it
-        raise OptionError(
-            f"lakeTokenFile={file} is not UTF-8; write the token in letters and digits, as "
-            "`openssl rand -hex 32` makes one"
-        ) from None
-    if len(token) < 16:
-        raise OptionError(f"the token in lakeTokenFile={file} is shorter than 16 characters")
-    return token

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -24,12 +21,14 @@ from broker_gateway.cli.gateway_calls import (
     connected,
 )
 from broker_gateway.cli.new_messages import end_transaction, send_message
-from broker_gateway.cli.output import body_row, counted, fail, lines, show, warn
-from broker_gateway.cli.units import moment
+from broker_gateway.cli.output import counted, fail, limited, lines, warn
+from broker_gateway.cli.questions.asked import Gateway as AskedGateway
+from broker_gateway.cli.questions.asked import Lake, NameServers, Strict, asked, opened
+from broker_gateway.cli.questions.letters import Choice, id_before, ids_of, letters, queues_of, topic_before
+from broker_gateway.cli.questions.rows import DEAD_LETTERS, print_rows
+from broker_gateway.cli.units import check_texts, moment
 
-_BATCH = 32
-_COLUMNS = ["queue", "offset", "message_id", "topic", "tag", "keys", "dead_since", "body"]
-_OUTCOMES = ["message_id", "topic", "outcome", "new_message_id"]
+_OUTCOMES = ["origin_message_id", "topic", "outcome", "new_message_id"]
 REPLAYED = "REPLAY_OF"
 """A property of what is sent again: the id of the message that became the dead letter."""
 
@@ -38,32 +37,16 @@ Filter = Annotated[
     str, typer.Option("--filter", help="SQL92 filter over properties, such as \"region = 'north'\"")
 ]
 Topic = Annotated[str, typer.Option("--topic", help="Only messages that were sent to this topic")]
-Ids = Annotated[list[str] | None, typer.Option("--id", help="Only the message with this id; may be repeated")]
+Ids = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--id", help="Only the message with this id, its own or the one before it died; may be repeated"
+    ),
+]
 Since = Annotated[
     str, typer.Option(help="Only what is dead since this time, ISO 8601 (UTC where it names no zone)")
 ]
 Until = Annotated[str, typer.Option(help="Only what died before this time")]
-
-
-class Choice(NamedTuple):
-    """Which dead letters; empty or None: all."""
-
-    expression: str
-    topic: str
-    ids: frozenset[str]
-    since: datetime | None
-    until: datetime | None
-
-    def takes(self, message: Any) -> bool:
-        """Whether a message of the dead-letter topic is one of them, as far as the broker has not looked at it."""
-        system = message.system_properties
-        dead_at = system.store_timestamp.ToDatetime(tzinfo=UTC)
-        return (
-            (not self.topic or _origin(message) == self.topic)
-            and (not self.ids or _origin_id(message) in self.ids)
-            and (self.since is None or dead_at >= self.since)
-            and (self.until is None or dead_at < self.until)
-        )
 
 
 def register(app: typer.Typer) -> None:
@@ -76,12 +59,15 @@ def register(app: typer.Typer) -> None:
     )
     dlq.command(
         "list",
-        help="Lists a group's dead letters, oldest first. Example: lakebroker dlq list billing --filter \"region = 'north'\"",
+        help="Lists the dead letters of a group, or of all, oldest first.\n\nBy --lake with the queue and offset where each was before it "
+        "died, why, and after how many attempts; "
+        "--gateway beside it adds what is newer.\n\nExamples: lakebroker dlq list billing --lake ./lake; lakebroker dlq list "
+        "billing --gateway broker-host:8081 --filter \"region = 'north'\"",
     )(list_dead_letters)
     dlq.command(
         "replay",
-        help="Sends a group's dead letters to the topics that they came from, as new messages. A dead letter stays where it "
-        "is, and is sent again by the next replay, unless that goes on with this one's outcomes. Examples: lakebroker dlq "
+        help="Sends a group's dead letters to the topics that they came from, as new messages.\n\nA dead letter stays where it "
+        "is, and is sent again by the next replay, unless that goes on with this one's outcomes.\n\nExamples: lakebroker dlq "
         "replay billing --since 2026-11-25T08:00 --rate 50 --dry-run; lakebroker dlq replay billing --outcomes billing.jsonl; "
         "then, for those that could not be sent and those that came since: lakebroker dlq replay billing --outcomes "
         "billing.jsonl --resume",
@@ -90,25 +76,37 @@ def register(app: typer.Typer) -> None:
 
 
 def list_dead_letters(
-    group: Group,
+    group: Annotated[
+        str, typer.Argument(help="The consumer group that gave the messages up; none: all")
+    ] = "",
     expression: Filter = "",
     topic: Topic = "",
     ids: Ids = None,
     since: Since = "",
     until: Until = "",
     limit: Annotated[int, typer.Option(min=1, help="List so many at most")] = 100,
-    gateway: Gateway = DEFAULT_GATEWAY,
+    body: Annotated[
+        bool,
+        typer.Option("--body", help="Show whole bodies, not their beginnings; JSON always has them whole"),
+    ] = False,
+    lake: Lake = "",
+    gateway: AskedGateway = "",
+    namesrv: NameServers = "",
     token_file: TokenFile = None,
     tls_ca: TlsCa = None,
+    strict: Strict = False,
     as_json: AsJson = False,
 ) -> None:
-    choice = _choice(expression, topic, ids, since, until)
-    with connected(gateway, token_file, tls_ca) as calls:
-        letters = _letters(calls, group, _queues(calls, group), choice)
-        rows = [_row(each, as_json) for each in itertools.islice(letters, limit + 1)]
+    choice = _choice(group, expression, topic, ids, since, until)
+    with opened(asked(lake, gateway, namesrv, token_file, tls_ca, strict)) as answers:
+        rows = answers.dead_letters(group, choice, limit + 1)
+        if not rows and (why := answers.nothing_read()):
+            warn([why])
     if len(rows) > limit:
-        warn([f"only the first {limit} are listed; --limit lists more"])
-    show(rows[:limit], _COLUMNS, as_json)
+        warn([limited("first", limit, "dead letter")])
+    print_rows(
+        rows[:limit], DEAD_LETTERS, as_json=as_json, whole=body, said=["consumer_group"] if group else []
+    )
 
 
 def replay_dead_letters(
@@ -136,17 +134,17 @@ def replay_dead_letters(
     tls_ca: TlsCa = None,
     as_json: AsJson = False,
 ) -> None:
-    choice = _choice(expression, topic, ids, since, until)
+    choice = _choice(group, expression, topic, ids, since, until)
     if resume and outcomes is None:
         fail("--resume goes on with a replay by its outcomes: name their file with --outcomes", 2)
     counts: Counter[bool] = Counter()
     unknown = set(choice.ids)
     with connected(gateway, token_file, tls_ca) as calls:
-        queues = _queues(calls, group)
+        queues = queues_of(calls, group)
         sender = _Sender(calls, rate, dry_run)
         with replay_outcomes.opened(outcomes, group, resume=resume, dry_run=dry_run) as kept:
-            for message in _letters(calls, group, queues, choice):
-                unknown.discard(_origin_id(message))
+            for message in letters(calls, group, queues, choice):
+                unknown -= ids_of(message)
                 if _key(message) in kept.sent:
                     continue
                 outcome = sender.send(message)
@@ -183,11 +181,11 @@ class _Sender:
         from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 
         queue_id, offset, origin_id = _key(message)
-        origin, system = _origin(message), message.system_properties
+        origin, system = topic_before(message), message.system_properties
         row = {
-            "queue": queue_id,
-            "offset": offset,
-            "message_id": origin_id,
+            "dlq_queue_id": queue_id,
+            "dlq_queue_offset": offset,
+            "origin_message_id": origin_id,
             "topic": origin,
             "outcome": "would be sent",
             "new_message_id": "",
@@ -262,106 +260,14 @@ def _type(system: Any) -> Any:
     return pb.DELAY if system.HasField("delivery_timestamp") else pb.NORMAL
 
 
-def _letters(calls: GatewayCalls, group: str, queues: int, choice: Choice) -> Iterator[Any]:
-    """The chosen dead letters of one queue after the other, oldest first."""
-    for queue_id in range(queues):
-        for batch in _batches(calls, group, queue_id, choice):
-            yield from batch
-
-
-def _batches(calls: GatewayCalls, group: str, queue_id: int, choice: Choice) -> Iterator[list[Any]]:
-    """The chosen dead letters of a queue, up to where it ends now."""
-    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-    from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
-
-    at = _bound(calls, group, queue_id, pb.BEGINNING)
-    end = _bound(calls, group, queue_id, pb.END)
-    wanted = pb.FilterExpression(type=pb.TAG, expression="*")
-    if choice.expression:
-        wanted = pb.FilterExpression(type=pb.SQL, expression=choice.expression)
-    while at < end:
-        request = rpc.PullMessageRequest(
-            group=pb.Resource(name=group),
-            message_queue=_queue(group, queue_id),
-            offset=at,
-            batch_size=_BATCH,
-            filter_expression=wanted,
-        )
-        request.long_polling_timeout.FromMilliseconds(0)
-        answers = calls.messages("PullMessage", request, rpc.PullMessageResponse)
-        status = next(each.status for each in answers if each.HasField("status"))
-        if status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND):
-            calls.refused("PullMessage", status)
-        at = next(each.next_offset for each in answers if each.HasField("next_offset"))
-        found = [each.message for each in answers if each.HasField("message")]
-        yield [each for each in found if choice.takes(each)]
-
-
-def _queues(calls: GatewayCalls, group: str) -> int:
-    """How many the group's dead-letter topic has; 0 before its first dead letter. Ends the command for a group that is none."""
-    from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as admin
-
-    groups = calls.admin("ListGroups", admin.ListGroupsRequest(), admin.ListGroupsResponse).groups
-    if group not in {each.name for each in groups}:
-        fail(f"there is no consumer group {group!r} at {calls.address}; `lakebroker group list` names them")
-    topics = calls.admin(
-        "ListTopics", admin.ListTopicsRequest(include_system=True), admin.ListTopicsResponse
-    ).topics
-    return next((each.queues for each in topics if each.name == _topic(group)), 0)
-
-
-def _bound(calls: GatewayCalls, group: str, queue_id: int, policy: Any) -> int:
-    from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
-
-    request = rpc.QueryOffsetRequest(message_queue=_queue(group, queue_id), query_offset_policy=policy)
-    answer = calls.messaging("QueryOffset", request, rpc.QueryOffsetResponse)
-    calls.check("QueryOffset", answer.status)
-    return int(answer.offset)
-
-
-def _topic(group: str) -> str:
-    from broker_gateway.metadata.names import dead_letter_topic
-
-    return dead_letter_topic(group)
-
-
-def _queue(group: str, queue_id: int) -> Any:
-    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-
-    return pb.MessageQueue(topic=pb.Resource(name=_topic(group)), id=queue_id)
-
-
-def _origin(message: Any) -> str:
-    return str(message.system_properties.dead_letter_queue.topic)
-
-
-def _origin_id(message: Any) -> str:
-    system = message.system_properties
-    return str(system.dead_letter_queue.message_id or system.message_id)
-
-
 def _key(message: Any) -> replay_outcomes.Key:
     system = message.system_properties
-    return system.queue_id, system.queue_offset, _origin_id(message)
+    return system.queue_id, system.queue_offset, id_before(message)
 
 
-def _choice(expression: str, topic: str, ids: list[str] | None, since: str, until: str) -> Choice:
+def _choice(group: str, expression: str, topic: str, ids: list[str] | None, since: str, until: str) -> Choice:
+    check_texts(group, expression, topic, *(ids or ()))
     return Choice(expression, topic, frozenset(ids or ()), moment("--since", since), moment("--until", until))
-
-
-def _row(message: Any, whole: bool) -> dict[str, Any]:
-    system = message.system_properties
-    row: dict[str, Any] = {
-        "queue": system.queue_id,
-        "offset": system.queue_offset,
-        "message_id": _origin_id(message),
-        "topic": _origin(message),
-        "tag": system.tag,
-        "keys": " ".join(system.keys),
-        "dead_since": f"{system.store_timestamp.ToDatetime(tzinfo=UTC):%Y-%m-%d %H:%M:%S}",
-    }
-    row |= body_row(message.body, whole)
-    return row | {"properties": dict(message.user_properties)} if whole else row
 
 
 def _failed(outcome: dict[str, Any]) -> bool:

@@ -58,9 +58,10 @@ class GatewayCalls:
         self._channel = channel
         self._metadata = (*access.metadata, ("x-mq-client-id", _CLIENT_ID))
 
-    def admin(self, method: str, request: Any, response_type: Any) -> Any:
+    def admin(self, method: str, request: Any, response_type: Any, timeout_s: float = _TIMEOUT_S) -> Any:
         """One of lakebroker's own Admin service."""
-        return self._call(f"/lakebroker.admin.v1.AdminService/{method}", request, response_type)
+        path = f"/lakebroker.admin.v1.AdminService/{method}"
+        return self._call(path, request, response_type, timeout_s=timeout_s)
 
     def messaging(self, method: str, request: Any, response_type: Any) -> Any:
         """One of RocketMQ's service; its status is the caller's to look at."""
@@ -143,14 +144,9 @@ class GatewayCalls:
 @contextlib.contextmanager
 def connected(gateway: str, token_file: Path | None, tls_ca: Path | None) -> Iterator[GatewayCalls]:
     """Ends the command for an address or files that cannot be used."""
-    from broker_gateway.protocol.errors import ConnectError
-    from broker_gateway.transport.remoting.address import parse_address
     from structured_streaming.errors import SourceError
 
-    try:
-        parse_address(gateway)
-    except ConnectError as error:
-        fail(f"--gateway: {error}", 2)
+    check_address(gateway)
     try:
         access = _access(token_file, tls_ca)
         channel = access.channel(gateway)
@@ -158,6 +154,17 @@ def connected(gateway: str, token_file: Path | None, tls_ca: Path | None) -> Ite
         fail(str(error))
     with channel:
         yield GatewayCalls(gateway, access, channel)
+
+
+def check_address(gateway: str) -> None:
+    """Ends the command for what is no address of a gateway."""
+    from broker_gateway.protocol.errors import ConnectError
+    from broker_gateway.transport.remoting.address import parse_address
+
+    try:
+        parse_address(gateway)
+    except ConnectError as error:
+        fail(f"--gateway: {error}", 2)
 
 
 class Reached(NamedTuple):
@@ -176,12 +183,16 @@ class Reached(NamedTuple):
     def all(self) -> Iterator[GatewayCalls]:
         """A connection to each, one after the other. Ends the command where one cannot be spoken to; when a broker is known
         to name servers and its address is not, before anything is done."""
-        addresses = [self.gateway]
-        if self.name_servers:
-            addresses = _addresses(self.name_servers, self.token_file, self.tls_ca)
-        for address in addresses:
-            with connected(address, self.token_file, self.tls_ca) as calls:
+        for each in self.each():
+            with connected(each.gateway, each.token_file, each.tls_ca) as calls:
                 yield calls
+
+    def each(self) -> list[Reached]:
+        """One for each of them, as the name servers know them now. Ends the command as `all`."""
+        if not self.name_servers:
+            return [self]
+        addresses = _addresses(self.name_servers, self.token_file, self.tls_ca)
+        return [Reached(address, "", self.token_file, self.tls_ca) for address in addresses]
 
     def columns(self, *names: str) -> list[str]:
         """Of a table of what was done: where, if it may be at several gateways."""
@@ -210,23 +221,29 @@ def _addresses(name_servers: str, token_file: Path | None, tls_ca: Path | None) 
 
 def _access(token_file: Path | None, tls_ca: Path | None) -> Access:
     """Ends the command, or raises SourceError, for files that cannot be used."""
-    from broker_gateway.runtime.errors import reason
-    from store.errors import SecretError
-    from store.log.permissions import check_secret
     from structured_streaming.source.access import access_of
 
     files = {}
     if token_file is not None:
-        try:
-            check_secret(token_file, "--token-file")
-        except SecretError as error:
-            fail(str(error))
-        except OSError as error:
-            fail(f"--token-file {token_file} cannot be read: {reason(error)}")
+        check_token(token_file)
         files["tokenfile"] = str(token_file)
     if tls_ca is not None:
         files["tlsca"] = str(tls_ca)
     return access_of(files)
+
+
+def check_token(file: Path, option: str = "--token-file") -> None:
+    """Ends the command for a file with a secret that is not there, or that others may read."""
+    from broker_gateway.runtime.errors import reason
+    from store.errors import SecretError
+    from store.log.permissions import check_secret
+
+    try:
+        check_secret(file, option)
+    except SecretError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"{option} {file} cannot be read: {reason(error)}")
 
 
 def failed(gateway: str, code: str, details: str, timeout_s: float = _TIMEOUT_S) -> str:

@@ -2,28 +2,56 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
+from broker_gateway.cli.gateway_calls import check_token
 from broker_gateway.cli.output import fail, warn
+from broker_gateway.cli.registry_options import (
+    RegistryTlsCa,
+    RegistryTokenFile,
+    RegistryUrl,
+    RegistryUserFile,
+    registry_access,
+)
 from broker_gateway.cli.signals import raised_signals
-from broker_gateway.cli.sql_session import Form, run_input, run_text
+from broker_gateway.cli.sql_engines import (
+    Form,
+    chosen,
+    embedded,
+    limits,
+    need_deltalake,
+    need_spark,
+    of_spark,
+)
+from broker_gateway.cli.sql_session import Engine, run_input, run_text
 from broker_gateway.cli.statements import statements
 from broker_gateway.cli.units import seconds, size
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from structured_streaming.embedded.limits import Limits
+    from structured_streaming.embedded.running import Running
+    from structured_streaming.reput_metrics import ReputMetrics
+    from structured_streaming.reput_watch import Watch
     from structured_streaming.union.tables import UnionTables
 
 Lake = Annotated[
-    str, typer.Option(help="Where the tables are: a folder, s3://bucket/lake, or catalog.schema")
+    str,
+    typer.Option(
+        envvar="LAKEBROKER_LAKE", help="Where the tables are: a folder, s3://bucket/lake, or catalog.schema"
+    ),
 ]
 TokenFile = Annotated[
     Path | None, typer.Option(envvar="LAKEBROKER_TOKEN_FILE", help="File with the gateways' token")
@@ -53,13 +81,15 @@ Examples:
 """
 _SQL = """Answers SQL over the lake's tables and views; interactive without a statement.
 
+DuckDB answers, in this process and without a JVM. Spark does with --write, for a catalog, and with --engine spark; its SQL is another dialect, and its start takes some seconds.
+
 A statement ends at a semicolon, on whatever line it stands, or with the input. One that fails stops those behind it. At the prompt the session goes on then; otherwise the command ends with status 1.
 
 ctrl-C cancels the statement that runs, and leaves when pressed again before that has ended; a change that was being committed may have happened. At the prompt, ctrl-D, exit or quit leaves. Before a statement that begins with a comment of dashes, write -- as an argument of its own.
 
 Times are UTC. csv and json lose nothing: binary values are base64, maps, arrays and structs are JSON; in csv NULL is an empty field, an empty text is "".
 
-Tables are as old as their last batch, which is said. With --brokers, --namesrv or --store each statement also has what the logs hold beyond it, and all its tables show the same instant. With --as-of they are as a batch left them.
+Tables are as old as their last batch, which is said. With --brokers, --namesrv or --store each statement also has what the logs hold beyond it, and all its tables show the same instant. Of a broker that does not answer there is what the lake holds, which is said, or an error with --strict. With --as-of tables are as a batch left them.
 
 Examples:
 
@@ -74,7 +104,10 @@ Examples:
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     app.command("reput", help=_REPUT)(reput)
-    app.command("init", help="Makes the lake's tables. Example: lakebroker init --lake ./lake")(init)
+    app.command(
+        "init",
+        help="Makes the lake's tables, in a catalog the views too. Example: lakebroker init --lake ./lake",
+    )(init)
     app.command("sql", help=_SQL)(sql)
 
 
@@ -123,6 +156,10 @@ def reput(
             "missing"
         ),
     ] = "stop",
+    registry: RegistryUrl = "",
+    registry_token_file: RegistryTokenFile = None,
+    registry_user_file: RegistryUserFile = None,
+    registry_tls_ca: RegistryTlsCa = None,
     master: Annotated[
         str, typer.Option(help="Spark master; of no effect where the platform provides a session")
     ] = "local[2]",
@@ -142,6 +179,14 @@ def reput(
             help="With Spark's writer: folder that driver and workers reach, for files on their way; else one beside the tables"
         ),
     ] = "",
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(help="Serve metrics for Prometheus at this port; 0 takes a free one", min=0, max=65535),
+    ] = None,
+    metrics_host: Annotated[
+        str,
+        typer.Option(help="Address of that port; whoever reaches it may read them"),
+    ] = "127.0.0.1",
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each batch")] = False,
 ) -> None:
     if sink not in ("", "delta", "spark"):
@@ -153,13 +198,17 @@ def reput(
     every = f"{seconds('--trigger', trigger) * 1000:.0f} milliseconds"
     freshness_s = seconds("--target-freshness", target_freshness)
     file_size = size("--target-file-size", target_file_size)
-    _need_spark()
+    need_spark()
     from structured_streaming.commit.report import BatchReport
     from structured_streaming.errors import LakeError, StoppedError
     from structured_streaming.reput import run_reput
+    from structured_streaming.reput_metrics import ReputMetrics
     from structured_streaming.reput_options import ReputOptions
 
+    metrics = ReputMetrics()
+
     def on_batch(report: BatchReport) -> None:
+        metrics.committed(report)
         if as_json:
             row: dict[str, Any] = {
                 "batch": report.batch,
@@ -179,7 +228,7 @@ def reput(
             )
 
     if token_file is not None:
-        _check_token(token_file)
+        check_token(token_file)
     options = ReputOptions(
         lake=lake,
         store=store,
@@ -198,10 +247,11 @@ def reput(
         on_gap=on_gap,
         sink=sink,
         staging=staging,
+        registry=registry_access(registry, registry_token_file, registry_user_file, registry_tls_ca),
     )
     try:
-        with raised_signals():
-            run_reput(options, on_batch, master, tell=_tell, driver_host=driver_host)
+        with raised_signals(), _served(metrics, metrics_host, metrics_port) as watch:
+            run_reput(options, on_batch, master, tell=_tell, driver_host=driver_host, watch=watch)
     except StoppedError as error:
         fail(str(error), 128 + error.number)
     except LakeError as error:
@@ -213,18 +263,49 @@ def reput(
         _tell(said)
 
 
+@contextmanager
+def _served(metrics: ReputMetrics, host: str, port: int | None) -> Iterator[Watch]:
+    """Who watches the reput: the metrics while they are served, or nobody where no port is given. Ends the command where it cannot
+    be opened."""
+    from broker_gateway.observability.metrics_port import serve_registry
+    from structured_streaming.reput_watch import NOBODY
+
+    if port is None:
+        yield NOBODY
+        return
+    try:
+        server, thread = serve_registry(metrics.registry, host, port, lambda app: app)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        fail(
+            f"--metrics-port {port} cannot be opened at {host}: {reason}; give a free port, or an address of this machine as --metrics-host"
+        )
+    shown = f"[{host}]" if ":" in host else host
+    _tell(f"metrics at http://{shown}:{server.server_port}/metrics")
+    try:
+        yield metrics
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
 def init(
     lake: Lake,
     master: Annotated[str, typer.Option(help="Spark master, for a catalog")] = "local[2]",
 ) -> None:
-    _need_spark()
     from structured_streaming.catalog.names import catalog_schema
+
+    in_catalog = catalog_schema(lake) is not None
+    if in_catalog:
+        need_spark(f"{lake} is a schema of a catalog")
+    else:
+        need_deltalake()
     from structured_streaming.commit.upgrade import prepare_lake
     from structured_streaming.errors import LakeError
     from structured_streaming.tables import TABLES
 
     try:
-        in_catalog = catalog_schema(lake) is not None
         place = _init_catalog(lake, master) if in_catalog else str(prepare_lake(lake))
     except LakeError as error:
         fail(str(error))
@@ -232,8 +313,11 @@ def init(
 
 
 def _init_catalog(lake: str, master: str) -> str:
+    from structured_streaming.catalog.lake_functions import make_functions
     from structured_streaming.catalog.lake_tables import make_tables
+    from structured_streaming.catalog.lake_views import make_views
     from structured_streaming.catalog.names import catalog_schema
+    from structured_streaming.catalog.upkeep import read_catalogs_upkeep
     from structured_streaming.interruptible import started
     from structured_streaming.jvm_output import STARTING
     from structured_streaming.sql import delta_session
@@ -241,7 +325,10 @@ def _init_catalog(lake: str, master: str) -> str:
     schema = catalog_schema(lake)
     assert schema is not None
     _tell(STARTING)
-    make_tables(started(lambda: delta_session(master, catalogs=True)), schema)
+    session = started(lambda: delta_session(master, catalogs=True))
+    make_tables(session, schema)
+    make_views(session, schema, read_catalogs_upkeep(session, schema).retired, _tell)
+    make_functions(session, schema, _tell)
     return str(schema)
 
 
@@ -252,10 +339,37 @@ def sql(
     ] = None,
     form: Annotated[str, typer.Option("--format", help="table, csv or json")] = "table",
     as_json: Annotated[bool, typer.Option("--json", help="As --format json")] = False,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="duckdb (in this process) or spark; else duckdb where it can answer, spark for --write and catalog.schema"
+        ),
+    ] = "",
+    memory: Annotated[
+        str, typer.Option(help="duckdb: what a statement keeps in memory; more goes to the temporary folder")
+    ] = "1GiB",
+    temp_folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="duckdb: folder for what does not fit in memory, at most half of what is free there"
+        ),
+    ] = None,
+    timeout: Annotated[
+        str, typer.Option(help="duckdb: a statement that takes longer is ended; 0s: none is")
+    ] = "1h",
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="duckdb: brokers that do not answer are an error; else of them there is what the lake holds",
+        ),
+    ] = False,
     master: Annotated[str, typer.Option(help="Spark master")] = "local[2]",
     write: Annotated[
         bool,
-        typer.Option("--write", help="Allow statements that change data, as DELETE does; else only reads"),
+        typer.Option(
+            "--write", help="Allow statements that change data, as DELETE does, by Spark; else only reads"
+        ),
     ] = False,
     escape: Annotated[
         bool,
@@ -285,6 +399,9 @@ def sql(
     form = "json" if as_json else form
     if form not in ("table", "csv", "json"):
         fail(f"--format {form}: give table, csv or json", 2)
+    if engine not in ("", "duckdb", "spark"):
+        fail(f"--engine {engine}: give duckdb or spark", 2)
+    bounds = limits(memory, temp_folder, timeout)
     if statement is not None and not statements(statement):
         fail(
             f"there is no statement in {statement!r}; give a statement, or leave the argument out to type statements",
@@ -297,7 +414,7 @@ def sql(
         fail("--write changes tables as they are: leave out --brokers, --namesrv, --store and --as-of", 2)
     remote = bool(brokers or namesrv)
     if token_file is not None and remote:
-        _check_token(token_file)
+        check_token(token_file)
     source = {
         "namesrv": namesrv,
         "store": store,
@@ -309,32 +426,110 @@ def sql(
     named = {name: value for name, value in source.items() if value} if live else {}
     try:
         with raised_signals():
-            _sql(lake, statement, _Session(master, named, as_of), Form(form, write, escape))
+            _sql(
+                lake,
+                statement,
+                _Asked(engine, master, named, as_of, bounds, strict, write),
+                Form(form, escape),
+            )
     except KeyboardInterrupt as stopped:
         fail("interrupted", _status(stopped))
 
 
-class _Session(NamedTuple):
-    """What the tables of a session are to show; `source` has options of the data source."""
+class _Asked(NamedTuple):
+    """What is to answer, and what its tables are to show; `source` has options of the data source."""
 
+    engine: str
     master: str
     source: dict[str, str]
     as_of: str
+    limits: Limits
+    strict: bool
+    write: bool
 
 
-def _sql(lake: str, statement: str | None, asked: _Session, form: Form) -> None:
-    _need_spark()
+def _sql(lake: str, statement: str | None, asked: _Asked, form: Form) -> None:
     from structured_streaming.errors import LakeError
-    from structured_streaming.interruptible import started
-    from structured_streaming.source.addresses import parse_address
-    from structured_streaming.source.name_servers import name_servers
-    from structured_streaming.sql import lake_session, union_session
-    from structured_streaming.union.instants import batch_or_time
 
-    if sys.stdout is None:
-        fail("standard output is closed; results need one")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8" if form.name != "table" else None, errors="backslashreplace")
+    try:
+        if sys.stdout is None:
+            raise LakeError("standard output is closed; results need one")
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(
+                encoding="utf-8" if form.name != "table" else None, errors="backslashreplace"
+            )
+        engine = chosen(asked.engine, lake, write=asked.write)
+        _check(asked)
+        with _embedded(lake, asked, form) if engine == "duckdb" else _spark(lake, asked, form) as opened:
+            if statement is None:
+                run_input(opened)
+            else:
+                run_text(opened, statement)
+    except LakeError as error:
+        fail(str(error))
+
+
+def _check(asked: _Asked) -> None:
+    """Raises LakeError for what an engine need not be started for."""
+    if asked.source:
+        from structured_streaming.source.addresses import parse_address
+        from structured_streaming.source.name_servers import name_servers
+
+        for broker in filter(None, asked.source.get("brokers", "").split(",")):
+            parse_address(broker.strip(), "--brokers")
+        name_servers({name.lower(): value for name, value in asked.source.items()})
+    if asked.as_of:
+        from structured_streaming.union.instants import batch_or_time
+
+        batch_or_time(asked.as_of)
+
+
+@contextlib.contextmanager
+def _embedded(lake: str, asked: _Asked, form: Form) -> Iterator[Engine]:
+    from structured_streaming.embedded.memory import ALLOCATOR, bounded_memory
+
+    os.environ.update(ALLOCATOR)
+    from structured_streaming.embedded.connecting import connecting
+
+    loading = connecting(lake)
+    from structured_streaming.embedded.engine import EmbeddedEngine
+    from structured_streaming.embedded.running import not_stopped
+    from structured_streaming.interruptible import Abandoned
+
+    def give_up(running: Running) -> NoReturn:
+        _end_now(str(not_stopped(running)), 128 + signal.SIGINT if running.cancelled else 1)
+
+    opened = EmbeddedEngine.open(
+        lake,
+        asked.limits,
+        asked.source,
+        asked.as_of,
+        _tell,
+        strict=asked.strict,
+        stuck=give_up,
+        loading=loading,
+    )
+    with opened as engine, bounded_memory(asked.limits.memory_bytes):
+        try:
+            yield embedded(engine, form)
+        except Abandoned as stopped:  # the engine may not let itself be closed
+            _end_now("interrupted", stopped.status)
+
+
+def _end_now(said: str, status: int) -> NoReturn:
+    """Ends the process from any thread, whatever others do. What was not written to standard output yet is lost."""
+    from structured_streaming.scratch import remove_all
+
+    warn([said])
+    remove_all()
+    os._exit(status)
+
+
+@contextlib.contextmanager
+def _spark(lake: str, asked: _Asked, form: Form) -> Iterator[Engine]:
+    from structured_streaming.interruptible import started
+    from structured_streaming.sql import lake_session, union_session
+
     unions: list[UnionTables] = []
 
     def start() -> SparkSession:
@@ -345,19 +540,8 @@ def _sql(lake: str, statement: str | None, asked: _Session, form: Form) -> None:
         return session
 
     try:
-        for broker in filter(None, asked.source.get("brokers", "").split(",")):
-            parse_address(broker.strip(), "--brokers")
-        name_servers({name.lower(): value for name, value in asked.source.items()})
-        if asked.as_of:
-            batch_or_time(asked.as_of)
         session = started(start)
-        form = form._replace(tables=unions[0] if unions else None)
-        if statement is None:
-            run_input(session, form)
-        else:
-            run_text(session, statement, form)
-    except LakeError as error:
-        fail(str(error))
+        yield of_spark(session, form, unions[0] if unions else None, write=asked.write)
     finally:
         for tables in unions:
             tables.close()
@@ -369,30 +553,6 @@ def _status(stopped: KeyboardInterrupt) -> int:
     return status
 
 
-def _check_token(file: Path) -> None:
-    from store.errors import SecretError
-    from store.log.permissions import check_secret
-
-    try:
-        check_secret(file, "--token-file")
-    except SecretError as error:
-        fail(str(error))
-    except OSError as error:
-        fail(f"--token-file {file} cannot be read: {error.strerror}")
-
-
 def _tell(line: str) -> None:
     """On standard error: results and JSON are on the other."""
     warn([line])
-
-
-def _need_spark() -> None:
-    try:
-        import deltalake
-        import pyspark
-    except ModuleNotFoundError as error:
-        fail(
-            f"{error.name} is not installed; install the extra 'spark' of lakebroker: pip install '.[spark]' in its "
-            "source folder"
-        )
-    del deltalake, pyspark

@@ -11,15 +11,19 @@ from broker_gateway.cli import (
     admin_commands,
     client_commands,
     dlq_commands,
+    erase_command,
     gateway_command,
+    lag_command,
     lake_commands,
     maintain_commands,
     message_commands,
     namesrv_command,
     offset_commands,
     send_commands,
+    serve_command,
     sidecar_command,
     store_commands,
+    typed_commands,
 )
 
 app = typer.Typer(
@@ -54,11 +58,15 @@ admin_commands.register(app)
 offset_commands.register(app)
 client_commands.register(app)
 message_commands.register(app)
+lag_command.register(app)
 send_commands.register(app)
 dlq_commands.register(app)
 lake_commands.register(app)
 maintain_commands.register(app)
+erase_command.register(app)
+serve_command.register(app)
 store_commands.register(app)
+typed_commands.register(app)
 
 if __name__ == "__main__":
     app()

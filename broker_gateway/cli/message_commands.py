@@ -1,143 +1,112 @@
-"""`lakebroker message`: messages looked up, over log and lake."""
+"""`lakebroker message` and `lakebroker trace`: messages looked up, and what happened to them."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from datetime import UTC
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from broker_gateway.cli.gateway_calls import (
-    DEFAULT_GATEWAY,
-    AsJson,
-    Gateway,
-    GatewayCalls,
-    NameServers,
-    Reached,
-    TlsCa,
-    TokenFile,
-)
-from broker_gateway.cli.output import body_row, fail, show, warn
-from broker_gateway.cli.units import moment
+from broker_gateway.cli.gateway_calls import AsJson, TlsCa, TokenFile
+from broker_gateway.cli.output import fail, limited, warn
+from broker_gateway.cli.questions.asked import Gateway, Lake, NameServers, Strict, asked, opened
+from broker_gateway.cli.questions.rows import MESSAGES, TRACE, print_rows
+from broker_gateway.cli.questions.wanted import Answers, Wanted
+from broker_gateway.cli.units import check_texts, moment
 
-_COLUMNS = ["stored", "queue", "offset", "message_id", "tag", "keys", "body"]
-_PAGE = 100
-_QUERY_S = 45.0
-_ID = re.compile(r"[0-9A-Fa-f]{32,56}")
-"""As clients make message ids; others are looked up as keys, which find ids too."""
-
-Topic = Annotated[str, typer.Option("--topic", help="The topic of the messages")]
+Topic = Annotated[str, typer.Option("--topic", help="The topic of the messages; by --lake every topic, too")]
+Since = Annotated[str, typer.Option(help="Stored since this time, ISO 8601 (UTC where it names no zone)")]
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the command `message`."""
+    """Adds the commands `message` and `trace`."""
     app.command(
         "message",
-        help="Looks messages up by id or key, or those of a time, the newest first: in the broker's log and in the lake. "
-        "Examples: lakebroker message order-4711 --topic orders; lakebroker message --topic orders --since 2026-11-25T08:00 "
-        "--tag 'paid || sent' --limit 20",
+        help="Looks messages up by id or key, or those of a time, the newest first.\n\nBy --lake: in all topics, or one. By "
+        "--gateway: in one topic, in the broker's log and its own lake. By both: in the lake and what is newer in the log."
+        "\n\nExamples: lakebroker message order-4711 --lake ./lake; lakebroker message --gateway broker-host:8081 --topic orders "
+        "--since 2026-11-25T08:00 --tag 'paid || sent' --limit 20",
     )(look_up)
+    app.command(
+        "trace",
+        help="Tells what happened to a message, by its id or key: where it was stored, then each delivery and what became of "
+        "it, in every group.\n\nThat is in a lake; --gateway beside it adds what is newer, and alone tells where the message was "
+        "stored.\n\nExample: lakebroker trace order-4711 --lake ./lake --gateway broker-host:8081",
+    )(trace)
 
 
 def look_up(
     key: Annotated[str, typer.Argument(metavar="[ID|KEY]", help="Message id or key; none: all")] = "",
     topic: Topic = "",
-    since: Annotated[
-        str, typer.Option(help="Stored since this time, ISO 8601 (UTC where it names no zone)")
-    ] = "",
+    since: Since = "",
     until: Annotated[str, typer.Option(help="Stored until this time")] = "",
     tag: Annotated[str, typer.Option(help="Of these tags, such as 'paid || sent'")] = "",
     queue: Annotated[int | None, typer.Option(help="Of this queue")] = None,
     limit: Annotated[int, typer.Option(min=1, help="So many at most")] = 32,
-    gateway: Gateway = DEFAULT_GATEWAY,
+    body: Annotated[
+        bool,
+        typer.Option("--body", help="Show whole bodies, not their beginnings; JSON always has them whole"),
+    ] = False,
+    lake: Lake = "",
+    gateway: Gateway = "",
     namesrv: NameServers = "",
     token_file: TokenFile = None,
     tls_ca: TlsCa = None,
+    strict: Strict = False,
     as_json: AsJson = False,
 ) -> None:
-    from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as rpc
-    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-
-    if not topic:
-        fail("--topic is missing: name the topic of the messages", 2)
+    check_texts(key, topic, tag)
     if key and tag:
         fail("a message is looked up by its id or key, or by --tag: leave one of them out", 2)
-    request = rpc.ListMessageRequest(
-        topic=pb.Resource(name=topic), page_size=min(limit + 1, _PAGE), max_message_nums=limit + 1
+    if not key and not topic:
+        fail("--topic is missing: name the topic of the messages, or give an id or key", 2)
+    wanted = Wanted(limit + 1, key, topic, tag, queue, moment("--since", since), moment("--until", until))
+    with opened(asked(lake, gateway, namesrv, token_file, tls_ca, strict)) as answers:
+        rows = answers.messages(wanted)
+        if key and not rows:
+            _not_found(answers, wanted, since, until)
+        if not rows:
+            warn([f"no such message {answers.looked(topic)}"])
+    if len(rows) > limit:
+        warn([limited("newest", limit, "message")])
+    print_rows(rows[:limit], MESSAGES, as_json=as_json, whole=body, said=["topic"] if topic else [])
+    if answers.cut_off:
+        fail("\n".join(f"older messages are not listed: {each}" for each in answers.cut_off))
+
+
+def trace(
+    key: Annotated[str, typer.Argument(metavar="ID|KEY", help="Message id or key")],
+    topic: Topic = "",
+    since: Annotated[
+        str, typer.Option(help="What happened since this time, ISO 8601 (UTC where it names no zone)")
+    ] = "",
+    limit: Annotated[int, typer.Option(min=1, help="So many events at most")] = 1000,
+    lake: Lake = "",
+    gateway: Gateway = "",
+    namesrv: NameServers = "",
+    token_file: TokenFile = None,
+    tls_ca: TlsCa = None,
+    strict: Strict = False,
+    as_json: AsJson = False,
+) -> None:
+    check_texts(key, topic)
+    wanted = Wanted(limit + 1, key, topic, since=moment("--since", since))
+    with opened(asked(lake, gateway, namesrv, token_file, tls_ca, strict)) as answers:
+        rows = answers.trace(wanted)
+        if not rows:
+            _not_found(answers, wanted, since)
+    if len(rows) > limit:
+        warn([limited("first", limit, "event")])
+    print_rows(rows[:limit], TRACE, as_json=as_json)
+    if answers.cut_off:
+        fail("\n".join(f"older messages are not listed: {each}" for each in answers.cut_off))
+
+
+def _not_found(answers: Answers, wanted: Wanted, since: str, until: str = "") -> None:
+    """Ends the command, and says where it was looked."""
+    narrowed = [f"since {since}" if since else "", f"until {until}" if until else ""]
+    narrowed += [f"in queue {wanted.queue}" if wanted.queue is not None else ""]
+    stored = " ".join(filter(None, narrowed))
+    fail(
+        f"no message with id or key {wanted.key!r}{' that was stored ' if stored else ''}{stored} "
+        f"{answers.looked(wanted.topic)}"
     )
-    for field, given in (
-        (request.begin_timestamp, moment("--since", since)),
-        (request.end_timestamp, moment("--until", until)),
-    ):
-        if given is not None:
-            field.FromDatetime(given)
-    if tag:
-        request.subscription = tag
-    if queue is not None:
-        request.queue_id = queue
-    reached = Reached(gateway, namesrv, token_file, tls_ca)
-    found: list[tuple[GatewayCalls, Any]] = []
-    cut_off: list[str] = []
-    for calls in reached.all():
-        found += [(calls, message) for message in _messages(calls, request, key, cut_off)]
-    if key and not found:
-        fail(f"topic {topic} has no message with id or key {key!r} at {reached.named}")
-    found.sort(key=lambda each: each[1].system_properties.store_timestamp.ToNanoseconds(), reverse=True)
-    if len(found) > limit:
-        warn([f"only the newest {limit} are listed; --limit lists more"])
-    rows = [reached.row(calls, _row(message, as_json)) for calls, message in found[:limit]]
-    show(rows, reached.columns(*_COLUMNS), as_json)
-    if cut_off:
-        fail("\n".join(f"older messages are not listed: {each}" for each in cut_off))
-
-
-def _messages(calls: GatewayCalls, request: Any, key: str, cut_off: list[str]) -> Iterator[Any]:
-    """All that are wanted, the newest first, page by page. `cut_off` gets what kept a later page from being had; without a
-    message before it, that ends the command."""
-    kinds = ["message_id", "message_key"] if _ID.fullmatch(key) else ["message_key"] if key else [""]
-    for kind in kinds:
-        if kind:
-            setattr(request, kind, key)
-        some = False
-        for message in _paged(calls, request, cut_off):
-            some = True
-            yield message
-        if some:
-            return
-
-
-def _paged(calls: GatewayCalls, request: Any, cut_off: list[str]) -> Iterator[Any]:
-    from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as rpc
-    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-
-    request.scroll_id = ""
-    some = False
-    while True:
-        answer = calls.public("QueryMessage", request, rpc.ListMessageResponse, _QUERY_S, checked=False)
-        if answer.status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND):
-            if not some:
-                calls.refused("QueryMessage", answer.status)
-            cut_off.append(calls.refusal("QueryMessage", answer.status))
-            return
-        some = some or bool(answer.messages)
-        yield from answer.messages
-        request.scroll_id = answer.scroll_id
-        if not answer.scroll_id:
-            return
-
-
-def _row(message: Any, whole: bool) -> dict[str, Any]:
-    system = message.system_properties
-    stored = system.store_timestamp.ToDatetime(tzinfo=UTC)
-    row = {
-        "stored": f"{stored:%Y-%m-%d %H:%M:%S}.{stored.microsecond // 1000:03}",
-        "queue": system.queue_id,
-        "offset": system.queue_offset,
-        "message_id": system.message_id,
-        "tag": system.tag,
-        "keys": " ".join(system.keys),
-        **body_row(message.body, whole),
-    }
-    return row | {"properties": dict(message.user_properties)} if whole else row

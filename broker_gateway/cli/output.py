@@ -48,6 +48,12 @@ def counted(count: int, one: str, more: str = "") -> str:
     return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
+def limited(which: str, limit: int, one: str) -> str:
+    """That there is more than `--limit` lists; `which`: the newest or the first."""
+    listed = f"{one} is" if limit == 1 else f"{counted(limit, one)} are"
+    return f"only the {which} {listed} listed; --limit lists more"
+
+
 def parse_settings(settings: Sequence[str]) -> dict[str, str]:
     """The options of `--set name=value`; ends the command when one is written otherwise."""
     options = {}
@@ -93,25 +99,26 @@ def show_facts(facts: dict[str, Any], as_json: bool) -> None:
             show_table(list(rows[0]), [list(row.values()) for row in rows])
 
 
-def confirm(what: str, yes: bool) -> None:
-    """Asks whether something is to be deleted; ends the command unless it is. Who cannot be asked has to say so before."""
+def confirm(what: str, yes: bool, *, verb: str = "delete", how: str = "") -> None:
+    """Asks whether something is to be deleted, or the like; ends the command unless it is. Who cannot be asked has to say so
+    before."""
     if yes:
         return
     if not sys.stdin.isatty():
-        fail(f"{lines(what)} would be deleted: add --yes", 2)
-    if not typer.confirm(f"Delete {lines(what)}?"):
-        fail("nothing is deleted")
+        fail(f"{lines(what)} would be {verb}d{how}: add --yes", 2)
+    if not typer.confirm(f"{verb.capitalize()} {lines(what)}{how}?"):
+        fail(f"nothing is {verb}d")
 
 
 def show_table(
     columns: Sequence[str] | None, rows: Iterable[Sequence[object]], out: TextIO | None = None
 ) -> None:
-    """Prints a table; no `columns`: one without a head. A cell may have several lines.
+    """Prints a table; no `columns`: one without a head. A cell may have several lines; None is an empty one, bools are yes or no.
 
     Where the columns do not fit the width, each row becomes lines of name and value, and nothing is lost.
     """
     console = Console(file=out)
-    cells = [[lines(str(value)) for value in row] for row in rows]
+    cells = [[lines(_said(value)) for value in row] for row in rows]
     heads = [printable(name) for name in columns] if columns is not None else None
     if heads is not None and _least_width(heads, cells) > console.width:
         _show_blocks(console, heads, cells)
@@ -122,6 +129,18 @@ def show_table(
     for row in cells:
         table.add_row(*map(Text, row))
     console.print(table, highlight=False)
+
+
+def time_for_people(iso: str) -> str:
+    """A time of ISO 8601 with microseconds, UTC, as tables and sentences show it: to the ms, further only where there is more."""
+    text = iso.removesuffix("Z").removesuffix("+00:00").replace("T", " ", 1)
+    return text.removesuffix("000")
+
+
+def _said(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)
 
 
 def _least_width(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> int:

@@ -2,9 +2,11 @@
 
 | member | |
 |---|---|
-| group | the consumer group that gave the message up |
-| queue, offset, message_id | where in the group's dead-letter topic it is, and its id before it died |
+| consumer_group | the group that gave the message up |
+| dlq_queue_id, dlq_queue_offset, origin_message_id | where in the group's dead-letter topic it is, and its id before it died |
 | topic, outcome, new_message_id | where it was sent to; `sent`, or why not; its id there |
+
+Lines of earlier versions, which called them group, queue, offset and message_id, are read, too.
 
 A line is written when the gateway has answered. A last line that is not whole is one whose writing was cut off.
 """
@@ -26,7 +28,19 @@ from broker_gateway.runtime.errors import reason
 SENT = "sent"
 Key = tuple[int, int, str]
 """Queue, offset and message id of a dead letter."""
-_MEMBERS = {"group": str, "queue": int, "offset": int, "message_id": str, "outcome": str}
+_MEMBERS = {
+    "consumer_group": str,
+    "dlq_queue_id": int,
+    "dlq_queue_offset": int,
+    "origin_message_id": str,
+    "outcome": str,
+}
+_EARLIER = {
+    "group": "consumer_group",
+    "queue": "dlq_queue_id",
+    "offset": "dlq_queue_offset",
+    "message_id": "origin_message_id",
+}
 
 
 class Outcomes:
@@ -43,13 +57,13 @@ class Outcomes:
         """Ends the command when it cannot be kept: what would be sent after it would be sent again."""
         if self._file is None:
             return
-        line = json.dumps({"group": self._group, **row}).encode() + b"\n"
+        line = json.dumps({"consumer_group": self._group, **row}).encode() + b"\n"
         try:
             while line:
                 line = line[self._file.write(line) :]
         except OSError as error:
             fail(
-                f"the outcome of {row['message_id']} ({row['outcome']}) cannot be written to {self._path}: {reason(error)}; "
+                f"the outcome of {row['origin_message_id']} ({row['outcome']}) cannot be written to {self._path}: {reason(error)}; "
                 "a replay that resumes sends that message again"
             )
 
@@ -100,10 +114,12 @@ def _sent(file: FileIO, path: Path, group: str, *, cut: bool) -> set[Key]:
         outcome = _outcome(line)
         if outcome is None:
             fail(f"line {number} of {path} is no outcome of a replay; name a file that `dlq replay` wrote", 2)
-        if outcome["group"] != group:
-            fail(f"{path} is of consumer group {outcome['group']}, not {group}: name another file", 2)
+        if outcome["consumer_group"] != group:
+            fail(
+                f"{path} is of consumer group {outcome['consumer_group']}, not {group}: name another file", 2
+            )
         if outcome["outcome"] == SENT:
-            found.add((outcome["queue"], outcome["offset"], outcome["message_id"]))
+            found.add((outcome["dlq_queue_id"], outcome["dlq_queue_offset"], outcome["origin_message_id"]))
     if cut:
         file.truncate(whole)
     return found
@@ -116,5 +132,6 @@ def _outcome(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(found, dict):
         return None
+    found = {_EARLIER.get(name, name): value for name, value in found.items()}
     fits = all(isinstance(found.get(name), kind) for name, kind in _MEMBERS.items())
     return found if fits else None

@@ -31,15 +31,15 @@ def register(app: typer.Typer) -> None:
     """Adds the commands `send` and `recall`."""
     app.command(
         "send",
-        help="Sends a message. Its type is NORMAL, or that of the option that it is given: FIFO, DELAY, PRIORITY, LITE or "
-        "TRANSACTION, which the topic must take. Examples: lakebroker send orders 'hello' --tag paid --key order-4711 "
+        help="Sends a message.\n\nIts type is NORMAL, or that of the option that it is given: FIFO, DELAY, PRIORITY, LITE or "
+        "TRANSACTION, which the topic must take.\n\nExamples: lakebroker send orders 'hello' --tag paid --key order-4711 "
         "--property region=north; lakebroker send steps 'packed' --message-group order-4711; lakebroker send reminders 'call "
         "back' --delay 30s; lakebroker send jobs 'now' --priority 9; lakebroker send chats 'hi' --lite-topic room-7; "
         "lakebroker send payments 'paid' --transaction commit",
     )(send)
     app.command(
         "recall",
-        help="Takes a delayed message back, before its time (recallMessageEnable). Example: lakebroker recall reminders "
+        help="Takes a delayed message back, before its time (recallMessageEnable).\n\nExample: lakebroker recall reminders "
         "HANDLE, which `send --delay` printed as recall_handle",
     )(recall)
 
@@ -63,7 +63,10 @@ def send(
         str | None, typer.Option(help="FIFO: its message group, whose messages stay in order")
     ] = None,
     delay: Annotated[
-        str | None, typer.Option(help="DELAY: how long it waits, such as 500ms, 30s, 2m, 1h or 7d")
+        str | None,
+        typer.Option(
+            help="DELAY: how long it waits, such as 500ms, 30s, 2m or 1h. Brokers refuse more than a day, unless maxDelayTimeMills allows it"
+        ),
     ] = None,
     deliver_at: Annotated[
         str | None,

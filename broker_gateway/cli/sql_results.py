@@ -3,11 +3,11 @@
 | type | json | csv | table |
 |---|---|---|---|
 | NULL | `null` | an empty field; an empty text is `""` | `NULL` |
-| timestamp | `"2026-11-22T04:06:14.123456Z"`, UTC | the same | the same |
-| timestamp without time zone | the same without `Z` | the same | the same |
+| timestamp | `"2026-11-22T04:06:14.123456Z"`, UTC | the same | `2026-11-22 04:06:14.123456`, to the ms where there is no more |
+| timestamp without time zone | the same without `Z` | the same | as above |
 | binary | base64 | base64 | text, with `\\xff` for what is no UTF-8 |
 | map, array, struct | object or array | its JSON | its JSON |
-| decimal, interval | text | text | text |
+| decimal, interval | text; of DuckDB's intervals as ISO 8601 has durations | the same | the same |
 | NaN, infinities | `"NaN"`, `"Infinity"`, `"-Infinity"` | `NaN`, … | `NaN`, … |
 
 A map whose keys are no text has them as text. In csv a text that a spreadsheet would run as a formula (it begins
@@ -18,34 +18,38 @@ away, or ask for none with `--no-escape`. Control characters are escaped where a
 from __future__ import annotations
 
 import base64
+import decimal
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
-from broker_gateway.cli.output import lines, show_table
+from broker_gateway.cli.output import lines, show_table, time_for_people
 from broker_gateway.runtime.printable import printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠", "'")
+_ROWS_OF_A_TABLE = 10_000
+"""As many are kept until they are printed."""
 _QUOTED = frozenset('",\r\n')
 
 
-def print_rows(rows: pa.Table, form: str, out: TextIO, *, escape: bool = True) -> None:
-    """Prints a result as `table`, `csv` or `json`. Raises LakeError when JSON cannot hold its columns; OSError."""
+def print_rows(rows: pa.RecordBatchReader, form: str, out: TextIO, *, escape: bool = True) -> None:
+    """Prints a result as `table`, `csv` or `json`, batch by batch. Raises LakeError when JSON cannot hold its columns, and
+    what `rows` raises; OSError."""
     if form == "json":
         _print_json(rows, out)
     elif form == "csv":
         _print_csv(rows, out, escape)
     else:
-        columns = [[_read(value) for value in _plain(column, _text)] for column in rows.columns]
-        show_table(rows.column_names, zip(*columns, strict=True), out)
+        _print_tables(rows, out)
 
 
-def _print_json(rows: pa.Table, out: TextIO) -> None:
-    names = rows.column_names
+def _print_json(rows: pa.RecordBatchReader, out: TextIO) -> None:
+    names = rows.schema.names
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         from structured_streaming.errors import LakeError
@@ -53,29 +57,49 @@ def _print_json(rows: pa.Table, out: TextIO) -> None:
         raise LakeError(
             f"column {twice[0]} stands twice in the result, which JSON cannot hold; give one another name (AS …)"
         )
-    columns = [_plain(column, _base64) for column in rows.columns]
-    found = (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
-    out.write("[" + ", ".join(map(_json, found)) + "]\n")
+    before = "["
+    for batch in rows:
+        columns = [_plain(column, _base64) for column in batch.columns]
+        for values in zip(*columns, strict=True):
+            out.write(before + _json(dict(zip(names, values, strict=True))))
+            before = ", "
+    out.write("[]\n" if before == "[" else "]\n")
 
 
-def _print_csv(rows: pa.Table, out: TextIO, escape: bool) -> None:
+def _print_csv(rows: pa.RecordBatchReader, out: TextIO, escape: bool) -> None:
     import pyarrow as pa
 
     shown: Callable[[str], str] = lines if out.isatty() else str
-    heads = [_cell(name, text=True, escape=escape) for name in rows.column_names]
-    columns = [
-        [
-            _cell(
-                value,
-                text=pa.types.is_string(column.type) or pa.types.is_large_string(column.type),
-                escape=escape,
-            )
-            for value in _plain(column, _base64)
+    heads = [_cell(name, text=True, escape=escape) for name in rows.schema.names]
+    texts = [pa.types.is_string(kind) or pa.types.is_large_string(kind) for kind in rows.schema.types]
+    begun = False
+    for batch in itertools.chain(rows, [None]):
+        if not begun:  # what fails before the first rows leaves nothing behind
+            out.write(shown(",".join(heads)) + "\r\n")
+            begun = True
+        if batch is None:
+            return
+        columns = [
+            [_cell(value, text=text, escape=escape) for value in _plain(column, _base64)]
+            for column, text in zip(batch.columns, texts, strict=True)
         ]
-        for column in rows.columns
-    ]
-    out.write(shown(",".join(heads)) + "\r\n")
-    out.writelines(shown(",".join(cells)) + "\r\n" for cells in zip(*columns, strict=True))
+        out.writelines(shown(",".join(cells)) + "\r\n" for cells in zip(*columns, strict=True))
+
+
+def _print_tables(rows: pa.RecordBatchReader, out: TextIO) -> None:
+    """One table; of many rows several, for each is as wide as its rows need."""
+    names = rows.schema.names
+    cells: list[tuple[str, ...]] = []
+    shown = False
+    for batch in rows:
+        columns = [_cells(column) for column in batch.columns]
+        cells += zip(*columns, strict=True)
+        while len(cells) >= _ROWS_OF_A_TABLE:
+            show_table(names, cells[:_ROWS_OF_A_TABLE], out)
+            del cells[:_ROWS_OF_A_TABLE]
+            shown = True
+    if cells or not shown:
+        show_table(names, cells, out)
 
 
 def _cell(value: Any, *, text: bool, escape: bool) -> str:
@@ -91,6 +115,16 @@ def _cell(value: Any, *, text: bool, escape: bool) -> str:
     return cell
 
 
+def _cells(column: pa.Array) -> list[str]:
+    """A column as a person reads it."""
+    import pyarrow as pa
+
+    values = _plain(column, _text)
+    if pa.types.is_timestamp(column.type):
+        values = [None if each is None else time_for_people(each) for each in values]
+    return [_read(each) for each in values]
+
+
 def _read(value: Any) -> str:
     """A value as a person reads it."""
     if value is None:
@@ -102,18 +136,20 @@ def _json(value: Any) -> str:
     return json.dumps(value, allow_nan=False)
 
 
-def _plain(column: pa.ChunkedArray, binary: Callable[[bytes], str]) -> list[Any]:
+def _plain(column: pa.Array, binary: Callable[[bytes], str]) -> list[Any]:
     """The column's values as JSON has them; a whole column at a time where that is possible."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(column.type):
         return list(_instants(column))
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
     if pa.types.is_integer(column.type) or pa.types.is_boolean(column.type):
         return list(column.to_pylist())
     return [_value(each, binary) for each in column]
 
 
-def _instants(column: pa.ChunkedArray | pa.Array) -> Iterator[str | None]:
+def _instants(column: pa.Array) -> Iterator[str | None]:
     """ISO 8601 with microseconds, in any year; `Z` where the type has a time zone."""
     import numpy as np
     import pyarrow as pa
@@ -150,6 +186,9 @@ def _value(value: pa.Scalar, binary: Callable[[bytes], str]) -> Any:
         return _number(value.as_py())
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return value.as_py()
+    if pa.types.is_interval(kind):
+        months, days, nanoseconds = value.as_py()
+        return f"P{months}M{days}DT{decimal.Decimal(nanoseconds).scaleb(-9).normalize():f}S"
     return str(value.as_py())  # decimal, date, time, interval
 
 

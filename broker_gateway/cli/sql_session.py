@@ -9,33 +9,31 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import typer
 
 from broker_gateway.cli.output import warn
 from broker_gateway.cli.signals import Signalled
-from broker_gateway.cli.statements import divided, statements
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from structured_streaming.union.tables import UnionTables
 
 _PROMPT = "lakebroker> "
 _GOES_ON = "-> ".rjust(len(_PROMPT))
 
 
-class Form(NamedTuple):
-    """How statements are run, and their results printed; `tables` where logs are read too."""
+class Engine(NamedTuple):
+    """What answers statements.
 
-    name: str
-    write: bool
-    escape: bool
-    tables: UnionTables | None = None
+    `divided`: the statements that a semicolon ends in a text, and what stands behind the last of them. `run` prints the
+    result of one: one that ends well beside a signal is printed, and the signal passed on then. It raises LakeError;
+    Signalled, once the statement has ended; Abandoned.
+    """
+
+    divided: Callable[[str], tuple[list[str], str]]
+    run: Callable[[str], None]
 
 
-def run_input(session: SparkSession, form: Form) -> None:
+def run_input(engine: Engine) -> None:
     """Standard input until it ends. Raises LakeError without a terminal; Signalled, Abandoned."""
     from structured_streaming.errors import LakeError
 
@@ -53,7 +51,7 @@ def run_input(session: SparkSession, form: Form) -> None:
                 typer.echo(err=True)
                 return
             if line is None:
-                run_text(session, text, form)
+                run_text(engine, text)
                 return
             if not text and line.strip().rstrip("; ") in ("exit", "quit"):
                 return
@@ -61,10 +59,10 @@ def run_input(session: SparkSession, form: Form) -> None:
             text += line + "\n"
             if goes_on:
                 continue
-            found, text = divided(text)
+            found, text = engine.divided(text)
             running = bool(found)
             for each in found:
-                _run(session, each, form)
+                _run(engine, each)
         except LakeError as error:
             if not terminal:
                 raise
@@ -75,33 +73,22 @@ def run_input(session: SparkSession, form: Form) -> None:
             pending, text = (["", "interrupted"] if running else [""]), ""
 
 
-def run_text(session: SparkSession, text: str, form: Form) -> None:
-    """Prints the result of each statement. Raises LakeError; Signalled, once jobs have ended; Abandoned."""
-    for each in statements(text):
-        _run(session, each, form)
+def run_text(engine: Engine, text: str) -> None:
+    """Prints the result of each statement. Raises LakeError; Signalled, Abandoned."""
+    found, rest = engine.divided(text)
+    for each in (*found, rest.strip()):
+        if each:
+            _run(engine, each)
 
 
-def _run(session: SparkSession, statement: str, form: Form) -> None:
-    """A statement that ends well beside a signal is printed; those behind it are not run."""
-    from broker_gateway.cli.sql_results import print_rows
+def _run(engine: Engine, statement: str) -> None:
     from structured_streaming.errors import LakeError
-    from structured_streaming.interruptible import of_jobs, pass_on
-    from structured_streaming.sql import query
 
     try:
         statement.encode()
     except UnicodeEncodeError as error:
         raise LakeError(f"the statement is no UTF-8 text: {statement!r}") from error
-    rows, number = of_jobs(session, lambda: query(session, statement, write=form.write, tables=form.tables))
-    try:
-        print_rows(rows, form.name, sys.stdout, escape=form.escape)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise LakeError(f"the result cannot be written: {error.strerror}") from error
-    if number:
-        pass_on(number)
+    engine.run(statement)
 
 
 def _line(prompt: str = "") -> str | None:

@@ -146,6 +146,12 @@ def rebuild(
             "--offsets-only", help="No check points: for consumers that pull, or timerWheelEnable=false"
         ),
     ] = False,
+    with_erased: Annotated[
+        bool,
+        typer.Option(
+            "--with-erased", help="Also where that broker will deliver records that are erased here"
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     import os
@@ -162,7 +168,7 @@ def rebuild(
     config: list[Path] = []
     try:
         if folder.is_dir() and load_identity(folder) is not None:
-            config = export_to_rocketmq(folder, offsets_only=offsets_only)
+            config = export_to_rocketmq(folder, offsets_only=offsets_only, with_erased=with_erased)
     except (StoreError, ConfigFileError, OSError) as error:
         fail(str(error))
     with _reading(folder) as (log, _):

@@ -1,9 +1,9 @@
-"""Times and sizes as people write them in options: `500ms`, `64MiB`, `2026-11-25T08:00`."""
+"""Times, sizes and texts as people write them in options: `500ms`, `64MiB`, `2026-11-25T08:00`; times that gateways answer."""
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from broker_gateway.cli.output import fail
 
@@ -38,3 +38,22 @@ def moment(option: str, text: str, *words: str) -> datetime | None:
         also = f", or {' or '.join(words)}" if words else ""
         fail(f"{option} {text} is no time; write one such as 2026-11-25T08:00{also}", 2)
     return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def instant(seconds: int, microseconds: int = 0) -> datetime:
+    """A time that a gateway answers, since 1970. Ends the command where it is beyond what has a date."""
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds, microseconds=microseconds)
+    except OverflowError:
+        fail(
+            f"the gateway answers a time that has no date: {seconds} s and {microseconds} µs since 1970; is it a lakebroker?"
+        )
+
+
+def check_texts(*texts: str) -> None:
+    """Ends the command for a name or key that no message can have: it is not UTF-8."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            fail(f"{text!r} is no UTF-8 text; topics, groups, keys and ids are", 2)

@@ -105,6 +105,12 @@ class LakeOptions(_Group):
     lake_max_pending_transaction_bytes: int = Field(
         8 << 30, ge=1, description="of the records of their messages, which the log keeps as those of timers"
     )
+    lake_max_erased_records: int = Field(
+        1_000_000,
+        ge=1,
+        le=100_000_000,
+        description="erased records that segments of the log still have; each takes about 100 bytes of memory",
+    )
     lake_max_waiting_receives: int = Field(50_000, ge=1, description="receives that wait at a time")
     lake_max_share_per_address: int = Field(
         25,

@@ -54,6 +54,7 @@ RELOADABLE = frozenset(
         "lakeLogLevel",
         "lakeMaxAutoCreatedGroupQueues",
         "lakeMaxAutoCreatedGroups",
+        "lakeMaxErasedRecords",
         "lakeMaxInFlightPerQueue",
         "lakeMaxPendingTimerBytes",
         "lakeMaxPendingTimers",

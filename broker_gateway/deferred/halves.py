@@ -26,7 +26,8 @@ from broker_gateway.deferred.put_off import (
     mark_of,
     real_queue,
 )
-from broker_gateway.delivery.moves import Origin, moved_copy
+from broker_gateway.delivery.moves import moved_copy
+from store.log.copies import Origin
 from store.log.record import SYS_COMMIT, PendingRecord, Record, encode_properties, tags_code
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"

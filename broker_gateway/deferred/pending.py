@@ -21,13 +21,14 @@ import structlog
 from broker_gateway.deferred.due_file import DueFileError, Saved, load, remove, save
 from broker_gateway.deferred.due_table import Columns, DueTable, Longs, Sizes, key_of, offset_of, queue_of
 from broker_gateway.deferred.put_off import PutOff
-from broker_gateway.delivery.moves import ORIGIN_MARK, ORIGIN_PROPERTY, Origin, decode_origin
+from broker_gateway.delivery.moves import ORIGIN_MARK
 from broker_gateway.journal.contributor import Contributor
 from broker_gateway.journal.snapshot import SnapshotPace
 from broker_gateway.journal.taken_over import TakenOver
 from broker_gateway.runtime.rate_limited_log import RateLimitedLog
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.errors import OffsetOutOfRangeError, RecordError, RecordTooLargeError
+from store.log.copies import ORIGIN_PROPERTY, Origin, decode_origin
 from store.log.record import PendingRecord, Record
 from store.message_store import MessageStore
 
@@ -160,6 +161,15 @@ class Pending(Contributor):
             size = int(self._sizes(np.array(sorted(keys), np.int64)).sum(dtype=np.int64))
         self.table.remove(keys, size)
 
+    def erased(self, record: Record) -> None:
+        """A record was erased: it is pending no more."""
+        queue = self._meaning.queue(record.topic, record.queue_id)
+        if queue is None or (put_off := self._meaning.put_off(record)) is None:
+            return
+        key, due = key_of(queue, record.queue_offset), min(max(put_off.due, 0), _LATEST_MS)
+        if key in self.table.find(due, due, put_off.mark):
+            self.table.remove([key], record.size)
+
     def _sizes(self, keys: Longs) -> Sizes:
         """Bytes of the records of keys that ascend, as the queue index has them."""
         sizes = np.zeros(len(keys), np.uint32)
@@ -173,7 +183,7 @@ class Pending(Contributor):
                 continue
             end = int(np.searchsorted(keys, first + _A_READ))
             offsets = keys[at:end] - first
-            found = self._store.index.entries(topic, queue_id, offset_of(first), int(offsets[-1]) + 1)
+            found = self._store.index.every_entry(topic, queue_id, offset_of(first), int(offsets[-1]) + 1)
             known = offsets < len(found.sizes)
             sizes[at:end][known] = found.sizes[offsets[known]]
             at = end

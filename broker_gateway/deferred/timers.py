@@ -131,6 +131,10 @@ class Timers:
         self._store.append([record])
         self.pending.remove([key])
 
+    def erased(self, record: Record) -> None:
+        """A record was erased: where it waited, no copy of it is made."""
+        self.pending.erased(record)
+
     def _go(self, keys: Sequence[int], now: int) -> None:
         """Appends copies of those that are due. Raises StoreError, OSError."""
         copies: list[tuple[int, PendingRecord]] = []

@@ -7,8 +7,8 @@ run together), and `LB_REASON`, why it was moved. Replay takes the copy as the s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from store.log.copies import ORIGIN_PROPERTY, Origin
 from store.log.record import (
     PROPERTY_CRC32,
     SYS_HOSTS_V6,
@@ -18,41 +18,9 @@ from store.log.record import (
     tags_code,
 )
 
-ORIGIN_PROPERTY = "LB_ORIGIN"
 REASON_PROPERTY = "LB_REASON"
 ORIGIN_MARK = f"{ORIGIN_PROPERTY}\x01".encode()
 """How the property begins in a record."""
-_MOST_DIGITS = 20  # of 64 bits
-
-
-class Origin(NamedTuple):
-    """Where a copy came from. No `group`: it is none's delivery, but what the broker puts off (`deferred/`)."""
-
-    queue_id: int
-    queue_offset: int
-    attempt: int
-    group: str
-    topic: str
-
-    def encode(self) -> str:
-        """The value of `LB_ORIGIN`."""
-        return (
-            f"{self.queue_id}:{self.queue_offset}:{self.attempt}:{len(self.group)}:{self.group}{self.topic}"
-        )
-
-
-def decode_origin(text: str) -> Origin | None:
-    """Reads `LB_ORIGIN`; None when it is not well formed."""
-    parts = text.split(":", 4)
-    if len(parts) != 5 or not all(
-        part.isascii() and part.isdigit() and len(part) <= _MOST_DIGITS for part in parts[:4]
-    ):
-        return None
-    queue_id, queue_offset, attempt, length = (int(part) for part in parts[:4])
-    names = parts[4]
-    if length > len(names):
-        return None
-    return Origin(queue_id, queue_offset, attempt, names[:length], names[length:])
 
 
 def moved_copy(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.deliveries import DeliveryJournal
+from broker_gateway.journal.erasures import Erasures
 from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.minute_stats import MinuteJournal
 from broker_gateway.journal.resources import ResourceJournal
@@ -30,10 +31,11 @@ class BrokerJournal:
         """See `Journal` for what follows `deliveries`."""
         self.journal = Journal(store, pace, schedule, next_tick)
         self.resources = ResourceJournal(self.journal, catalog, store.index)
-        self.deliveries = DeliveryJournal(self.journal, deliveries, store.index)
+        self.erasures = Erasures(store)
+        self.deliveries = DeliveryJournal(self.journal, deliveries, store.index, self.erasures.are_any)
         self.minutes = MinuteJournal(self.journal)
         self.taken_over = TakenOver()
-        for each in (self.resources, self.deliveries, self.minutes, self.taken_over):
+        for each in (self.resources, self.deliveries, self.minutes, self.taken_over, self.erasures):
             self.journal.register(each)
 
 

@@ -6,7 +6,10 @@ it is written. How it is read back: `delivery_replay.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from broker_gateway.delivery.in_flight import InFlight, Status
 from broker_gateway.delivery.moves import ORIGIN_MARK
@@ -16,24 +19,31 @@ from broker_gateway.journal.contributor import Contributor, Target
 from broker_gateway.journal.delivery_replay import DeliveryReplay
 from broker_gateway.journal.delivery_snapshot import queue_pieces
 from broker_gateway.journal.journal import Journal
-from broker_gateway.journal.record import EVENTS_A_RECORD, LATEST
+from broker_gateway.journal.record import EVENTS_A_RECORD, WITH_HELD
 from broker_gateway.runtime.clock import now_ms
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.errors import StoreError
 from store.index.queue_index import QueueIndex
 from store.log.record import Record
 
+_SPARSE = 64
+"""Entries of a queue that are looked at for each that is wanted, before each is looked up by itself."""
+
 
 class DeliveryJournal(Contributor):
     """Notes in `journal` what happens to deliveries."""
 
-    def __init__(self, journal: Journal, deliveries: DeliveryTable, index: QueueIndex) -> None:
+    def __init__(
+        self, journal: Journal, deliveries: DeliveryTable, index: QueueIndex, any_erased: Callable[[], bool]
+    ) -> None:
+        """`any_erased`: whether a record of this broker, in its log or before it, was."""
         self.journal = journal
         self.make_room = journal.make_room
         """The journal's: before what is noted together."""
         self._noted = journal.noted
         self._deliveries = deliveries
         self._index = index
+        self._any_erased = any_erased
         self._replay = DeliveryReplay(deliveries, index)
         self._changes: dict[QueueKey, tuple[QueueDelivery, pb.QueueChange]] = {}
         self._untold: set[QueueKey] = set()
@@ -130,7 +140,7 @@ class DeliveryJournal(Contributor):
             invisible_until_ms=invisible_until_ms,
             queue_offset=[m.queue_offset for m in messages],
             attempt=[m.attempt for m in messages],
-            message_id=[m.message_id for m in messages],
+            message_id=self._ids(state.key, messages),
         )
         self._held = self._held or kind == pb.HELD
         if kind == pb.DELIVERED:
@@ -140,6 +150,36 @@ class DeliveryJournal(Contributor):
             noted.suspended = messages[0].suspended
             noted.returned = messages[0].status == Status.RETURNED
         self._noted(len(messages))
+
+    def _ids(self, key: QueueKey, messages: Sequence[InFlight]) -> list[str]:
+        """Their message ids; of one whose record was erased while it was in flight none, for the lake has forgotten it. So of those
+        whose records are not known any more, where any was erased: whether theirs were is not known either."""
+        ids = [m.message_id for m in messages]
+        if not messages or not self._any_erased():
+            return ids
+        try:
+            gone = self._may_be_erased(key, np.array([m.queue_offset for m in messages]))
+        except (StoreError, OSError):  # what is noted does not depend on it
+            return [""] * len(ids)
+        return ["" if out else each for each, out in zip(ids, gone, strict=True)]
+
+    def _may_be_erased(self, key: QueueKey, offsets: NDArray[np.int64]) -> list[bool]:
+        """Of messages of a queue. Raises what the index does."""
+        topic, queue_id = key.topic, key.queue_id
+        erased = self._index.erased
+        known = offsets >= self._index.min_offset(topic, queue_id)
+        here = offsets[known]
+        gone = np.ones(len(offsets), np.bool_)
+        if not len(here):
+            return gone.tolist()
+        first, span = int(here.min()), int(np.ptp(here)) + 1
+        if span > _SPARSE * len(here):
+            places = [self._index.every_entry(topic, queue_id, int(each), 1).offsets for each in here]
+            gone[known] = [not len(place) or bool(erased.among(place).any()) for place in places]
+        else:
+            found = erased.among(self._index.every_entry(topic, queue_id, first, span).offsets)
+            gone[known] = [at >= len(found) or bool(found[at]) for at in (here - first).tolist()]
+        return gone.tolist()
 
     def _change(self, state: QueueDelivery) -> pb.QueueChange:
         known = self._changes.get(state.key)
@@ -177,7 +217,7 @@ class DeliveryJournal(Contributor):
         if self._held:
             self._held = False
             for each in (record, *rest):
-                each.version = LATEST
+                each.version = WITH_HELD
         return rest
 
     def written(self) -> None:

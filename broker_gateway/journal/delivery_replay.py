@@ -6,13 +6,13 @@ A move is a copy of a message (with `LB_ORIGIN`), in the dead letters say, which
 from __future__ import annotations
 
 from broker_gateway.delivery.in_flight import InFlight, Status
-from broker_gateway.delivery.moves import ORIGIN_PROPERTY, decode_origin
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey, held_back
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.delivery_snapshot import HELD, NACKED, RETURNED, SUSPENDED, lake_only
 from broker_gateway.runtime.clock import now_ms
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.index.queue_index import QueueIndex
+from store.log.copies import ORIGIN_PROPERTY, decode_origin
 from store.log.record import Record
 
 

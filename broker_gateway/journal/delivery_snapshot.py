@@ -13,7 +13,7 @@ from broker_gateway.delivery.lake_only import LakeMessage, LakeOnly
 from broker_gateway.delivery.queue_delivery import QueueDelivery
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.contributor import Target
-from broker_gateway.journal.record import LATEST
+from broker_gateway.journal.record import WITH_HELD
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 
 NACKED, SUSPENDED, RETURNED, HELD = 1, 2, 4, 8
@@ -34,7 +34,7 @@ def queue_pieces(target: Target, deliveries: DeliveryTable, state: QueueDelivery
         some = _within(found)
         if some or not continued:
             if any(each.status == Status.HELD for each in some):
-                target.part.version = LATEST
+                target.part.version = WITH_HELD
             target.part.queues.add(
                 consumer_group=group,
                 topic=topic,

@@ -11,8 +11,10 @@ from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
 from store.log.record import PendingRecord, Record, encode_properties, tags_code
 
 log = structlog.get_logger(__name__)
-VERSION, LATEST = 1, 2
-"""Of records that say nothing of HELD messages, and of those that do: who does not know them would take them as settled."""
+VERSION, WITH_HELD, WITH_ERASURES = 1, 2, 3
+"""Of records that say nothing of HELD messages or erasures, and of those that do: who does not know them would take those messages
+as settled, and give erased ones out."""
+LATEST = WITH_ERASURES
 EVENTS_TAG = "events"
 SNAPSHOT_TAG = "snapshot"
 EVENTS_A_RECORD = 1024

@@ -20,10 +20,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker_gateway.delivery.filters.message_filter import MessageFilter
+from broker_gateway.lake.erasures import LakeErasures
 from broker_gateway.lake.reader import Lake, LakeUnreachableError
 from broker_gateway.runtime.clock import monotonic_s
 from store.log.record import SYS_COMPRESSED, Host, Record
 from structured_streaming.errors import LakeError
+from structured_streaming.stated import extremes, may_hold
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,8 +101,9 @@ class LakeFound(NamedTuple):
 class LakeSearch:
     """Searches the messages of one broker, whichever log they were in. Calls block and take turns."""
 
-    def __init__(self, lake: Lake, broker: str) -> None:
+    def __init__(self, lake: Lake, broker: str, erased: LakeErasures | None = None) -> None:
         self._lake = lake
+        self._erasures = erased or LakeErasures(lake, broker)
         self._broker = broker
         self._lock = threading.Lock()
         self._snapshots: dict[str, Snapshot] = {}
@@ -153,13 +156,14 @@ class LakeSearch:
             if index is None
             else self._places(index, MESSAGE_INDEX, _of_index, wanted, most, below, deadline)
         )
+        erased = self._erasures.now()
         rows = self._rows(messages, wanted.topic, places, deadline)
         found: list[LakeMessage] = []
         held = 0
         for place in places:
             row = rows.get(place)
-            if row is None:
-                continue  # the index knows it still, and retention took it
+            if row is None or erased.has(place.log_id, place.physical_offset):
+                continue  # the index knows it still, and retention took it, or it is erased
             held += len(row["body"] or b"")
             if found and held > most_bytes:
                 return LakeFound(found, found[-1].place)
@@ -251,21 +255,17 @@ class LakeSearch:
     def _greatest_us(self, file: DataFile, wanted: LakeWanted, end_us: int) -> int | None:
         """The newest store time that a file may have; None when it has nothing that is wanted."""
         statistics = file.statistics
-        least, greatest = statistics.get("minValues") or {}, statistics.get("maxValues") or {}
         key = wanted.key if wanted.message_id is None else wanted.message_id
         exact: dict[str, Any] = {"broker": self._broker, "topic": wanted.topic, "key": key}
         if wanted.placed is not None:
             exact["physical_offset"] = wanted.placed[0]
         for name, value in exact.items():
-            if value is None:
-                continue
-            if (name in least and value < least[name]) or (name in greatest and value > greatest[name]):
+            if value is not None and not may_hold(statistics, name, value, value):
                 return None
-        if "store_timestamp" in least and _us(least["store_timestamp"]) > end_us:
+        least, greatest = extremes(statistics, "store_timestamp")
+        if least is not None and _us(least) > end_us:
             return None
-        newest = _LATEST_US
-        if "store_timestamp" in greatest:
-            newest = _us(greatest["store_timestamp"]) + _ROUNDED_US
+        newest = _LATEST_US if greatest is None else _us(greatest) + _ROUNDED_US
         return newest if newest >= wanted.begin_us else None
 
     def _rows(

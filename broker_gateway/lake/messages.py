@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import structlog
 
+from broker_gateway.lake.erasures import ErasedRows, LakeErasures
 from broker_gateway.lake.reader import Lake, LakeUnreachableError
 from broker_gateway.runtime.rate_limited_log import RateLimitedLog
 from store.errors import RecordError
@@ -48,6 +49,7 @@ from store.log.record import (
     encode_record,
 )
 from structured_streaming.errors import LakeError
+from structured_streaming.stated import extremes, may_hold
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
-TABLE = "messages"
+TABLE, UPKEEP_TABLE = "messages", "upkeep"
 _WINDOW = 4096
 """Queue offsets that are looked at together."""
 _A_RECORD = 256
@@ -97,7 +99,7 @@ Queue = tuple[str, int]
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """What the lake has of the queue offsets [begin, end): `records` of `offsets`, ascending; None is one of which no record can be
-    made. Other offsets in it are not in the lake."""
+    made. Other offsets in it are not in the lake; the time of those below `expired` has run out, which is no damage."""
 
     begin: int
     end: int
@@ -105,6 +107,7 @@ class Stretch:
     records: Sequence[bytes | None] = ()
     size: int = 0
     """Bytes of memory, about."""
+    expired: int = 0
 
     def after(self, offset: int) -> int:
         """Where in `offsets` the first is that is not below a queue offset."""
@@ -136,31 +139,26 @@ class _Place(NamedTuple):
 
 @dataclass(slots=True)
 class _File:
-    """A file of the table, and what its statistics say."""
+    """A file of the table, and its statistics."""
 
     data: DataFile
-    least: dict[str, Any] = field(default_factory=dict)
-    greatest: dict[str, Any] = field(default_factory=dict)
+    stated: dict[str, Any] = field(default_factory=dict)
 
     def may_have(self, values: dict[str, Any]) -> bool:
         """Whether one value of each column may be in it."""
-        for column, value in values.items():
-            least, greatest = self.least.get(column), self.greatest.get(column)
-            if (least is not None and value < least) or (greatest is not None and value > greatest):
-                return False
-        return True
+        return all(may_hold(self.stated, column, value, value) for column, value in values.items())
 
     def may_be_between(self, begin: int, end: int) -> bool:
         """Whether queue offsets [begin, end) may be in it."""
-        return self.first < end and self.greatest.get("queue_offset", begin) >= begin
+        return may_hold(self.stated, "queue_offset", begin, end - 1)
 
     @property
     def first(self) -> int:
         """The least queue offset that it may have."""
-        return int(self.least.get("queue_offset", 0))
+        return int(extremes(self.stated, "queue_offset")[0] or 0)
 
     def may_be_as_late_as(self, timestamp_us: int) -> bool:
-        last = self.greatest.get("store_timestamp")
+        _, last = extremes(self.stated, "store_timestamp")
         if last is None:
             return True
         try:
@@ -175,12 +173,18 @@ class LakeMessages:
 
     `needed` gives the id of the log that goes on, and the physical offset from which it is on disk. A lake that does not have
     it up to there is behind, empty or another one: what it does not have may be elsewhere, so that none of it is passed over.
+    Rows that `erased` has count as not there.
     """
 
     def __init__(
-        self, lake: Lake, broker: str, needed: Callable[[], tuple[str, int]] = lambda: ("", 0)
+        self,
+        lake: Lake,
+        broker: str,
+        needed: Callable[[], tuple[str, int]] = lambda: ("", 0),
+        erased: LakeErasures | None = None,
     ) -> None:
         self._lake = lake
+        self._erasures = erased or LakeErasures(lake, broker)
         self._folder = lake.folder.child(TABLE)
         self._broker = broker
         self._needed = needed
@@ -236,7 +240,8 @@ class LakeMessages:
             )
         for tried in range(_TRIES):
             try:
-                return work(_Look(self, queue, self._follow(queue, begin, end), until))
+                erased = self._erasures.now()
+                return work(_Look(self, queue, self._follow(queue, begin, end), until, erased))
             except (LakeError, DeltaError, OSError, pa.ArrowException) as error:
                 if tried == _TRIES - 1 or not self._was_removed():
                     raise LakeUnreachableError(f"{self._folder}: {error}") from error
@@ -295,8 +300,7 @@ class LakeMessages:
                     f"file {data.path} has rows that are marked as deleted, or is outside of the table: it was written by another "
                     "program; rewrite the table without them"
                 )
-            stated = data.statistics
-            self._files[path] = _File(data, stated.get("minValues") or {}, stated.get("maxValues") or {})
+            self._files[path] = _File(data, data.statistics)
 
     def _forget(self, path: str) -> None:
         for lite in (False, True):
@@ -362,8 +366,9 @@ class LakeMessages:
             behind = min(at + _WINDOW, end)
             places = look.places(at, behind, self._is_twice)
             at = behind if places else look.next(behind, end)
+        expired = 0 if begin in places else self._expired_to(look, begin, min(places, default=end))
         if not places:
-            return Stretch(begin, end)
+            return Stretch(begin, end, expired=expired)
         total, stop = 0, at
         for offset in sorted(places):
             if total and total + places[offset].size > most_bytes:
@@ -380,7 +385,17 @@ class LakeMessages:
                 queue_offset=offset,
             )
         offsets = sorted(records)
-        return Stretch(begin, stop, offsets, [records[each] for each in offsets], total)
+        return Stretch(begin, stop, offsets, [records[each] for each in offsets], total, expired)
+
+    def _expired_to(self, look: _Look, begin: int, end: int) -> int:
+        """`end` where retention has removed [begin, end): the queue begins there now, and its topic has a bound. 0 otherwise."""
+        from structured_streaming.commit.upkeep_log import read_upkeep
+        from structured_streaming.retention_rules import latest
+
+        folder = self._lake.folder
+        if look.first(0, begin) is not None or not folder.child(UPKEEP_TABLE).exists():
+            return 0
+        return 0 if latest(read_upkeep(folder).promised, look.topic) is None else end
 
     def _is_twice(self, queue: Queue, offset: int) -> None:
         self._twice.happened(
@@ -395,7 +410,9 @@ class LakeMessages:
 class _Look:
     """One reading: of a queue, in `files` that may have something of it."""
 
-    def __init__(self, messages: LakeMessages, queue: Queue, files: list[_File], until: float) -> None:
+    def __init__(
+        self, messages: LakeMessages, queue: Queue, files: list[_File], until: float, erased: ErasedRows
+    ) -> None:
         self._messages = messages
         self._lake = messages._lake
         self._folder = messages._folder
@@ -404,6 +421,7 @@ class _Look:
         self.lite = lite_topic_of(queue[0])
         self._files = files
         self._until = until
+        self._erased = erased
 
     def go_on(self) -> None:
         """To be called between two parts. Raises LakeReadStoppedError, LakeUnreachableError when it takes too long."""
@@ -469,6 +487,8 @@ class _Look:
         for file, spans in self._groups(begin, end):
             for number, rows in self._rows(file, spans, _SIZED, begin, end):
                 for row in rows.to_pylist():
+                    if self._erased.has(row["log_id"], row["physical_offset"]):
+                        continue
                     offset = row["at"]
                     place = _Place(
                         file,
@@ -517,11 +537,12 @@ class _Look:
                 for row in rows.to_pylist():
                     known = places.get(row["at"])
                     if known is not None and known[3:5] == (row["log_id"], row["physical_offset"]):
-                        found[row["at"]] = _record(self._topic, row["queue_id"], row)
+                        found[row["at"]] = _record(self.topic, row["queue_id"], row)
         return found
 
     @property
-    def _topic(self) -> str:
+    def topic(self) -> str:
+        """Of the rows."""
         return self.queue[0] if self.lite is None else self.lite.parent
 
     def _rows(
@@ -538,7 +559,7 @@ class _Look:
             read = columns if self.lite is None else dict.fromkeys((*columns, *_LITE))
             for rows in part.batches(tuple(read), _ROWS if "body" in columns else 64 * _ROWS):
                 self.go_on()
-                here = pc.and_(pc.equal(rows["topic"], self._topic), pc.equal(rows["broker"], self._broker))
+                here = pc.and_(pc.equal(rows["topic"], self.topic), pc.equal(rows["broker"], self._broker))
                 here = pc.and_(here, _reachable(rows))
                 if self.lite is None:
                     here = pc.and_(here, pc.equal(rows["queue_id"], self.queue[1]))

@@ -57,12 +57,13 @@ def tables_of_offsets(lake: Folder, broker: str) -> Iterator[Table]:
 def _left_out(progress: Folder, broker: str) -> bool:
     import pyarrow.compute as pc
 
+    from structured_streaming.commit.progress_rows import names_table
     from structured_streaming.tables import CONSUME_QUEUE, REPUT_PROGRESS
 
     for rows in _row_groups(progress, REPUT_PROGRESS, broker, ("table_versions",)):
-        for versions in rows["table_versions"].filter(pc.is_valid(rows["table_versions"])).to_pylist():
-            if CONSUME_QUEUE.name not in dict(versions):
-                return True
+        stated = rows["table_versions"].filter(pc.is_valid(rows["table_versions"]))
+        if not all(names_table(chunk, CONSUME_QUEUE.name).all() for chunk in stated.chunks):
+            return True
     return False
 
 
@@ -85,8 +86,7 @@ def _row_groups(folder: Folder, table: Table, broker: str, columns: tuple[str, .
 
     snapshot = Snapshot(folder)
     for file in snapshot.files.values():
-        least, greatest = (file.statistics.get(each, {}).get("broker") for each in ("minValues", "maxValues"))
-        if (least is not None and broker < least) or (greatest is not None and broker > greatest):
+        if not file.may_hold("broker", broker, broker):
             continue
         for part in parts(folder, file, table.schema):
             rows = part.read(("broker", *columns))

@@ -46,7 +46,7 @@ class ProtectBroker:
                 continue
             index, (_, topic, queue_id) = self._store.index, state.key
             position = index.behind_absence(topic, queue_id, state.position)
-            offsets, sizes, _ = index.entries(topic, queue_id, position, 1)
+            offsets, sizes, _ = index.every_entry(topic, queue_id, position, 1)
             behind = self._store.max_offset - int(offsets[0]) if len(offsets) and sizes[0] else 0
             if behind > self._threshold:
                 self._catalog.put_group(replace(group, consume_enabled=False))

@@ -9,6 +9,7 @@ from broker_gateway.delivery.retry_topics import subscribed_topic
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.delivery.wakeups import Wakeups
 from broker_gateway.journal.deliveries import DeliveryJournal
+from broker_gateway.journal.erasures import Erasures
 from broker_gateway.journal.journal import Journal
 from broker_gateway.journal.minute_stats import MinuteStatistics
 from broker_gateway.journal.snapshot import SnapshotPace
@@ -31,6 +32,7 @@ class Core:
     changes: DeliveryJournal
     """What happens to deliveries, in the journal."""
     taken_over: TakenOver
+    erasures: Erasures
     wakeups: Wakeups[Poll]
     tick: Tick
     pace: SnapshotPace

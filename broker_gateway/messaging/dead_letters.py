@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import structlog
 
 from broker_gateway.delivery.in_flight import InFlight
-from broker_gateway.delivery.moves import Origin, moved_copy
+from broker_gateway.delivery.moves import moved_copy
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.delivery.retry_topics import subscribed_topic
 from broker_gateway.messaging.core import Core
@@ -25,6 +25,7 @@ from store.errors import (
     StoreError,
     StoreReadOnlyError,
 )
+from store.log.copies import Origin
 from store.log.record import FURTHER_QUEUES, Record, decode_record, offset_msg_id
 
 log = structlog.get_logger(__name__)

@@ -10,6 +10,7 @@ from broker_gateway.cluster.peer_routes import PeerRoutes
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
 from broker_gateway.deferred.timers import Timers
+from broker_gateway.lake.erasures import LakeErasures
 from broker_gateway.lake.message_search import LakeSearch
 from broker_gateway.lake.messages import LakeMessages
 from broker_gateway.lake.reader import Lake
@@ -21,6 +22,7 @@ from broker_gateway.messaging.connections import Connections
 from broker_gateway.messaging.core import Core
 from broker_gateway.messaging.dead_letters import DeadLetterMover
 from broker_gateway.messaging.delays import Delays
+from broker_gateway.messaging.erasing import Erasing
 from broker_gateway.messaging.group_progress import GroupProgress
 from broker_gateway.messaging.groups import Groups
 from broker_gateway.messaging.lite_peers import LitePeers
@@ -86,6 +88,7 @@ class Messaging:
     message_queries: MessageQueries
     progress: GroupProgress
     subscriptions: Subscriptions
+    erasing: Erasing
 
     @property
     def put_off(self) -> Sequence[Timers | Transactions]:
@@ -107,6 +110,7 @@ class Messaging:
             self.lite_subscriptions,
             self.lite_reports,
             self.message_search,
+            self.erasing,
         )
         for part in parts:
             configuration.on_change(part.configure)
@@ -125,9 +129,11 @@ def make_messaging(
     clients = ClientRegistry(config.lake.lake_max_clients, config.lake.lake_max_share_per_address)
     commands = ClientCommands(clients)
     resources = Resources(config, core.catalog)
-    old = None
+    old = in_lake = None
     if lake is not None:
         store = core.store
+        erased = LakeErasures(lake, store.broker, core.erasures.of)
+        in_lake = LakeSearch(lake, store.broker, erased)
 
         def needed() -> tuple[str, int]:
             own = (
@@ -135,7 +141,7 @@ def make_messaging(
             )  # else it was the former log that had what is gone
             return store.log_id, store.min_offset if own else 0
 
-        read = LakeMessages(lake, store.broker, needed)
+        read = LakeMessages(lake, store.broker, needed, erased)
         most_bytes, percent = config.lake.lake_cold_read_bytes, config.lake.lake_max_share_per_address
         old = OldMessages(read, store.index, most_bytes, core.came_back, core.metrics, percent)
     messages = MessageReader(core.store, old)
@@ -156,6 +162,10 @@ def make_messaging(
     )
     ordered = OrderedSends(config, routes, hand_over, core.catalog.topics, PlacedBrokers(core.store.root))
     timers = Timers(core.store, core.tick, core.pace, core.taken_over, levels_ms)
+    transactions = Transactions(config, core, producer, clients, commands)
+    erasing = Erasing(
+        config, core, (timers, transactions), lake, old.forget if old is not None else lambda: None
+    )
     return Messaging(
         admission,
         clients,
@@ -176,14 +186,15 @@ def make_messaging(
         ordered,
         timers,
         Delays(config, timers, producer),
-        Transactions(config, core, producer, clients, commands),
+        transactions,
         lite_topics,
         subscriptions,
         LitePeers(routes, hand_over),
         LiteReports(config, core, lite_topics, subscriptions, ordered),
         old,
         search,
-        MessageQueries(core, search, None if lake is None else LakeSearch(lake, core.store.broker)),
+        MessageQueries(core, search, in_lake),
         GroupProgress(core, offsets),
         Subscriptions(core, connections),
+        erasing,
     )

@@ -16,7 +16,6 @@ A page may have less than was asked for, even nothing, and a place to go on: wha
 from __future__ import annotations
 
 import asyncio
-import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -46,7 +45,7 @@ from store.log.record import (
     encode_properties,
     encode_record,
     offset_msg_id,
-    unpack_host,
+    place_of,
 )
 
 MAX_PAGE = 1000
@@ -58,7 +57,6 @@ LAKE_S = 5.0
 LAKE_WAIT_S = 20.0
 MAX_IN_LAKE = 2
 """Searches of the lake at a time: one runs, one waits."""
-_OFFSET_ID = re.compile(r"[0-9A-Fa-f]{32}(?:[0-9A-Fa-f]{24})?")
 
 
 class FoundMessage(NamedTuple):
@@ -123,6 +121,7 @@ class MessageQueries:
 
     def __init__(self, core: Core, search: MessageSearch, lake: LakeSearch | None) -> None:
         self._store = core.store
+        self._erasures = core.erasures
         self._search = search
         self._lake = lake
         self._threads = ThreadPoolExecutor(MAX_IN_LAKE, "lake-search")
@@ -198,7 +197,7 @@ class MessageQueries:
         store = self._store
         if placed is None or not store.min_offset <= placed[1] < store.max_offset:
             return []
-        if not store.index.is_record_start(placed[1]):
+        if not store.index.is_record_start(placed[1]) or placed[1] in store.erased.places:
             return []
         size = int.from_bytes(store.read(placed[1], 4), "big")
         message = _decoded(memoryview(bytes(store.read(placed[1], size))))
@@ -222,8 +221,8 @@ class MessageQueries:
         oldest = index.align(store.min_offset)
         if oldest is None:
             return True
-        size = int.from_bytes(store.read(oldest, 4), "big")
-        return wanted.begin_ms <= store.record(oldest, size).store_timestamp
+        first_ms = store.first_stored_ms(oldest)
+        return first_ms is None or wanted.begin_ms <= first_ms
 
     def _former(self) -> frozenset[str]:
         """Ids of the logs that the local one begins with, if it does."""
@@ -261,12 +260,15 @@ class MessageQueries:
             former=(former := self._former()),
             local=self._local(topic) if former else {},
         )
+        known = self._erasures.version
         found = await self._searched(asked, most, position.place)
         placed = _placed(wanted)
         if not found.messages and found.searched_to is None and placed is not None:
             host, offset = placed
-            at = asked._replace(message_id=None, placed=(offset, _written(host)))
+            at = asked._replace(message_id=None, placed=(offset, str(host)))
             found = await self._searched(at, most, None)
+        if known != self._erasures.version:  # what was found may have been erased meanwhile
+            return Page([], position)
         messages = [
             FoundMessage(
                 each.record,
@@ -342,11 +344,4 @@ def _fits(record: Record, topic: Topic, wanted: Wanted) -> bool:
 
 def _placed(wanted: Wanted) -> tuple[Host, int] | None:
     """Host and physical offset that a message id is made of, if it may be one of these."""
-    if wanted.message_id is None or _OFFSET_ID.fullmatch(wanted.message_id) is None:
-        return None
-    packed = bytes.fromhex(wanted.message_id)
-    return unpack_host(packed[:-8]), int.from_bytes(packed[-8:], "big", signed=True)
-
-
-def _written(host: Host) -> str:
-    return f"[{host.ip}]:{host.port}" if ":" in host.ip else f"{host.ip}:{host.port}"
+    return None if wanted.message_id is None else place_of(wanted.message_id)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
 
 from broker_gateway.config.gateway import GatewayConfig
@@ -106,8 +106,11 @@ class MessageSearch:
             if low >= high or most <= 0:
                 return Searched([], None if low >= high else high, floor)
             chunks, cut = self._chunks(low, high, scanned)
-            found = await asyncio.to_thread(_search, chunks, topic.name, wanted, most, within_s)
-            return Searched(found.matches, cut if found.searched_to is None else found.searched_to, floor)
+            erased = self._store.erased.places
+            found = await asyncio.to_thread(_search, chunks, topic.name, wanted, most, within_s, erased)
+            erased = self._store.erased.places  # some since
+            matches = [match for match in found.matches if match.physical_offset not in erased]
+            return Searched(matches, cut if found.searched_to is None else found.searched_to, floor)
         finally:
             self._searches -= 1
 
@@ -133,11 +136,11 @@ class MessageSearch:
             first = max(first, index.min_offset(topic.name, queue_id))
             if first > last:
                 continue
-            starts, sizes = self._entries(topic.name, queue_id, first, 1)
-            ends, lengths = self._entries(topic.name, queue_id, last, 1)
-            if starts and ends and sizes[0] and lengths[0]:
-                low = starts[0] if low is None else min(low, starts[0])
-                high = max(high, ends[0] + lengths[0])
+            starts, sizes, _ = index.every_entry(topic.name, queue_id, first, 1)
+            ends, lengths, _ = index.every_entry(topic.name, queue_id, last, 1)
+            if len(starts) and len(ends) and sizes[0] and lengths[0]:
+                low = int(starts[0]) if low is None else min(low, int(starts[0]))
+                high = max(high, int(ends[0] + lengths[0]))
         return None if low is None else (low, high)
 
     def _chunks(self, low: int, high: int, scanned: int) -> tuple[list[tuple[int, memoryview]], int | None]:
@@ -147,19 +150,22 @@ class MessageSearch:
             low = cut = self._store.index.align(high - scanned) or high
         return [(start, view) for start, view, _ in self._store.read_chunks(low, high, _CHUNK)], cut
 
-    def _entries(self, topic: str, queue_id: int, start: int, count: int) -> tuple[list[int], list[int]]:
-        offsets, sizes, _ = self._store.index.entries(topic, queue_id, start, count)
-        return offsets.tolist(), sizes.tolist()
-
 
 def _search(
-    chunks: Sequence[tuple[int, memoryview]], topic: str, wanted: Wanted, most: int, within_s: float
+    chunks: Sequence[tuple[int, memoryview]],
+    topic: str,
+    wanted: Wanted,
+    most: int,
+    within_s: float,
+    erased: Set[int],
 ) -> Searched:
     """The newest records that fit. Compiled code is loaded here if it was not before, beside the event loop."""
     found: list[Match] = []
     deadline = monotonic_s() + within_s
     for start, view in reversed(chunks):
         for match in _matches(start, view, topic, wanted):
+            if match.physical_offset in erased:
+                continue
             found.append(match)
             if len(found) >= most:
                 return Searched(found, match.physical_offset)

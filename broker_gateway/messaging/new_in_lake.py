@@ -65,7 +65,7 @@ class NewInLake:
             offset = stretch.offsets[number]
             if offset >= end:
                 break
-            self._step_over(search, plan, at, offset)
+            self._step_over(search, plan, stretch, at, offset)
             at = offset + 1
             stored, attempt = self._messages.made_of(stretch.records[number], offset), 1
             if stored is not None and search.retry:
@@ -73,11 +73,21 @@ class NewInLake:
             search.take_new(plan, offset, stored, attempt, None)
             if search.ends(plan) is not None:
                 return at
-        self._step_over(search, plan, at, min(stretch.end, end))
+        self._step_over(search, plan, stretch, at, min(stretch.end, end))
         return min(stretch.end, end)
 
-    def _step_over(self, search: PollSearch, plan: Plan, begin: int, end: int) -> None:
-        """Messages [begin, end) are neither in the log nor in the lake: they expired there, or never could be read."""
+    def _step_over(self, search: PollSearch, plan: Plan, stretch: Stretch, begin: int, end: int) -> None:
+        """Messages [begin, end) are neither in the log nor in the lake: they expired there, which is as it should be, or never
+        could be read."""
+        if begin < (expired := min(end, stretch.expired)):
+            log.info(
+                "messages whose time in the lake has run out are passed over",
+                **search.key._asdict(),
+                first=begin,
+                messages=expired - begin,
+            )
+            search.work -= A_SKIP
+            begin = expired
         missing = end - begin
         if missing <= 0:
             return

@@ -12,7 +12,7 @@ from broker_gateway.delivery.in_flight import Plan
 from broker_gateway.messaging.new_in_lake import NewInLake
 from broker_gateway.messaging.poll_search import SCAN_ENTRIES, SKIPS_A_PLAN, PollSearch
 from broker_gateway.messaging.stored_message import MessageReader
-from store.errors import OffsetOutOfRangeError
+from store.errors import ErasedError, OffsetOutOfRangeError
 from store.message_store import MessageStore
 
 Array = NDArray[Any]
@@ -98,7 +98,7 @@ class NewMessages:
         poll, first = search.poll, int(places[0])
         try:
             data = self._store.read(first, int(places[-1] + sizes[-1]) - first)
-        except OffsetOutOfRangeError:  # not all in one segment
+        except (OffsetOutOfRangeError, ErasedError):  # not all in one segment, or the first is erased
             return 0
         room = search.most_bytes - search.body_bytes
         handle = search.handle_queue, poll.delivery_id

@@ -100,6 +100,7 @@ class OldMessages:
         self._firsts: dict[Queue, tuple[int, float]] = {}
         self._unread = RateLimitedLog("readings")
         self._stopped = False
+        self._erasures = 0
         self.bytes = 0
         """Of messages in memory."""
 
@@ -185,6 +186,12 @@ class OldMessages:
         if begin >= end:
             return None
         return await self._look_ups.at_time(topic, queue_id, begin, end, timestamp_ms)
+
+    def forget(self) -> None:
+        """Lets go of all that is in memory, and of what is being read: messages were erased."""
+        for key in list(self._kept):
+            self._drop(key)
+        self._erasures += 1
 
     async def stop(self) -> None:
         """Ends what is being read, where the lake says that it is to stop; nobody is told."""
@@ -298,10 +305,12 @@ class OldMessages:
     async def _serve(self, reading: Reading) -> None:
         topic, queue_id = queue = reading.queue
         try:
-            most = self._most_bytes // _SHARE
-            found = await asyncio.get_running_loop().run_in_executor(
-                self._threads, self._lake.read, topic, queue_id, reading.begin, reading.end, most
-            )
+            most, known = self._most_bytes // _SHARE, -1
+            while known != self._erasures:  # else it may have what was erased meanwhile
+                known = self._erasures
+                found = await asyncio.get_running_loop().run_in_executor(
+                    self._threads, self._lake.read, topic, queue_id, reading.begin, reading.end, most
+                )
         except LakeReadStoppedError:
             self._stopped = True
         except LakeUnreachableError as error:

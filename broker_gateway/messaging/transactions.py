@@ -25,6 +25,7 @@ import structlog
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.deferred.due_loop import DueLoop
 from broker_gateway.deferred.halves import (
+    HALF_TOPIC,
     CheckTimes,
     Half,
     HalfMeaning,
@@ -37,6 +38,7 @@ from broker_gateway.deferred.halves import (
     renewed,
 )
 from broker_gateway.deferred.pending import Pending
+from broker_gateway.deferred.put_off import REAL_TOPIC
 from broker_gateway.messaging.checks import shown
 from broker_gateway.messaging.client_commands import ClientCommands, RecoverTransaction
 from broker_gateway.messaging.clients import ClientRegistry
@@ -352,6 +354,20 @@ class Transactions:
                 client_id=session.client_id,
                 error=str(error),
             )
+
+    def erased(self, record: Record) -> None:
+        """A record was erased: where it was a half, its transaction is as one that never was. An end that is under way does that
+        itself."""
+        if record.topic != HALF_TOPIC:
+            return
+        properties = record.properties_map()
+        which = _Id(properties.get(REAL_TOPIC, ""), properties.get("UNIQ_KEY", ""))
+        if which in self._ending:
+            return
+        for half in list(self._halves.get(which, {}).values()):
+            if half.physical_offset == record.physical_offset:
+                self.pending.remove([half.key], half.size)
+                self._forget(which, [half.key])
 
     def carry_forward(self, physical_offset: int) -> int:
         """Copies a number of halves that stand below a physical offset to the end of the log; how many. Raises StoreError, OSError."""

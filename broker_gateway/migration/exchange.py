@@ -34,7 +34,7 @@ from broker_gateway.migration.rocketmq_files import (
 )
 from broker_gateway.runtime.clock import now_ms
 from store.delay_levels import DEFAULT_DELAY_LEVELS_MS
-from store.errors import StoreDamagedError
+from store.errors import ErasedError, StoreDamagedError
 from store.lite_queues import lite_topic_of
 from store.log.record import Host, Record
 from store.log.recovery import COMMIT_LOG_FOLDER, commit_log_folders, load_identity
@@ -59,13 +59,13 @@ class ImportReport:
     problems: list[str] = field(default_factory=list)
 
 
-def export_to_rocketmq(root: Path, *, offsets_only: bool = False) -> list[Path]:
+def export_to_rocketmq(root: Path, *, offsets_only: bool = False, with_erased: bool = False) -> list[Path]:
     """Cuts a torn tail, as a start does, and writes `config/` from the journal; returns what was written.
 
     What is in flight becomes check points of POP in the log, unless `offsets_only`: then the offset of a queue is the
     first that is not settled, and what was settled behind it is delivered again.
     Raises StoreLockedError while a broker runs on it, StoreDamagedError, ConfigFileError, OSError; ConfigFileError also for
-    topics whose queues are batches.
+    topics whose queues are batches; ErasedError where the log has erased records, unless `with_erased`.
     """
     identity = load_identity(root)
     if identity is None:
@@ -79,6 +79,8 @@ def export_to_rocketmq(root: Path, *, offsets_only: bool = False) -> list[Path]:
         halves = _pending(store, journaled, HalfMeaning(CheckTimes(0, 0)))
         journaled.journal.replay()
         _check_queues(catalog)
+        if not with_erased:
+            _check_erased(store)
         handed = hand_back(store, root, _records(timers), _records(halves), now_ms())
         offsets = {state.key: state.consumer_offset for state in deliveries.queues()} | handed
         if not offsets_only:
@@ -108,6 +110,15 @@ def _check_queues(catalog: Catalog) -> None:
         raise ConfigFileError(
             f"{len(batches)} topics have queue.type BatchCQ, the first {batches[0]!r}: their queue files cannot be written, "
             "and a real broker does not start with others; delete these topics (mqadmin deleteTopic) before"
+        )
+
+
+def _check_erased(store: MessageStore) -> None:
+    erased = store.erased.offsets
+    if len(erased):
+        raise ErasedError(
+            f"{len(erased)} records of the log are erased, the last at physical offset {erased[-1]}, and a real broker, which knows "
+            "of no erasures, would deliver them; wait until retention has removed their segments, or give --with-erased"
         )
 
 

@@ -53,7 +53,7 @@ from broker_gateway.deferred.put_off import (
     out_ms,
     real_queue,
 )
-from broker_gateway.delivery.moves import ORIGIN_PROPERTY, Origin, decode_origin, moved_copy
+from broker_gateway.delivery.moves import moved_copy
 from broker_gateway.delivery.queue_delivery import QueueKey
 from broker_gateway.delivery.retry_topics import retry_topic
 from broker_gateway.journal.replay import records_from
@@ -63,6 +63,7 @@ from broker_gateway.metadata.names import RETRY_PREFIX
 from broker_gateway.migration.rocketmq_files import CONFIG_FOLDER, quoted_keys
 from store.delay_levels import DEFAULT_DELAY_LEVELS_MS
 from store.errors import RecordError, RecordTooLargeError
+from store.log.copies import ORIGIN_PROPERTY, Origin, decode_origin
 from store.log.record import PendingRecord, Record, decode_record
 from store.log.segment import sync_folder
 from store.message_store import MessageStore

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from broker_gateway.delivery.moves import ORIGIN_PROPERTY, Origin, decode_origin, moved_copy
+from broker_gateway.delivery.moves import moved_copy
 from broker_gateway.delivery.queue_delivery import QueueDelivery, QueueKey
 from broker_gateway.delivery.retry_topics import retry_topic
 from broker_gateway.delivery.table import DeliveryTable
 from broker_gateway.journal.replay import records_from
 from broker_gateway.metadata.catalog import Catalog, Topic
 from broker_gateway.metadata.names import NAME_PATTERN, RETRY_PREFIX, TOPIC_MAX_LENGTH
+from store.log.copies import ORIGIN_PROPERTY, Origin, decode_origin
 from store.log.record import Record
 from store.message_store import MessageStore
 

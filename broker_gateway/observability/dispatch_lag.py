@@ -16,7 +16,7 @@ import structlog
 
 from broker_gateway.lake.ahead import ahead
 from broker_gateway.lake.reader import Lake, LakeUnreachableError
-from broker_gateway.runtime.clock import monotonic_s
+from broker_gateway.runtime.clock import monotonic_s, now_ms
 from store.message_store import MessageStore
 
 log = structlog.get_logger(__name__)
@@ -33,6 +33,10 @@ class DispatchLag:
         self._unreachable = False
         self.behind_bytes: int | None = None
         """Of the log that the lake does not have yet; None without a lake, or while it cannot be read."""
+        self.behind_records = 0
+        """Records that are in these bytes."""
+        self.behind_s = 0.0
+        """Seconds since the oldest of them was stored; 0 where there is none."""
         self.hours_left: float | None = None
         """Until sends are refused, if the log grows as since the last look and nothing is deleted; None: no growth."""
 
@@ -49,7 +53,14 @@ class DispatchLag:
             self.behind_bytes = await self._behind(self._lake)
         hours = None if self.hours_left is None else round(self.hours_left, 1)
         level = logging.DEBUG if self._lake is None else logging.INFO
-        log.log(level, "dispatch", behind_bytes=self.behind_bytes, disk_hours_left=hours)
+        log.log(
+            level,
+            "dispatch",
+            behind_bytes=self.behind_bytes,
+            behind_records=self.behind_records,
+            behind_seconds=round(self.behind_s, 1),
+            disk_hours_left=hours,
+        )
 
     async def _behind(self, lake: Lake) -> int | None:
         store = self._store
@@ -66,7 +77,11 @@ class DispatchLag:
                 "the lake is ahead of the log; restart the broker: it begins a new log (lakeNewLogWhenAhead)",
                 why=wrong,
             )
-        return max(store.max_offset - max(dispatched, store.own_from), 0)
+        begin = max(dispatched, store.own_from)
+        self.behind_records = store.index.records_from(begin)
+        oldest_ms = store.first_stored_ms(begin)
+        self.behind_s = 0.0 if oldest_ms is None else max(now_ms() - oldest_ms, 0) / 1000
+        return max(store.max_offset - begin, 0)
 
 
 def room_left(folders: Iterable[Path], refuse_at: float) -> float:

@@ -59,6 +59,7 @@ _LIMITS = {
     _MESSAGING + "GetOffset": _SMALL,
     _MESSAGING + "QueryOffset": _SMALL,
     _ADMIN + "AdminSendMessage": LARGEST,
+    "/lakebroker.admin.v1.AdminService/Erase": RequestLimits(4 * MIB, 65_536),
     **{
         _ADMIN + name: _SMALL
         for name in (

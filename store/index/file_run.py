@@ -188,6 +188,11 @@ class FileRun:
         return starts + self.start
 
     @mended
+    def count_from(self, offset: int) -> int:
+        """How many records start at or behind `offset`."""
+        return len(self) - self._behind(offset - 1)
+
+    @mended
     def floor(self, offset: int) -> int | None:
         """The last record at or before `offset`."""
         position = self._behind(offset)

@@ -194,6 +194,10 @@ class LiveRun:
         """Physical offsets of all records, ascending; a copy."""
         return np.array(self.offsets, dtype=np.int64)
 
+    def count_from(self, offset: int) -> int:
+        """How many records start at or behind `offset`."""
+        return len(self.offsets) - bisect.bisect_left(self.offsets, offset)
+
     def floor(self, offset: int) -> int | None:
         """The last record at or before `offset`."""
         position = bisect.bisect_right(self.offsets, offset)

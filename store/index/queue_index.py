@@ -20,6 +20,7 @@ from store.index.run_file import Key, Longs
 from store.index.run_list import Fall, RunList
 from store.index.time_search import BoundaryType, TimeOf, TimeSearch
 from store.lite_queues import lite_entries
+from store.log.erased import Erased
 from store.log.record import SYS_COMMIT, SYS_TRANSACTION_MASK
 from store.scan import Scan, by_queue
 
@@ -66,6 +67,7 @@ class QueueIndex:
         self._live = LiveRun(0)
         self._cut_at = 0
         self._lock = threading.Lock()
+        self.erased = Erased()
         self._run_listeners: list[Callable[[LiveRun, Mapping[Key, int]], None]] = []
         self.remake: Callable[[FileRun], None] | None = None
         """Writes the damaged file of a run anew; on any thread."""
@@ -166,7 +168,12 @@ class QueueIndex:
         return self.max_offset(topic, queue_id) - offset - absent
 
     def entries(self, topic: str, queue_id: int, start: int, count: int) -> Entries:
-        """Entries from queue offset `start` on; a size of 0 where none can be read."""
+        """Entries from queue offset `start` on; a size of 0 where none can be read, since it is damaged or erased."""
+        found = self.every_entry(topic, queue_id, start, count)
+        return _without(found, self.erased) if self.erased.version else found
+
+    def every_entry(self, topic: str, queue_id: int, start: int, count: int) -> Entries:
+        """The same with those of erased records: for what needs their place and nothing that is in them."""
         key = (topic, queue_id)
         queue = self._live.queues.get(key)
         if queue is not None and start >= queue.base:
@@ -219,6 +226,10 @@ class QueueIndex:
     def floor(self, offset: int) -> int | None:
         """The last record at or before a physical offset."""
         return self.runs().floor(offset)
+
+    def records_from(self, offset: int) -> int:
+        """How many records start at or behind a physical offset."""
+        return self.runs().count_from(offset)
 
     def align(self, offset: int) -> int | None:
         """The first record at or behind `offset`; None when there is none."""
@@ -457,6 +468,14 @@ class QueueIndex:
         self._falls[key] = [*self._falls.get(key, ()), fall]
         self._recent.pop(key, None)
         self._first.pop(key, None)
+
+
+def _without(found: Entries, erased: Erased) -> Entries:
+    """The entries with a size of 0 where a record is erased."""
+    gone = erased.among(found.offsets) & (found.sizes > 0)
+    if not gone.any():
+        return found
+    return Entries(found.offsets, np.where(gone, 0, found.sizes), np.where(gone, 0, found.codes))
 
 
 _NO_LONGS: Longs = np.empty(0, dtype=np.int64)

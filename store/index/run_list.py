@@ -83,6 +83,12 @@ class RunList:
         cuts = [first, *(number for number in falls if number > first), len(self._older) + 1]
         return min((self._lowest(key, low, high, following) for low, high in pairwise(cuts)))
 
+    def count_from(self, offset: int) -> int:
+        """How many records start at or behind a physical offset: one run is looked into."""
+        number = max(self._number(offset), 0)
+        behind = sum(len(self._at(later)) for later in range(number + 1, len(self._older) + 1))
+        return self._at(number).count_from(offset) + behind
+
     def floor(self, offset: int) -> int | None:
         """The last record at or before a physical offset."""
         for number in range(self._number(offset), -1, -1):

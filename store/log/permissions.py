@@ -15,6 +15,8 @@ from typing import IO, Any, NamedTuple
 
 from store.errors import SecretError
 
+LEAST_TOKEN = 16
+"""Characters."""
 OWNER_FOLDER = ".lakebroker"
 """In a folder of the log outside of the root: see `owner.py`."""
 _FOLDERS = (
@@ -30,7 +32,7 @@ _FOLDERS = (
     "timerwheel",
 )
 """Of a store: those of ours, and those that a real broker makes beside them."""
-_FILES = ("lakebroker.json", "flushed", "lock", "abort", "checkpoint", "timercheck")
+_FILES = ("lakebroker.json", "flushed", "erased", "lock", "abort", "checkpoint", "timercheck")
 
 
 class _Mask:
@@ -120,3 +122,18 @@ def check_secret(path: Path, option: str) -> None:
             f"{option}={path} can be read by every user of this machine (mode {stat.S_IMODE(mode):04o}): "
             f"chmod 600 {path}, or in Kubernetes mount it with defaultMode 0400"
         )
+
+
+def read_token(path: Path, option: str) -> bytes:
+    """The token in a file, which is never logged. Raises SecretError for one that others may read, or that is no token;
+    OSError without a file."""
+    check_secret(path, option)
+    try:
+        token = path.read_text(encoding="utf-8").strip().encode()
+    except UnicodeDecodeError:  # which has the token in it
+        raise SecretError(
+            f"{option}={path} is not UTF-8; write the token in letters and digits, as `openssl rand -hex 32` makes one"
+        ) from None
+    if len(token) < LEAST_TOKEN:
+        raise SecretError(f"the token in {option}={path} is shorter than {LEAST_TOKEN} characters")
+    return token

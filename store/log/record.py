@@ -26,6 +26,7 @@ that property, as ten decimal digits, the least significant first. Source: Rocke
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 from collections.abc import Callable, Mapping
@@ -87,6 +88,10 @@ class Host:
     ip: str
     port: int
 
+    def __str__(self) -> str:
+        """As tables have it: `ip:port`, `[ip]:port` for IPv6."""
+        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+
     @property
     def packed(self) -> bytes:
         return _pack_host(self.ip, self.port)
@@ -103,6 +108,9 @@ def unpack_host(packed: bytes) -> Host:
     """The host of 8 or 20 bytes."""
     family = socket.AF_INET if len(packed) == 8 else socket.AF_INET6
     return Host(socket.inet_ntop(family, packed[:-4]), int.from_bytes(packed[-4:], "big"))
+
+
+_OFFSET_MSG_ID = re.compile(r"[0-9A-Fa-f]{32}(?:[0-9A-Fa-f]{24})?")
 
 
 @dataclass(slots=True)
@@ -208,6 +216,14 @@ def _kept_code(tag: str) -> int:
 def offset_msg_id(store_host: bytes, physical_offset: int) -> str:
     """The 4.x message id: hex of the packed store host and the physical offset."""
     return (store_host + physical_offset.to_bytes(8, "big")).hex().upper()
+
+
+def place_of(message_id: str) -> tuple[Host, int] | None:
+    """Host and physical offset that a 4.x message id is made of, if it may be one of these."""
+    if _OFFSET_MSG_ID.fullmatch(message_id) is None:
+        return None
+    packed = bytes.fromhex(message_id)
+    return unpack_host(packed[:-8]), int.from_bytes(packed[-8:], "big", signed=True)
 
 
 @lru_cache(maxsize=8192)
@@ -354,6 +370,10 @@ def decode_record(
         body,
         properties,
     )
+
+
+STORE_TIME_BYTES = HEAD.size + 20 + LONG.size
+"""What `store_time` looks at, at most; no record is shorter."""
 
 
 def store_time(view: memoryview, physical_offset: int) -> int | None:

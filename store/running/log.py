@@ -13,6 +13,7 @@ import numpy as np
 
 from store.errors import OffsetOutOfRangeError, OtherLogError, StoreDamagedError
 from store.index.queue_index import NO_LIMIT
+from store.log.erased import NOTHING, Offsets
 from store.log.recovery import COMMIT_LOG_FOLDER, IDENTITY_FILE
 from store.log.segment import list_segments
 from store.log_reader import LogReader
@@ -94,6 +95,11 @@ class RunningLog:
         with self._reader(log_id, start, end) as reader:
             for offset, data, _ in reader.read_chunks(start, end, chunk_bytes):
                 yield offset, bytes(data)
+
+    def erased(self, log_id: str) -> Offsets:
+        """Nothing: a real broker erases no record. Raises OtherLogError."""
+        self._check_log(log_id)
+        return NOTHING
 
     def report(self, log_id: str, offset: int) -> None:
         """Nobody to tell: the broker's retention is its own. Raises OtherLogError."""

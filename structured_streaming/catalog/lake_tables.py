@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-_PROPERTIES = {
+TABLE_PROPERTIES = {
     "delta.checkpointInterval": "100",
     "delta.enableDeletionVectors": "false",
     "delta.dataSkippingNumIndexedCols": "-1",
@@ -84,7 +84,7 @@ def make_tables(session: SparkSession, schema: CatalogSchema) -> None:
     try:
         _check_kept(session, schema)
         session.sql(f"CREATE SCHEMA IF NOT EXISTS {schema.quoted}")
-        there = _names(session, schema)
+        there = table_names(session, schema)
         _refuse_lost(session, schema, there)
         for table in _in_order():
             if table.name not in there:
@@ -98,7 +98,7 @@ def check_tables(session: SparkSession, schema: CatalogSchema) -> None:
     """Raises LocationError for a schema that is none of a lake, LakeError for one of a later version."""
     try:
         _check_kept(session, schema)
-        there = _names(session, schema)
+        there = table_names(session, schema)
         missing = [name for name in TABLES if name not in there]
         if missing:
             _refuse_lost(session, schema, there)
@@ -140,7 +140,7 @@ def _check_kept(session: SparkSession, schema: CatalogSchema) -> None:
         )
 
 
-def _names(session: SparkSession, schema: CatalogSchema) -> set[str]:
+def table_names(session: SparkSession, schema: CatalogSchema) -> set[str]:
     """Of the schema's tables. Spark lists a session's temporary views beside them, which `lakebroker sql` names alike."""
     listed = session.sql(f"SHOW TABLES IN {schema.quoted}").collect()
     return {row.tableName for row in listed if not row.isTemporary}
@@ -164,7 +164,7 @@ def _in_order() -> list[Table]:
 def created(schema: CatalogSchema, table: Table, properties: Mapping[str, str] | None = None) -> str:
     """The statement that makes a table where there is none, with properties beside those that every lake's tables have."""
     columns = ", ".join(_column(column.name, column.type, column.comment) for column in table.columns)
-    stated = {SCHEMA_PROPERTY: str(SCHEMA_VERSION), **_PROPERTIES, **(properties or {})}
+    stated = {SCHEMA_PROPERTY: str(SCHEMA_VERSION), **TABLE_PROPERTIES, **(properties or {})}
     listed = ", ".join(f"{sql_text(name)} = {sql_text(value)}" for name, value in stated.items())
     return (
         f"CREATE TABLE IF NOT EXISTS {schema.table(table.name)} ({columns}) USING delta "

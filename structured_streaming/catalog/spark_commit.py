@@ -36,12 +36,15 @@ from structured_streaming.commit.batch import LogSpan, files_by_table, progress_
 from structured_streaming.commit.ends import Ends
 from structured_streaming.commit.report import BatchReport
 from structured_streaming.commit.sink import DURABLE, NUMBERED, SET_BACK, STAGED, STARTED, AfterStep, no_step
+from structured_streaming.erasures import BY_HAND
 from structured_streaming.errors import CatalogAwayError, ForeignWriterError, LakeError
+from structured_streaming.staging.manifest import unknown_schemas
 from structured_streaming.staging.table_file import write_file
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
 from structured_streaming.storage.delta_names import SPARK_APPLICATION
 from structured_streaming.storage.folder import Folder
-from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS, TABLES
+from structured_streaming.tables import DATA_TABLES, ERASURES, REPUT_PROGRESS
+from structured_streaming.typed.topic import typed_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,7 +77,9 @@ class SparkCommitSink:
 
     The session that is given is left as it is. `tell_ends` gets what the lake holds, at first and after each batch.
     `writer` names who commits. One that began `before` under that name is refused when another came since.
-    `after_step` is called after each step (`sink.py`). Raises LakeError.
+    `after_step` is called after each step (`sink.py`). `others` are typed tables that are not filled now: they too are set back
+    to the progress, or a later fill would not know what they have of it. `declared_otherwise` tells which of some typed tables are
+    not declared any more as their files were made by. Raises LakeError.
     """
 
     def __init__(
@@ -87,19 +92,27 @@ class SparkCommitSink:
         before: bool = False,
         wanted: Wanted = EVERYTHING,
         after_step: AfterStep = no_step,
+        others: Iterable[str] = (),
+        declared_otherwise: Callable[[Iterable[str]], list[str]] = lambda tables: [],
     ) -> None:
         self._session = session.newSession()
         for setting, value in _SETTINGS.items():
             self._session.conf.set(setting, value)
         self._tables = tables
-        self._staged = StagedFiles(self._session, staging)
+        typed = [typed_topic(declared).table for declared in wanted.typed]
+        self._staged = StagedFiles(self._session, staging, typed)
         self._tell_ends = tell_ends
-        self._wanted_tables = [table.name for table in DATA_TABLES if table.name in wanted]
+        named = [table.name for table in typed]
+        self._wanted_tables = [*(table.name for table in DATA_TABLES if table.name in wanted), *named]
+        self._data_tables = [*(table.name for table in DATA_TABLES), *named, *others]
         self._after_step = after_step
+        self._declared_otherwise = declared_otherwise
         self._writer = writer
         self._number = 0
         self._versions: dict[str, int] = {}
         self._local: dict[str, Folder] = {}
+        self.unknown: dict[str, set[int]] = {}
+        """Ids of schemas that messages of typed tables have, which are left out for them."""
         self.ends: Ends = {}
         """What the lake holds."""
         try:
@@ -119,12 +132,20 @@ class SparkCommitSink:
         self._check(spans)
         self._after_step(STAGED)
         self._number += 1
+        self.unknown |= unknown_schemas(manifest)
+        self._wanted_tables = [name for name in self._wanted_tables if name not in self.unknown]
         files = {name: rows for name, rows in files_by_table(manifest).items() if name in self._wanted_tables}
         try:
-            self._commit_tables(files)
+            took = self._commit_tables(files)
+            if other := self._declared_otherwise(files):
+                raise LakeError(
+                    f"another schema was declared of {other[0]} while a batch was committed to it, which is read again by that one"
+                )
             self._make_durable(files)
             self._after_step(DURABLE)
+            begun = time.monotonic()
             self._commit_progress(spans)
+            took[REPUT_PROGRESS.name] = time.monotonic() - begun
         except ForeignWriterError:
             raise
         except lake_errors() as error:
@@ -137,23 +158,23 @@ class SparkCommitSink:
         self._tell_ends(self.ends)
         for name, rows in files.items():
             self._staged.remove(name, rows)
-        return report(self._number, spans, manifest, time.monotonic() - started)
+        return report(self._number, spans, manifest, time.monotonic() - started, took)
 
     def _begin(self) -> None:
         """Shuts other writers out, and removes what they left unfinished."""
-        self._each(TABLES, self._look)
+        tables = [*self._data_tables, REPUT_PROGRESS.name]
+        self._each(tables, self._look)
         self._take_number()
         self._after_step(NUMBERED)
-        data = [table.name for table in DATA_TABLES]
         self._number += 1
-        started = self._each(data, self._started)
+        started = self._each(self._data_tables, self._started)
         self._after_step(STARTED)
         self.ends, last = self._ends(), self._last_batch()
         self._number += 1
-        for name in data:
+        for name in self._data_tables:
             self._without_conflict(functools.partial(self._remove_unfinished, name, started[name], last))
         self._staged.clear()
-        self._make_durable(TABLES)
+        self._make_durable(tables)
         self._after_step(SET_BACK)
 
     def _look(self, name: str) -> None:
@@ -235,6 +256,8 @@ class SparkCommitSink:
             f"(broker = {sql_text(broker)} AND log_id = {sql_text(log_id)} AND physical_offset < {end})"
             for (broker, log_id), end in sorted(self.ends.items())
         )
+        if name == ERASURES.name:  # some came by no batch
+            held = f"broker = {sql_text(BY_HAND[0])}" + (f" OR {held}" if held else "")
         logs = " OR ".join(
             f"(broker = {sql_text(broker)} AND log_id = {sql_text(log_id)})"
             for broker, log_id in sorted(self.ends)
@@ -264,15 +287,19 @@ class SparkCommitSink:
                 self._session.conf.unset(option)
         self._note_version(name, mark)
 
-    def _commit_tables(self, files: Mapping[str, list[dict[str, Any]]]) -> None:
+    def _commit_tables(self, files: Mapping[str, list[dict[str, Any]]]) -> dict[str, float]:
+        """Seconds that each took."""
         mark = Mark(BATCH, self._number, self._writer)
 
-        def add(name: str) -> None:
+        def add(name: str) -> float:
+            begun = time.monotonic()
             rows = sum(file["rows"] for file in files[name])
             self._append(name, self._staged.read(name, files[name]), mark, rows)
+            took = time.monotonic() - begun
             self._after_step(name)
+            return took
 
-        self._each(files, add)
+        return self._each(files, add)
 
     def _commit_progress(self, spans: list[LogSpan]) -> None:
         versions = {name: self._versions[name] for name in self._wanted_tables}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from structured_streaming.errors import LocationError
 from structured_streaming.storage.folder import Folder
-from structured_streaming.tables import TABLES
+from structured_streaming.tables import TABLES, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -16,13 +17,14 @@ _FILE_BYTES = 64 << 20
 
 
 class StagedFiles:
-    """Those in `folder`, in a folder for each table, which are made."""
+    """Those in `folder`, in a folder for each table of the lake, and each of `typed`, which are made."""
 
-    def __init__(self, session: SparkSession, folder: Folder) -> None:
+    def __init__(self, session: SparkSession, folder: Folder, typed: Iterable[Table] = ()) -> None:
         self.folder = folder
         self._session = session
+        self._tables = TABLES | {table.name: table for table in typed}
         try:
-            for name in TABLES:
+            for name in self._tables:
                 folder.child(name).make()
         except OSError as error:
             raise LocationError(
@@ -34,7 +36,7 @@ class StagedFiles:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         folder = self.folder.child(name).spark_uri
-        rows = self._session.read.schema(from_arrow_schema(TABLES[name].schema)).parquet(
+        rows = self._session.read.schema(from_arrow_schema(self._tables[name].schema)).parquet(
             *(f"{folder}/{file['path']}" for file in files)
         )
         return rows.coalesce(1 + sum(file["size"] for file in files) // _FILE_BYTES)
@@ -46,7 +48,7 @@ class StagedFiles:
 
     def clear(self) -> None:
         """Removes what earlier runs left."""
-        for name in TABLES:
+        for name in self._tables:
             folder = self.folder.child(name)
             for file in folder.names():
                 folder.remove(file)

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from structured_streaming.commit.report import BatchReport
+from structured_streaming.commit.report import BatchReport, LogReport
 from structured_streaming.errors import LakeError
 from structured_streaming.tables import QUARANTINE, REPUT_PROGRESS
 
 
 class LogSpan(NamedTuple):
-    """What a batch holds of a log."""
+    """What a batch holds of a log; `newest_ms` is when the newest of its records was stored, 0 where it is not known."""
 
     target: str
     broker: str
@@ -24,6 +24,7 @@ class LogSpan(NamedTuple):
     end: int
     log_end: int
     records: int
+    newest_ms: int = 0
 
     @property
     def application(self) -> str:
@@ -53,6 +54,7 @@ def spans_of(manifest: list[dict[str, Any]]) -> list[LogSpan]:
                 parts[-1]["end"],
                 max(part["log_end"] for part in parts),
                 sum(part["rows"] for part in parts),
+                max(int(part["stats"] or 0) for part in parts),
             )
         )
     return spans
@@ -62,7 +64,7 @@ def files_by_table(manifest: list[dict[str, Any]]) -> dict[str, list[dict[str, A
     """The rows of a manifest that stand for files."""
     files: dict[str, list[dict[str, Any]]] = {}
     for row in manifest:
-        if row["table"]:
+        if row["table"] and row["path"]:
             files.setdefault(row["table"], []).append(row)
     return files
 
@@ -91,9 +93,13 @@ def progress_rows(spans: Sequence[LogSpan], versions: Mapping[str, int], batch: 
 
 
 def report(
-    batch: int, spans: Sequence[LogSpan], manifest: list[dict[str, Any]], seconds: float
+    batch: int,
+    spans: Sequence[LogSpan],
+    manifest: list[dict[str, Any]],
+    seconds: float,
+    table_seconds: Mapping[str, float],
 ) -> BatchReport:
-    """Of a batch that is in the lake; `seconds` that its commit took."""
+    """Of a batch that is in the lake; `seconds` that its commit took, and that of each table."""
     return BatchReport(
         batch,
         sum(span.records for span in spans),
@@ -102,4 +108,15 @@ def report(
         sum(max(span.log_end - span.end, 0) for span in spans),
         sum(row["rows"] for row in manifest if row["table"] == QUARANTINE.name),
         {(span.target, span.broker, span.log_id): span.end for span in spans},
+        tuple(
+            LogReport(
+                span.broker,
+                span.end - span.start,
+                span.records,
+                max(span.log_end - span.end, 0),
+                span.newest_ms,
+            )
+            for span in spans
+        ),
+        dict(table_seconds),
     )

@@ -12,6 +12,10 @@ the lake's knowledge of the log begins), and a table without rows in a batch may
 
 So is a table that Spark's writer has committed to: it counts otherwise.
 
+A typed table is committed to on top of the declaration that its files were made by, or not at all: a message that is sent once
+a schema is declared is read by that one. A table that is left out is not named in the progress row, and filled by the next query
+(`typed_fill.py`).
+
 Every commit is on disk before the next one is made (`table_log.py`), so whoever sees a progress row that is on disk
 can rely on what it names.
 """
@@ -19,7 +23,7 @@ can rely on what it names.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from deltalake import DeltaTable
@@ -30,21 +34,25 @@ from structured_streaming.commit.report import BatchReport
 from structured_streaming.commit.sink import STAGED, AfterStep, no_step
 from structured_streaming.commit.table_log import TableLog, VersionTakenError
 from structured_streaming.errors import ForeignWriterError, LakeError
+from structured_streaming.staging.manifest import unknown_schemas
 from structured_streaming.staging.table_file import write_file
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
-from structured_streaming.storage.delta_names import SPARK_APPLICATION
+from structured_streaming.storage.delta_names import BATCH_APPLICATION, SPARK_APPLICATION
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS, Table
+from structured_streaming.typed.declaration import Declaration, declaration_of
+from structured_streaming.typed.topic import typed_topic
 
-BATCH_APPLICATION = "lakebroker-batch"
-"""Application transaction of `reput_progress` whose version is the lake's batch counter."""
+
+class OtherDeclarationError(Exception):
+    """A typed table is declared otherwise by now."""
 
 
 class LakeProgress:
-    """What the lake in `location` holds, as it was when this was made. Raises LakeError."""
+    """What the lake in `location` holds, as it was when this was made; `typed` tables are among its own. Raises LakeError."""
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, typed: Iterable[Declaration] = ()) -> None:
         folder = lake_folder(location)
         self._progress: TableLog | None = None
         self._tables: list[TableLog] = []
@@ -55,6 +63,7 @@ class LakeProgress:
         _refuse_sparks(folder, self._progress)
         self.offsets = ends_of(self._progress)
         self._tables = [_table_log(folder, table) for table in DATA_TABLES]
+        self._tables += [TableLog(folder.child(each.table)) for each in typed]
 
     def position(self, broker: str, log_id: str) -> int | None:
         """Up to where the lake holds a log, at the last `refresh`; None when it knows nothing of it."""
@@ -83,12 +92,18 @@ class DeltaCommitSink:
         wanted: Wanted = EVERYTHING,
     ) -> None:
         self._folder = lake_folder(location)
-        self._wanted_tables = [table for table in DATA_TABLES if table.name in wanted]
+        typed = [typed_topic(declared).table for declared in wanted.typed]
+        self._wanted_tables = [*(table for table in DATA_TABLES if table.name in wanted), *typed]
         self._after_step = after_step
         self._tables = {
             table.name: _table_log(self._folder, table) for table in (*DATA_TABLES, REPUT_PROGRESS)
         }
+        self._typed = {declared.table: declared for declared in wanted.typed}
+        # their columns may be more by now: another version of the schema was declared since
+        self._tables |= {table.name: TableLog(self._folder.child(table.name)) for table in typed}
         _refuse_sparks(self._folder, self._tables[REPUT_PROGRESS.name])
+        self.unknown: dict[str, set[int]] = {}
+        """Ids of schemas that messages of typed tables have, which are left out for them."""
         self._batch = self._last_batch()
 
     def commit(self, manifest: list[dict[str, Any]]) -> BatchReport | None:
@@ -98,20 +113,32 @@ class DeltaCommitSink:
         if not spans:
             return None
         files = files_by_table(manifest)
+        self.unknown |= unknown_schemas(manifest)
+        self._wanted_tables = [table for table in self._wanted_tables if table.name not in self.unknown]
         self._check_progress(spans)
         self._after_step(STAGED)
-        versions = {}
+        versions, took = {}, {}
         for table in self._wanted_tables:
-            if table.name in files and self._wanted(table, spans):
-                self._add(table, files[table.name], spans, {})
-                self._after_step(table.name)
+            begun = time.monotonic()
+            try:
+                if table.name in files and self._wanted(table, spans):
+                    self._add(table, files[table.name], spans, {})
+                    took[table.name] = time.monotonic() - begun
+                    self._after_step(table.name)
+            except OtherDeclarationError:
+                continue
             versions[table.name] = self._tables[table.name].version
+        self._wanted_tables = [table for table in self._wanted_tables if table.name in versions]
+        for name in self._typed.keys() & files.keys() - versions.keys():
+            self._leave_out(name, files[name])
         self._batch += 1
+        begun = time.monotonic()
         self._commit_progress(spans, versions)
+        took[REPUT_PROGRESS.name] = time.monotonic() - begun
         self._after_step(REPUT_PROGRESS.name)
         for log in self._tables.values():
             log.checkpoint_if_due()
-        return report(self._batch, spans, manifest, time.monotonic() - started)
+        return report(self._batch, spans, manifest, time.monotonic() - started, took)
 
     def _check_progress(self, spans: list[LogSpan]) -> None:
         table = self._tables[REPUT_PROGRESS.name]
@@ -125,10 +152,23 @@ class DeltaCommitSink:
                     "another reput writes the same lake; stop one of them and start the other again"
                 )
 
+    def _leave_out(self, name: str, files: list[dict[str, Any]]) -> None:
+        """Of a typed table that is declared otherwise than its files were made by: the next query fills it from `messages`."""
+        for file in files:
+            self._folder.child(name).remove(file["path"])
+
+    def _check(self, table: Table) -> None:
+        """Of a table as it was followed to. Raises ForeignWriterError, OtherDeclarationError."""
+        _refuse_sparks(self._folder, self._tables[table.name])
+        known = self._typed.get(table.name)
+        metadata = self._tables[table.name].metadata
+        if known is not None and declaration_of(table.name, metadata["configuration"]) != known:
+            raise OtherDeclarationError
+
     def _wanted(self, table: Table, spans: list[LogSpan]) -> bool:
         opened = self._tables[table.name]
         opened.follow()
-        _refuse_sparks(self._folder, opened)
+        self._check(table)
         there = []
         for span in spans:
             version = opened.transaction_version(span.application)
@@ -168,7 +208,7 @@ class DeltaCommitSink:
                 log.follow()
             else:
                 return
-            _refuse_sparks(self._folder, log)
+            self._check(table)
             for application, version in known.items():
                 if log.transaction_version(application) != version:
                     raise ForeignWriterError(

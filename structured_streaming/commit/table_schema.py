@@ -19,11 +19,13 @@ import pyarrow as pa
 from deltalake import Schema
 
 from structured_streaming.errors import LakeError
-from structured_streaming.lake import schema_version
+from structured_streaming.lake import PROPERTIES, schema_version
 from structured_streaming.tables import SCHEMA_PROPERTY, SCHEMA_VERSION
 
 Metadata = Mapping[str, Any]
 """Delta's `metaData` action."""
+_OF_FOLDERS, _OF_CATALOGS = "delta.logRetentionDuration", "delta.enableDeletionVectors"
+"""Properties with which tables are made in a folder alone, and in a catalog alone."""
 
 
 def plain(metadata: Metadata) -> dict[str, Any]:
@@ -64,6 +66,15 @@ def upgraded(metadata: Metadata, wanted: pa.Schema) -> dict[str, Any]:
     schema = {"type": "struct", "fields": [*fields, *there.values()]}
     configuration = {**metadata["configuration"], SCHEMA_PROPERTY: str(SCHEMA_VERSION)}
     return {**plain(metadata), "schemaString": json.dumps(schema), "configuration": configuration}
+
+
+def completed(metadata: Metadata) -> dict[str, Any] | None:
+    """The metadata of a table of a folder with the properties that it lacks; None where it lacks none, or is a catalog's."""
+    properties = metadata["configuration"]
+    of_folder = _OF_FOLDERS in properties and _OF_CATALOGS not in properties
+    if not of_folder or PROPERTIES.keys() <= properties.keys():
+        return None
+    return {**plain(metadata), "configuration": {**PROPERTIES, **properties}}
 
 
 def _fields(schema: str) -> list[dict[str, Any]]:

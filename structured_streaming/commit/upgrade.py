@@ -4,16 +4,20 @@ Missing tables are made, tables with an older `lakebroker.schema_version` get th
 metadata alone, durable, which no file is rewritten for. `reput_progress` comes last: its version is the lake's.
 A crash in between leaves tables of both versions, and the next start goes on. Two who do it at once do it once.
 
+Whatever their version, tables that were made in a folder get the properties (`lake.py`) that are new; what they have stays as it is.
+
 A reput of the earlier version that still runs goes on: its rows have nulls in the new columns, and new tables lack them.
 """
 
 from __future__ import annotations
 
 from structured_streaming.commit.table_log import TableLog, VersionTakenError
-from structured_streaming.commit.table_schema import upgraded
+from structured_streaming.commit.table_schema import completed, upgraded
+from structured_streaming.commit.typed_declared import left_out, typed_names
 from structured_streaming.lake import create_tables, schema_version
 from structured_streaming.storage.folder import Folder
 from structured_streaming.tables import REPUT_PROGRESS, SCHEMA_VERSION, TABLES, Table
+from structured_streaming.typed.declaration import DECLARED
 
 
 def prepare_lake(location: str) -> Folder:
@@ -21,6 +25,11 @@ def prepare_lake(location: str) -> Folder:
     folder = create_tables(location)
     for table in [*(each for each in TABLES.values() if each is not REPUT_PROGRESS), REPUT_PROGRESS]:
         _upgrade(folder.child(table.name), table)
+    for name in typed_names(folder):
+        with left_out(name, lambda problem: None):  # the reput reports what is wrong with it
+            log = TableLog(folder.child(name))
+            if DECLARED in log.metadata["configuration"]:  # else it is somebody else's
+                _complete(log)
     return folder
 
 
@@ -29,5 +38,14 @@ def _upgrade(folder: Folder, table: Table) -> None:
     while schema_version(folder, log.metadata["configuration"]) < SCHEMA_VERSION:
         try:
             log.alter(upgraded(log.metadata, table.schema))
+        except VersionTakenError:
+            log.follow()
+    _complete(log)
+
+
+def _complete(log: TableLog) -> None:
+    while (metadata := completed(log.metadata)) is not None:
+        try:
+            log.alter(metadata)
         except VersionTakenError:
             log.follow()

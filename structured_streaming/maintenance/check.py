@@ -1,28 +1,34 @@
-"""Whether a lake is whole: every table for itself, progress, and, of a log that is given, that all of it is there.
+"""Whether a lake is whole: every table for itself, progress, messages that indexes point to, and, of a log that is given, that
+all of it is there.
 
 The lake may be written to meanwhile: the progress is read first, then each table's newest version, which holds at least what
-the progress says, and the log is compared up to there.
+the progress says, and the log is compared up to there. Retention states its bounds before it removes what is older; they are
+read behind the tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from store.log_source import LogSource
+from structured_streaming.commit.erasures_log import Erasures
 from structured_streaming.commit.snapshot import Snapshot
+from structured_streaming.commit.typed_declared import readable, stored_tables
+from structured_streaming.commit.upkeep_log import read_upkeep
 from structured_streaming.errors import LakeError
 from structured_streaming.lake import open_lake
 from structured_streaming.maintenance.altered import untouchable
 from structured_streaming.maintenance.check_log import LogCheck
 from structured_streaming.maintenance.check_progress import Progress
+from structured_streaming.maintenance.check_references import lacking
 from structured_streaming.maintenance.check_table import CheckedTable
 from structured_streaming.source.access import Access
 from structured_streaming.source.logs import open_log
 from structured_streaming.storage.folder import Folder
-from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS, Table
+from structured_streaming.tables import DATA_TABLES, MESSAGES, REPUT_PROGRESS, UPKEEP, Table
 
 
 @dataclass(slots=True)
@@ -33,6 +39,7 @@ class Findings:
     files: int = 0
     rows: int = 0
     problems: list[str] = field(default_factory=list)
+    is_log: bool = False
 
 
 def check_lake(
@@ -52,7 +59,8 @@ def _check(lake: Folder, logs: Sequence[LogSource], on_found: Callable[[Findings
     found: list[Findings] = []
     whole: dict[str, CheckedTable] = {}
     progress: Progress | None = None
-    for table in (REPUT_PROGRESS, *DATA_TABLES):
+    typed = stored_tables(lake)
+    for table in (REPUT_PROGRESS, UPKEEP, *DATA_TABLES, *typed):
         findings = Findings(table.name)
         checked = _checked(lake.child(table.name), table, findings)
         if checked is not None:
@@ -60,18 +68,23 @@ def _check(lake: Folder, logs: Sequence[LogSource], on_found: Callable[[Findings
             if table is REPUT_PROGRESS:
                 progress = Progress(checked)
                 findings.problems += progress.problems
+        if table is MESSAGES and progress is not None and checked is not None and not findings.problems:
+            # what a file that is gone or damaged had lacks, of course
+            findings.problems += _lacking(lake, progress, whole)
         found.append(findings)
         on_found(findings)
     for log in logs:
-        findings = Findings(log.address)
+        findings = Findings(log.address, is_log=True)
         if progress is None:
             findings.problems.append(
                 f"{REPUT_PROGRESS.name} cannot be read, which says what the lake holds of the log"
             )
         else:
-            tables = [whole[table.name] for table in DATA_TABLES if table.name in whole]
+            tables = [whole[table.name] for table in (*DATA_TABLES, *typed) if table.name in whole]
+            topics = {each.table: each.topic for each in readable(lake) if each.table in whole}
             try:
-                findings.problems += LogCheck(log, progress, tables).problems()
+                gone, erased = read_upkeep(lake).promised, Erasures(lake).every()
+                findings.problems += LogCheck(log, progress, tables, topics, gone, erased).problems()
             except LakeError as error:
                 findings.problems.append(f"not compared to its end: {error}")
         found.append(findings)
@@ -79,18 +92,33 @@ def _check(lake: Folder, logs: Sequence[LogSource], on_found: Callable[[Findings
     return found
 
 
+def _lacking(lake: Folder, progress: Progress, whole: Mapping[str, CheckedTable]) -> list[str]:
+    """Of messages that indexes point to."""
+    try:
+        return list(lacking(progress, whole, read_upkeep(lake).promised, Erasures(lake).every()))
+    except LakeError as error:
+        return [f"not compared with the indexes: {error}"]
+
+
 def _checked(folder: Folder, table: Table, findings: Findings) -> CheckedTable | None:
     """The table; None when it cannot be checked."""
     try:
         snapshot = Snapshot(folder)
-        if reason := untouchable(snapshot):
+        if reason := untouchable(snapshot, table):
             raise LakeError(f"not checked: {reason}")
         checked = CheckedTable(folder, table, snapshot)
         findings.files = len(snapshot.files)
         findings.problems += checked.files()
         findings.rows = checked.rows
-        findings.problems += checked.keys()
-    except (LakeError, OSError, pa.ArrowException) as error:
+        if table is not UPKEEP:
+            findings.problems += checked.keys()
+    except (
+        LakeError,
+        OSError,
+        pa.ArrowException,
+        TypeError,
+        OverflowError,
+    ) as error:  # statistics may be any
         findings.problems.append(str(error))
         return None
     return checked

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from structured_streaming.commit.delta_commit import BATCH_APPLICATION
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
 from structured_streaming.maintenance.check_table import CheckedTable
-from structured_streaming.storage.delta_names import SPARK_APPLICATION
+from structured_streaming.storage.delta_names import BATCH_APPLICATION, SPARK_APPLICATION
 
 Log = tuple[str, str]
 """Broker and log id."""
@@ -24,6 +28,20 @@ class Progress:
         self.filled: dict[tuple[Log, str], list[tuple[int, int]]] = {}
         self.problems = list(self._read(checked))
         self.problems += self._compare(checked)
+
+    def covers(self, table: str, rows: pa.Table) -> NDArray[np.bool_]:
+        """Which rows, with the columns `PLACE`, are of a part of a log for which the table has rows."""
+        offsets = rows["physical_offset"].to_numpy()
+        found = np.zeros(len(offsets), dtype=bool)
+        for (log, of), parts in self.filled.items():
+            if of != table:
+                continue
+            begins, ends = (np.array([part[at] for part in parts], dtype=np.int64) for at in (0, 1))
+            at = np.searchsorted(begins, offsets, side="right") - 1
+            within = (at >= 0) & (offsets < ends[at])
+            its = pc.and_(pc.equal(rows["broker"], log[0]), pc.equal(rows["log_id"], log[1]))
+            found |= within & pc.fill_null(its, False).to_numpy()
+        return found
 
     def _read(self, checked: CheckedTable) -> Iterator[str]:
         columns = ["broker", "log_id", "start_offset", "end_offset", "table_versions"]

@@ -16,7 +16,7 @@ On disk, runs take what the files take, until the result is there.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -38,13 +38,18 @@ Longs = NDArray[np.int64]
 
 
 def merged(
-    folder: Folder, files: Sequence[DataFile], schema: pa.Schema, order: Sequence[str]
+    folder: Folder,
+    files: Sequence[DataFile],
+    schema: pa.Schema,
+    order: Sequence[str],
+    some_of: Callable[[pa.Table], pa.Table] = lambda rows: rows,
 ) -> Iterator[pa.Table]:
-    """The rows of all files, sorted by the columns `order`; a table for each row group to write. Raises FileError, OSError."""
+    """The rows of all files, `some_of` them, sorted by the columns `order`; a table for each row group to write. Raises FileError,
+    OSError."""
     with folder.parent.scratch() as scratch:
         merge = _Merge(scratch, schema, order)
         for part in itertools.chain.from_iterable(parts(folder, file, schema) for file in files):
-            merge.add(part.read())
+            merge.add(some_of(part.read()))
         yield from merge.result()
 
 
@@ -54,7 +59,7 @@ class _Merge:
     def __init__(self, scratch: Folder, schema: pa.Schema, order: Sequence[str]) -> None:
         self._scratch = scratch
         self._schema = schema
-        self._key_schema = _key_schema(schema, order)
+        self._key_schema = key_schema(schema, order)
         self._held = [schema.empty_table()]
         self._held_bytes = 0
         self._runs: list[DataFile] = []
@@ -75,7 +80,7 @@ class _Merge:
             yield from _groups(rows, _weights(rows), GROUP_BYTES)
             return
         self._end_run()
-        weights, places = np.concatenate(self._weights), _places(pa.concat_tables(self._keys))
+        weights, places = np.concatenate(self._weights), places_of(pa.concat_tables(self._keys))
         self._keys, self._weights = [], []
         ranks = np.empty_like(places)
         ranks[places] = np.arange(len(places))
@@ -87,7 +92,7 @@ class _Merge:
         """What is held, and is not any more then."""
         rows = pa.concat_tables(self._held)
         self._held, self._held_bytes = [self._schema.empty_table()], 0
-        return rows.take(pa.array(_places(rows.select(self._key_schema.names).cast(self._key_schema))))
+        return rows.take(pa.array(places_of(rows.select(self._key_schema.names).cast(self._key_schema))))
 
     def _end_run(self) -> None:
         rows = self._sorted()
@@ -145,7 +150,7 @@ def _weights(rows: pa.Table) -> Longs:
     return own + (rest // count + 1 if count else 0)
 
 
-def _key_schema(schema: pa.Schema, order: Sequence[str]) -> pa.Schema:
+def key_schema(schema: pa.Schema, order: Sequence[str]) -> pa.Schema:
     """Texts as dictionaries: most are the same in many rows."""
     fields = (schema.field(name) for name in order)
     return pa.schema(
@@ -158,7 +163,7 @@ def _key_schema(schema: pa.Schema, order: Sequence[str]) -> pa.Schema:
     )
 
 
-def _places(keys: pa.Table) -> Longs:
+def places_of(keys: pa.Table) -> Longs:
     """The rows in their order; equal ones as they came."""
     columns = [_ranks(keys[name]) for name in reversed(keys.column_names)]
     return np.lexsort(columns).astype(np.int64)

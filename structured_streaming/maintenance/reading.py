@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,13 +34,24 @@ class Part:
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Some columns, or all, in the order and types of the table; one that the file lacks is null. Raises FileError."""
-        wanted = [self._schema.field(name) for name in columns or self._schema.names]
         try:
+            wanted = [self._schema.field(name) for name in columns or self._schema.names]
             names = [field.name for field in wanted]
             found = self._opened.read_row_group(self._number, columns and names, use_threads=False)
             return pa.table([_column(found, field, self.rows) for field in wanted], pa.schema(wanted))
         except (pa.ArrowException, OSError, KeyError) as error:
             raise FileError(self.file, error) from error
+
+    def statistics(self, columns: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Least and greatest values of columns of texts or whole numbers, as Delta states those of a file; without those that are not
+        stated."""
+        group, least, greatest = self._opened.metadata.row_group(self._number), {}, {}
+        for number in range(group.num_columns):
+            column = group.column(number)
+            stated = column.statistics
+            if column.path_in_schema in columns and stated is not None and stated.has_min_max:
+                least[column.path_in_schema], greatest[column.path_in_schema] = stated.min, stated.max
+        return {"minValues": least, "maxValues": greatest}
 
     def batches(self, columns: Sequence[str], rows: int) -> Iterator[pa.Table]:
         """`read`, so many rows at a time: of large bodies not all are in memory. Raises FileError."""

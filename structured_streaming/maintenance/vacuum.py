@@ -12,8 +12,9 @@ from structured_streaming.commit.snapshot import Snapshot
 from structured_streaming.maintenance.reports import Removed
 from structured_streaming.storage.folder import Folder
 
-LEAST_RETAIN_S, MOST_RETAIN_S = 3600, 7 * 86_400
-"""No batch takes as long as the least; of the removal of files older than the most, logs know nothing any more."""
+LEAST_RETAIN_S, MOST_RETAIN_S, MOST_IN_CATALOG_S = 3600, 86_400, 7 * 86_400
+"""No batch takes as long as the least; of files that went before the most, logs know nothing any more: `lake.py` says how long, in a
+catalog it is Delta's default."""
 
 
 def vacuum(folder: Folder, snapshot: Snapshot, retain_s: float, now: float) -> Removed:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from structured_streaming.commit.snapshot import DataFile
 from structured_streaming.maintenance.reading import parts
+from structured_streaming.stated import extremes
 from structured_streaming.storage.folder import Folder
 from structured_streaming.tables import Table
 
@@ -62,9 +63,12 @@ class OffsetFiles:
     def _extent(self, file: DataFile) -> tuple[int, int, int]:
         """Least and greatest offset of a file, as far as they are stated, and its rows."""
         stated = file.statistics
-        least = stated.get("minValues", {}).get(self._column, _LEAST)
-        greatest = stated.get("maxValues", {}).get(self._column, _GREATEST)
-        return least, greatest, stated.get("numRecords", 0)
+        least, greatest = extremes(stated, self._column)
+        return (
+            least if isinstance(least, int) else _LEAST,
+            greatest if isinstance(greatest, int) else _GREATEST,
+            stated.get("numRecords", 0),
+        )
 
     def _cuts(self) -> list[int]:
         """Offsets between which there are about `WINDOW_ROWS` rows, ascending."""

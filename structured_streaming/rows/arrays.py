@@ -69,10 +69,7 @@ def hosts(buffer: Bytes, start: Longs, length: Longs) -> pa.Array:
     from store.log.record import unpack_host
 
     encoded = binary(buffer, start, length).dictionary_encode()
-    names = []
-    for packed in encoded.dictionary.to_pylist():
-        host = unpack_host(packed)
-        names.append(f"[{host.ip}]:{host.port}" if ":" in host.ip else f"{host.ip}:{host.port}")
+    names = [str(unpack_host(packed)) for packed in encoded.dictionary.to_pylist()]
     return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(names, pa.string()))
 
 

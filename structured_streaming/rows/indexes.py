@@ -12,11 +12,19 @@ from store.scan import Longs
 from structured_streaming import tables
 from structured_streaming.rows import due
 from structured_streaming.rows.arrays import constant, table_of, text, timestamps
-from structured_streaming.rows.records import JOURNAL_TOPIC, Records
+from structured_streaming.rows.records import Records
+from structured_streaming.tables import JOURNAL_TOPIC
 
 
 def consume_queue(records: Records) -> pa.Table:
-    """Prepared and rolled-back records have no row."""
+    """Prepared and rolled-back records have no row; an erased one has where it is the last of its queue."""
+    rows = _queue_rows(records)
+    if records.queue_ends is None:
+        return rows
+    return pa.concat_tables([rows, _queue_rows(records.queue_ends)]).unify_dictionaries().combine_chunks()
+
+
+def _queue_rows(records: Records) -> pa.Table:
     scan = records.scan
     kind = scan.sys_flag & SYS_TRANSACTION_MASK
     rows = np.flatnonzero((kind == 0) | (kind == SYS_COMMIT))

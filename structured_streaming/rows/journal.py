@@ -1,4 +1,4 @@
-"""Rows of consumer_offsets, delivery_events and broker_stats from the gateway's journal records; those of topics and
+"""Rows of consumer_offsets, delivery_events, broker_stats and erasures from the gateway's journal records; those of topics and
 consumer_groups, `configurations.py` makes.
 
 Work is per journal record and per group of events, which are arrays in it; ordinals count as
@@ -28,7 +28,7 @@ MOST_ROWS = 250_000
 MOST_TEXT = 64 << 20
 """Rows, and bytes of the texts in them, that are made at a time: a group's name stands once in a record and in
 each of its rows."""
-_VERSIONS = (1, 2)
+_VERSIONS = (1, 2, 3)
 _MOST_LONG = (1 << 63) - 1
 _EVENTS = {value.number: value.name.lower() for value in pb.EventKind.DESCRIPTOR.values if value.number}
 
@@ -67,7 +67,7 @@ class JournalRows:
 
     def __init__(self) -> None:
         self._offsets, self._events, self._stats = _Columns(), _Columns(), _Columns()
-        self._topics, self._groups = _Columns(), _Columns()
+        self._topics, self._groups, self._erasures = _Columns(), _Columns(), _Columns()
         self._rows = self._text = 0
         self.bad: list[tuple[int, str]] = []
 
@@ -94,6 +94,7 @@ class JournalRows:
                 _offsets(batch, place, self._offsets)
                 _events(batch, place, self._events)
                 _stats(batch, place, self._stats)
+                _erasures(batch, place, self._erasures)
             for topic in configurations.topic_rows(batch, place):
                 self._topics.add(**topic)
             for group in configurations.group_rows(batch, place):
@@ -106,6 +107,7 @@ class JournalRows:
         yield tables.BROKER_STATS, self._stats.table(tables.BROKER_STATS)
         yield tables.TOPICS, self._topics.table(tables.TOPICS)
         yield tables.CONSUMER_GROUPS, self._groups.table(tables.CONSUMER_GROUPS)
+        yield tables.ERASURES, self._erasures.table(tables.ERASURES)
 
 
 def _decoded(body: bytes) -> tuple[pb.Batch | None, str]:
@@ -125,6 +127,7 @@ def _decoded(body: bytes) -> tuple[pb.Batch | None, str]:
 def _problem(batch: pb.Batch) -> str:
     """What no column can hold, or is not as the gateway writes it; empty for nothing."""
     times = [batch.timestamp_ms, *(stats.minute_ms for stats in batch.stats)]
+    times += [erasure.requested_ms for erasure in batch.erasures]
     for queue in batch.queues:
         for events in queue.events:
             times.append(events.timestamp_ms)
@@ -152,6 +155,10 @@ def _extent(batch: pb.Batch) -> tuple[int, int]:
     for stats in batch.stats:
         rows += 1
         text += len(stats.topic) + len(stats.consumer_group) + 16 * len(stats.latency.bucket)
+    for erasure in batch.erasures:
+        count = len(erasure.physical_offset)
+        rows += count
+        text += count * (len(erasure.broker) + len(erasure.log_id))
     return rows, text
 
 
@@ -203,6 +210,22 @@ def _stats(batch: pb.Batch, place: dict[str, Any], columns: _Columns) -> None:
             failures=stats.failures,
             latency=_merged(stats.latency),
         )
+
+
+def _erasures(batch: pb.Batch, place: dict[str, Any], columns: _Columns) -> None:
+    ordinal = 0
+    for erasure in batch.erasures:
+        count = len(erasure.physical_offset)
+        columns.extend(
+            count,
+            **place,
+            ordinal=list(range(ordinal, ordinal + count)),
+            erased_broker=erasure.broker,
+            erased_log_id=erasure.log_id,
+            erased_physical_offset=list(erasure.physical_offset),
+            request_timestamp=erasure.requested_ms,
+        )
+        ordinal += count
 
 
 def _merged(latency: pb.LatencySketch) -> list[tuple[int, int]]:

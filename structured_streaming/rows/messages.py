@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from store.log.record import offset_msg_id
 from store.scan import Properties, Scan, take_lists
-from structured_streaming import tables
+from structured_streaming import system_topics, tables
 from structured_streaming.rows import bodies, due, origins
 from structured_streaming.rows.arrays import (
     binary,
@@ -22,25 +22,13 @@ from structured_streaming.rows.arrays import (
     text_and_whether_replaced,
     timestamps,
 )
-from structured_streaming.rows.records import JOURNAL_TOPIC, Records, TopicTest, every_topic, subset
+from structured_streaming.rows.records import Records, TopicTest, every_topic, subset
+from structured_streaming.tables import JOURNAL_TOPIC
 
 _MOST_INT = (1 << 31) - 1
 _ALL = frozenset(tables.MESSAGES.schema.names)
 _OF_BODIES = frozenset(("body", "body_encoding"))
-_SYSTEM_TOPICS = pa.array(
-    [
-        "TBW102",
-        "SCHEDULE_TOPIC_XXXX",
-        "BenchmarkTest",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-        "CHECKPOINT_TOPIC",
-    ]
-)
+_SYSTEM_TOPICS = pa.array(system_topics.NAMES)
 
 
 def messages(
@@ -76,7 +64,7 @@ def _message_columns(
     """What makes each column of messages but row key, queue and bodies."""
     return {
         "size": lambda: pa.array(some.size, pa.int32()),
-        "message_id": lambda: _message_ids(records, some, rows),
+        "message_id": lambda: message_ids(records, some, rows),
         "tag": lambda: records.value(b"TAGS", rows),
         "keys": lambda: _keys(records, some, rows),
         "message_group": lambda: records.value(b"__SHARDINGKEY", rows),
@@ -127,7 +115,8 @@ def _unique(pairs: list[tuple[str, str]], places: list[int]) -> list[tuple[str, 
     return list(unique.items())
 
 
-def _message_ids(records: Records, some: Scan, rows: NDArray[np.intp]) -> pa.Array:
+def message_ids(records: Records, some: Scan, rows: NDArray[np.intp]) -> pa.Array:
+    """Of some rows of the records, which `some` has alone."""
     ids = records.value(b"UNIQ_KEY", rows)
     missing = np.flatnonzero(records.properties[b"UNIQ_KEY"][1][rows] == 0)
     if not len(missing):
@@ -175,6 +164,7 @@ def _origins(records: Records, some: Scan, rows: NDArray[np.intp]) -> pa.Array:
 
 
 def _is_system(topics: pa.StringArray) -> pa.BooleanArray:
-    named = pc.is_in(topics, _SYSTEM_TOPICS)
-    begun = pc.or_(pc.starts_with(topics, "rmq_sys_"), pc.starts_with(topics, "%RETRY%"))
-    return pc.or_(pc.or_(named, begun), pc.ends_with(topics, "_REPLY_TOPIC"))
+    found = pc.or_(pc.is_in(topics, _SYSTEM_TOPICS), pc.ends_with(topics, system_topics.SUFFIX))
+    for prefix in system_topics.PREFIXES:
+        found = pc.or_(found, pc.starts_with(topics, prefix))
+    return found

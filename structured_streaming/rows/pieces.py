@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from store.log.erased import NOTHING, Offsets
 from store.log.record import Host, PendingRecord, encode_properties, encode_record
 from store.scan import Scan, scan
 from structured_streaming.errors import TooMuchError
@@ -26,16 +27,17 @@ T = TypeVar("T")
 
 
 class Piece(NamedTuple):
-    """Records that are taken together."""
+    """Records that are taken together; `erased`: where those begin that have no rows, ascending."""
 
     broker: str
     log_id: str
     delay_levels: tuple[int, ...] | None
     found: Scan
+    erased: Offsets = NOTHING
 
     def records(self) -> Records:
         """Raises TooMuchError when their rows would not fit in memory together."""
-        records = Records(self.broker, self.log_id, self.found, self.delay_levels)
+        records = Records(self.broker, self.log_id, self.found, self.delay_levels, self.erased)
         if len(self.found) > 1 and records.weight > MOST_WEIGHT:
             raise TooMuchError(f"rows of {len(self.found)} records take {records.weight} bytes")
         return records
@@ -65,7 +67,7 @@ def taken(
         if len(found) > 1:
             yield from _halves(piece, take, check)
             return
-        check(piece._replace(found=_good_record()).records())
+        check(piece._replace(found=_good_record(), erased=NOTHING).records())
         reason = f"no rows could be made: {type(error).__name__}: {error}"
         yield Rejected(int(found.physical_offset[0]), int(found.size[0]), reason[:_REASON_CHARACTERS])
     else:

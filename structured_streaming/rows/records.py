@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from store.log.erased import NOTHING, Offsets
 from store.scan import (
     Longs,
     Scan,
@@ -37,8 +38,8 @@ from structured_streaming.rows.arrays import (
     text,
 )
 from structured_streaming.rows.journal import JournalRows
+from structured_streaming.tables import JOURNAL_TOPIC
 
-JOURNAL_TOPIC = "rmq_sys_lakebroker_journal"
 LARGEST_RECORD = 64 << 20
 """Bytes of a record that has rows."""
 _FOUND = (
@@ -70,16 +71,29 @@ class Rejected(NamedTuple):
 class Records:
     """The records of a scan that have rows, with what several tables need of them worked out once.
 
-    `delay_levels` are the broker's, ms, level 1 first; None where they are not known. `rejected` are the others.
+    `delay_levels` are the broker's, ms, level 1 first; None where they are not known. `rejected` are the others; those that
+    begin at `erased` offsets (ascending) are as if they were not there. Of these, `queue_ends` has the last of each queue:
+    where a queue ends is known, whatever becomes of its messages.
     Raises TooMuchError for journal records with too many rows.
     """
 
     def __init__(
-        self, broker: str, log_id: str, scan: Scan, delay_levels: Sequence[int] | None = None
+        self,
+        broker: str,
+        log_id: str,
+        scan: Scan,
+        delay_levels: Sequence[int] | None = None,
+        erased: Offsets = NOTHING,
     ) -> None:
         self.broker = broker
         self.log_id = log_id
         self.delay_levels = delay_levels
+        self.queue_ends: Records | None = None
+        if len(erased) and (gone := np.isin(scan.physical_offset, erased)).any():
+            ends = np.flatnonzero(gone & _last_of_queues(scan))
+            if len(ends):
+                self.queue_ends = Records(broker, log_id, subset(scan, ends), delay_levels)
+            scan = subset(scan, np.flatnonzero(~gone))
         self.codes, names = topic_codes(scan)
         self.topic_names = pa.array(names, pa.string())
         self.journal = JournalRows()
@@ -208,6 +222,18 @@ def subset(scan: Scan, rows: NDArray[np.intp]) -> Scan:
         nothing,
         [],
     )
+
+
+def _last_of_queues(scan: Scan) -> NDArray[np.bool_]:
+    """Which records are the last of their queue in the scan."""
+    codes, _ = topic_codes(scan)
+    order = np.lexsort((scan.queue_offset, scan.queue_id, codes))
+    queues = np.stack([codes[order], scan.queue_id[order]])
+    last = np.ones(len(order), dtype=bool)
+    last[:-1] = (queues[:, 1:] != queues[:, :-1]).any(axis=0)
+    found = np.empty(len(order), dtype=bool)
+    found[order] = last
+    return found
 
 
 def _body(scan: Scan, row: int) -> bytes:

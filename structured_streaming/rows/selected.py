@@ -3,7 +3,7 @@
 | condition on | drops records of |
 |---|---|
 | `physical_offset`, the time a record was stored | any table but quarantine |
-| `topic`, `queue_id`, `queue_offset` | consume_queue, message_index, messages, whose rows say them of their record |
+| `topic`, `queue_id`, `queue_offset` | consume_queue, message_index, messages, typed tables, whose rows say them of their record |
 
 A condition on another column drops nothing: who asks for rows still has to filter them. Records that cannot have
 rows in the table (the journal's in `messages`, all others in `consumer_offsets`) are dropped always.
@@ -12,10 +12,9 @@ rows in the table (the journal's in `messages`, all others in `consumer_offsets`
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -24,20 +23,14 @@ from numpy.typing import NDArray
 
 from store.scan import Scan, topic_codes
 from structured_streaming import tables
+from structured_streaming.rows.conditions import STORED, Condition, Relation
 from structured_streaming.rows.indexes import consume_queue, message_index
 from structured_streaming.rows.messages import messages
 from structured_streaming.rows.pieces import Piece, taken
 from structured_streaming.rows.quarantine import quarantine
-from structured_streaming.rows.records import JOURNAL_TOPIC, Records, Rejected, subset
+from structured_streaming.rows.records import Records, Rejected, subset
+from structured_streaming.tables import JOURNAL_TOPIC
 
-Relation = Literal["=", "<", "<=", ">", ">=", "in"]
-_COMPARED: dict[Relation, Callable[[Any, Any], Any]] = {
-    "=": operator.eq,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 _OF_TEXTS: dict[Relation, Callable[[pa.StringArray, str], pa.BooleanArray]] = {
     "=": pc.equal,
     "<": pc.less,
@@ -45,7 +38,6 @@ _OF_TEXTS: dict[Relation, Callable[[pa.StringArray, str], pa.BooleanArray]] = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
-STORED = "store_timestamp"
 _OF_ANY: dict[str, Callable[[Scan], NDArray[np.int64]]] = {
     "physical_offset": lambda scan: scan.physical_offset,
     STORED: lambda scan: scan.store_timestamp * 1000,
@@ -61,34 +53,23 @@ _JOURNAL_TABLES = (
     tables.BROKER_STATS,
     tables.TOPICS,
     tables.CONSUMER_GROUPS,
+    tables.ERASURES,
 )
 
 
-class Condition(NamedTuple):
-    """What a column is to be; times in microseconds since the epoch, of `in` a tuple of values."""
+class OfTopic(Protocol):
+    """A table with the messages of one topic. It can be pickled."""
 
-    column: str
-    relation: Relation
-    value: Any
+    @property
+    def topic(self) -> str:
+        """Whose messages."""
 
-    def holds(self, value: Any) -> bool:
-        """Whether one value meets it."""
-        if self.relation == "in":
-            return value in self.value
-        return bool(_COMPARED[self.relation](value, self.value))
+    @property
+    def table(self) -> tables.Table:
+        """With which columns."""
 
-    def mask(self, values: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which values meet it."""
-        if self.relation == "in":
-            return np.isin(values, self.value)
-        found: NDArray[np.bool_] = _COMPARED[self.relation](values, self.value)
-        return found
-
-    def of_texts(self, texts: pa.StringArray) -> pa.BooleanArray:
-        """Which texts meet it."""
-        if self.relation == "in":
-            return pc.is_in(texts, pa.array(self.value, pa.string()))
-        return _OF_TEXTS[self.relation](texts, self.value)
+    def rows(self, records: Records) -> Iterator[pa.Table]:
+        """Of the records that are on the topic, a bounded number of bytes at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +79,12 @@ class Selection:
     name: str
     columns: tuple[str, ...]
     conditions: tuple[Condition, ...] = ()
+    typed: OfTopic | None = None
+    """Of a table that no lake has by itself: what makes its rows."""
 
     @property
     def table(self) -> tables.Table:
-        return tables.TABLES[self.name]
+        return tables.TABLES[self.name] if self.typed is None else self.typed.table
 
     @property
     def schema(self) -> pa.Schema:
@@ -131,11 +114,20 @@ class Selection:
             # its own consume_queue rows need the journal read: a record of it that is none has no row
             without = JOURNAL_TOPIC if self.table is not tables.CONSUME_QUEUE else ""
             wanted = pc.not_equal(names, without)
+            if self.typed is not None:
+                wanted = pc.equal(names, self.typed.topic)
             for each in self.conditions:
                 if each.column == "topic":
-                    wanted = pc.and_(wanted, each.of_texts(names))
+                    wanted = pc.and_(wanted, _that_meet(names, each))
         mask: NDArray[np.bool_] = wanted.to_numpy(zero_copy_only=False)[codes]
         return mask
+
+
+def _that_meet(texts: pa.StringArray, condition: Condition) -> pa.BooleanArray:
+    """Which texts meet a condition."""
+    if condition.relation == "in":
+        return pc.is_in(texts, pa.array(condition.value, pa.string()))
+    return _OF_TEXTS[condition.relation](texts, condition.value)
 
 
 def batches(piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
@@ -161,7 +153,9 @@ def batches(piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
 def _parts(records: Records, selection: Selection) -> Iterator[pa.Table]:
     """The rows of the records, all columns but those of `messages` that are not wanted."""
     table = selection.table
-    if table is tables.MESSAGES:
+    if selection.typed is not None:
+        yield from selection.typed.rows(records)
+    elif table is tables.MESSAGES:
         yield from messages(records, selection.columns)
     elif table is tables.CONSUME_QUEUE:
         yield consume_queue(records)

@@ -10,14 +10,14 @@ from structured_streaming.errors import SourceError
 _LOCALHOST = ("localhost", "localhost.")
 
 
-def parse_address(text: str, option: str) -> tuple[str, int]:
+def parse_address(text: str, option: str, least_port: int = 1) -> tuple[str, int]:
     """Host, without brackets, and port. Raises SourceError, which names the option that has the address."""
     host, _, port = text.strip().rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
-    numeric = port.isascii() and port.isdecimal() and 0 < int(port[:6]) <= 65535
+    numeric = port.isascii() and port.isdecimal() and least_port <= int(port[:6]) <= 65535
     if not bare or not numeric or (":" in bare and bare == host) or any(each in bare for each in "/;, \t"):
         raise SourceError(
-            f"{option}: address {text[:80]!r}: write it as host:port, with a port of 1 to 65535 (IPv6 as [::1]:8081)"
+            f"{option}: address {text[:80]!r}: write it as host:port, with a port of {least_port} to 65535 (IPv6 as [::1]:8081)"
         )
     return bare, int(port)
 

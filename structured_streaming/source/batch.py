@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader
 
+from store.log.erased import NOTHING
 from store.log_source import LogState
 from structured_streaming.errors import SourceError
 from structured_streaming.source.batch_options import BatchOptions
@@ -51,8 +52,11 @@ class LogBatchReader(Reading, DataSourceReader):
             if start < end and self._holds("broker", state.broker) and self._holds("log_id", state.log_id):
                 log = open_log(target, access)
                 cuts = log.split(state.log_id, start, end, self.options.partition_bytes)
+                erased = log.erased(state.log_id) if state.erased_version else NOTHING
                 log.close()
-                found += [part for part in self.parts(target, state, cuts) if self._within(part)]
+                found += [
+                    part for part in self.parts(target, state, cuts, erased=erased) if self._within(part)
+                ]
         return found
 
     def read(self, partition: LogRange) -> Iterator[pa.RecordBatch]:  # type: ignore[override]

@@ -6,9 +6,12 @@ import datetime
 from collections.abc import Mapping
 
 from structured_streaming.errors import SourceError
-from structured_streaming.rows.selected import STORED, Condition, Selection
+from structured_streaming.rows.conditions import STORED, Condition
+from structured_streaming.rows.selected import Selection
 from structured_streaming.source.options import SourceOptions
 from structured_streaming.tables import DATA_TABLES, MESSAGES, QUARANTINE, Table
+from structured_streaming.typed.declaration import unpacked
+from structured_streaming.typed.topic import TypedRows
 
 OF_BATCHES = ("table", "columns", "startingTimestamp", "endingTimestamp", "pushFilters")
 _TABLES = {table.name: table for table in DATA_TABLES}
@@ -32,12 +35,13 @@ class BatchOptions(SourceOptions):
 
 
 def selection_of(options: Mapping[str, str]) -> Selection:
-    """The rows and columns that the options ask for. Raises SourceError."""
+    """The rows and columns that the options ask for. Raises SourceError, LakeError."""
     raw = {key.lower(): value for key, value in options.items()}
     name = raw.get("table", MESSAGES.name)
-    if name not in _TABLES:
+    typed = next((TypedRows(each) for each in unpacked(raw.get("typed", "")) if each.table == name), None)
+    if name not in _TABLES and typed is None:
         raise SourceError(f"option table={name}: give one of {', '.join(_TABLES)}")
-    table = _TABLES[name]
+    table = typed.table if typed is not None else _TABLES[name]
     conditions = []
     for option, relation in (("startingTimestamp", ">="), ("endingTimestamp", "<")):
         text = raw.get(option.lower())
@@ -46,7 +50,7 @@ def selection_of(options: Mapping[str, str]) -> Selection:
         if table is QUARANTINE:
             raise SourceError(f"option {option}={text}: what is in quarantine has no time; leave it out")
         conditions.append(Condition(STORED, relation, _micros(option, text)))  # type: ignore[arg-type]
-    return Selection(name, _columns(table, raw.get("columns")), tuple(conditions))
+    return Selection(name, _columns(table, raw.get("columns")), tuple(conditions), typed)
 
 
 def micros(time: datetime.datetime) -> int:

@@ -39,7 +39,10 @@ that was planned but cannot be read fails a query. The reput has a source of its
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -48,6 +51,24 @@ from structured_streaming.errors import SourceError
 from structured_streaming.source.batch import FilteringBatchReader, LogBatchReader
 from structured_streaming.source.batch_options import OF_BATCHES, BatchOptions, selection_of
 from structured_streaming.source.options import SourceOptions
+
+
+def register(session: SparkSession, source: type[DataSource]) -> None:
+    """In a session. Spark 4.2 refuses it where the active session, which may be another, has a source of that name: then the session
+    is the active one meanwhile."""
+    try:
+        session.dataSource.register(source)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+        jvm: Any = session._jvm
+        sessions = jvm.org.apache.spark.sql.classic.SparkSession
+        before = sessions.getActiveSession()
+        sessions.setActiveSession(session._jsparkSession)
+        try:
+            session.dataSource.register(source)
+        finally:
+            sessions.setActiveSession(before.get())
 
 
 class LakebrokerDataSource(DataSource):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
+from store.log.erased import NOTHING, Offsets
 from store.log_source import LogSource, LogState
+from structured_streaming.erased import Erased
 from structured_streaming.errors import SourceError, UnreachableError
 from structured_streaming.source.access import Access
 from structured_streaming.source.logs import by_broker, open_log
@@ -15,8 +20,36 @@ FLUSH_WAIT_MS = 5000
 """For the flush of what a broker has answered to already."""
 
 
+class Asked(NamedTuple):
+    """`logs`: target and state of each by broker. `away`: why some do not answer, or do not tell what of them is erased. `erased`: records
+    of each log that ever told them; of those in `logs`, as of their state there."""
+
+    logs: dict[str, tuple[str, LogState]]
+    away: list[SourceError]
+    erased: Erased
+
+
+class _Answer(NamedTuple):
+    state: LogState
+    erased: Offsets
+
+
+class _Open:
+    """A log, and whose turn it is where it is read from a folder, which one thread at a time may."""
+
+    def __init__(self, target: str, access: Access) -> None:
+        self.log = open_log(target, access)
+        self._turn = threading.Lock() if target.startswith("store:") else contextlib.nullcontext()
+
+    def asked(self, erased: Callable[[LogSource, LogState], Offsets]) -> _Answer:
+        with self._turn:
+            state = _flushed(self.log)
+            return _Answer(state, erased(self.log, state))
+
+
 class LogEnds:
-    """The logs at `targets`, which stay open, and those that name servers know at the time, which are asked each time.
+    """The logs at `targets`, which stay open, and those that name servers know at the time, which are asked each time. Several threads may
+    ask.
 
     `tell` gets a line about what name servers do not tell, once.
     """
@@ -34,48 +67,61 @@ class LogEnds:
         self._name_servers = NameServers(name_servers) if name_servers else None
         self._tell = tell
         self._told: set[str] = set()
-        self._open: dict[str, LogSource] = {}
+        self._opening = threading.Lock()
+        self._open: dict[str, _Open] = {}
+        self._erased: dict[tuple[str, str], tuple[int, Offsets]] = {}
 
-    def now(self) -> dict[str, tuple[str, LogState]]:
-        """Target and state of each log by broker; every record that a broker had when it was asked is readable.
+    def now(self) -> Asked:
+        """Every record that a broker had when it was asked is readable.
 
         By path only the broker says what is readable, and is not asked: the newest may be as old as its flush interval.
         Raises SourceError when one does not answer, or name servers know none.
         """
-        self._look()
-        with ThreadPoolExecutor(len(self._targets)) as pool:
-            answers = list(pool.map(self._ask, self._targets))
-        failed = [answer for answer in answers if isinstance(answer, SourceError)]
-        if failed:
-            said = "; ".join(map(str, failed))
+        found = self.asked()
+        if found.away:
+            said = "; ".join(map(str, found.away))
             raise UnreachableError(
                 f"{said}; start what is down, leave it out of the logs that are read, or read the tables alone"
             )
-        return by_broker(
-            {
-                target: answer
-                for target, answer in zip(self._targets, answers, strict=True)
-                if isinstance(answer, LogState)
-            }
+        return found
+
+    def asked(self) -> Asked:
+        """As `now`, with those that do not answer. Raises SourceError when name servers know none."""
+        targets = self._looked()
+        with ThreadPoolExecutor(len(targets)) as pool:
+            answers = dict(zip(targets, pool.map(self._ask, targets), strict=True))
+        told = {target: each for target, each in answers.items() if isinstance(each, _Answer)}
+        erased = dict(self.erased().by_log)
+        erased |= {(each.state.broker, each.state.log_id): each.erased for each in told.values()}
+        return Asked(
+            by_broker({target: each.state for target, each in told.items()}),
+            [each for each in answers.values() if isinstance(each, SourceError)],
+            Erased(erased),
         )
 
-    def _look(self) -> None:
-        """While no name server answers, those count that were known before."""
+    def erased(self) -> Erased:
+        """The erased records of each log that ever told them, as it did last."""
+        return Erased({log: offsets for log, (_, offsets) in list(self._erased.items())})
+
+    def _looked(self) -> Sequence[str]:
+        """The targets of now; while no name server answers, those that were known before."""
+        known = self._targets
         if self._name_servers is None:
-            return
+            return known
         try:
             found = self._name_servers.look()
         except SourceError as error:
-            if not self._targets:
+            if not known:
                 raise
             self._tell_once(f"{error}; the brokers that were known are read")
-            return
+            return known
         for line in found.left_out.values():
             self._tell_once(line)
-        self._targets = list(dict.fromkeys([*self._named, *found.targets.values()]))
-        if not self._targets:
+        self._targets = targets = list(dict.fromkeys([*self._named, *found.targets.values()]))
+        if not targets:
             reasons = "".join(f"; {each}" for each in found.left_out.values())
             raise SourceError(f"the name servers know no lakebroker{reasons}")
+        return targets
 
     def _tell_once(self, line: str) -> None:
         if line not in self._told:
@@ -84,17 +130,26 @@ class LogEnds:
 
     def close(self) -> None:
         """Gives back what it holds."""
-        for log in self._open.values():
-            log.close()
+        for each in self._open.values():
+            each.log.close()
         self._open.clear()
 
-    def _ask(self, target: str) -> LogState | SourceError:
+    def _ask(self, target: str) -> _Answer | SourceError:
         try:
-            if target not in self._open:
-                self._open[target] = open_log(target, self._access)
-            return _flushed(self._open[target])
+            with self._opening:
+                if (opened := self._open.get(target)) is None:
+                    opened = self._open[target] = _Open(target, self._access)
+            return opened.asked(self._erased_of)
         except SourceError as error:
             return error
+
+    def _erased_of(self, log: LogSource, state: LogState) -> Offsets:
+        """Raises SourceError."""
+        known, offsets = self._erased.get((state.broker, state.log_id), (0, NOTHING))
+        if state.erased_version != known:
+            offsets = log.erased(state.log_id) if state.erased_version else NOTHING
+            self._erased[state.broker, state.log_id] = state.erased_version, offsets
+        return offsets
 
 
 def _flushed(log: LogSource) -> LogState:

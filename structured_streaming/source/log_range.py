@@ -11,7 +11,7 @@ from pyspark.sql.datasource import InputPartition
 class LogRange(InputPartition):
     """Bytes [start, end) of a log; they begin and end at records or within damage. Levels and size as in `LogState`.
 
-    `missing`: they are gone, and there is nothing to read.
+    `missing`: they are gone, and there is nothing to read. `erased`: where records of it begin that are left out, ascending.
     """
 
     target: str
@@ -23,6 +23,7 @@ class LogRange(InputPartition):
     delay_levels: tuple[int, ...] | None = None
     segment_size: int | None = None
     missing: bool = False
+    erased: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         super().__init__(None)

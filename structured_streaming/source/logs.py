@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from store.errors import StoreError
+from store.log.erased import Offsets
 from store.log_source import CHUNK_BYTES, FolderLog, LogSource, LogState
 from structured_streaming.errors import SameBrokerError, SourceError
 from structured_streaming.source.access import Access
@@ -38,6 +39,10 @@ class StoreFolder:
     ) -> Iterator[tuple[int, bytes | memoryview]]:
         with self._translated():
             yield from self._log.read(log_id, start, end, chunk_bytes)
+
+    def erased(self, log_id: str) -> Offsets:
+        with self._translated():
+            return self._log.erased(log_id)
 
     def report(self, log_id: str, offset: int) -> None:
         self._log.report(log_id, offset)

@@ -7,9 +7,10 @@ batch has to end there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from store.log.erased import NOTHING, Offsets
 from store.log_source import LogState
 from structured_streaming.errors import SourceError
 from structured_streaming.source.log_watch import START_S, LogWatch, Question
@@ -31,12 +32,14 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the next batch reads of a log: the ranges between `cuts`; `missing`: they are gone."""
+    """What the next batch reads of a log: the ranges between `cuts`; `missing`: they are gone. `erased`: where records begin that
+    are left out, ascending."""
 
     target: str
     state: LogState
     cuts: list[int]
     missing: bool = False
+    erased: Offsets = field(default_factory=lambda: NOTHING, compare=False)
 
 
 Plans = dict[tuple[str, str], Plan]
@@ -64,6 +67,8 @@ class Planner:
         self._partition_bytes = partition_bytes
         self._over_gaps = over_gaps
         self._stops: dict[tuple[str, str], list[int]] = {}
+        self._erased: dict[tuple[str, str], tuple[int, Offsets]] = {}
+        """By log: the version of the list that was asked for last, and the list."""
 
     def plan(
         self,
@@ -96,11 +101,12 @@ class Planner:
             target: _within(found, shares.get(target, 0))
             for target, found in self._watch.each(questions).items()
         }
-        return {
+        plans = {
             (state.broker, state.log_id): Plan(target, state, cuts[target])
             for target, state in states.values()
             if target in cuts
         }
+        return self._without_erased(plans)
 
     def planned(self, target: str, state: LogState, first: int, end: int) -> Plan:
         """The plan of a batch that another reader began. Raises SourceError."""
@@ -113,7 +119,29 @@ class Planner:
         cuts = self._watch.each({target: self._cutting(state.log_id, first, end)}, START_S)
         if target not in cuts:
             raise SourceError(self._watch.missing().get(target, f"{target} does not answer"))
-        return Plan(target, state, cuts[target])
+        plan = Plan(target, state, cuts[target])
+        for found in self._without_erased({(state.broker, state.log_id): plan}, START_S).values():
+            return found
+        raise SourceError(self._watch.missing().get(target, f"{target} does not answer"))
+
+    def _without_erased(self, plans: Plans, patience_s: float | None = None) -> Plans:
+        """Plans that know which records are erased; a log that does not say so in time is left for the next batch."""
+        questions: dict[str, Question[Offsets]] = {}
+        for key, plan in plans.items():
+            version = plan.state.erased_version
+            if version and self._erased.get(key, (0, NOTHING))[0] != version:
+                questions[plan.target] = _listing(plan.state.log_id, version)
+        lists = self._watch.each(questions, patience_s) if questions else {}
+        found: Plans = {}
+        for key, plan in plans.items():
+            version = plan.state.erased_version
+            if plan.target in lists:
+                self._erased[key] = version, lists[plan.target]
+            if not version:
+                found[key] = plan
+            elif plan.target in lists or plan.target not in questions:
+                found[key] = replace(plan, erased=self._erased[key][1])
+        return found
 
     def _is_gone(self, state: LogState, first: int) -> bool:
         """Whether what a batch is to begin with is gone, and the lake goes on without it."""
@@ -138,6 +166,10 @@ class Planner:
         if key not in self._stops:
             self._stops[key] = self._progress.stops(*key) if self._progress is not None else []
         return next((stop for stop in self._stops[key] if stop > first), -1)
+
+
+def _listing(log_id: str, version: int) -> Question[Offsets]:
+    return Question(("erased", log_id, version), lambda log: log.erased(log_id))
 
 
 def what_is_gone(state: LogState, first: int, end: int) -> str:

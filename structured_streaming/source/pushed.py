@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from structured_streaming.rows.selected import Condition, Relation
+from structured_streaming.rows.conditions import Condition, Relation
 from structured_streaming.source.batch_options import micros
 
 _RELATIONS: dict[str, Relation] = {

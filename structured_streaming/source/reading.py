@@ -8,8 +8,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from store.log.erased import NOTHING, Offsets
 from store.log_source import LogState
 from structured_streaming.rows.pieces import Piece
 from structured_streaming.rows.selected import Selection, batches
@@ -30,12 +32,29 @@ class Reading:
         return {"options": self.options}
 
     def parts(
-        self, target: str, state: LogState, cuts: Sequence[int], *, missing: bool = False
+        self,
+        target: str,
+        state: LogState,
+        cuts: Sequence[int],
+        *,
+        missing: bool = False,
+        erased: Offsets = NOTHING,
     ) -> list[LogRange]:
-        """Partitions between boundaries; `missing` says that their bytes are gone."""
+        """Partitions between boundaries; `missing` says that their bytes are gone, `erased` which records are left out."""
         levels, size = state.delay_levels or self.options.delay_levels, state.segment_size
         return [
-            LogRange(target, state.broker, state.log_id, begin, end, state.end, levels, size, missing)
+            LogRange(
+                target,
+                state.broker,
+                state.log_id,
+                begin,
+                end,
+                state.end,
+                levels,
+                size,
+                missing,
+                tuple(erased[slice(*np.searchsorted(erased, (begin, end)))].tolist()),
+            )
             for begin, end in itertools.pairwise(cuts)
         ]
 
@@ -64,7 +83,14 @@ def rows(
     for offset, data in chunks:
         found = scan(data, offset, segment_size=partition.segment_size)
         yield from batches(
-            Piece(partition.broker, partition.log_id, partition.delay_levels, found), selection
+            Piece(
+                partition.broker,
+                partition.log_id,
+                partition.delay_levels,
+                found,
+                np.array(partition.erased, np.int64),
+            ),
+            selection,
         )
 
 

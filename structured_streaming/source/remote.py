@@ -12,6 +12,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
+from store.log.erased import Offsets
 from store.log_source import LogState
 from structured_streaming.errors import SourceError, UnreachableError
 from structured_streaming.source.access import Access, unconnected
@@ -21,6 +24,10 @@ CALL_S = 10.0
 """A call's deadline."""
 SILENCE_S = 8.0
 """A broker that sends nothing for so long in the middle of a range is away."""
+_LIST_S = 60.0
+"""For all erased records of a log, which may change meanwhile."""
+_MOST_ERASED = 100_000_000
+"""As many as lakeMaxErasedRecords lets a broker have."""
 _POLL_S = 0.05
 _REPORT_S = 2.0
 
@@ -46,7 +53,8 @@ class BrokerLog:
         answer = self._call("DescribeLog", request, pb.DescribeLogResponse, wait_ms)
         levels = tuple(answer.delay_level_ms) or None
         start, end, size = answer.min_offset, answer.readable_offset, answer.segment_size
-        return LogState(answer.broker, answer.log_id, start, end, levels, size or None, answer.max_offset)
+        written, version = answer.max_offset, answer.erased_version
+        return LogState(answer.broker, answer.log_id, start, end, levels, size or None, written, version)
 
     def split(self, log_id: str, start: int, end: int, max_bytes: int, limit_bytes: int = 0) -> list[int]:
         from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb
@@ -94,6 +102,33 @@ class BrokerLog:
             raise self._failed("ReadLog", error) from error
         if expected != end:
             raise SourceError(f"broker {self.address} ended the log at {expected}, asked for up to {end}")
+
+    def erased(self, log_id: str) -> Offsets:
+        from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb
+
+        parts: list[Offsets] = []
+        start: int | None = 0
+        version: int | None = None
+        until = time.monotonic() + _LIST_S
+        while start is not None:
+            if time.monotonic() > until or sum(map(len, parts)) > _MOST_ERASED:
+                raise UnreachableError(
+                    f"broker {self.address} lists erased records without end, {sum(map(len, parts)):,} in {_LIST_S:g} s"
+                )
+            request = pb.ListErasedRequest(log_id=log_id, start_offset=start)
+            answer = self._call("ListErased", request, pb.ListErasedResponse)
+            if version not in (None, answer.erased_version):  # changed between two pages
+                parts, start, version = [], 0, None
+                continue
+            parts.append(np.array(answer.physical_offset, np.int64))
+            version = answer.erased_version
+            if answer.next_offset and answer.next_offset <= start:
+                raise SourceError(f"broker {self.address} lists erased records in a circle, at {start}")
+            start = answer.next_offset or None
+        found = np.concatenate(parts)
+        if (np.diff(found) <= 0).any():
+            raise SourceError(f"broker {self.address} lists erased records that do not ascend")
+        return found
 
     def report(self, log_id: str, offset: int) -> None:
         from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb

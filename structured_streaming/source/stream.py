@@ -116,7 +116,7 @@ class _StreamReading(Reading):
             if plan is None or plan.cuts[-1] != to["offset"] or begin not in (None, plan.cuts[0]):
                 plan = self._planned(broker, to["log_id"], begin, to["offset"])
             self._begun[key] = plan
-            found += self.parts(plan.target, plan.state, plan.cuts, missing=plan.missing)
+            found += self.parts(plan.target, plan.state, plan.cuts, missing=plan.missing, erased=plan.erased)
         return found
 
     def commit(self, end: Offsets) -> None:

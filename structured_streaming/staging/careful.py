@@ -31,6 +31,7 @@ from structured_streaming.staging.table_file import write_file
 from structured_streaming.staging.wanted import Wanted
 from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import QUARANTINE
+from structured_streaming.typed.declaration import packed, unpacked
 
 Chunks = list[tuple[int, bytes]]
 ATTEMPT_S = 600.0
@@ -71,6 +72,7 @@ def _in_child(lake: str, part: LogRange, chunks: Chunks, wanted: Wanted) -> pa.R
         "part": {field.name: getattr(part, field.name) for field in dataclasses.fields(part)},
         "tables": sorted(wanted.tables),
         "without_bodies": wanted.without_bodies,
+        "typed": packed(wanted.typed),
         "chunks": [(offset, len(data)) for offset, data in chunks],
     }
     given = json.dumps(header).encode() + b"\n" + b"".join(data for _, data in chunks)
@@ -123,7 +125,8 @@ def _child(given: BinaryIO, answer: BinaryIO) -> None:
     """Stages what `_in_child` gives."""
     header: dict[str, Any] = json.loads(given.readline())
     part = LogRange(**header["part"])
-    chosen = Wanted(frozenset(header["tables"]), tuple(header["without_bodies"]))
+    without = tuple(header["without_bodies"])
+    chosen = Wanted(frozenset(header["tables"]), without, unpacked(header["typed"]))
     chunks = [(offset, given.read(length)) for offset, length in header["chunks"]]
     (found,) = stage(header["lake"], part, iter(chunks), chosen)
     with pa.ipc.new_stream(answer, found.schema) as stream:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -28,11 +30,25 @@ Files = list[tuple[str, StagedFile]]
 """By the name of their table."""
 
 
-def manifest(part: LogRange, records: int, files: Files) -> pa.RecordBatch:
-    """Of a range that was read whole."""
-    found = [range_row(part, "", rows=records)]
+def manifest(part: LogRange, records: int, files: Files, newest_ms: int = 0) -> pa.RecordBatch:
+    """Of a range that was read whole; `newest_ms` is when its newest record was stored, 0 without one."""
+    found = [range_row(part, "", rows=records, stats=str(newest_ms))]
     found += [{**place_of(part), "table": name, **file._asdict()} for name, file in files]
     return pa.RecordBatch.from_pylist(found, MANIFEST)
+
+
+def unknown_schema(ids: Sequence[int]) -> StagedFile:
+    """In the place of a typed table's file: it has none of a range with bodies of schemas that are not known."""
+    return StagedFile("", 0, 0, json.dumps(list(ids)))
+
+
+def unknown_schemas(manifest: list[dict[str, Any]]) -> dict[str, set[int]]:
+    """The ids of such schemas, by table."""
+    found: dict[str, set[int]] = {}
+    for row in manifest:
+        if row["table"] and not row["path"]:
+            found.setdefault(row["table"], set()).update(json.loads(row["stats"]))
+    return found
 
 
 def range_row(part: LogRange, kind: str, *, rows: int = 0, stats: str = "") -> dict[str, Any]:

@@ -13,6 +13,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
 from store.scan import scan
@@ -21,13 +22,15 @@ from structured_streaming.rows.pieces import Piece, taken
 from structured_streaming.rows.quarantine import missing, quarantine
 from structured_streaming.rows.records import Records, Rejected
 from structured_streaming.source.log_range import LogRange
-from structured_streaming.staging.manifest import Files, manifest
+from structured_streaming.staging.manifest import Files, manifest, unknown_schema
 from structured_streaming.staging.table_file import TableFile
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.local import temporary_folder
 from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import QUARANTINE, TABLES, Table
+from structured_streaming.typed.declaration import UnknownSchemaError
+from structured_streaming.typed.topic import typed_topic
 
 GROUP_BYTES = 32 << 20
 """Of the log that are in memory at a time; a chunk that is larger is taken alone."""
@@ -42,13 +45,15 @@ def stage(
     """Writes the files of a range and yields its manifest; of a failure, also one of `chunks`, nothing is left."""
     folder = lake_folder(lake)
     files: Files = []
-    records = 0
+    records = newest_ms = 0
     with _removed_on_failure(folder, files):
         for offset, data in _joined(chunks):
             found = scan(data, offset, segment_size=part.segment_size)
             records += len(found)
-            _stage(folder, Piece(part.broker, part.log_id, part.delay_levels, found), wanted, files)
-    yield manifest(part, records, files)
+            newest_ms = int(found.store_timestamp.max(initial=newest_ms))
+            erased = np.array(part.erased, np.int64)
+            _stage(folder, Piece(part.broker, part.log_id, part.delay_levels, found, erased), wanted, files)
+    yield manifest(part, records, files, newest_ms)
 
 
 def stage_missing(lake: str, part: LogRange) -> Iterator[pa.RecordBatch]:
@@ -80,6 +85,11 @@ def _written(lake: Folder, records: Records, wanted: Wanted) -> Files:
     with _removed_on_failure(lake, files):
         for table, parts in rows_of(records, wanted, wanted.bodies):
             files += _written_as(lake, table, parts)
+        for topic in map(typed_topic, wanted.typed):
+            try:
+                files += _written_as(lake, topic.table, topic.of_records(records))
+            except UnknownSchemaError as error:
+                files.append((topic.table.name, unknown_schema(error.ids)))
     return files
 
 
@@ -90,7 +100,8 @@ def _removed_on_failure(lake: Folder, files: Files) -> Iterator[None]:
         yield
     except BaseException:
         for name, file in files:
-            lake.child(name).remove(file.path)
+            if file.path:
+                lake.child(name).remove(file.path)
         raise
 
 
@@ -106,7 +117,7 @@ def _written_as(lake: Folder, table: Table, parts: Iterator[pa.Table]) -> Files:
 
 def _try(wanted: Wanted, records: Records) -> None:
     with temporary_folder() as scratch:
-        for name in TABLES:
+        for name in (*TABLES, *(declared.table for declared in wanted.typed)):
             scratch.child(name).make()
         _written(scratch, records, wanted)
 

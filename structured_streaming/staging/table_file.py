@@ -15,6 +15,12 @@ from structured_streaming.staging.statistics import Statistics
 from structured_streaming.storage.folder import Folder, NewFile
 from structured_streaming.tables import Table
 
+PART, SORTED, KEPT = "part", "sorted", "kept"
+"""What the name of a file begins with. Files of a window of time that are `SORTED` together have ranges of their own of the table's
+order; of rows that are `KEPT` the time has run out, and they stay (`maintenance/`)."""
+LABELS = (PART, SORTED, KEPT)
+GROUP_ROWS = 1 << 15
+"""A look-up reads all of a row group that may have the row: of rows without bodies a quarter of a million would be in one else."""
 _DICTIONARY = [
     "broker",
     "log_id",
@@ -47,20 +53,20 @@ class StagedFile(NamedTuple):
 class TableFile:
     """Rows are written as they are. An exception inside of `with` removes the file, `finish` makes it durable."""
 
-    def __init__(self, lake: Folder, table: Table) -> None:
+    def __init__(self, lake: Folder, table: Table, label: str = PART) -> None:
         self._folder = lake.child(table.name)
-        self._name = f"part-{uuid.uuid4().hex}.zstd.parquet"
+        self._name = f"{label}-{uuid.uuid4().hex}.zstd.parquet"
         self._file: NewFile | None = None
         self._writer: pq.ParquetWriter | None = None
         self._statistics = Statistics()
         self._rows = 0
 
     def write(self, rows: pa.Table) -> None:
-        """Adds rows, which are at once in the file as a row group (of at most 1,048,576 rows)."""
+        """Adds rows, which are at once in the file, as row groups of at most `GROUP_ROWS`."""
         if self._writer is None:
             self._file = self._folder.open_new(self._name)
             self._writer = parquet_writer(self._file.target, rows.schema)
-        self._writer.write_table(rows)
+        self._writer.write_table(rows, GROUP_ROWS)
         self._statistics.add(rows)
         self._rows += rows.num_rows
 
@@ -95,11 +101,20 @@ def parquet_writer(target: Any, schema: pa.Schema) -> pq.ParquetWriter:
         compression="zstd",
         compression_level=1,
         use_dictionary=[column for column in _DICTIONARY if column in schema.names],
-        column_encoding={column: "DELTA_BINARY_PACKED" for column in _DELTA_PACKED if column in schema.names},
+        column_encoding={
+            field.name: "DELTA_BINARY_PACKED"
+            for field in schema
+            if field.name in _DELTA_PACKED and _is_long(field.type)
+        },
         coerce_timestamps="us",
         write_statistics=[field.name for field in schema if _has_ends(field)],
         store_schema=False,  # Arrow's dictionaries are ours alone; readers see plain text
     )
+
+
+def _is_long(kind: pa.DataType) -> bool:
+    """A column of a typed table may be of any type, whatever its name."""
+    return bool(pa.types.is_int64(kind) or pa.types.is_timestamp(kind))
 
 
 def _has_ends(field: pa.Field) -> bool:

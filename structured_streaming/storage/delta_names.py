@@ -10,6 +10,8 @@ LAST_CHECKPOINT = "_last_checkpoint"
 SPARK_APPLICATION = "lakebroker-spark"
 """Application transaction of tables that Spark's writer commits to: its version is the lake's counter, and what the lake
 holds of each log stands in the rows of `reput_progress` alone."""
+BATCH_APPLICATION = "lakebroker-batch"
+"""Application transaction of `reput_progress` whose version is the lake's batch counter."""
 _DIGITS = 20
 _CHECKPOINT = re.compile(r"\d{20}\.checkpoint.*\.parquet")
 

@@ -90,6 +90,13 @@ class Folder(Protocol):
     def put_if_absent(self, name: str, content: bytes) -> None:
         """Puts a file whole. Raises FileExistsError when somebody else was first."""
 
+    def replace(self, name: str, content: bytes) -> None:
+        """Puts a file whole, over one that may be there."""
+
+    def take(self, name: str, source: Folder, *, links: bool) -> bool:
+        """A file of another folder, which nobody ever writes to again, under the name that it has there: whole or not at all.
+        Where it `links` and the two are on one file system, both are the same file, and it says so. Raises FileNotFoundError."""
+
     def open_new(self, name: str) -> NewFile:
         """Begins a file."""
 
@@ -101,6 +108,9 @@ class Folder(Protocol):
 
     def remove(self, name: str) -> None:
         """Removes a file; one that is gone is removed already."""
+
+    def remove_all(self) -> None:
+        """Removes it with all that is in it."""
 
     def create(self, name: str, fill: Callable[[str], None]) -> None:
         """A folder that `fill` makes at the uri that it is given: here whole or not at all. One that another process made

@@ -20,6 +20,8 @@ from structured_streaming.storage.folder import FileStatus, Folder
 _LIBC = ctypes.CDLL(None, use_errno=True)
 SCRATCH_PREFIX = ".lakebroker-"
 """Of files and folders in a lake that a crash may leave and nothing needs."""
+_COPIED_BYTES = 1 << 20
+"""At a time."""
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -99,16 +101,32 @@ class LocalFolder:
         return SubTreeFileSystem(str(self.path), LocalFileSystem())
 
     def put_if_absent(self, name: str, content: bytes) -> None:
+        with self._durable(content) as scratch:
+            _link(scratch, self.path / name)
+            sync_folder(self.path)
+
+    def replace(self, name: str, content: bytes) -> None:
+        with self._durable(content) as scratch:
+            scratch.replace(self.path / name)
+            sync_folder(self.path)
+
+    def take(self, name: str, source: Folder, *, links: bool) -> bool:
         scratch = self.path / self.scratch_name()
         try:
-            with scratch.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            _link(scratch, self.path / name)
+            linked = links and isinstance(source, LocalFolder) and _linked(source.path / name, scratch)
+            if not linked:
+                found = source.readable(name)
+                with (
+                    open(found, "rb") if isinstance(found, str) else found as content,
+                    scratch.open("xb") as file,
+                ):
+                    shutil.copyfileobj(content, file, _COPIED_BYTES)
+            _sync_file(scratch)
+            os.replace(scratch, self.path / name)
             sync_folder(self.path)
         finally:
             scratch.unlink(missing_ok=True)
+        return linked
 
     def open_new(self, name: str) -> LocalFile:
         return LocalFile(self.path / name)
@@ -124,6 +142,13 @@ class LocalFolder:
 
     def remove(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
+
+    def remove_all(self) -> None:
+        scratch = self.path.parent / self.scratch_name()
+        with contextlib.suppress(FileNotFoundError):
+            self.path.rename(scratch)
+            sync_folder(self.path.parent)
+            shutil.rmtree(scratch)
 
     def make(self) -> None:
         made = [each for each in (self.path, *self.path.parents) if not each.exists()]
@@ -181,6 +206,19 @@ class LocalFolder:
                     path.unlink()
 
     @contextlib.contextmanager
+    def _durable(self, content: bytes) -> Iterator[Path]:
+        """A scratch file of that content, gone at the end where it still has its name."""
+        scratch = self.path / self.scratch_name()
+        try:
+            with scratch.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            yield scratch
+        finally:
+            scratch.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
     def scratch(self) -> Iterator[Folder]:
         with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=self.path) as path:
             yield LocalFolder(Path(path))
@@ -210,6 +248,17 @@ def temporary_folder() -> Iterator[LocalFolder]:
     """A folder that is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="lakebroker-check-") as path:
         yield LocalFolder(Path(path))
+
+
+def _linked(file: Path, name: Path) -> bool:
+    """Whether both names are of one file now; False where the file systems do not do that. Raises OSError."""
+    try:
+        os.link(file, name)
+    except OSError as error:
+        if error.errno not in (*_NO_LINKS, errno.EXDEV, errno.EMLINK):
+            raise
+        return False
+    return True
 
 
 def _link(file: Path, name: Path) -> None:

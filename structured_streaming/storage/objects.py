@@ -33,6 +33,10 @@ SCHEMES = {"s3": "s3a", "s3a": "s3a", "gs": "gs", "abfss": "abfss"}
 _CONNECT_S, _REQUEST_S, _RETRY_S, _RETRIES = 5, 30, 20, 4
 _WHOLE_BYTES = 1 << 20
 """Objects up to that size are read at once."""
+_AHEAD_BYTES = 1 << 20
+"""Parquet's readers ask for each column of each row group by itself, many of which are a few kilobytes and follow each other."""
+_COPIED_BYTES = 4 << 20
+"""At a time."""
 _READERS = 16
 _SAID = 500
 _AWAY = re.compile(r"HTTP error: (?!builder error)|status code: (?:429|5(?!01|05)\d\d)\b")
@@ -130,7 +134,7 @@ class ObjectFolder:
             raise FileNotFoundError(f"{self}/{name} is not there")
         if found["size"] <= _WHOLE_BYTES:
             return io.BytesIO(self.read(name))
-        return _Reader(self._store, self._of(name), found["size"])
+        return io.BufferedReader(_Reader(self._store, self._of(name), found["size"]), _AHEAD_BYTES)
 
     def arrow_filesystem(self) -> None:
         return None
@@ -147,6 +151,25 @@ class ObjectFolder:
             if self.read(name) != content:
                 raise FileExistsError(f"{self}/{name} is there already") from error
 
+    def replace(self, name: str, content: bytes) -> None:
+        import obstore
+
+        with _as_os_errors():
+            obstore.put(self._store, self._of(name), content, use_multipart=False)
+
+    def take(self, name: str, source: Folder, *, links: bool) -> bool:
+        found = source.readable(name)
+        file = self.open_new(name)
+        try:
+            with open(found, "rb") if isinstance(found, str) else found as content:
+                while part := content.read(_COPIED_BYTES):
+                    file.write(part)
+            file.finish()
+        except BaseException:
+            file.discard()
+            raise
+        return False
+
     def open_new(self, name: str) -> ObjectFile:
         return ObjectFile(self._store, self._of(name))
 
@@ -161,6 +184,13 @@ class ObjectFolder:
 
         with contextlib.suppress(FileNotFoundError), _as_os_errors():
             obstore.delete(self._store, self._of(name))
+
+    def remove_all(self) -> None:
+        import obstore
+
+        with _as_os_errors():
+            for page in obstore.list(self._store, self._key):
+                obstore.delete(self._store, [each["path"] for each in page])
 
     def create(self, name: str, fill: Callable[[str], None]) -> None:
         # what makes the table be there is one object, its first commit
@@ -284,6 +314,34 @@ def object_folder(url: str) -> ObjectFolder:
     scheme = "s3" if parts.scheme == "s3a" else parts.scheme
     key = "/".join(part for part in parts.path.split("/") if part)
     return ObjectFolder(f"{scheme}://{parts.netloc}", key)
+
+
+def dataset_filesystem(folder: Folder) -> Any:
+    """With what a dataset of Arrow reads a table in an object store, by the names that its log has.
+
+    Of S3 with Arrow's own client, which has no Python in it (`Folder.arrow_filesystem` says why); None for other stores.
+    """
+    scheme, _, place = folder.uri.partition("://")
+    if scheme != "s3":
+        return folder.arrow_filesystem()
+    from pyarrow.fs import SubTreeFileSystem
+
+    return SubTreeFileSystem(place, _s3(os.environ.get("AWS_ENDPOINT_URL", "")))
+
+
+@functools.lru_cache(maxsize=4)
+def _s3(endpoint: str) -> Any:
+    from pyarrow.fs import S3FileSystem
+
+    at = urlsplit(endpoint)
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    return S3FileSystem(
+        endpoint_override=at.netloc or None,
+        scheme=at.scheme or "https",
+        region=region,
+        connect_timeout=_CONNECT_S,
+        request_timeout=_REQUEST_S,
+    )
 
 
 @functools.lru_cache(maxsize=16)

@@ -7,7 +7,7 @@ them is then all that is read of the logs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from structured_streaming.read_only import each_of, kind_of, tree_of
@@ -33,7 +33,9 @@ def stand_in(session: SparkSession, table: Table) -> DataFrame:
     return session.createDataFrame(session.sparkContext.emptyRDD(), schema)
 
 
-def columns_read(session: SparkSession, statement: str) -> dict[str, tuple[str, ...]]:
+def columns_read(
+    session: SparkSession, statement: str, tables: Mapping[str, Table] = TABLES
+) -> dict[str, tuple[str, ...]]:
     """Columns by table, in the tables' order; of a table of which only the rows count, its offset.
 
     Runs nothing. Raises pyspark's errors for bad SQL.
@@ -64,12 +66,7 @@ def columns_read(session: SparkSession, statement: str) -> dict[str, tuple[str, 
             wanted = found.setdefault(attribute.metadata().getString(_MARK), set())
             if attribute.exprId().id() in named:
                 wanted.add(attribute.name())
-    return {name: _in_order(TABLES[name], wanted) for name, wanted in found.items()}
-
-
-def _in_order(table: Table, wanted: set[str]) -> tuple[str, ...]:
-    found = tuple(name for name in table.schema.names if name in wanted)
-    return found or (table.schema.names[2],)
+    return {name: tables[name].chosen(wanted) for name, wanted in found.items()}
 
 
 def _ids(attributes: Any) -> Iterator[int]:

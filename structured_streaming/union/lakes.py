@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote
 
-import pyarrow.parquet as pq
-
 from structured_streaming.catalog.lake_tables import check_tables
 from structured_streaming.catalog.names import CatalogSchema
-from structured_streaming.commit.ends import FollowedEnds
-from structured_streaming.commit.table_log import TableLog
-from structured_streaming.errors import LakeError
-from structured_streaming.storage.delta_names import LOG, commit_name
+from structured_streaming.catalog.typed_tables import CatalogTyped
+from structured_streaming.catalog.upkeep import read_catalogs_upkeep
+from structured_streaming.commit.ends import Ends
+from structured_streaming.erased import Erased
+from structured_streaming.erasures import COLUMNS, Naming
 from structured_streaming.storage.folder import Folder
-from structured_streaming.tables import REPUT_PROGRESS
+from structured_streaming.tables import ERASURES, REPUT_PROGRESS
+from structured_streaming.typed.declaration import Declaration
+from structured_streaming.union.followed import FollowedLake
 from structured_streaming.union.instants import Instant
 
 if TYPE_CHECKING:
@@ -39,8 +39,26 @@ class ReadableLake(Protocol):
     def newest(self, tables: Iterable[str]) -> Instant:
         """With the versions of `tables` and of the progress, which is read first."""
 
+    def emptied(self, tables: Iterable[str]) -> list[str]:
+        """What is to be said of tables that others emptied, as far as that is known; each once."""
+
     def committed(self) -> datetime.datetime | None:
         """When the newest batch was committed; None where that is not known."""
+
+    def typed(self) -> list[Declaration]:
+        """Its typed topics whose tables can be read."""
+
+    def lacks(self, declared: Declaration, ends: Ends) -> int:
+        """Bytes of logs below their ends that are in the lake, and not looked at for a typed table."""
+
+    def retired(self) -> frozenset[str]:
+        """Brokers that views and unions leave out."""
+
+    def hidden(self) -> Erased:
+        """Erased records that tables may have rows of."""
+
+    def unsettled(self, erased: Erased) -> Erased:
+        """Of erased records those that tables may have rows of."""
 
 
 class FolderLake:
@@ -49,8 +67,7 @@ class FolderLake:
     def __init__(self, session: SparkSession, folder: Folder) -> None:
         self._session = session
         self._folder = folder
-        self._logs: dict[str, TableLog] = {}
-        self._ends = FollowedEnds(folder)
+        self._followed = FollowedLake(folder)
 
     def __str__(self) -> str:
         return str(self._folder)
@@ -69,23 +86,35 @@ class FolderLake:
 
     def newest(self, tables: Iterable[str]) -> Instant:
         """See `ReadableLake.newest`."""
-        progress = self._followed(REPUT_PROGRESS.name)
-        ends, versions = self._ends.at(progress), {REPUT_PROGRESS.name: progress.version}
-        for name in tables:
-            if name not in versions:
-                versions[name] = self._followed(name).version
-        return Instant(ends, versions)
+        return self._followed.newest(tables)
+
+    def emptied(self, tables: Iterable[str]) -> list[str]:
+        """See `ReadableLake.emptied`."""
+        return self._followed.emptied(tables)
 
     def committed(self) -> datetime.datetime | None:
         """See `ReadableLake.committed`."""
-        return committed(self._folder)
+        return self._followed.committed()
 
-    def _followed(self, name: str) -> TableLog:
-        if name in self._logs:
-            self._logs[name].follow()
-        else:
-            self._logs[name] = TableLog(self._folder.child(name), reads=True)
-        return self._logs[name]
+    def typed(self) -> list[Declaration]:
+        """See `ReadableLake.typed`."""
+        return self._followed.typed()
+
+    def lacks(self, declared: Declaration, ends: Ends) -> int:
+        """See `ReadableLake.lacks`."""
+        return self._followed.lacks(declared, ends)
+
+    def retired(self) -> frozenset[str]:
+        """See `ReadableLake.retired`."""
+        return self._followed.retired()
+
+    def hidden(self) -> Erased:
+        """See `ReadableLake.hidden`."""
+        return self._followed.hidden()
+
+    def unsettled(self, erased: Erased) -> Erased:
+        """See `ReadableLake.unsettled`."""
+        return self._followed.unsettled(erased)
 
 
 class CatalogLake:
@@ -95,6 +124,7 @@ class CatalogLake:
         check_tables(session, schema)
         self._session = session
         self._schema = schema
+        self._typed = CatalogTyped(session, schema)
 
     def __str__(self) -> str:
         return str(self._schema)
@@ -118,7 +148,12 @@ class CatalogLake:
         for name in tables:
             if name not in versions:
                 versions[name] = self._version(name)
-        return Instant({(str(row[0]), str(row[1])): int(row[2]) for row in rows}, versions)
+        ends = {(str(row[0]), str(row[1])): int(row[2]) for row in rows}
+        return Instant(ends, versions, retired=self.retired(), hidden=self.hidden())
+
+    def emptied(self, tables: Iterable[str]) -> list[str]:
+        """See `ReadableLake.emptied`. Who removes what in a catalog is its business."""
+        return []
 
     def committed(self) -> datetime.datetime | None:
         """See `ReadableLake.committed`."""
@@ -129,27 +164,27 @@ class CatalogLake:
             return None
         return datetime.datetime.fromtimestamp(newest / 1_000_000, datetime.UTC)
 
+    def typed(self) -> list[Declaration]:
+        """See `ReadableLake.typed`."""
+        return self._typed.readable()
+
+    def lacks(self, declared: Declaration, ends: Ends) -> int:
+        """See `ReadableLake.lacks`."""
+        return self._typed.lacking(declared).below(ends)
+
+    def retired(self) -> frozenset[str]:
+        """See `ReadableLake.retired`."""
+        return frozenset(read_catalogs_upkeep(self._session, self._schema).retired)
+
+    def hidden(self) -> Erased:
+        """See `ReadableLake.hidden`."""
+        named = Naming(self.frame(ERASURES.name).select(*COLUMNS).distinct().toArrow())
+        return named.unsettled(read_catalogs_upkeep(self._session, self._schema).settled)
+
+    def unsettled(self, erased: Erased) -> Erased:
+        """See `ReadableLake.unsettled`."""
+        return erased
+
     def _version(self, name: str) -> int:
         history = self._session.sql(f"DESCRIBE HISTORY {self._schema.table(name)} LIMIT 1")
         return int(history.collect()[0]["version"])
-
-
-def committed(folder: Folder) -> datetime.datetime | None:
-    """When the newest batch of a lake was committed; None where that is not known. Raises LakeError."""
-    progress = folder.child(REPUT_PROGRESS.name)
-    version = TableLog(progress, reads=True).version
-    times: list[datetime.datetime] = []
-    try:
-        while not times and version > 0:
-            for line in progress.child(LOG).read(commit_name(version)).splitlines():
-                if file := json.loads(line).get("add"):
-                    found = pq.read_table(
-                        progress.readable(unquote(file["path"])), columns=["commit_timestamp"]
-                    )
-                    times += found["commit_timestamp"].drop_null().to_pylist()
-            version -= 1
-    except FileNotFoundError:  # maintenance has removed what is that old
-        return None
-    except (OSError, ValueError) as error:
-        raise LakeError(f"table {progress}: {error}; its log cannot be used as it is") from error
-    return max(times, default=None)

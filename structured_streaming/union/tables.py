@@ -7,6 +7,7 @@ tables, which hold all that is below it, then the logs are asked where they end.
 
 from __future__ import annotations
 
+import datetime
 import functools
 import json
 import operator
@@ -15,23 +16,27 @@ from typing import TYPE_CHECKING
 
 from store.log_source import LogState
 from structured_streaming.commit.ends import Ends
-from structured_streaming.errors import SourceError
+from structured_streaming.erased import PLACE, Erased, hides
+from structured_streaming.erasures import BY_HAND
 from structured_streaming.source.access import access_of
 from structured_streaming.source.log_ends import LogEnds
 from structured_streaming.source.logs import targets
 from structured_streaming.source.name_servers import name_servers
-from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS, TABLES
+from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS, TABLES, UPKEEP
+from structured_streaming.typed.declaration import STOPPED, packed
+from structured_streaming.typed.topic import typed_topic
 from structured_streaming.union.columns import columns_read, stand_in
-from structured_streaming.union.instants import Instant, instant_of, shown
+from structured_streaming.union.instants import Instant, Span, as_of, instant_of, version_gone
 from structured_streaming.union.lakes import ReadableLake
+from structured_streaming.union.tails import Tail, not_filled, tails_of, without_log
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _DATA = frozenset(table.name for table in DATA_TABLES)
+"""And typed tables."""
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-Tail = tuple[str, LogState, int]
-"""Target and state of a log, and the offset from which on it is read."""
 
 
 class UnionTables:
@@ -48,9 +53,9 @@ class UnionTables:
         source: Mapping[str, str],
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
-        from structured_streaming.source.data_source import LakebrokerDataSource
+        from structured_streaming.source.data_source import LakebrokerDataSource, register
 
-        session.dataSource.register(LakebrokerDataSource)
+        register(session, LakebrokerDataSource)
         self._session = session
         self._source = dict(source)
         self._tell = tell
@@ -58,8 +63,10 @@ class UnionTables:
         lowered = {name.lower(): value for name, value in source.items()}
         self._ends = LogEnds(targets(lowered), access_of(lowered), name_servers(lowered), tell)
         self._lake = lake
-        self._stand_ins = {name: stand_in(session, table) for name, table in TABLES.items()}
-        self._bound: set[str] = set(TABLES)
+        self._typed = {each.table: each for each in lake.typed()}
+        self._tables = TABLES | {name: typed_topic(each).table for name, each in self._typed.items()}
+        self._stand_ins = {name: stand_in(session, table) for name, table in self._tables.items()}
+        self._bound: set[str] = set(self._tables)
         self.tail_bytes = 0
         """Of the logs, beyond the lake, at the last `bind`: what a statement needs of them for each of its tables."""
         self._unbind()
@@ -68,15 +75,18 @@ class UnionTables:
         """Makes the tables that a statement reads show the instant of now. Raises LakeError, pyspark's for bad SQL."""
         self._unbind()
         self.tail_bytes = 0
-        wanted = columns_read(self._session, statement)
+        wanted = columns_read(self._session, statement, self._tables)
         if not wanted:
             return
-        instant = self._lake.newest(wanted)
-        tails = self._tails(instant)
+        instant = self._lake.newest(wanted).without_retired()
+        for said in self._lake.emptied(wanted):
+            self._tell(said)
+        tails, erased = self._tails(instant)
+        instant = instant.without(self._lake.unsettled(erased))
         self.tail_bytes = sum(state.end - start for _, state, start in tails)
         for name, columns in wanted.items():
             frame = below(self._lake.frame(name, instant.versions[name]), name, instant)
-            if name in _DATA and tails:
+            if tails and self._has_tail(name, instant):
                 frame = frame.unionByName(self._tail(name, columns, tails, frame))
             frame.createOrReplaceTempView(name)
             self._bound.add(name)
@@ -85,24 +95,33 @@ class UnionTables:
         """Gives back the connections to the logs."""
         self._ends.close()
 
+    def _has_tail(self, name: str, instant: Instant) -> bool:
+        """Whether the logs' rows belong to a table. Raises LakeError for a typed one that the reput has not filled yet."""
+        declared = self._typed.get(name)
+        if declared is None:
+            return name in _DATA
+        if declared.state == STOPPED:
+            return False
+        if size := self._lake.lacks(declared, instant.ends):
+            raise not_filled(name, size)
+        return True
+
     def _unbind(self) -> None:
         for name in self._bound:
             self._stand_ins[name].createOrReplaceTempView(name)
         self._bound = set()
 
-    def _tails(self, instant: Instant) -> list[Tail]:
-        """What the logs hold beyond the instant."""
-        logs = self._ends.now()
+    def _tails(self, instant: Instant) -> tuple[list[Tail], Erased]:
+        """What the logs hold beyond the instant, and which of their records are erased."""
+        asked = self._ends.now()
+        logs = {broker: log for broker, log in asked.logs.items() if broker not in instant.retired}
         self._tell_of_others({broker for broker, _ in instant.ends} - logs.keys())
-        found = [(target, state, _start(state, instant.ends)) for target, state in logs.values()]
-        return [(target, state, start) for target, state, start in found if start < state.end]
+        return tails_of(logs.values(), instant.ends), asked.erased
 
     def _tell_of_others(self, brokers: set[str]) -> None:
         for broker in sorted(brokers - self._told):
             self._told.add(broker)
-            self._tell(
-                f"of broker {broker} there is only what the lake holds: its log is not among those read"
-            )
+            self._tell(without_log(broker))
 
     def _tail(self, name: str, columns: tuple[str, ...], tails: list[Tail], like: DataFrame) -> DataFrame:
         """The rows of a table in the logs; columns that are not wanted are null."""
@@ -120,6 +139,7 @@ class UnionTables:
             "columns": ",".join(columns),
             "startingOffsets": _offsets({state: start for _, state, start in tails}),
             "endingOffsets": _offsets({state: state.end for _, state, _ in tails}),
+            "typed": packed([self._typed[name]]) if name in self._typed else "",
             "pushFilters": self._session.conf.get(_PUSHDOWN, "false") or "false",
         }
         rows = self._session.read.format("lakebroker").options(**options).load()
@@ -133,34 +153,75 @@ class UnionTables:
 
 def register_as_of(lake: ReadableLake, moment: str, tell: Callable[[str], None]) -> None:
     """Tables as a batch left them, by its number or a time, as temporary views. Raises LakeError."""
-    instant = instant_of(lake.frame(REPUT_PROGRESS.name), str(lake), moment)
-    for name in TABLES:
+    instant = instant_of(_Batches(lake.frame(REPUT_PROGRESS.name)), str(lake), moment).without(lake.hidden())
+    for name in (*TABLES, *(each.table for each in lake.typed())):
         frame = None
-        if name != REPUT_PROGRESS.name:
+        if name not in (REPUT_PROGRESS.name, UPKEEP.name):
             frame = _readable(lake, name, instant.versions.get(name, 0))
         if frame is None:
             frame = lake.frame(name)
-            if name in _DATA:
-                tell(
-                    f"version {instant.versions.get(name, 0)} of {name} is gone; its newest is read up to batch "
-                    f"{instant.batch}, without what was deleted since"
-                )
+            if name not in (REPUT_PROGRESS.name, UPKEEP.name):
+                tell(version_gone(name, instant))
         below(frame, name, instant).createOrReplaceTempView(name)
-    assert instant.committed is not None
-    tell(f"tables as of batch {instant.batch}, committed at {shown(instant.committed)}")
+    tell(as_of(instant))
 
 
 def below(frame: DataFrame, name: str, instant: Instant) -> DataFrame:
-    """The rows of a table that an instant has: a crash, or a later batch, left others above."""
+    """The rows of a table that an instant has."""
     from pyspark.sql.functions import col, lit
 
-    if name not in _DATA:
-        return frame if instant.batch is None else frame.where(col("batch") <= instant.batch)
+    wanted = instant.rows_of(name)
+    if wanted.to_batch is not None:
+        return frame.where(col("batch") <= wanted.to_batch)
+    if wanted.below is None:
+        return frame
     held: list[Column] = [
         (col("broker") == lit(broker)) & (col("log_id") == lit(log_id)) & (col("physical_offset") < lit(end))
-        for (broker, log_id), end in instant.ends.items()
+        for (broker, log_id), end in wanted.below.items()
     ]
-    return frame.where(functools.reduce(operator.or_, held, lit(False)))
+    if wanted.by_hand:
+        held.append(col("broker") == lit(BY_HAND[0]))
+    rows = frame.where(functools.reduce(operator.or_, held, lit(False)))
+    if not (hides(name) and len(records := instant.left_out)):
+        return rows
+    hidden = frame.sparkSession.createDataFrame(records.table())
+    return rows.join(hidden, list(PLACE), "left_anti").select(*frame.columns)
+
+
+class _Batches:
+    """See `Batches`. Spark looks at the rows, and answers with one, or with one for each log."""
+
+    def __init__(self, progress: DataFrame) -> None:
+        self._progress = progress
+
+    def span(self) -> Span | None:
+        (row,) = self._progress.selectExpr(
+            "min(batch)",
+            "max(batch)",
+            "unix_micros(min(commit_timestamp))",
+            "unix_micros(max(commit_timestamp))",
+        ).collect()
+        return None if row[0] is None else Span(int(row[0]), int(row[1]), _time(row[2]), _time(row[3]))
+
+    def last(self, until: datetime.datetime) -> int | None:
+        micros = (until - _EPOCH) // datetime.timedelta(microseconds=1)
+        committed = self._progress.where(f"commit_timestamp <= timestamp_micros({micros}L)")
+        found: int | None = committed.selectExpr("max(batch)").collect()[0][0]
+        return found
+
+    def at(self, batch: int) -> tuple[dict[str, int], datetime.datetime] | None:
+        rows = self._progress.where(f"batch = {batch:d}")
+        for row in rows.selectExpr("table_versions", "unix_micros(commit_timestamp)").limit(1).collect():
+            return dict(row[0]), _time(row[1])
+        return None
+
+    def ends(self, batch: int) -> Ends:
+        until = self._progress.where(f"batch <= {batch:d}").groupBy("broker", "log_id")
+        return {(str(row[0]), str(row[1])): int(row[2]) for row in until.agg({"end_offset": "max"}).collect()}
+
+
+def _time(micros: int) -> datetime.datetime:
+    return _EPOCH + datetime.timedelta(microseconds=micros)
 
 
 def _readable(lake: ReadableLake, name: str, version: int) -> DataFrame | None:
@@ -172,25 +233,6 @@ def _readable(lake: ReadableLake, name: str, version: int) -> DataFrame | None:
         return frame if lake.has_files(name, frame) else None
     except AnalysisException:
         return None
-
-
-def _start(state: LogState, ends: Ends) -> int:
-    """Where the lake ends in a log. Raises SourceError when the two do not meet."""
-    reached = ends.get((state.broker, state.log_id))
-    if reached is None:
-        return state.start
-    if reached < state.start:
-        raise SourceError(
-            f"the log of broker {state.broker} begins at {state.start}, the lake holds it up to {reached}: "
-            f"{state.start - reached} bytes are in neither; restore the segments, or read the tables alone"
-        )
-    if reached > state.end:
-        raise SourceError(
-            f"the lake holds broker {state.broker} up to offset {reached}, its log {state.log_id} ends at "
-            f"{state.end}: data were lost, or this is an older copy; restore what is missing, or read the tables "
-            "alone"
-        )
-    return reached
 
 
 def _offsets(of: Mapping[LogState, int]) -> str:

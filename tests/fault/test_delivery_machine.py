@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.delivery_machine import CutMachine, DeliveryMachine
-from tests.fault.conftest import EVIDENCE
+from tests.evidence import EVIDENCE
 
 SEARCH_S = 600.0 if EVIDENCE else 0.0
 

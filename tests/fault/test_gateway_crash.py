@@ -21,7 +21,7 @@ from lakebroker_testing.gateway import Gateway
 from store.log.record import decode_properties
 from store.log_reader import LogReader
 from store.scan import scan
-from tests.fault.conftest import EVIDENCE
+from tests.evidence import EVIDENCE
 
 ROUNDS = 200 if EVIDENCE else 5
 

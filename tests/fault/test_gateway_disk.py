@@ -17,7 +17,7 @@ import pytest
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
-from tests.fault.conftest import EVIDENCE
+from tests.evidence import EVIDENCE
 from tests.fault.test_gateway_crash import stored
 
 ROUNDS = 15 if EVIDENCE else 1

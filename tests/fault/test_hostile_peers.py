@@ -24,13 +24,13 @@ import pytest
 from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.gateway import Gateway
-from tests.fault.conftest import EVIDENCE
+from tests.evidence import EVIDENCE
 from tests.fault.hostile_clients import KINDS, SERVICE
 from tests.fault.hostile_peers import Record, memory_mib
 from tests.fault.test_gateway_crash import stored
 
 QUIET_S, HOSTILE_S = (
-    (30.0, {"http2": 120.0, "grpcio": 120.0}) if EVIDENCE else (3.0, {"http2": 12.0, "grpcio": 5.0})
+    (30.0, {"http2": 120.0, "grpcio": 120.0}) if EVIDENCE else (3.0, {"http2": 8.0, "grpcio": 3.0})
 )
 RATE = 200
 MOST_MIB = 512

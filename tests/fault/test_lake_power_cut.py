@@ -7,7 +7,6 @@ gateway's look at the progress, for which it deletes segments, is taken at every
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import shutil
 import threading
@@ -26,11 +25,12 @@ from structured_streaming.lake import create_tables
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.stage import stage
 from structured_streaming.storage import local
+from tests.evidence import EVIDENCE
 from tests.fault.power_cut import Disk
 from tests.lake_checks import assert_exact, assert_exact_below_progress
 from tests.spark_lake import SparkLake
 
-ROUNDS = 60 if os.environ.get("LAKEBROKER_EVIDENCE") else 1
+ROUNDS = 60 if EVIDENCE else 1
 CUTS_A_ROUND = 8
 BATCH_BYTES = 15_000
 
@@ -113,7 +113,7 @@ def reader(tmp_path: Path) -> LogReader:
     return LogReader(tmp_path / "store")
 
 
-@pytest.mark.timeout(7200 if os.environ.get("LAKEBROKER_EVIDENCE") else 900)
+@pytest.mark.timeout(7200 if EVIDENCE else 900)
 def test_what_progress_names_survives(
     tmp_path: Path,
     reader: LogReader,

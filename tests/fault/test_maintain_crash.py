@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from lakebroker_testing.gateway import ROOT, command
 from lakebroker_testing.logs import LogWriter
-from tests.fault.conftest import EVIDENCE
+from tests.evidence import EVIDENCE
 from tests.lake_checks import assert_exact
 
 PIECES = 400 if EVIDENCE else 6

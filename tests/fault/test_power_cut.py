@@ -20,7 +20,7 @@ from store.log.record import SYS_PREPARED, Host, PendingRecord, decode_record
 from store.log.retention import Rules
 from store.message_store import MessageStore
 from store.opening import StoreOptions
-from tests.fault.conftest import EVIDENCE
+from tests.evidence import EVIDENCE
 from tests.fault.power_cut import Disk
 
 ROUNDS = 200 if EVIDENCE else 6

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from lakebroker_testing.gateway import ROOT, command
 from tests.children import children
+from tests.evidence import LONG
 from tests.lake_checks import assert_exact
 from tests.relay import Relay
 from tests.reput_runs import reput_once
@@ -59,7 +60,7 @@ def assert_nothing_is_left(tmp_path: Path) -> None:
     assert not left, f"temporary files are left: {left}"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=LONG)])
 def test_a_signal_to_the_process_group_ends_it_cleanly(
     spark: SparkSession, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -142,7 +143,7 @@ def test_a_run_that_could_not_read_all_says_so(tmp_path: Path) -> None:
     assert_nothing_is_left(tmp_path)
 
 
-@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("once", [pytest.param(True, marks=LONG), False])
 def test_a_jvm_that_dies_is_started_again(tmp_path: Path, once: bool) -> None:
     store = written(tmp_path / "store", "broker-a", 8000)
     process = reput(tmp_path, "--store", str(store), "--batch-bytes", str(1 << 20), *["--once"][: int(once)])

@@ -21,12 +21,12 @@ from lakebroker_testing.gateway import ROOT, Gateway, Reput, command
 from lakebroker_testing.real_rocketmq import free_ports
 from store.errors import OffsetOutOfRangeError
 from store.log_reader import LogReader
-from tests.fault.conftest import EVIDENCE
+from tests.evidence import EVIDENCE
 from tests.fault.soak_traffic import OPTIONS, Traffic
 from tests.fault.soak_verdict import View, differences, joined, of_lake, of_log, outstanding, told
 from tests.lake_checks import assert_exact
 
-SECONDS = float(os.environ.get("LAKEBROKER_SOAK_SECONDS", "600" if EVIDENCE else "60"))
+SECONDS = float(os.environ.get("LAKEBROKER_SOAK_SECONDS", "600" if EVIDENCE else "40"))
 SEED = int(os.environ.get("LAKEBROKER_SOAK_SEED", "0" if EVIDENCE else "6")) or random.randrange(1, 1 << 32)
 SEGMENTS = ("stay", "go") if EVIDENCE else ("stay",)
 GATEWAY_TELLS = {"stay": "log recovered", "go": "segments deleted"}

@@ -91,6 +91,7 @@ def main(name: str, lake: str) -> None:
         log_end=len(data),
         segment_size=1 << 30,
         delay_levels=None,
+        erased=(),
     )
     Path("/proc/self/clear_refs").write_text("5")  # what making the log took does not count
     found = [row for batch in stage(lake, part, iter([(0, data)])) for row in batch.to_pylist()]  # type: ignore[arg-type]

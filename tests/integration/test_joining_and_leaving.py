@@ -72,13 +72,13 @@ def test_a_union_asks_all_that_are_registered(tmp_path: Path) -> None:
             ends.now()
         with gateway(tmp_path, "broker-a", 100, server):
             registered(server, 1)
-            assert ends.now().keys() == {"broker-a"}
+            assert ends.now().logs.keys() == {"broker-a"}
             with gateway(tmp_path, "broker-b", 200, server):
                 registered(server, 2)
-                assert ends.now().keys() == {"broker-a", "broker-b"}
+                assert ends.now().logs.keys() == {"broker-a", "broker-b"}
                 server.terminate()
                 for _ in range(2):
-                    assert ends.now().keys() == {"broker-a", "broker-b"}
+                    assert ends.now().logs.keys() == {"broker-a", "broker-b"}
             ends.close()
     assert len(told) == 1
     assert "no name server answers" in told[0]

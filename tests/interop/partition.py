@@ -36,7 +36,9 @@ class Partition:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _ip("netns", "del", self._name)  # the link goes with it
+        ours, _ = self._links  # with its namespace it would go later, and the next one's has the same name
+        subprocess.run(["ip", "link", "del", ours], check=False, capture_output=True)  # or was never made
+        _ip("netns", "del", self._name)
 
     def cut(self) -> None:
         """From now on every packet is lost, in both directions."""

@@ -14,7 +14,8 @@ from deltalake import DeltaTable
 
 from lakebroker_testing.gateway import ROOT, command
 from lakebroker_testing.logs import LogWriter
-from structured_streaming.tables import DATA_TABLES
+from structured_streaming.tables import DATA_TABLES, TABLES
+from tests.evidence import LONG
 from tests.interop.hive_metastore import hive_metastore
 from tests.lake_checks import assert_exact
 from tests.reput_lake import ReputLake, rows_of
@@ -37,6 +38,7 @@ def run(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@LONG
 def test_the_rows_are_those_of_a_folder_after_a_kill_between_two_tables(
     metastore: Path, tmp_path: Path
 ) -> None:
@@ -75,7 +77,9 @@ def test_every_command_takes_a_catalog(metastore: Path, tmp_path: Path) -> None:
     with LogWriter(tmp_path / "store") as writer:
         writer.everything()
     store, location = str(writer.folder), "spark_catalog.commands"
-    assert "10 tables are in spark_catalog.commands" in run("init", "--lake", location).stdout
+    made = run("init", "--lake", location)
+    assert f"{len(TABLES)} tables are in spark_catalog.commands" in made.stdout
+    assert "view" not in made.stderr
     source = ("reput", "--store", store, "--once", "--lake")
     run(*source, location)
     tables = metastore / "warehouse" / "commands.db"
@@ -94,6 +98,17 @@ def test_every_command_takes_a_catalog(metastore: Path, tmp_path: Path) -> None:
     (messages,) = [row for row in maintained if row["table"] == "messages"]
     assert messages["files_after"] == 1 < messages["files_before"]
     assert assert_exact(tables, writer.folder)["messages"] == before["messages"] + 7
+    functions = "SELECT commands.latency_count(array(map(1, 2L), map(9, 3L))) AS n"
+    views = ("messages_live", "consumer_lag", "dead_letters", "message_trace_by_key")
+    alike = " UNION ALL ".join(
+        f"SELECT (SELECT count(*) FROM {name}) AS a, (SELECT count(*) FROM {location}.{name}) AS b"
+        for name in views
+    )
+    answers = run("sql", "--lake", location, "--format", "csv", f"{functions};{alike}").stdout.split()
+    assert answers[:3] == ["n", "5", "a,b"]
+    counts = [line.split(",") for line in answers[3:]]
+    assert len(counts) == len(views)
+    assert all(ours == theirs != "0" for ours, theirs in counts)
     # the other writer is not let in
     refused = run("reput", "--store", store, "--once", "--lake", str(tables), status=1)
     assert "give --sink spark" in refused.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.evidence import LONG
 from tests.interop.foreign_clients import LITE
 from tests.interop.lite_brokers import FEW, TOPIC, WILDCARD, Made, ours, real
 
@@ -26,7 +27,9 @@ wildcard {a=[1/1, 3/1, 5/1], b=[2/1, 6/1], c=[4/1], e=[7/1, 8/1, 9/1], f=[bad 10
 """
 
 
-@pytest.mark.parametrize("broker", [real, ours], ids=["rocketmq", "lakebroker"])
+@pytest.mark.parametrize(
+    "broker", [pytest.param(real, marks=LONG, id="rocketmq"), pytest.param(ours, id="lakebroker")]
+)
 def test_a_lite_push_consumer_sees_the_same(tmp_path: Path, broker: Made) -> None:
     command = LITE()
     with broker(tmp_path / "broker") as side:

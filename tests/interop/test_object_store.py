@@ -11,26 +11,37 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from broker_gateway.lake.reader import Lake
 from lakebroker_testing.gateway import ROOT, command
+from lakebroker_testing.logs import LogWriter
 from store.log_reader import LogReader
 from structured_streaming.commit.delta_commit import LakeProgress
+from structured_streaming.commit.upkeep_log import add_to_upkeep
 from structured_streaming.errors import LocationError, StoreAwayError
 from structured_streaming.lake import create_tables, open_lake
 from structured_streaming.maintenance.check import check_lake
-from structured_streaming.maintenance.maintain import maintain
+from structured_streaming.maintenance.copying import CopyReport, copy_lake
+from structured_streaming.maintenance.erasure import purge
+from structured_streaming.maintenance.maintain import lake_mirror, maintain
+from structured_streaming.maintenance.retention import expire
 from structured_streaming.reput_query import RETRIES, RETRIES_ONCE
+from structured_streaming.retention_rules import parsed
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import TABLES
+from structured_streaming.upkeep import RETENTION, row
 from tests.interop.object_store import BUCKET, ObjectStore, object_store
+from tests.marked_lake import MarkedLake
 from tests.reput_lake import ReputLake, assert_same, rows_of
+from tests.reput_lake import reput as committed
 from tests.written_log import written
 
 pytestmark = pytest.mark.timeout(600)
@@ -71,6 +82,29 @@ def test_of_many_who_put_a_file_one_has_it(folder: Folder) -> None:
     folder.remove("a")
 
 
+def test_erased_messages_are_in_no_object(store: ObjectStore, location: str, tmp_path: Path) -> None:
+    files = store.folder / BUCKET / location.rpartition("/")[2]
+    lake = MarkedLake(tmp_path, location=location, files=files)
+    lake.write(2)
+    lake.checkpoint()
+    lake.write(1)
+    assert [report.problems for report in maintain(location, mirrored=True) if report.problems] == []
+    lake.write(1)
+    lake.remember()
+    before = lake.others()
+    assert len(lake.found()) > 20
+    lake.erase()
+    found = purge(lake.folder, lake_mirror(lake.folder, None))
+    assert [each.problems for each in found.tables if each.problems] == []
+    assert lake.found() == []
+    after = lake.others()
+    assert set(before.pop("delivery_events")) <= set(after.pop("delivery_events"))
+    assert after == before
+    lake.write_others()
+    lake.assert_whole()
+    assert [each for each in check_lake(location, [str(lake.store)]) if each.problems] == []
+
+
 def test_who_put_a_file_and_lost_the_answer_may_put_it_again(folder: Folder) -> None:
     folder.put_if_absent("a", b"mine")
     folder.put_if_absent("a", b"mine")
@@ -100,6 +134,11 @@ def test_what_is_there_and_what_is_not(folder: Folder) -> None:
     folder.remove("a")
     folder.put_if_absent("a", b"two")
     assert folder.stamp("a") != before
+    folder.replace("a", b"three")
+    folder.replace("c", b"four")
+    assert [folder.read(name) for name in "ac"] == [b"three", b"four"]
+    folder.child("t").remove_all()
+    assert (sorted(folder.names()), folder.child("t").exists()) == (["a", "c"], False)
 
 
 def test_files_are_read_up_to_the_first_that_is_missing(folder: Folder) -> None:
@@ -307,7 +346,7 @@ def test_a_signal_ends_a_reput_whose_store_hangs(tmp_path: Path, store: ObjectSt
         store.start()
     assert process.returncode == 0, said
     assert "Traceback" not in said
-    ending = f"stopped; where the lake {location} is cannot be read: it does not answer"
+    ending = f"stopped; where the lake {location} is was not read within 3 s; what was committed stands"
     assert said.splitlines()[-1] == f"lakebroker: {ending}"
 
 
@@ -326,13 +365,14 @@ def test_away_is_not_the_same_as_wrong(store: ObjectStore, monkeypatch: pytest.M
         assert isinstance(asked(f"s3://{BUCKET}/lake"), StoreAwayError)
 
 
-def test_sql_reads_it(tmp_path: Path, location: str) -> None:
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_sql_reads_it(tmp_path: Path, location: str, engine: str) -> None:
     lake = ReputLake(tmp_path, location=location)
     lake.fill()
     statement = "SELECT count(*) AS messages, max(physical_offset) AS last FROM messages"
     for further in ((), ("--store", str(lake.store)), ("--as-of", "1000000")):
         done = subprocess.run(
-            command("sql", "--lake", location, "--format", "csv", *further, statement),
+            command("sql", "--engine", engine, "--lake", location, "--format", "csv", *further, statement),
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -345,3 +385,41 @@ def test_sql_reads_it(tmp_path: Path, location: str) -> None:
         rows = lake.rows()["messages"]
         last = max(rows["physical_offset"].to_pylist())
         assert (done.returncode, done.stdout) == (0, f"messages,last\n{rows.num_rows},{last}\n"), done.stderr
+
+
+def test_a_lake_is_copied_from_a_folder_into_the_store_and_back(tmp_path: Path, location: str) -> None:
+    lake, back = ReputLake(tmp_path / "a", batch_bytes=60_000), tmp_path / "back"
+    lake.fill(3)
+    first = copy_lake(str(lake.lake), location)
+    assert (first.kept, first.shared, first.removed) == (0, 0, 0)
+    assert copy_lake(str(lake.lake), location) == CopyReport(kept=first.files)
+    lake.fill()
+    maintain(str(lake.lake))
+    later = copy_lake(str(lake.lake), location)
+    assert later.files > 0
+    assert later.removed > 0
+    copy_lake(location, str(back))
+    for place in (location, str(back)):
+        assert [each for found in check_lake(place, [str(lake.store)]) for each in found.problems] == []
+        assert_same(lake.rows(), {name: rows_of(place, name) for name in TABLES})
+    assert LakeProgress(str(back)).offsets == LakeProgress(str(lake.lake)).offsets
+    with pytest.raises(LocationError, match="is a copy of another lake"):
+        copy_lake(str(ReputLake(tmp_path / "b").lake), location)
+    with LogWriter(lake.store) as writer:
+        writer.messages(5)
+    committed(lake.store, location)
+    with pytest.raises(LocationError, match="was written to since it was copied"):
+        copy_lake(str(lake.lake), location)
+
+
+def test_retention_in_the_store(tmp_path: Path, location: str) -> None:
+    lake = ReputLake(tmp_path, location=location)
+    lake.fill()
+    add_to_upkeep(lake_folder(location), row(RETENTION, rules=parsed("topic-1=1d")))
+    before = lake.rows()
+    reports = expire(lake_folder(location), datetime.now(UTC) + timedelta(days=2))
+    assert [report.problems for report in reports] == [[], [], []]
+    after = lake.rows()
+    for name in ("messages", "message_index"):
+        assert after[name].equals(before[name].filter(pc.not_equal(before[name]["topic"], "topic-1"))), name
+    assert [each for found in check_lake(location, [str(lake.store)]) for each in found.problems] == []

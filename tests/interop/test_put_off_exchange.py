@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import ROOT, Gateway, command
 from lakebroker_testing.messages import message
 from lakebroker_testing.real_rocketmq import RocketMQ
+from tests.evidence import LONG
 from tests.telemetry_client import TelemetryClient, consumer_settings
 
 SEGMENT = 1 << 20
@@ -100,9 +100,7 @@ def run(*arguments: str) -> str:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(
-    "end", ["killed", "stopped"] if os.environ.get("LAKEBROKER_EVIDENCE") else ["killed"]
-)
+@pytest.mark.parametrize("end", ["killed", pytest.param("stopped", marks=LONG)])
 def test_there_and_back(tmp_path: Path, end: str) -> None:
     options = {**OPTIONS, "mappedFileSizeCommitLog": str(SEGMENT), "brokerName": "broker-a"}
     with Gateway(tmp_path / "gateway", **options) as gateway:

@@ -21,6 +21,7 @@ from structured_streaming.reput_options import ReputOptions
 from structured_streaming.reput_query import start_reput
 from structured_streaming.source.access import Access
 from structured_streaming.source.remote import BrokerLog
+from structured_streaming.sql import register
 from structured_streaming.tables import DATA_TABLES
 from tests.lake_checks import assert_exact, rows
 from tests.reput_runs import to_the_end
@@ -103,6 +104,8 @@ def test_the_lake_of_a_real_broker_that_goes_on(spark: SparkSession, tmp_path: P
         sent = [key for row in messages if row["topic"] == "load" for key in row["keys"]]
         assert set(sent) == {f"k{number}" for number in range(COUNT)}
         assert_dead_letters(messages)
+        register(spark, str(lake))
+        assert_dead_letters_in_sql(spark, messages)
 
         rebuilt = tmp_path / "rebuilt"
         create_tables(str(rebuilt))
@@ -141,6 +144,21 @@ def assert_dead_letters(messages: list[dict[str, Any]]) -> None:
     assert {(row["origin"]["topic"], row["origin"]["consumer_group"]) for row in dead} == {
         ("load", "readers")
     }
+
+
+def assert_dead_letters_in_sql(spark: SparkSession, messages: list[dict[str, Any]]) -> None:
+    """The view has all of them, each with the message it was."""
+    sent = {row["physical_offset"]: row for row in messages if row["topic"] == "load"}
+    found = spark.sql("SELECT * FROM dead_letters").collect()
+    assert len(found) == sum(row["topic"] == "%DLQ%readers" for row in messages)
+    assert {key for row in found for key in row.keys} == {f"k{number}" for number in range(DEAD)}
+    for row in found:
+        assert (row.consumer_group, row.topic) == ("readers", "load")
+        assert (row.queue_id, row.queue_offset, row.reason) == (None, None, None)
+        assert row.attempts >= 1
+        if row.origin_message_id != row.message_id:
+            before = sent[int(row.origin_message_id[-16:], 16)]
+            assert (before["keys"], before["message_id"]) == (row.keys, row.message_id)
 
 
 def in_order(lake: Path, table: Any) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from lakebroker_testing.gateway import ROOT, Gateway, command
 from lakebroker_testing.messages import message
 from lakebroker_testing.official_client import OfficialClient, OfficialClientError, just_started
 from lakebroker_testing.real_rocketmq import RocketMQ
+from tests.evidence import LONG
 
 SEGMENT = 1 << 20
 COUNT = 300
@@ -201,7 +202,7 @@ def ids_of(messages: list[dict[str, Any]]) -> set[str]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("end", ["stopped", "killed"])
+@pytest.mark.parametrize("end", [pytest.param("stopped", marks=LONG), "killed"])
 def test_what_pop_consumers_hold_goes_there_and_back(tmp_path: Path, end: str) -> None:
     peer = RocketMQ(
         tmp_path / "peer",

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from typer.testing import CliRunner
 
@@ -32,8 +33,9 @@ def test_variables_targets_and_entry_point_exist() -> None:
     assert bundle["targets"]["prod"]["mode"] == "production"
 
 
-def test_the_job_calls_a_command_that_exists_with_options_it_has() -> None:
-    (job,) = load(ROOT / "resources" / "reput.job.yml")["resources"]["jobs"].values()
+@pytest.mark.parametrize("name", ["reput", "maintain"])
+def test_the_job_calls_a_command_that_exists_with_options_it_has(name: str) -> None:
+    (job,) = load(ROOT / "resources" / f"{name}.job.yml")["resources"]["jobs"].values()
     (task,) = job["tasks"]
     assert task["job_cluster_key"] in {cluster["job_cluster_key"] for cluster in job["job_clusters"]}
     wheel = task["python_wheel_task"]

@@ -7,9 +7,12 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TypeVar
 
+import numpy as np
+
 from broker_gateway.transport.context import CallContext, RpcError
 from lakebroker_pb.lakebroker.log.v1 import log_pb2 as pb
 from store.errors import OtherLogError, StoreDamagedError, StoreError
+from store.log.erased import version_of
 from store.log_source import ServedLog
 
 CHUNK_BYTES = 1 << 20
@@ -17,6 +20,7 @@ MIN_CHUNK_BYTES = 4 << 10
 MAX_CHUNK_BYTES = 2 << 20
 MAX_WAIT_MS = 10_000
 MAX_RANGES = 10_000
+MAX_ERASED = 100_000
 _POLL_S = 0.02
 T = TypeVar("T")
 
@@ -54,6 +58,17 @@ class LogService:
             max_offset=log.max_offset,
             segment_size=state.segment_size or 0,
             delay_level_ms=state.delay_levels or (),
+            erased_version=state.erased_version,
+        )
+
+    async def ListErased(self, request: pb.ListErasedRequest, context: CallContext) -> pb.ListErasedResponse:
+        with _translated():
+            every = await self._done(lambda: self._log.erased(request.log_id))
+        begin = int(np.searchsorted(every, request.start_offset))
+        some = every[begin : begin + MAX_ERASED]
+        following = int(every[begin + MAX_ERASED]) if begin + MAX_ERASED < len(every) else 0
+        return pb.ListErasedResponse(
+            erased_version=version_of(every), physical_offset=some.tolist(), next_offset=following
         )
 
     async def ReadLog(

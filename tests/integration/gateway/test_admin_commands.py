@@ -148,7 +148,7 @@ def test_messages_are_sent_and_looked_up(gateway: Gateway, name: str) -> None:
     )
     assert piped.exit_code == 0, piped.output
     (found,) = answer(gateway, "message", sent[2]["message_id"], "--topic", name)
-    assert (found["body"], found["keys"], found["tag"]) == ("body 2", "k2", "a")
+    assert (found["body"], found["keys"], found["tag"]) == ("body 2", ["k2"], "a")
     assert found["properties"] == {"n": "2"}
     (found,) = answer(gateway, "message", "k3", "--topic", name)
     assert found["message_id"] == sent[3]["message_id"]
@@ -160,7 +160,7 @@ def test_messages_are_sent_and_looked_up(gateway: Gateway, name: str) -> None:
         "body 1",
     ]
     few = run(gateway, "message", "--topic", name, "--limit", "2")
-    assert "only the newest 2 are listed" in few.stderr
+    assert "only the newest 2 messages are listed" in few.stderr
     assert "body 4" in few.stdout
     assert "body 3" not in few.stdout
     of_queues = [answer(gateway, "message", "--topic", name, "--queue", each) for each in ("0", "1")]
@@ -251,8 +251,9 @@ def test_with_name_servers_every_broker_is_told(tmp_path: Path, name: str) -> No
                 assert answer(gateway, "group", "describe", name)["fifo"]
                 run(gateway, "send", name, f"from {gateway.grpc_port}", "--key", "k")
             found = everywhere("message", "k", "--topic", name)
-            assert {each["gateway"]: each["body"] for each in found} == {
-                each.address: f"from {each.grpc_port}" for each in (first, second)
+            assert {each["broker"]: each["body"] for each in found} == {
+                "broker-a": f"from {first.grpc_port}",
+                "broker-b": f"from {second.grpc_port}",
             }
             everywhere("offset", "reset", name, "--topic", name, "--to", "latest")
             assert {each["behind"] for each in everywhere("offset", "list", name)} == {0}

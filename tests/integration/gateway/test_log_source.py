@@ -7,10 +7,11 @@ import itertools
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from broker_gateway.api.grpc.log import LogService
@@ -195,6 +196,31 @@ def test_what_is_behind_the_end_is_not_read(log: LogSource) -> None:
 
 def test_a_hint_is_taken(log: LogSource) -> None:
     log.report(log.describe().log_id, 1)
+
+
+def test_where_nothing_is_erased(log: LogSource) -> None:
+    state = log.describe()
+    assert state.erased_version == 0
+    assert log.erased(state.log_id).tolist() == []
+    with pytest.raises(REFUSED, match="another"):
+        log.erased("another")
+
+
+@pytest.mark.parametrize("way", [own, folder, target, remote], ids=lambda way: way.__name__)
+def test_erased_records_are_told(
+    tmp_path: Path, way: Callable[[MessageStore, Path], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker_gateway.api.grpc.log.MAX_ERASED", 3)  # pages
+    with closing(open_store(tmp_path / "store")) as store, way(store, tmp_path) as log:
+        versions = [log.describe().erased_version]
+        for offsets in ([0, 500, 1000, 1 << 40], [0, 1000], [0, 1001]):
+            store.erased.hold(np.array(offsets, np.int64))
+            store.publish_erased()
+            assert log.erased(store.log_id).tolist() == offsets
+            versions.append(log.describe().erased_version)
+        assert versions[0] == 0
+        assert len(set(versions)) == 4
+        log.close()
 
 
 @pytest.mark.parametrize("way", [own, remote], ids=["own", "remote"])

@@ -28,7 +28,7 @@ def run(gateway: Gateway, *arguments: str, status: int = 0) -> Result:
 
 def numbers(gateway: Gateway, *arguments: str) -> list[int]:
     rows: list[dict[str, Any]] = json.loads(run(gateway, *arguments, "--json").stdout)
-    return [int(row["keys"].removeprefix("k")) for row in rows]
+    return [int(key.removeprefix("k")) for row in rows for key in row["keys"]]
 
 
 def test_old_messages_are_found_in_the_lake(tmp_path: Path) -> None:
@@ -62,6 +62,6 @@ def test_old_messages_are_found_in_the_lake(tmp_path: Path) -> None:
         assert done.stdout == ""
         assert "there is no lake at" in done.stderr
         done = run(gateway, f"k{COUNT + 4}", "--json", status=1)
-        assert [row["keys"] for row in json.loads(done.stdout)] == [f"k{COUNT + 4}"]
+        assert [row["keys"] for row in json.loads(done.stdout)] == [[f"k{COUNT + 4}"]]
         assert "older messages are not listed: the gateway at" in done.stderr
         client.close()

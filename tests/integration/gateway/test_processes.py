@@ -153,6 +153,20 @@ def ended(store: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
+def test_what_one_erases_the_other_erases_too(host: Host) -> None:
+    clients = [Client(f"127.0.0.1:{each['grpc']}") for each in host.brokers()]
+    for client in clients:
+        for key in ("gone", "stays"):
+            assert client.send("t", key.encode(), keys=[key]).status.code == pb.OK
+    answer = clients[0].erase("t", keys=["gone"])
+    (other,) = answer.others
+    assert {answer.broker, other.broker} == {each["name"] for each in host.brokers()}
+    assert (len(answer.records), len(other.records), other.new_records) == (1, 1, 1)
+    for client in clients:
+        assert [each.body for each in client.receive("t", "g")[1]] == [b"stays"]
+        client.close()
+
+
 def test_a_broker_that_cannot_start_stops_all(tmp_path: Path) -> None:
     done = ended(tmp_path, "--set", "tlsCertPath=/nowhere")
     assert not list(tmp_path.iterdir()), "a single broker may begin there"

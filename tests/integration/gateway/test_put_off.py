@@ -17,6 +17,7 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.timers import SEGMENT, write_timers
+from tests.evidence import LONG
 from tests.telemetry_client import TelemetryClient, producer_settings
 
 TOPIC, GROUP = "orders", "billing"
@@ -73,7 +74,7 @@ def transport(request: pytest.FixtureRequest) -> str:
     return name
 
 
-@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", pytest.param("ASYNC_FLUSH", marks=LONG)])
 def test_what_was_answered_survives_kill_9_and_goes_once(tmp_path: Path, transport: str, flush: str) -> None:
     known = random.Random(1)
     options = {**OPTIONS, "recallMessageEnable": "true", "flushDiskType": flush}

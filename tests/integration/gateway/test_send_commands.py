@@ -133,7 +133,7 @@ def test_a_delayed_message_is_taken_back(gateway: Gateway) -> None:
     told = run(gateway, "send", "delay", "never", "--delay", "1h").stdout.splitlines()
     words = told[-1].partition("lakebroker ")[2].split()
     assert words[:2] == ["recall", "delay"]
-    assert "True" in run(gateway, *words).stdout
+    assert "yes" in run(gateway, *words).stdout
     gone = said(gateway, "recall", "nobody", row["recall_handle"], status=1)
     assert "TOPIC_NOT_FOUND" in gone
 

@@ -41,7 +41,7 @@ def test_every_table_is_exact_and_a_second_run_adds_nothing(spark: SparkSession,
     assert reput_once(spark, lake, writer.folder, max_bytes=40_000) > 1
     counts = assert_exact(lake, writer.folder)
     assert counts["messages"] == 303
-    assert counts["consume_queue"] == 322
+    assert counts["consume_queue"] == 323
     assert counts["delivery_events"] == 40
     assert reput_once(spark, lake, writer.folder) == 0
     writer = LogWriter(tmp_path / "store")

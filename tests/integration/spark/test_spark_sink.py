@@ -3,11 +3,13 @@ see it."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
+from pyiceberg.expressions import EqualTo
 from pyspark.sql import SparkSession
 
 from broker_gateway.lake.reader import Lake
@@ -19,16 +21,21 @@ from structured_streaming.catalog.places import check_place
 from structured_streaming.catalog.spark_commit import SparkCommitSink
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.commit.sink import NUMBERED
+from structured_streaming.commit.snapshot import Snapshot
 from structured_streaming.destination import destination_of
 from structured_streaming.errors import ForeignWriterError, LakeError, LocationError
+from structured_streaming.iceberg.mirror import LakeMirror
 from structured_streaming.lake import create_tables
 from structured_streaming.maintenance.check import check_lake
 from structured_streaming.maintenance.maintain import maintain
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.storage.delta_names import SPARK_APPLICATION
 from structured_streaming.storage.local import LocalFolder
-from structured_streaming.tables import DATA_TABLES
+from structured_streaming.tables import DATA_TABLES, TABLES
 from structured_streaming.union.lakes import FolderLake
+from tests.evidence import LONG
+from tests.iceberg_readers import assert_mirrored, by_pyiceberg
+from tests.iceberg_readers import opened as mirror_of
 from tests.lake_checks import assert_exact
 from tests.raw_log import Raw, log_of, message, poison, properties
 from tests.reput_lake import rows_of
@@ -83,6 +90,7 @@ def test_a_writer_that_another_came_after_says_so_and_does_not_take_the_lake_bac
     assert_exact(lake.lake, lake.store)
 
 
+@LONG
 def test_a_batch_under_the_number_of_the_next_writers_start_is_removed(lake: SparkLake) -> None:
     first, second, *_, end = lake.cuts()
     stale = lake.sink()
@@ -155,6 +163,7 @@ def test_every_value_is_that_of_the_other_writer_whatever_the_log_holds(
             assert kept.num_rows, f"{column} {value}"
 
 
+@LONG
 def test_a_writer_between_two_tables_is_stopped_by_the_next_ones_start(lake: SparkLake) -> None:
     first, *_, end = lake.cuts()
     started: list[SparkCommitSink] = []
@@ -183,6 +192,7 @@ def test_progress_that_was_removed_costs_no_row(spark: SparkSession, lake: Spark
     assert_exact(lake.lake, lake.store)
 
 
+@LONG
 def test_rows_of_a_log_whose_progress_was_removed_stay(spark: SparkSession, lake: SparkLake) -> None:
     first, second, *_, end = lake.cuts()
     progress = list[str]()
@@ -236,6 +246,22 @@ def test_readers_find_what_such_a_lake_holds(spark: SparkSession, lake: SparkLak
     assert [report.problems for report in reports if report.problems] == []
     assert_exact(lake.lake, lake.store)
     assert lake.sink().ends == {log: end}
+
+
+@pytest.mark.timeout(900)
+def test_the_iceberg_mirror_shows_what_spark_wrote(lake: SparkLake) -> None:
+    """Its files, and statistics of its kind: times cut to ms, also the greatest."""
+    first, *_, end = lake.cuts()
+    lake.sink().commit(lake.manifest(first, end))
+    folder = LocalFolder(lake.lake)
+    for name in TABLES:
+        LakeMirror(folder).update(name, Snapshot(folder.child(name)), time.time())
+    assert_mirrored(lake.lake)
+    progress = mirror_of(lake.lake, "reput_progress")
+    times = by_pyiceberg(progress)["commit_timestamp"].to_pylist()
+    for each in times:
+        found = by_pyiceberg(progress, EqualTo("commit_timestamp", each.isoformat()))
+        assert found.num_rows == times.count(each)
 
 
 def test_a_lake_has_one_kind_of_writer(spark: SparkSession, lake: SparkLake) -> None:

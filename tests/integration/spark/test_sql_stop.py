@@ -25,6 +25,7 @@ from tests.children import children
 PATIENCE_S = 200.0
 AGAIN_S = 10.0
 ENDLESS = "SELECT sum(a.id * b.id) FROM range(100000000000) a CROSS JOIN range(100000000000) b"
+ENDLESS_IN = {"spark": ENDLESS, "duckdb": ENDLESS.replace(".id", ".range % 7")}
 PROMPT = "lakebroker> "
 
 pytestmark = pytest.mark.timeout(600)
@@ -47,7 +48,7 @@ def test_a_signal_cancels_the_statement(spark: SparkSession, lake: Path, number:
 
     pressing = threading.Thread(target=press)
     pressing.start()
-    done = CliRunner().invoke(app, ["sql", "--lake", str(lake), ENDLESS])
+    done = CliRunner().invoke(app, ["sql", "--engine", "spark", "--lake", str(lake), ENDLESS])
     pressing.join()
     assert done.exit_code == 128 + number, done.exception
     assert done.stderr == "lakebroker: starting Spark ...\nlakebroker: interrupted\n"
@@ -55,9 +56,30 @@ def test_a_signal_cancels_the_statement(spark: SparkSession, lake: Path, number:
     assert not tracker.getActiveJobsIds()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_cancels_what_the_embedded_engine_does(lake: Path, number: signal.Signals) -> None:
+    asked = f"SELECT 'begun' AS a; {ENDLESS_IN['duckdb']}"
+    process = subprocess.Popen(
+        command("sql", "--lake", str(lake), "--format", "csv", asked),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["a\n", "begun\n"]
+        process.send_signal(number)
+        out, errors = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, out, errors) == (128 + number, "", "lakebroker: interrupted\n")
+    finally:
+        kill_session(process)
+
+
 def test_a_jvm_that_starts_ends_with_us(lake: Path) -> None:
     process = subprocess.Popen(
-        command("sql", "--lake", str(lake), "SELECT 1"),
+        command("sql", "--engine", "spark", "--lake", str(lake), "SELECT 1"),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -149,12 +171,16 @@ def kill_session(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> No
         process.wait()
 
 
-def test_ctrl_c_leaves_the_interactive_session_as_it_was(lake: Path) -> None:
-    with on_a_terminal("sql", "--lake", str(lake), "--format", "csv") as (process, terminal):
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_ctrl_c_leaves_the_interactive_session_as_it_was(lake: Path, engine: str) -> None:
+    with on_a_terminal("sql", "--engine", engine, "--lake", str(lake), "--format", "csv") as (
+        process,
+        terminal,
+    ):
         terminal.until(PROMPT)
         terminal.type("SELECT what is not")
         assert "Traceback" not in terminal.interrupt_prompt()
-        terminal.type(f"SELECT 'beg' || 'un;' AS a; {ENDLESS};\n")
+        terminal.type(f"SELECT 'beg' || 'un;' AS a; {ENDLESS_IN[engine]};\n")
         terminal.until("begun;")
         terminal.type("\x03")
         shown = terminal.until(PROMPT)
@@ -187,7 +213,7 @@ def runs_a_task(jvm: int) -> bool:
 
 
 def test_ctrl_c_again_and_again_ends_a_session_whose_jvm_hangs(lake: Path) -> None:
-    with on_a_terminal("sql", "--lake", str(lake)) as (process, terminal):
+    with on_a_terminal("sql", "--engine", "spark", "--lake", str(lake)) as (process, terminal):
         terminal.until(PROMPT)
         terminal.type(f"{ENDLESS};\n")
         (jvm,) = [pid for pid in children(process.pid) if Path(f"/proc/{pid}/comm").read_text() == "java\n"]

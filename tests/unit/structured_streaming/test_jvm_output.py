@@ -38,6 +38,15 @@ def test_one_that_does_not_start_says_why() -> None:
         _start()
 
 
+@pytest.mark.parametrize(("home", "is_said"), [("", True), ("/a/jdk", False)])
+def test_without_java_the_jdk_is_named(monkeypatch: pytest.MonkeyPatch, home: str, is_said: bool) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("JAVA_HOME", home)
+    with pytest.raises(SparkStartError, match="Spark did not start") as failed, jvm_output_to_file():
+        raise RuntimeError("the gateway exited")
+    assert ("it needs a JDK 17 or later" in str(failed.value)) == is_said
+
+
 def _start() -> None:
     with jvm_output_to_file():
         subprocess.run([sys.executable, "-c", _DYING], check=True)

@@ -155,6 +155,43 @@ def test_what_was_away_for_long_leaves_tries_to_what_fails_then(
         assert run()
 
 
+def away() -> LakeError:
+    try:
+        raise LakeError("the table cannot be read") from StoreAwayError("nobody answers")
+    except LakeError as error:
+        return error
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("cause", [StoreAwayError("nobody answers"), away()])
+def test_a_store_that_is_away_when_a_later_query_starts_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, cause: LakeError | OSError
+) -> None:
+    """Also where the one before ended for another typed topic, and not with a failure."""
+    session: Any = None
+    for name, value in (("LONGEST_WAIT_S", 0.0), ("SIGNAL_S", 0.0)):
+        monkeypatch.setattr(reput_query, name, value)
+    options = reput_query.ReputOptions("/nowhere", store="/nowhere")
+
+    def run(*ends: Any) -> bool:
+        left = iter(ends)
+
+        def run_query(*_: Any) -> Any:
+            end = next(left)
+            if isinstance(end, BaseException):
+                raise end
+            return end
+
+        monkeypatch.setattr(reput_query, "_run_query", run_query)
+        return reput_query.run_until_done(
+            session, options, lambda report: None, FolderDestination(options), Stopping(), None
+        )
+
+    assert run(None, *[reput_query.StartAgainError(cause)] * 20, True)
+    with pytest.raises(LakeError, match=r"nobody answers|cannot be read"):
+        run(reput_query.StartAgainError(cause))
+
+
 def test_a_line_of_code_in_a_trace_is_no_error() -> None:
     text = "    raise LostDataError(reasons) if self._ahead else nobody\nstructured_streaming.errors.UnreachableError: it is away"
     assert is_absence(text)

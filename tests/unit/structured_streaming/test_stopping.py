@@ -17,6 +17,7 @@ from structured_streaming.stopping import Stopping
 def stopping() -> Iterator[Stopping]:
     py4j = logging.getLogger("py4j")
     level, made = py4j.level, Stopping()
+    py4j.setLevel(logging.NOTSET)  # a run that was stopped in this process left it off
     yield made
     made.restore()
     py4j.setLevel(level)

@@ -31,6 +31,7 @@ class PeerCalls:
         request: Message,
         context: CallContext,
         response_of: Callable[[bytes], Any] = bytes,
+        timeout_s: float = _PEER_S,
     ) -> list[tuple[str, Any]]:
         """Does the same at the other brokers; what each answered. Nothing where one of them made this call. Raises RpcError."""
         if not self._peers.all or context.metadata.get(_TOLD):
@@ -49,7 +50,7 @@ class PeerCalls:
                     response_deserializer=response_of,
                 )
                 try:
-                    answers.append((peer.name, await call(request, metadata=metadata, timeout=_PEER_S)))
+                    answers.append((peer.name, await call(request, metadata=metadata, timeout=timeout_s)))
                 except grpc.RpcError as error:
                     if error.code().name in _ANSWERS:
                         raise RpcError(

@@ -1,4 +1,4 @@
-"""`lakebroker.admin.v1.AdminService`: topics and groups by hand."""
+"""`lakebroker.admin.v1.AdminService`: topics and groups by hand, and erasures."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from broker_gateway.api.grpc.admin.peer_calls import PeerCalls
 from broker_gateway.api.grpc.admin.requests import MAX_QUEUES_ANSWERED
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.messaging.checks import check_group, shown
-from broker_gateway.messaging.groups import Groups
-from broker_gateway.messaging.offsets import Offsets
+from broker_gateway.messaging.erasing import Asked
+from broker_gateway.messaging.factory import Messaging
 from broker_gateway.messaging.outcome import Reason, ServiceError
-from broker_gateway.messaging.topics import Topics
 from broker_gateway.metadata import group_configuration, topic_configuration
 from broker_gateway.metadata.catalog import Catalog, CatalogFullError, Group, Topic
 from broker_gateway.metadata.kept_fields import MOST_BYTES, ConfigurationError
@@ -29,27 +28,34 @@ from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 RETRY_MAX_TIMES_LIMIT = 1000
 _SERVICE = pb.DESCRIPTOR.services_by_name["AdminService"].full_name
 _EVERY_TYPE = "MIXED"
+_MOST_ANSWERED = 2 << 20
+"""Bytes of an answer about erased records, behind which texts are left out: clients take 4 MiB unless they say otherwise."""
+_PEER_ERASES_S = 3600.0
+_ERASE_STATUS = {
+    Reason.BAD_REQUEST: "INVALID_ARGUMENT",
+    Reason.TOO_MANY_REQUESTS: "RESOURCE_EXHAUSTED",
+    Reason.INTERNAL_SERVER_ERROR: "UNAVAILABLE",
+}
 
 
 class AdminService:
-    """Creates, changes, deletes and lists topics and groups; errors are gRPC statuses."""
+    """Creates, changes, deletes and lists topics and groups, erases messages; errors are gRPC statuses."""
 
     def __init__(
         self,
         config: GatewayConfig,
         catalog: Catalog,
-        topics: Topics,
-        groups: Groups,
+        parts: Messaging,
         peers: PeerCalls,
         tasks: ScheduledTasks,
-        offsets: Offsets,
     ) -> None:
-        self._topics = topics
-        self._groups = groups
+        self._topics = parts.topics
+        self._groups = parts.groups
         self._peers = peers
         self._catalog = catalog
         self._tasks = tasks
-        self._offsets = offsets
+        self._offsets = parts.offsets
+        self._erasing = parts.erasing
         self.configure(config)
 
     def configure(self, config: GatewayConfig) -> None:
@@ -194,6 +200,61 @@ class AdminService:
                 for task in self._tasks.all()
             ]
         )
+
+    async def Erase(self, request: pb.EraseRequest, context: CallContext) -> pb.EraseResponse:
+        named = [(each.broker, each.log_id, list(each.physical_offset)) for each in request.records]
+        start = self._start(request) if request.go_on else 0
+        asked = Asked(
+            request.topic,
+            list(request.keys),
+            list(request.message_ids),
+            named,
+            start,
+            list(request.traced_ids),
+        )
+        try:
+            done = await self._erasing.erase(asked, dry_run=request.dry_run)
+        except ServiceError as error:
+            raise RpcError(_ERASE_STATUS[error.reason], error.message) from error
+        store = self._erasing.store
+        answer = pb.EraseResponse(
+            broker=store.broker,
+            log_id=store.log_id,
+            min_offset=store.min_offset,
+            max_offset=store.max_offset,
+            new_records=done.new_records,
+            stopped_at=done.stopped_at,
+        )
+        size = 0
+        for each in done.found:
+            record = pb.ErasedRecord(
+                physical_offset=each.physical_offset,
+                size=each.size,
+                topic=each.topic,
+                message_id=each.message_id,
+                keys=each.keys,
+                stored_ms=each.stored_ms,
+                segment_start=each.physical_offset - each.physical_offset % store.segment_size,
+                kept_until_ms=done.kept_until_ms(each.physical_offset),
+            )
+            size += record.ByteSize()
+            if size > _MOST_ANSWERED:
+                for name in ("topic", "message_id", "keys"):
+                    record.ClearField(name)
+            answer.records.append(record)
+        told = await self._peers.tell(
+            f"/{_SERVICE}/Erase", request, context, pb.EraseResponse.FromString, _PEER_ERASES_S
+        )
+        answer.others.extend(other for _, other in told)
+        return answer
+
+    def _start(self, request: pb.EraseRequest) -> int | None:
+        """Where an earlier call stopped in this broker's log; None: it did not."""
+        store = self._erasing.store
+        for each in request.go_on:
+            if each.broker == store.broker and store.identity.owns(each.log_id):
+                return int(each.physical_offset)
+        return None
 
     def _is_system(self, topic: str) -> bool:
         return topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or self._topics.is_system(topic)

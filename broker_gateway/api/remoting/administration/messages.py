@@ -63,7 +63,8 @@ class MessageQueries:
     def record_at(self, offset: int) -> memoryview:
         """The record that begins there. SYSTEM_ERROR without one."""
         store = self._store
-        if not store.min_offset <= offset < store.max_offset or not store.index.is_record_start(offset):
+        present = store.min_offset <= offset < store.max_offset and offset not in store.erased.places
+        if not present or not store.index.is_record_start(offset):
             raise RequestError(f"can not find message by the offset, {offset}")
         size = int.from_bytes(store.read(offset, 4), "big")
         return store.read(offset, size)

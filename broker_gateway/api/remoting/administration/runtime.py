@@ -131,8 +131,8 @@ class RuntimeInfo:
         first = store.index.align(store.min_offset)
         if first is None:
             return -1
-        size = int.from_bytes(store.read(first, 4), "big")
-        return store.record(first, size).store_timestamp
+        stored_ms = store.first_stored_ms(first)
+        return -1 if stored_ms is None else stored_ms
 
 
 def _pool(name: str, size: int, capacity: int) -> dict[str, str]:

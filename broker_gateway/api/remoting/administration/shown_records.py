@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from broker_gateway.deferred.halves import WAITS_FROM_PROPERTY
-from broker_gateway.delivery.moves import ORIGIN_PROPERTY, REASON_PROPERTY
+from broker_gateway.delivery.moves import REASON_PROPERTY
 from store.errors import RecordError
+from store.log.copies import ORIGIN_PROPERTY
 from store.log.record import PROPERTY_CRC32, decode_record
 
 _OWN = tuple(

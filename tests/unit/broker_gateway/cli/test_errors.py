@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from broker_gateway.cli.admin_commands import _when
@@ -21,9 +23,14 @@ from store.message_store import MessageStore
 from store.opening import StoreOptions
 from structured_streaming import reput as reput_job
 from structured_streaming.errors import UnreachableError
+from structured_streaming.lake import create_tables
 from structured_streaming.source.access import Access
 from structured_streaming.source.remote import BrokerLog
 
+WITHOUT_SPARK = (
+    "import sys; sys.modules |= dict.fromkeys(('pyspark', 'delta', 'fastavro')); "
+    "from broker_gateway.cli.main import app; app(sys.argv[1:])"
+)
 HOST = Host("127.0.0.1", 10911)
 
 
@@ -38,6 +45,37 @@ def said(*arguments: str) -> str:
     done = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
     assert done.exit_code != 0, done.output
     return done.output
+
+
+def test_every_command_takes_the_lake_of_the_environment(tmp_path: Path) -> None:
+    todo, found = [typer.main.get_command(app)], {}
+    while todo:
+        command = todo.pop()
+        todo += getattr(command, "commands", {}).values()
+        found |= {
+            (command.callback, each.name): each.envvar for each in command.params if "--lake" in each.opts
+        }
+    assert len(found) > 15
+    assert set(found.values()) == {"LAKEBROKER_LAKE"}, found
+    lake = str(create_tables(str(tmp_path / "lake")))
+    done = CliRunner(env={"LAKEBROKER_LAKE": lake}).invoke(
+        app, ["sql", "--json", "SELECT count(*) AS n FROM messages"]
+    )
+    assert done.stdout == '[{"n": 0}]\n', done.output
+    assert "Missing option '--lake'" in said("sql", "SELECT 1")
+
+
+def test_a_lake_in_a_folder_is_made_without_spark(tmp_path: Path) -> None:
+    lake = str(tmp_path / "lake")
+    for arguments in (("init",), ("sql", "SELECT count(*) AS n FROM messages"), ("maintain",)):
+        ran = [sys.executable, "-c", WITHOUT_SPARK, arguments[0], "--lake", lake, *arguments[1:]]
+        done = subprocess.run(ran, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+    ran = [sys.executable, "-c", WITHOUT_SPARK, "init", "--lake", "main.lake"]
+    done = subprocess.run(ran, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stderr.startswith(
+        "lakebroker: main.lake is a schema of a catalog, which needs Spark: pyspark is not"
+    )
 
 
 def test_a_gateway_without_a_port_is_refused() -> None:
@@ -147,11 +185,43 @@ def test_nobody_at_a_brokers_address_is_said_in_a_sentence(closed_port: str) -> 
     log.close()
 
 
-def test_a_package_that_is_missing_comes_with_a_command_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "deltalake", None)
-    assert said("sql", "--lake", "lake", "SELECT 1") == (
-        "lakebroker: deltalake is not installed; install the extra 'spark' of lakebroker: pip install '.[spark]' in its "
-        "source folder\n"
+SQL_EXTRA = "install the extra 'sql' of lakebroker: pip install '.[sql]' in its source folder"
+SPARK_EXTRA = "install the extra 'spark' of lakebroker: pip install '.[spark]' in its source folder; it runs on a JDK 17 or later"
+
+
+@pytest.mark.parametrize(
+    ("missing", "options", "says"),
+    [
+        (("deltalake",), (), f"deltalake is not installed; {SQL_EXTRA}"),
+        (("duckdb", "pyspark"), (), f"duckdb is not installed; {SQL_EXTRA}"),
+        (
+            ("duckdb_extension_delta",),
+            ("--engine", "duckdb"),
+            f"duckdb_extension_delta is not installed; {SQL_EXTRA}",
+        ),
+        (("pyspark",), ("--engine", "spark"), f"pyspark is not installed; {SPARK_EXTRA}"),
+        (
+            ("pyspark",),
+            ("--write",),
+            f"--write changes tables, which needs Spark: pyspark is not installed; {SPARK_EXTRA}",
+        ),
+    ],
+)
+def test_a_package_that_is_missing_comes_with_a_command_that_works(
+    monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...], options: tuple[str, ...], says: str
+) -> None:
+    for each in missing:
+        monkeypatch.setitem(sys.modules, each, None)
+    assert said("sql", "--lake", "lake", *options, "SELECT 1") == f"lakebroker: {says}\n"
+
+
+def test_what_only_spark_does_is_not_asked_of_duckdb() -> None:
+    text = said("sql", "--lake", "lake", "--engine", "duckdb", "--write", "SELECT 1")
+    assert text == "lakebroker: --write changes tables, which is Spark's: leave out --engine duckdb\n"
+    text = said("sql", "--lake", "main.lake", "--engine", "duckdb", "SELECT 1")
+    assert (
+        text
+        == "lakebroker: main.lake is a schema of a catalog, which is Spark's: leave out --engine duckdb\n"
     )
 
 

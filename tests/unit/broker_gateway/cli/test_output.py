@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
-from broker_gateway.cli.output import counted, fail, show
+from broker_gateway.cli.output import confirm, counted, fail, limited, show
 from store.log.record import Host, PendingRecord, encode_properties
 from store.message_store import MessageStore
 from store.opening import StoreOptions
@@ -67,6 +67,8 @@ def test_numbers_of_things() -> None:
     assert [counted(number, "topic") for number in (0, 1, 2000)] == ["0 topics", "1 topic", "2,000 topics"]
     assert counted(1, "entry", "entries") == "1 entry"
     assert counted(2, "entry", "entries") == "2 entries"
+    assert limited("newest", 1, "message") == "only the newest message is listed; --limit lists more"
+    assert limited("first", 2, "event") == "only the first 2 events are listed; --limit lists more"
 
 
 def test_a_row_that_does_not_fit_is_shown_as_lines(
@@ -99,6 +101,33 @@ def test_a_row_that_does_not_fit_is_shown_as_lines(
     ]
     show([], names * 3, as_json=False)
     assert capsys.readouterr().out.startswith("no rows of consumer_group, topic, ")
+
+
+def test_who_is_asked_reads_what_would_be_done(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    asked: list[str] = []
+    monkeypatch.setattr(typer, "confirm", lambda question: asked.append(question))
+    forms: tuple[dict[str, str], ...] = ({}, {"verb": "erase", "how": " for good"})
+    for arguments in forms:
+        with pytest.raises(typer.Exit):
+            confirm("18 records of key a", False, **arguments)
+    assert asked == ["Delete 18 records of key a?", "Erase 18 records of key a for good?"]
+    assert capsys.readouterr().err.splitlines() == [
+        "lakebroker: nothing is deleted",
+        "lakebroker: nothing is erased",
+    ]
+
+
+def test_what_there_is_not_is_an_empty_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    show(
+        [{"broker": "a", "retired": None, "fifo": True, "new": False}],
+        ["broker", "retired", "fifo", "new"],
+        as_json=False,
+    )
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "│" in line]
+    assert [cell.strip() for cell in row.split("│")[1:-1]] == ["a", "", "yes", "no"]
 
 
 @pytest.mark.parametrize(("width", "table"), [(66, True), (65, False)])

@@ -6,11 +6,13 @@ import base64
 import csv
 import io
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from broker_gateway.cli.questions.rows import shown_time
 from broker_gateway.cli.sql_results import print_rows
 from structured_streaming.errors import LakeError
 
@@ -19,7 +21,7 @@ UTC_US = pa.timestamp("us", tz="UTC")
 
 def printed(rows: pa.Table, form: str, **options: Any) -> str:
     out = io.StringIO()
-    print_rows(rows, form, out, **options)
+    print_rows(rows.to_reader(), form, out, **options)
     return out.getvalue()
 
 
@@ -111,7 +113,7 @@ def test_csv_on_a_terminal_shows_control_characters() -> None:
             return True
 
     out = Terminal()
-    print_rows(pa.table({"v": ["\x1b[2J"]}), "csv", out)
+    print_rows(pa.table({"v": ["\x1b[2J"]}).to_reader(), "csv", out)
     assert out.getvalue() == "v\r\n\\x1b[2J\r\n"
 
 
@@ -131,3 +133,109 @@ def test_json_refuses_two_columns_of_one_name() -> None:
     assert printed(rows, "csv") == "a,a\r\n1,2\r\n"
     with pytest.raises(LakeError, match="column a stands twice"):
         printed(rows, "json")
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120, 160, 200, 300])
+def test_times_and_names_are_whole_at_any_width(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    name, message = "a-topic-with-a-name-of-some-size", "ID" + "0" * 30
+    rows = pa.table(
+        {
+            "broker": ["b"] * 3,
+            "at": pa.array([1_700_000_000_123_456] * 3, UTC_US),
+            "q": [1, 2, 3],
+            "topic": [name] * 3,
+            "a": ["x", None, "y"],
+            "message_id": [message] * 3,
+            "body": [b"a body of many words " * 20] * 3,
+            "is_system": [True, False, None],
+        }
+    )
+    text = printed(rows, "table")
+    for whole in ("2023-11-14 22:13:20.123456", name, message):
+        assert text.count(whole) == 3, text
+    assert "…" not in text
+    if width >= 200:
+        assert "│" in text, "a table where there is room for one"
+        assert max(map(len, text.splitlines())) <= width
+
+
+class Taken:
+    """A result of many batches, which counts those that were asked for."""
+
+    def __init__(self, batches: int) -> None:
+        self.asked = 0
+        self.batch = pa.record_batch({"n": list(range(1000))})
+        self.rows = pa.RecordBatchReader.from_batches(self.batch.schema, self._taken(batches))
+
+    def _taken(self, batches: int) -> Any:
+        for _ in range(batches):
+            self.asked += 1
+            yield self.batch
+
+
+class Watched(io.StringIO):
+    """What is printed, and how many batches had been asked for when the first of it was."""
+
+    def __init__(self, taken: Taken) -> None:
+        super().__init__()
+        self.taken = taken
+        self.asked_at_first = 0
+
+    def write(self, text: str) -> int:
+        self.asked_at_first = self.asked_at_first or self.taken.asked
+        return super().write(text)
+
+
+@pytest.mark.parametrize(
+    ("micros", "shown"),
+    [
+        (1_700_000_000_123_456, "2023-11-14 22:13:20.123456"),
+        (1_700_000_000_120_000, "2023-11-14 22:13:20.120"),
+        (0, "1970-01-01 00:00:00.000"),
+        (-1, "1969-12-31 23:59:59.999999"),
+    ],
+)
+@pytest.mark.parametrize("zone", ["UTC", None])
+def test_a_table_has_times_as_the_questions_by_name_have_them(
+    micros: int, shown: str, zone: str | None
+) -> None:
+    rows = one(micros, pa.timestamp("us", zone))
+    assert f" {shown} " in printed(rows, "table")
+    assert shown_time(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)) == shown
+    assert "T" in fields(rows)[0][0]
+
+
+@pytest.mark.parametrize(("form", "kept"), [("csv", 1), ("json", 1), ("table", 10)])
+def test_rows_are_printed_while_they_come(form: str, kept: int) -> None:
+    taken = Taken(25)
+    out = Watched(taken)
+    print_rows(taken.rows, form, out)
+    assert out.asked_at_first == kept
+    text = out.getvalue()
+    if form == "csv":
+        assert text.splitlines() == ["n", *map(str, list(range(1000)) * 25)]
+    elif form == "json":
+        assert [row["n"] for row in json.loads(text)] == list(range(1000)) * 25
+    else:
+        shown = [line.strip("│ ") for line in text.splitlines() if line.startswith("│")]
+        assert shown == list(map(str, list(range(1000)) * 25))
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "table"])
+def test_what_fails_before_the_first_rows_prints_nothing(form: str) -> None:
+    def failing() -> Any:
+        raise LakeError("no rows")
+        yield
+
+    out = io.StringIO()
+    with pytest.raises(LakeError, match="no rows"):
+        print_rows(pa.RecordBatchReader.from_batches(pa.schema([("n", pa.int64())]), failing()), form, out)
+    assert out.getvalue() == ""
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "table"])
+def test_no_rows_have_a_form_too(form: str) -> None:
+    rows = pa.Table.from_batches([], pa.schema([("n", pa.int64()), ("m", pa.string())]))
+    text = printed(rows, form)
+    assert {"csv": text == "n,m\r\n", "json": text == "[]\n", "table": "n" in text and "m" in text}[form]

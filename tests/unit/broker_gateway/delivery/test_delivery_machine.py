@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.delivery_machine import ORDERED, DeliveryMachine, cuts
+from tests.evidence import LONG
 
 CALLS = ("append", "read", "record", "entries")
 TestDelivery = DeliveryMachine.TestCase
@@ -77,7 +78,8 @@ def in_order(machine: DeliveryMachine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("everything", "compiled"), [(everything, False), (everything, True), (in_order, False)]
+    ("everything", "compiled"),
+    [(everything, False), pytest.param(everything, True, marks=LONG), (in_order, False)],
 )
 @pytest.mark.parametrize("call", CALLS)
 def test_an_error_at_every_call(

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_gateway.delivery.moves import ORIGIN_PROPERTY, REASON_PROPERTY, Origin, decode_origin, moved_copy
+from broker_gateway.delivery.moves import REASON_PROPERTY, moved_copy
+from store.log.copies import ORIGIN_PROPERTY, Origin, decode_origin
 from store.log.record import (
     PROPERTY_CRC32,
     Host,

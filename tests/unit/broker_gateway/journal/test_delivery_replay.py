@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from broker_gateway.delivery.in_flight import InFlight, Status
-from broker_gateway.delivery.moves import ORIGIN_PROPERTY, Origin
 from broker_gateway.delivery.queue_delivery import QueueKey
 from lakebroker_pb.lakebroker.journal.v1 import journal_pb2 as pb
+from store.log.copies import ORIGIN_PROPERTY, Origin
 from store.log.record import PendingRecord, encode_properties
 from tests.unit.broker_gateway.journal.journaled import Journaled, append_body, opened
 

@@ -43,8 +43,8 @@ def test_a_field_that_nobody_knows_is_left_out(store: FaultyStore) -> None:
 def test_a_later_version_is_refused(store: FaultyStore) -> None:
     append_body(store, pb.Batch(version=1).SerializeToString())
     offset = store.max_offset
-    append_body(store, pb.Batch(version=3).SerializeToString())
-    with pytest.raises(JournalVersionError, match=f"offset {offset} has version 3, .* reads up to 2; start"):
+    append_body(store, pb.Batch(version=4).SerializeToString())
+    with pytest.raises(JournalVersionError, match=f"offset {offset} has version 4, .* reads up to 3; start"):
         Counted(store)
 
 

@@ -7,6 +7,7 @@ import hashlib
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import pytest
 from deltalake import DeltaTable
 from structlog.testing import capture_logs
 
+from broker_gateway.lake.queue_ends import queue_ends
+from broker_gateway.lake.reader import Lake
 from broker_gateway.messaging import old_messages
 from broker_gateway.messaging.outcome import ServiceError
 from broker_gateway.messaging.pull import Pulled, PullWanted
@@ -23,7 +26,12 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_pb.google.protobuf.duration_pb2 import Duration
 from lakebroker_testing.messages import message, send_request
 from store.index.time_search import BoundaryType
+from structured_streaming.commit.upkeep_log import add_to_upkeep
 from structured_streaming.lake import create_tables
+from structured_streaming.maintenance import retention
+from structured_streaming.retention_rules import parsed
+from structured_streaming.storage.local import LocalFolder
+from structured_streaming.upkeep import RETENTION, row
 from tests.lake_broker import LakeBroker, dispatch
 
 
@@ -281,6 +289,73 @@ def test_what_expired_in_the_lake_is_passed_over(broker: LakeBroker) -> None:
     events = DeltaTable(str(broker.lake / "delivery_events")).to_pyarrow_table()
     skipped = events.filter(pc.equal(events["event"], "skipped"))
     assert sorted(skipped["queue_offset"].to_pylist()) == [0, 1, 2, 6]
+
+
+def expire(broker: LakeBroker, rules: str, days: int = 0) -> None:
+    """Retention by these rules, that many days later."""
+    folder = LocalFolder(broker.lake)
+    add_to_upkeep(folder, row(RETENTION, rules=parsed(rules)))
+    now = datetime.fromtimestamp(broker.clock.wall_ns / 1e9, UTC) + timedelta(days=days)
+    for report in retention.expire(folder, now):
+        assert report.problems == []
+
+
+def test_what_retention_removed_is_no_damage_and_the_minimum_follows(broker: LakeBroker) -> None:
+    """Of a group that is below it, of one that is set there, of pulls, of a look for the beginning or a time."""
+    broker.create_topic("quiet")
+    send(broker, 4, "quiet")
+    send(broker, 600)
+    old_ms = broker.clock.wall_ns // 1_000_000
+    broker.jump(3 * 86_400)
+    sent = [b"young %d" % number for number in range(5)]
+    for body in sent:
+        broker.send("t", body)
+    for topic in ("t", "quiet"):
+        broker.reset(topic, "g", 0, 0)
+    broker.retire()
+    before = queue_ends(Lake(str(broker.lake)), "broker-a")
+    assert query(broker, pb.BEGINNING).offset == 0
+    expire(broker, "*=1d")
+    assert queue_ends(Lake(str(broker.lake)), "broker-a") == before, "no offset is given out twice"
+    broker.advance(11)
+    assert query(broker, pb.BEGINNING).offset == 600
+    assert query(broker, pb.TIMESTAMP, old_ms).offset == 600
+    assert pull(broker, 0) == (pb.ILLEGAL_OFFSET, [], 600), "and where it begins"
+    code, pulled, following = pull(broker, 600)
+    assert (code, bodies(pulled), following) == (pb.OK, sent, 605)
+    with capture_logs() as logs:
+        assert bodies(drain(broker)) == sent
+        assert drain(broker, "quiet") == []
+    assert [each["event"] for each in logs if each["log_level"] in ("warning", "error")] == []
+    assert broker.committed("quiet", "g") == 4
+    broker.send("quiet", b"new")
+    assert bodies(drain(broker, "quiet")) == [b"new"]
+    broker.stop()
+    dispatch(broker.lake, broker.root)
+    events = DeltaTable(str(broker.lake / "delivery_events")).to_pyarrow_table()
+    assert "skipped" not in events["event"].to_pylist()
+    (quiet,) = [
+        each
+        for each in DeltaTable(str(broker.lake / "messages")).to_pyarrow_table().to_pylist()
+        if each["topic"] == "quiet"
+    ]
+    assert quiet["queue_offset"] == 4
+
+
+def test_a_hole_above_the_minimum_is_damage_also_where_there_is_retention(broker: LakeBroker) -> None:
+    send(broker, 3)
+    broker.jump(3 * 86_400)
+    sent = send(broker, 6)
+    broker.reset("t", "g", 0, 0)
+    broker.retire()
+    expire(broker, "t=1d")
+    DeltaTable(str(broker.lake / "messages")).delete("topic = 't' AND queue_offset = 5")
+    assert bodies(drain(broker)) == [*sent[:2], *sent[3:]]
+    broker.stop()
+    dispatch(broker.lake, broker.root)
+    events = DeltaTable(str(broker.lake / "delivery_events")).to_pyarrow_table()
+    skipped = events.filter(pc.equal(events["event"], "skipped"))
+    assert skipped["queue_offset"].to_pylist() == [5]
 
 
 def test_a_topic_that_was_made_again_begins_behind_the_deleted_one(broker: LakeBroker) -> None:

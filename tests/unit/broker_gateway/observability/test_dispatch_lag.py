@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,6 +74,40 @@ def test_it_is_what_the_lake_does_not_have(tmp_path: Path, store: MessageStore) 
     ]
 
 
+def test_it_is_told_in_records_and_in_seconds_too(
+    tmp_path: Path, store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = tmp_path / "lake"
+    lag = DispatchLag(store, Lake(str(lake)), lambda: 1.0)
+    commit_progress(lake, store, 0)
+    asyncio.run(lag.measure())
+    assert (lag.behind_bytes, lag.behind_records, lag.behind_s) == (0, 0, 0.0), "nothing is stored"
+    append(store, 10)
+    first = store.first_stored_ms(0)
+    assert first is not None
+    until_later(first)
+    append(store, 5)
+    starts = store.index.record_starts().tolist()
+    later = store.first_stored_ms(starts[10])
+    assert later is not None
+    assert later > first
+    monkeypatch.setattr("broker_gateway.observability.dispatch_lag.now_ms", lambda: later + 60_000)
+    for held, oldest in ((0, first), (3, first), (10, later), (14, later)):
+        commit_progress(lake, store, starts[held])
+        asyncio.run(lag.measure())
+        assert lag.behind_records == 15 - held
+        assert lag.behind_s == (later + 60_000 - oldest) / 1000
+    commit_progress(lake, store, store.max_offset)
+    asyncio.run(lag.measure())
+    assert (lag.behind_bytes, lag.behind_records, lag.behind_s) == (0, 0, 0.0)
+
+
+def until_later(than_ms: int) -> None:
+    """Waits for the clock to go on."""
+    while now_ms() <= than_ms:
+        time.sleep(0.001)
+
+
 def test_of_a_new_log_it_is_what_comes_behind_its_beginning(tmp_path: Path, store: MessageStore) -> None:
     lake = tmp_path / "lake"
     lag = DispatchLag(store, Lake(str(lake)), lambda: 1.0)
@@ -82,6 +117,7 @@ def test_of_a_new_log_it_is_what_comes_behind_its_beginning(tmp_path: Path, stor
     append(store, 1)
     asyncio.run(lag.measure())
     assert lag.behind_bytes == store.max_offset - store.own_from < 5_000
+    assert lag.behind_records == 1
 
 
 def test_a_lake_that_cannot_be_read_is_unknown_and_known_again(tmp_path: Path, store: MessageStore) -> None:

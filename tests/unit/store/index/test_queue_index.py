@@ -61,9 +61,13 @@ def same(index: QueueIndex, model: Model) -> None:
                 one = index.entries(*key, first + position, 1)
                 assert one.sizes.tolist() == [each[1]]
         assert len(index.entries(*key, following, 5).offsets) == 0
-    for start in model.starts[:20]:
+    for number, start in enumerate(model.starts[:20]):
         assert index.is_record_start(start)
         assert not index.is_record_start(start + 1)
+        assert index.records_from(start) == len(model.starts) - number
+        assert index.records_from(start + 1) == len(model.starts) - number - 1
+    if model.starts:
+        assert (index.records_from(0), index.records_from(model.starts[-1] + 1)) == (len(model.starts), 0)
 
 
 RECORDS = st.lists(
@@ -302,6 +306,7 @@ def test_a_look_up_checks_what_it_reads_and_no_more(tmp_path: Path, monkeypatch:
         lambda: run.entries(("t", 1), 50_000, 50_032),
         lambda: run.floor(15_000_050),
         lambda: run.above(25_000_050),
+        lambda: run.count_from(5_000_050),
     ]
     for look in looks:
         checked.clear()

@@ -6,14 +6,18 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from structured_streaming.commit.log_cleaning import remove_checkpoints
 from structured_streaming.commit.table_log import CHECKPOINT_COMMITS, TableLog, VersionTakenError
 from structured_streaming.errors import LakeError
 from structured_streaming.lake import create_tables
@@ -250,6 +254,170 @@ def test_a_crash_within_the_first_checkpoint_ends_no_later_one(
     assert TableLog(LocalFolder(table)).transactions == {"b/l": 8}
 
 
+def test_another_ones_checkpoint_that_comes_meanwhile_ends_none(
+    table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, other = TableLog(LocalFolder(table)), TableLog(LocalFolder(table))
+    for number in range(7):
+        if number == 3:
+            log.checkpoint()
+        if number == 6:
+            other.follow()
+        log.append(staged(table, number), {"b/l": number})
+    real = LocalFolder.names
+
+    def listed_before(folder: LocalFolder) -> Iterable[str]:
+        monkeypatch.setattr(LocalFolder, "names", real)
+        found = list(real(folder))
+        other.checkpoint()
+        return found
+
+    monkeypatch.setattr(LocalFolder, "names", listed_before)
+    log.checkpoint_if_due(3)
+    assert capsys.readouterr().err == ""
+    checkpoints = sorted(path.name[:20] for path in (table / "_delta_log").glob("*.checkpoint.parquet"))
+    assert [int(each) for each in checkpoints] == [3, 6, 7]
+    assert offsets(table) == list(range(7))
+
+
+def test_the_hint_does_not_go_back(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, fast = TableLog(LocalFolder(table)), TableLog(LocalFolder(table))
+    for number in range(4):
+        slow.append(staged(table, number), {"b/l": number})
+    real = LocalFolder.derive
+
+    def slower(
+        folder: LocalFolder, inputs: Iterable[str], make: Callable[[str], None], results: Sequence[str]
+    ) -> None:
+        def made(uri: str) -> None:
+            make(uri)
+            monkeypatch.setattr(LocalFolder, "derive", real)
+            fast.follow()
+            fast.append(staged(table, 4), {"b/l": 4})
+            fast.checkpoint()
+
+        real(folder, inputs, made, results)
+
+    monkeypatch.setattr(LocalFolder, "derive", slower)
+    slow.checkpoint()
+    checkpoints = sorted(path.name[:20] for path in (table / "_delta_log").glob("*.checkpoint.parquet"))
+    assert [int(each) for each in checkpoints] == [4, 5]
+    assert json.loads((table / "_delta_log" / "_last_checkpoint").read_text())["version"] == 5
+
+
+HINTS = {
+    "ahead": b'{"version": 1000000}',
+    "of a huge size": b'{"version": 4, "size": 10000000000000}',
+    "of a version that is not there": b'{"version": 3, "size": 9}',
+    "endless": b'{"version": 1e999}',
+    "negative": b'{"version": -5}',
+    "deep": b"[" * 100_000,
+    "a list": b"[4]",
+    "null": b"null",
+    "none": b"\xff",
+}
+
+
+@pytest.mark.parametrize("content", HINTS.values(), ids=HINTS.keys())
+def test_a_hint_that_is_none_costs_nothing_but_time(
+    table: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("structured_streaming.commit.table_log._MOST_COMMITS", 1)
+    writer = TableLog(LocalFolder(table))
+    for number in range(5):
+        if number == 4:
+            writer.checkpoint()
+        writer.append(staged(table, number), {"b/l": number})
+    hint = table / "_delta_log" / "_last_checkpoint"
+    hint.write_bytes(content)
+    for path in (table / "_delta_log").glob("*.json"):
+        if int(path.stem) < 5:
+            path.unlink()
+    opened = TableLog(LocalFolder(table))
+    assert (opened.version, opened.transactions) == (5, {"b/l": 4})
+    for log in (writer, opened):
+        log.follow()
+        log.append([], {"b/l": log.version})
+        log.checkpoint_if_due(1)
+        assert (log.version, json.loads(hint.read_text())["version"]) == (log.version, log.version)
+
+
+def test_a_hint_that_stands_back_hides_no_commit(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeper, writer = TableLog(LocalFolder(table)), TableLog(LocalFolder(table))
+    hint = table / "_delta_log" / "_last_checkpoint"
+    for number in range(10):
+        writer.append(staged(table, number), {"b/l": number})
+        if number == 4:
+            sleeper.follow()
+            writer.checkpoint()
+            older = hint.read_bytes()
+    writer.checkpoint()
+    hint.write_bytes(older)
+    for path in (table / "_delta_log").glob("*.json"):
+        path.unlink()
+    assert TableLog(LocalFolder(table)).version == 10
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 86_400)
+    sleeper.follow()
+    sleeper.append(staged(table, 10), {"b/l": 10})
+    assert offsets(table) == list(range(11))
+
+
+@pytest.mark.parametrize("hinted", [False, True])
+def test_half_a_checkpoint_is_none(table: Path, *, hinted: bool) -> None:
+    log = TableLog(LocalFolder(table))
+    for number in range(4):
+        log.append(staged(table, number), {"b/l": number})
+    log.checkpoint()
+    folder = table / "_delta_log"
+    (whole,) = folder.glob("*.checkpoint.parquet")
+    log.append(staged(table, 4), {"b/l": 4})
+    half = f"{5:020}.checkpoint.{1:010}.{2:010}.parquet"
+    shutil.copyfile(whole, folder / half)
+    if hinted:
+        (folder / "_last_checkpoint").write_text('{"version": 5, "size": 9, "parts": 2}')
+    opened = TableLog(LocalFolder(table))
+    assert (opened.version, opened.transactions) == (5, {"b/l": 4})
+    assert remove_checkpoints(LocalFolder(table), 5) == 0, "there is none of that version or a later one"
+    assert whole.exists()
+    opened.append(staged(table, 5), {"b/l": 5})
+    opened.checkpoint()
+    assert json.loads((folder / "_last_checkpoint").read_text())["version"] == 6
+    assert offsets(table) == list(range(6))
+
+
+def test_checkpoints_name_the_files_that_went_within_a_day(table: Path) -> None:
+    log, now = TableLog(LocalFolder(table)), time.time_ns()
+    for hours in (25, 23):
+        files = staged(table, hours)
+        log.append(files, {"b/l": hours})
+        with pytest.MonkeyPatch.context() as then:
+            then.setattr(time, "time_ns", lambda hours=hours: now - hours * 3600 * 10**9)
+            log.rewrite([(files[0]["path"], files[0]["size"])], staged(table, hours))
+    log.checkpoint()
+    (checkpoint,) = (table / "_delta_log").glob("*.checkpoint.parquet")
+    removed = pq.read_table(checkpoint)["remove"].drop_null().to_pylist()
+    assert [each["path"] for each in removed] == [files[0]["path"]]
+    assert offsets(table) == [23, 25]
+
+
+def test_several_that_remove_old_commits_at_once_leave_none(
+    table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = TableLog(LocalFolder(table))
+    for number in range(400):
+        log.append([], {"b/l": number})
+    for path in (table / "_delta_log").iterdir():
+        os.utime(path, (0, 0))
+    logs = [TableLog(LocalFolder(table)) for _ in range(3)]
+    with ThreadPoolExecutor(len(logs)) as threads:
+        list(threads.map(lambda each: each.checkpoint_if_due(1), logs))
+    log.append([], {"b/l": 400})
+    log.checkpoint_if_due(1)
+    assert capsys.readouterr().err == ""
+    assert [path.name for path in (table / "_delta_log").glob("*.json") if int(path.stem) < 400] == []
+
+
 def test_a_log_that_cannot_be_read_now_leaves_what_was_known(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,7 +435,7 @@ def test_a_log_that_cannot_be_read_now_leaves_what_was_known(
         raise OSError("the disk says no")
 
     with monkeypatch.context() as broken, pytest.raises(LakeError, match="the disk says no"):  # noqa: PT012
-        broken.setattr("structured_streaming.commit.table_log.pq.read_table", fail)
+        broken.setattr("structured_streaming.commit.table_log.pq.ParquetFile", fail)
         sleeper.follow()
     assert (sleeper.version, sleeper.transactions) == (1, {"b/l": 1})
     with monkeypatch.context() as broken, pytest.raises(LakeError, match="the disk says no"):  # noqa: PT012

@@ -14,12 +14,14 @@ from structured_streaming.commit import upgrade
 from structured_streaming.commit.table_log import TableLog
 from structured_streaming.commit.upgrade import prepare_lake
 from structured_streaming.errors import LakeError
-from structured_streaming.lake import open_lake
+from structured_streaming.lake import PROPERTIES, create_tables, open_lake
 from structured_streaming.staging.table_file import write_file
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.tables import MESSAGES, SCHEMA_PROPERTY, SCHEMA_VERSION, TABLES
+from structured_streaming.typed.declaration import DECLARED
 
 NEW_TABLES = ("topics", "consumer_groups")
+"""Since version 2."""
 NEW_COLUMNS = ("lite_topic", "priority")
 
 
@@ -72,6 +74,50 @@ def test_columns_and_tables_are_added_and_rows_stay(lake: Path, from_checkpoint:
     rows = sorted(table.to_pyarrow_table().to_pylist(), key=lambda row: row["physical_offset"])
     assert [(row["physical_offset"], row["priority"]) for row in rows] == [(1, None), (2, None)]
     assert open_lake(str(lake)).uri == str(lake)
+
+
+def test_properties_that_are_new_are_added_and_those_that_are_there_stay(tmp_path: Path) -> None:
+    create_tables(str(tmp_path))
+    table = DeltaTable(str(tmp_path / "messages"))
+    mine = {"delta.logRetentionDuration": "interval 9 days", "mine": "1"}
+    table.alter.set_table_properties(mine, raise_if_not_exists=False)
+    log = TableLog(LocalFolder(tmp_path / "messages"))
+    without = {
+        name: text
+        for name, text in log.metadata["configuration"].items()
+        if name != "delta.deletedFileRetentionDuration"
+    }
+    log.alter({**log.metadata, "configuration": without})
+    typed = {"delta.logRetentionDuration": "interval 1 days", DECLARED: "{}"}
+    for name, properties in {"typed_ours": typed, "typed_theirs": mine, "catalogs": {}}.items():
+        DeltaTable.create(
+            tmp_path / name, MESSAGES.schema, configuration=properties, raise_if_key_not_exists=False
+        )
+    prepare_lake(str(tmp_path))
+    prepare_lake(str(tmp_path))  # nothing is left to do
+    table = DeltaTable(str(tmp_path / "messages"))
+    assert table.metadata().configuration == {**PROPERTIES, **mine}
+    assert table.version() == 3
+    found = {name: DeltaTable(tmp_path / name) for name in ("typed_ours", "typed_theirs", "catalogs")}
+    assert {name: each.version() for name, each in found.items()} == {
+        "typed_ours": 1,
+        "typed_theirs": 0,
+        "catalogs": 0,
+    }
+    assert found["typed_ours"].metadata().configuration == {**PROPERTIES, **typed}
+
+
+def test_a_table_of_a_catalog_keeps_the_properties_that_it_has(tmp_path: Path) -> None:
+    create_tables(str(tmp_path))
+    log = TableLog(LocalFolder(tmp_path / "messages"))
+    of_catalog = {
+        SCHEMA_PROPERTY: str(SCHEMA_VERSION),
+        "delta.enableDeletionVectors": "false",
+        "delta.logRetentionDuration": "interval 9 days",
+    }
+    log.alter({**log.metadata, "configuration": of_catalog})
+    prepare_lake(str(tmp_path))
+    assert DeltaTable(str(tmp_path / "messages")).metadata().configuration == of_catalog
 
 
 def test_configurations_of_version_2_get_their_other_fields(tmp_path: Path) -> None:
@@ -141,7 +187,7 @@ def test_two_at_once_upgrade_once(lake: Path, monkeypatch: pytest.MonkeyPatch) -
 )
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("4", "schema version 4, this lakebroker knows versions up to 3"), ("x", "which is no version")],
+    [("5", "schema version 5, this lakebroker knows versions up to 4"), ("x", "which is no version")],
 )
 def test_a_later_version_is_refused(lake: Path, do: Callable[[str], object], text: str, words: str) -> None:
     prepare_lake(str(lake))

@@ -8,7 +8,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from lakebroker_testing.logs import LogWriter
 from structured_streaming.commit.batch import LogSpan, progress_rows
@@ -16,6 +18,7 @@ from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgre
 from structured_streaming.commit.sink import STAGED
 from structured_streaming.commit.snapshot import DataFile, Snapshot
 from structured_streaming.commit.table_log import TableLog
+from structured_streaming.erased import PLACE
 from structured_streaming.errors import LakeError
 from structured_streaming.maintenance import check_log, windows
 from structured_streaming.maintenance.check import check_lake
@@ -129,6 +132,15 @@ def removed(lake: ReputLake) -> None:
     log.rewrite([(file.path, file.size)], [])
 
 
+def emptied(lake: ReputLake) -> None:
+    """As a person does it."""
+    DeltaTable(str(lake.lake / "messages")).delete()
+
+
+def some_deleted(lake: ReputLake) -> None:
+    DeltaTable(str(lake.lake / "messages")).delete("queue_offset = 1")
+
+
 def quarantine_removed(lake: ReputLake) -> None:
     log, file = first(lake, "quarantine")
     log.rewrite([(file.path, file.size)], [])
@@ -220,6 +232,25 @@ def test_harm_is_found(lake: ReputLake, harm: Callable[[ReputLake], None], said:
     harm(lake)
     found = problems(lake)
     assert any(re.search(said, problem) for problem in found), found
+
+
+def places(rows: pa.Table) -> set[tuple[str, str, int]]:
+    return {tuple(row.values()) for row in rows.select(PLACE).to_pylist()}
+
+
+@pytest.mark.parametrize("harm", [emptied, some_deleted])
+def test_messages_that_are_lost_are_found_without_the_log(
+    lake: ReputLake, harm: Callable[[ReputLake], None]
+) -> None:
+    before = lake.rows()
+    harm(lake)
+    indexed = places(before["consume_queue"])
+    lost = len((places(before["messages"]) - places(lake.rows()["messages"])) & indexed)
+    said = {findings.what: findings.problems for findings in check_lake(str(lake.lake))}
+    assert len(said["messages"]) == 2
+    assert f"{lost:,} rows are missing, to which rows of consume_queue point, such as" in said["messages"][0]
+    assert "RESTORE TABLE" in said["messages"][0]
+    assert not any(problems for table, problems in said.items() if table != "messages")
 
 
 def test_tables_that_were_left_out_for_a_time_lack_nothing(tmp_path: Path) -> None:

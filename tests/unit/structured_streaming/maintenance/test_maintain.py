@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
-import functools
+import itertools
 import json
 import os
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,17 @@ from broker_gateway.lake.reader import Lake
 from structured_streaming.commit.delta_commit import LakeProgress
 from structured_streaming.commit.snapshot import Snapshot
 from structured_streaming.commit.table_log import TableLog
-from structured_streaming.maintenance import merge
+from structured_streaming.commit.upkeep_log import add_to_upkeep
+from structured_streaming.maintenance import merge, plan
 from structured_streaming.maintenance.check import check_lake
 from structured_streaming.maintenance.maintain import TableReport, maintain, maintain_table
+from structured_streaming.maintenance.maintained_table import MaintainedTable
+from structured_streaming.retention_rules import parsed
+from structured_streaming.staging.table_file import GROUP_ROWS, StagedFile, TableFile
 from structured_streaming.storage.local import LocalFile, LocalFolder
-from structured_streaming.tables import CONSUME_QUEUE, MESSAGES, TABLES
+from structured_streaming.tables import CONSUME_QUEUE, MESSAGES, QUARANTINE, TABLES
+from structured_streaming.upkeep import RETENTION, row
+from tests.dying_calls import DyingCalls
 from tests.lake_checks import assert_exact
 from tests.reput_lake import ReputLake, assert_same, rows_of
 from tests.staged_lake import assert_statistics
@@ -89,6 +95,50 @@ def test_keys_of_one_kind_share_files(lake: ReputLake) -> None:
     assert sorted(kinds) == ["KEYS", "UNIQ_KEY"]
 
 
+@pytest.mark.parametrize("merge_bytes", [merge.MERGE_BYTES, 20_000])
+def test_files_of_a_window_are_sorted_together_once(
+    tmp_path: Path, merge_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key is then in the range of one of them, and a topic with its time of few."""
+    monkeypatch.setattr(merge, "MERGE_BYTES", merge_bytes)
+    monkeypatch.setattr(merge, "GROUP_BYTES", merge_bytes // 4)
+    lake = ReputLake(tmp_path, batch_bytes=12_000)
+    lake.fill()
+    before, transactions = lake.rows(), lake.transactions()
+    windows: dict[str, list[list[StagedFile]]] = {}
+    real = MaintainedTable.written_in_ranges
+
+    def written(table: MaintainedTable, *arguments: Any) -> list[StagedFile]:
+        windows.setdefault(table.table.name, []).append(real(table, *arguments))
+        return windows[table.table.name][-1]
+
+    monkeypatch.setattr(MaintainedTable, "written_in_ranges", written)
+    reports = run(lake, 3000)
+    assert [report.problems for report in reports.values() if report.problems] == []
+    assert_same(before, lake.rows())
+    assert lake.transactions() == transactions
+    assert problems(lake) == []
+    assert windows.keys() >= {"consume_queue", "message_index", "messages"}
+    for name, several in windows.items():
+        order = TABLES[name].order or TABLES[name].key
+        for window in several:
+            ranges = []
+            for file in window:
+                rows = pq.read_table(lake.lake / name / file.path)
+                keys = rows.select(order)
+                assert keys.equals(keys.sort_by([(column, "ascending") for column in order]))
+                assert_statistics(rows, json.loads(file.stats))
+                ends = [tuple(keys.slice(at, 1).to_pylist()[0].values()) for at in (0, len(keys) - 1)]
+                ranges.append((ends[0], ends[1]))
+            assert len(ranges) > plan.WINDOW // 2
+            assert all(first[1] < second[0] for first, second in itertools.pairwise(ranges))
+    there = Snapshot(LocalFolder(lake.lake / "messages")).files.values()
+    assert {file.path for file in there if file.label == "sorted"} == {
+        file.path for window in windows["messages"] for file in window
+    }, "each was sorted once"
+    assert not any(report.rewritten_files for report in run(lake, 3000).values())
+
+
 def test_the_reput_and_the_gateway_go_on(tmp_path: Path) -> None:
     lake = ReputLake(tmp_path)
     gateway = Lake(str(lake.lake))
@@ -112,12 +162,12 @@ def test_who_commits_at_any_instant_keeps_its_rows(tmp_path: Path, monkeypatch: 
     left = iter([(batch, lake.manifest(*batch)) for batch in lake.batches()])
     real, taken = TableLog.rewrite, []
 
-    def rewrite(log: TableLog, *arguments: Any) -> None:
+    def rewrite(log: TableLog, *arguments: Any, **named: Any) -> None:
         following = next(left, None)
         if following is not None:
             lake.sink.commit(following[1])
             taken.append(following[0])
-        real(log, *arguments)
+        real(log, *arguments, **named)
 
     monkeypatch.setattr(TableLog, "rewrite", rewrite)
     reports = run(lake)
@@ -137,24 +187,20 @@ def test_of_two_that_rewrite_the_same_files_one_does(
 ) -> None:
     before, real, inner = lake.rows(), TableLog.rewrite, []
 
-    def rewrite(log: TableLog, *arguments: Any) -> None:
+    def rewrite(log: TableLog, *arguments: Any, **named: Any) -> None:
         if not inner:
             inner.append(None)
-            inner.append(maintain_table(LocalFolder(lake.lake), MESSAGES, TARGET, 7 * 86_400))
-        real(log, *arguments)
+            inner.append(maintain_table(LocalFolder(lake.lake), MESSAGES, TARGET, 86_400))
+        real(log, *arguments, **named)
 
     monkeypatch.setattr(TableLog, "rewrite", rewrite)
-    outer = maintain_table(LocalFolder(lake.lake), MESSAGES, TARGET, 7 * 86_400)
+    outer = maintain_table(LocalFolder(lake.lake), MESSAGES, TARGET, 86_400)
     assert (outer.rewritten_files, outer.problems, outer.files_after) == (0, [], 1)
     assert inner[1].rewritten_files == inner[1].files_before > 1
     assert_same(before, lake.rows())
     named = {file.path for file in Snapshot(LocalFolder(lake.lake / "messages")).files.values()}
     ours = [path for path in (lake.lake / "messages").glob("*.parquet") if path.name not in named]
     assert len(ours) == inner[1].files_before, "what was not committed is removed at once"
-
-
-class Crash(BaseException):
-    """Stands for kill -9: nothing that catches errors catches it."""
 
 
 STEPS = ("put_if_absent", "open_new", "derive", "remove", "readable", "make_durable", "read", "names")
@@ -167,39 +213,15 @@ def test_killed_at_any_step_it_leaves_nothing_but_files_to_remove(
     lake = ReputLake(tmp_path, batch_bytes=60_000)
     lake.fill()
     before = lake.rows()
-    count, fatal = 0, -1  # of calls; the one that it dies at
-
-    def watched(real: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(real)
-        def call(*arguments: Any) -> Any:
-            nonlocal count
-            count += 1
-            dies = count == fatal
-            if dies and when == "before":
-                raise Crash
-            result = real(*arguments)
-            if dies:
-                raise Crash
-            return result
-
-        return call
-
-    for name in STEPS:
-        monkeypatch.setattr(LocalFolder, name, watched(getattr(LocalFolder, name)))
-    for name in ("finish", "discard"):
-        monkeypatch.setattr(LocalFile, name, watched(getattr(LocalFile, name)))
+    dying = DyingCalls(monkeypatch, when, STEPS)
     crashes = 0
-    for step in range(1, 4000, 7):
-        count, fatal = 0, step
-        try:
-            maintain_table(LocalFolder(lake.lake), MESSAGES, TARGET, 7 * 86_400)
-        except Crash:
-            crashes += 1
-        else:
+    for step in range(1, 4000, 3):
+        folder = LocalFolder(lake.lake)
+        if not dying.kill(step, partial(maintain_table, folder, MESSAGES, TARGET, 86_400)):
             break
+        crashes += 1
         assert rows_of(lake.lake, "messages").equals(before["messages"])
     assert crashes > 3
-    fatal = -1
     assert_same(before, lake.rows())
     assert problems(lake) == []
 
@@ -221,6 +243,19 @@ def test_a_full_disk_is_said_and_the_other_tables_have_their_turn(
     assert len(list((lake.lake / "messages").glob("*.parquet"))) == files
     assert [name for name, report in reports.items() if report.problems] == ["messages"]
     assert reports["consume_queue"].files_after == 1
+    assert_same(before, lake.rows())
+
+
+def test_decisions_that_cannot_be_read_keep_no_table_from_its_turn(lake: ReputLake) -> None:
+    add_to_upkeep(LocalFolder(lake.lake), row(RETENTION, rules=parsed("*=1y")))
+    (file,) = (lake.lake / "upkeep").glob("*.parquet")
+    before, content = lake.rows(), file.read_bytes()
+    file.write_bytes(b"PAR1 damaged")
+    reports = run(lake)
+    assert [name for name, report in reports.items() if report.problems] == ["erasures", "upkeep"]
+    assert file.name in reports["upkeep"].problems[0]
+    assert reports["messages"].files_after == 1 < reports["messages"].files_before
+    file.write_bytes(content)
     assert_same(before, lake.rows())
 
 
@@ -320,9 +355,9 @@ def test_files_go_when_no_version_within_the_retention_has_them(
     assert not (folder / "orphan.parquet").exists()
     assert old <= {path.name for path in folder.glob("*.parquet")}
     now = time.time
-    monkeypatch.setattr(time, "time", lambda: now() + 6.9 * 86_400)
+    monkeypatch.setattr(time, "time", lambda: now() + 0.9 * 86_400)
     assert run(lake)["messages"].removed.files == 0
-    monkeypatch.setattr(time, "time", lambda: now() + 7.1 * 86_400)
+    monkeypatch.setattr(time, "time", lambda: now() + 1.1 * 86_400)
     age(folder, 60, "staged.parquet")
     report = run(lake)["messages"]
     assert report.removed.files == len(old)
@@ -332,6 +367,27 @@ def test_files_go_when_no_version_within_the_retention_has_them(
     assert (folder / "notes.txt").exists()
     assert_same(before, lake.rows())
     assert_exact(lake.lake, lake.store)
+
+
+def test_files_that_another_took_for_leftovers_are_not_committed(lake: ReputLake) -> None:
+    before = lake.rows()
+    table = MaintainedTable(LocalFolder(lake.lake), MESSAGES)
+    files, schema = table.files, table.snapshot.schema_json
+    written = table.written(files)
+    for each in written:
+        (lake.lake / "messages" / each.path).unlink()
+    assert not table.replace(files, schema, written)
+    assert_same(before, lake.rows())
+
+
+def test_row_groups_are_as_small_as_a_look_up_wants_them(tmp_path: Path) -> None:
+    with TableFile(LocalFolder(tmp_path), QUARANTINE) as file:
+        rows = [{"broker": "b", "physical_offset": at} for at in range(2 * GROUP_ROWS + 1)]
+        (tmp_path / QUARANTINE.name).mkdir()
+        file.write(pa.Table.from_pylist(rows, QUARANTINE.schema))
+        staged = file.finish()
+    assert staged is not None
+    assert pq.ParquetFile(tmp_path / QUARANTINE.name / staged.path).num_row_groups == 3
 
 
 def test_a_checkpoint_follows_and_everyone_reads_it(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from structured_streaming.commit.snapshot import DataFile
-from structured_streaming.maintenance.plan import allowed, plan
+from structured_streaming.maintenance.plan import WINDOW, allowed, plan, window_of
 
 TARGET = 1000
 
@@ -71,3 +71,23 @@ def test_what_takes_too_much_memory_to_sort_stays_apart() -> None:
 def test_files_without_statistics_are_put_together_too() -> None:
     files = [DataFile(str(n), 10, "", False) for n in range(3)]
     assert plan(files, TARGET) == [files]
+
+
+def ranged(number: int, least: str, greatest: str, label: str = "part") -> DataFile:
+    its = file(number, 800)
+    stated = json.loads(its.stats)
+    stated["minValues"]["key"], stated["maxValues"]["key"] = least, greatest
+    return DataFile(f"{label}-{number}", its.size, json.dumps(stated), False)
+
+
+def test_a_window_is_of_the_oldest_files_that_overlap_and_were_not_sorted_together_yet() -> None:
+    sorted_before = [ranged(number, "a", "z", "sorted") for number in range(WINDOW)]
+    apart = [ranged(100 + number, f"b{number:02}", f"b{number:02}z") for number in range(WINDOW)]
+    overlapping = [ranged(200 + number, "a", "z") for number in range(WINDOW)]
+    few = [ranged(300 + number, "a", "z") for number in range(WINDOW - 1)]
+    files = [*few, *overlapping, *apart, *sorted_before]
+    random.Random(1).shuffle(files)
+    assert sorted(window_of(files, TARGET, "key")) == sorted(overlapping)
+    assert window_of([each for each in files if each not in overlapping], TARGET, "key") == []
+    apart_too = [file(400 + number, 800) for number in range(WINDOW)]
+    assert len(window_of(apart_too, TARGET, "key")) == WINDOW, "what is not stated may overlap"

@@ -229,7 +229,7 @@ def bad_batches() -> dict[str, bytes]:
         "not a message": b"\xff\xff\xff",
         "cut off": some_batch().SerializeToString()[:-1],
         "a text that is no UTF-8": b"\x2a\x03\x0a\x01\xff",
-        "of another version": some_batch(version=3).SerializeToString(),
+        "of another version": some_batch(version=4).SerializeToString(),
         "of no version": some_batch(version=0).SerializeToString(),
         "time": some_batch(timestamp_ms=LONG).SerializeToString(),
         "event's time": event.SerializeToString(),

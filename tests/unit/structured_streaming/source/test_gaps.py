@@ -16,6 +16,7 @@ from store.log_reader import LogReader
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.errors import GapError, LostDataError, SourceError
 from structured_streaming.lake import create_tables
+from structured_streaming.maintenance.copying import copy_lake
 from structured_streaming.reput_source import ReputDataSource
 from structured_streaming.tables import DATA_TABLES, QUARANTINE
 from tests.lake_checks import expected_keys, rows
@@ -141,6 +142,19 @@ def test_a_gap_stops_the_run_and_is_named(tmp_path: Path, lake: Path) -> None:
     assert position(lake, store) == reached
     with pytest.raises(SourceError, match="onGap=maybe: give stop or continue"):
         reput(lake, store, on_gap="maybe")
+
+
+def test_a_copy_of_the_lake_that_is_older_than_the_log_has_a_gap(tmp_path: Path, lake: Path) -> None:
+    store, copy = store_with_damage(tmp_path / "store", "broker-a"), tmp_path / "copy"
+    expected = expected_keys(store)
+    reput(lake, store, batches=1)
+    copy_lake(str(lake), str(copy))
+    reput(lake, store)
+    reached, begin = position(copy, store), lose(store, 3)
+    with pytest.raises(GapError, match=f"{reached}.*{begin}"):
+        reput(copy, store)
+    reput(copy, store, on_gap="continue")
+    assert_all_but(copy, expected, [(reached, begin)])
 
 
 def test_a_gap_is_a_row_of_quarantine_and_the_run_goes_on(tmp_path: Path, lake: Path) -> None:

@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lakebroker_testing.logs import LogWriter, pending
+from store.log.erased import write_erased
 from store.log_reader import LogReader
 from store.log_source import StoreLog
+from store.scan import scan
 from structured_streaming.commit.delta_commit import DeltaCommitSink, LakeProgress
 from structured_streaming.errors import SourceError
 from structured_streaming.lake import create_tables
@@ -289,3 +292,35 @@ def test_a_reput_that_goes_on_is_told_once_that_it_is_up_to_date(tmp_path: Path)
     stream = reader(store, lake=str(lake), notes=str(notes), endingOffsets='{"broker-a": 1000000}')
     stream.latestOffset(latest, stream.getDefaultReadLimit())
     assert len(notes.read_text().splitlines()) == 1, "a run that ends by itself says it at its end"
+
+
+def test_erased_records_are_left_out_of_what_is_planned_from_then_on(tmp_path: Path) -> None:
+    store = written(tmp_path / "s", "broker-a", 1200)
+    log = LogReader(store)
+    offsets = [
+        int(each)
+        for offset, data, _ in log.read_chunks(log.min_offset, log.readable_offset, 1 << 30)
+        for each in scan(data, offset, segment_size=log.segment_size).physical_offset
+    ]
+    stream = reader(store, maxBytesPerTrigger=str(BATCH), partitionBytes=str(64 << 10))
+    whole: Counter[tuple[str, int]] = Counter()
+    gone: set[int] = set()
+    for number, parts in enumerate(batches(stream)):
+        found = keys(stream, parts)
+        whole += found
+        later = [offset for offset in offsets if offset >= parts[-1].end]
+        if number == 0:
+            assert not any(part.erased for part in parts)
+            write_erased(store, log.log_id, np.array([offsets[0], later[0], later[1]], np.int64))
+            gone = {later[0], later[1]}
+        elif number == 1:
+            assert {offset for part in parts for offset in part.erased} == gone
+            assert all(part.start <= offset < part.end for part in parts for offset in part.erased)
+            write_erased(store, log.log_id, np.array([offsets[0], *sorted(gone), later[-1]], np.int64))
+            gone.add(later[-1])
+    assert {offset for _, offset in whole} == set(offsets) - gone
+    assert len(gone) == 3
+    begun = reader(store)
+    state = begun.initialOffset()
+    parts = begun.partitions(state, begun.latestOffset(state, begun.getDefaultReadLimit()))
+    assert [offset for part in parts for offset in part.erased] == sorted(gone | {offsets[0]})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -16,8 +15,8 @@ from structured_streaming.commit.delta_commit import DeltaCommitSink
 from structured_streaming.lake import create_tables
 from structured_streaming.source.log_range import LogRange
 from structured_streaming.staging.stage import stage
+from tests.evidence import EVIDENCE
 
-EVIDENCE = bool(os.environ.get("LAKEBROKER_EVIDENCE"))
 MANY = 100_000 if EVIDENCE else 20_000
 BODY = b"x" * 60
 

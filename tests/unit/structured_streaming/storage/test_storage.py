@@ -27,6 +27,32 @@ def test_the_first_to_put_a_file_has_it(folder: LocalFolder) -> None:
         folder.read("b")
 
 
+def test_a_file_takes_the_place_of_another_whole(
+    folder: LocalFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.replace("a", b"one")
+    folder.replace("a", b"two")
+    assert (folder.read("a"), folder.names()) == (b"two", ["a"])
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        folder.replace("a", b"three")
+    assert (folder.read("a"), folder.names()) == (b"two", ["a"])
+
+
+def test_a_folder_goes_with_all_that_is_in_it(folder: LocalFolder) -> None:
+    inner = folder.child("t").child("u")
+    inner.make()
+    inner.put_if_absent("a", b"")
+    folder.put_if_absent("b", b"")
+    folder.child("t").remove_all()
+    assert (folder.names(), folder.child("t").exists()) == (["b"], False)
+    folder.child("t").remove_all()
+
+
 def test_a_file_that_took_anothers_place_has_another_stamp(folder: LocalFolder) -> None:
     assert folder.stamp("a") is None
     folder.put_if_absent("a", b"one")

@@ -5,25 +5,34 @@ from __future__ import annotations
 import datetime
 import os
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import numpy as np
 import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
 from lakebroker_testing.logs import LogWriter
+from store.log.erased import Offsets
 from store.log_source import LogState
 from structured_streaming import sql
+from structured_streaming.embedded.instants import hidden_records
+from structured_streaming.erased import Erased
 from structured_streaming.errors import LakeError, SameBrokerError, SourceError, UnreachableError
 from structured_streaming.lake import create_tables
+from structured_streaming.source import log_ends
 from structured_streaming.source.access import Access
 from structured_streaming.source.log_ends import LogEnds
 from structured_streaming.storage.local import LocalFolder
-from structured_streaming.union.instants import age_of, batch_or_time
-from structured_streaming.union.lakes import FolderLake, committed
-from structured_streaming.union.tables import _start
+from structured_streaming.union.followed import committed
+from structured_streaming.union.instants import Instant, Rows, age_of, batch_or_time
+from structured_streaming.union.lakes import FolderLake
+from structured_streaming.union.tails import tails_of
 from tests.union_lake import commit, cuts, manifest
 
 NO_SESSION: Any = None
@@ -90,9 +99,52 @@ def test_how_old_tables_are(store: Path, lake: LocalFolder) -> None:
     assert age_of(committed(lake)).startswith(f"as of {newest:%Y-%m-%d %H:%M:%S} UTC (")
 
 
+class _Changing:
+    """A log of which more is erased while one statement reads what is; the other one asks then."""
+
+    address = "b:1"
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.read, self.go_on = threading.Event(), threading.Event()
+
+    def describe(self, *_: object) -> LogState:
+        return LogState("b", "l", 0, 100, None, None, 100, self.version)
+
+    def erased(self, log_id: str) -> Offsets:
+        found = np.arange(1, self.version + 1)
+        if self.version == 1:
+            self.read.set()
+            assert self.go_on.wait(60)
+        return found
+
+    def close(self) -> None: ...
+
+
+def test_what_a_statement_leaves_out_is_of_its_own_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, opened = _Changing(), list[str]()
+
+    def open_log(target: str, access: Access) -> Any:
+        opened.append(target)
+        return log
+
+    monkeypatch.setattr(log_ends, "open_log", open_log)
+    ends = LogEnds(["broker:b:1"], Access())
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(ends.asked)
+        assert log.read.wait(60)
+        log.version = 2  # an erasure is answered
+        asked = ends.asked()
+        log.go_on.set()
+        slow.result()
+    assert asked.erased.of(("b", "l")).tolist() == [1, 2]
+    assert ends.asked().erased.of(("b", "l")).tolist() == [1, 2]
+    assert opened == ["broker:b:1"]
+
+
 def test_logs_that_do_not_answer_are_named(store: Path, tmp_path: Path) -> None:
     ends = LogEnds([f"store:{store}"], Access())
-    ((target, state),) = ends.now().values()
+    ((target, state),) = ends.now().logs.values()
     assert (target, state.end) == (f"store:{store}", cuts(store, 1)[-1])
     ends.close()
     nobody = LogEnds([f"store:{store}", "broker:127.0.0.1:9", f"store:{tmp_path}"], Access())
@@ -110,7 +162,8 @@ def test_logs_that_do_not_answer_are_named(store: Path, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_log_is_read_from_where_the_lake_ends(reached: int | None, start: int) -> None:
     ends = {("b", "other"): 7} | ({("b", "l"): reached} if reached is not None else {})
-    assert _start(LogState("b", "l", 100, 200), ends) == start
+    found = tails_of([("store:x", LogState("b", "l", 100, 200))], ends)
+    assert [tail.start for tail in found] == ([start] if start < 200 else [])
 
 
 @pytest.mark.parametrize(
@@ -119,7 +172,7 @@ def test_a_log_is_read_from_where_the_lake_ends(reached: int | None, start: int)
 )  # fmt: skip
 def test_lake_and_log_that_do_not_meet_are_an_error(reached: int, said: str) -> None:
     with pytest.raises(SourceError, match=said):
-        _start(LogState("b", "l", 100, 200), {("b", "l"): reached})
+        tails_of([("store:x", LogState("b", "l", 100, 200))], {("b", "l"): reached})
 
 
 def test_a_moment_is_a_batch_or_a_time() -> None:
@@ -140,3 +193,23 @@ def test_a_wrong_moment_is_refused_before_spark_starts(
     done = CliRunner().invoke(app, ["sql", "--lake", str(lake.path), "--as-of", "yesterday", "select 1"])
     assert done.exit_code == 1
     assert "yesterday is neither the number of a batch nor a time" in done.stderr
+
+
+def test_of_erased_records_only_those_that_the_tables_may_have_are_left_out() -> None:
+    """Brokers also name some that the lake never comes to: of logs that it does not read, of a lost end of one."""
+    hidden = Erased({("b", "l"): np.array([50, 100]), ("another", "m"): np.array([1])})
+    instant = Instant({("b", "l"): 100}, {}, hidden=hidden)
+    assert instant.left_out.table().to_pylist() == [{"broker": "b", "log_id": "l", "physical_offset": 50}]
+    nothing = Instant({("b", "l"): 50}, {}, hidden=hidden)
+    with duckdb.connect() as cursor:
+        assert hidden_records(cursor, nothing) is None
+        assert hidden_records(cursor, instant) is not None
+
+
+def test_an_instant_has_rows_below_its_ends_or_of_its_batches() -> None:
+    ends = {("b", "l"): 100}
+    past = Instant(ends, {}, batch=7)
+    assert past.rows_of("messages") == past.rows_of("typed_orders") == Rows(below=ends)
+    assert past.rows_of("erasures") == Rows(below=ends, by_hand=True)
+    assert past.rows_of("reput_progress") == Rows(to_batch=7)
+    assert past.rows_of("upkeep") == Rows() == Instant(ends, {}).rows_of("reput_progress")

@@ -1,0 +1,30 @@
+"""The functions over latency sketches as Spark makes them: in a session for its time, in a catalog for every tool that asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from structured_streaming.catalog.names import CatalogSchema
+from structured_streaming.catalog.spark_errors import said, spark_errors
+from structured_streaming.latency_functions import in_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register_functions(session: SparkSession) -> None:
+    """Every function as a temporary one of the session."""
+    for statement in in_spark():
+        session.sql(statement)
+
+
+def make_functions(session: SparkSession, schema: CatalogSchema, tell: Callable[[str], None]) -> None:
+    """Makes them in the schema, in the place of those of an earlier version; `tell` gets a line where the catalog takes none."""
+    try:
+        for statement in in_spark(schema.quoted):
+            session.sql(statement)
+    except spark_errors() as error:
+        tell(
+            f"{schema} has no functions over latency sketches: {said(error)}; `lakebroker sql --lake {schema}` has them"
+        )

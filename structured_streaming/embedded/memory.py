@@ -1,0 +1,47 @@
+"""What a process of the embedded engine may allocate, so that single values are bounded as well.
+
+DuckDB's `memory_limit` counts what its buffers hold, not what an expression makes of a row: `repeat('x', 3000000000)` took 6 GB
+under a limit of 256 MB, and no interrupt ends it. So the process gets a limit of its own, RLIMIT_DATA: what it has by now, the
+memory of the statements, and a margin. An allocation beyond fails, DuckDB makes an error of that, and the next statement works.
+RLIMIT_AS would count mapped files and what allocators reserve, too.
+
+DuckDB's allocator keeps what was freed, which would count on: after one statement at the limit, Python had no memory to import a
+module. `ALLOCATOR` has it give memory back at once; sorting and grouping a million rows took the same time.
+
+The extension `delta` is of another make: where it cannot allocate, the process ends. That takes a statement that fills the memory
+in small steps while another one opens a table. `lakebroker sql` runs one at a time; what serves several has the engine in a
+process of its own (`apart.py`).
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+ALLOCATOR = {"DUCKDB_JE_MALLOC_CONF": "retain:false,dirty_decay_ms:0,muzzy_decay_ms:0"}
+"""For the environment of the process, before DuckDB is loaded."""
+_MARGIN_BYTES = 512 << 20
+"""For threads, results on their way, and what else is no row."""
+_STATUS = "/proc/self/status"
+
+
+@contextmanager
+def bounded_memory(memory_bytes: int) -> Iterator[None]:
+    """Within, this process allocates so much at most beside what it has, and the margin. Only Linux tells what it has; elsewhere
+    nothing is bounded."""
+    try:
+        with open(_STATUS) as status:
+            facts = dict(line.split(":", 1) for line in status)
+    except FileNotFoundError:
+        yield
+        return
+    there = int(facts["VmData"].split()[0]) << 10
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = there + memory_bytes + _MARGIN_BYTES
+    known = [wanted, *(each for each in (soft, hard) if each != resource.RLIM_INFINITY)]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(known), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

@@ -1,0 +1,103 @@
+"""A lake grows while maintenance with retention, and copy after copy, are killed: what is young stays, what is old goes, and the copy
+is what the lake is."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from lakebroker_testing.gateway import ROOT, command
+from structured_streaming.commit.upkeep_log import read_upkeep
+from structured_streaming.storage.local import LocalFolder
+from tests import aged_lake
+from tests.aged_lake import WITH_MESSAGES, AgedLake, left_of, places
+from tests.evidence import EVIDENCE
+
+PIECES = 100 if EVIDENCE else 4
+"""Days of the log that are written, one after another, beside maintenance that is killed."""
+RULES = "orders=2d,audit-*=forever,*=4d"
+
+
+def started(*arguments: str, errors: Path) -> subprocess.Popen[bytes]:
+    with errors.open("ab") as output:
+        return subprocess.Popen(
+            command(*arguments), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=output, start_new_session=True
+        )
+
+
+def killed(process: subprocess.Popen[bytes]) -> bool:
+    """Ends it; whether it was still running."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.wait(300) == -signal.SIGKILL
+
+
+@pytest.mark.timeout(4 * 3600 if EVIDENCE else 1200)
+def test_maintenance_with_retention_and_copies_are_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
+    today = datetime.now(UTC).replace(hour=6, minute=0, second=0, microsecond=0)
+    monkeypatch.setattr(aged_lake, "BEGIN", today - timedelta(days=PIECES + 8))
+    lake, copy, errors = AgedLake(tmp_path), tmp_path / "copy", tmp_path / "errors"
+    lake.write(8)
+    where, rng = ("--lake", str(lake.lake)), random.Random(1)
+    assert started("lake", "retention", RULES, *where, errors=errors).wait(300) == 0, errors.read_text()
+    maintain = ("maintain", *where, "--target-file-size", "8KiB")
+    kills = {"maintain": 0, "copy": 0}
+    before = lake.all_rows()
+    for _ in range(PIECES):
+        maintaining = started(*maintain, "--every", "1s", errors=errors)
+        copying = started("lake", "copy", *where, "--to", str(copy), errors=errors)
+        try:
+            until = time.monotonic() + rng.random() * 8  # where they are killed is left to chance
+            lake.write(1)
+            while time.monotonic() < until:
+                time.sleep(0.1)
+            assert maintaining.poll() is None, errors.read_text()
+        finally:
+            kills["maintain"] += killed(maintaining)
+            kills["copy"] += killed(copying)
+    assert started(*maintain, errors=errors).wait(600) == 0, errors.read_text()
+    assert started("lake", "copy", *where, "--to", str(copy), errors=errors).wait(600) == 0, (
+        errors.read_text()
+    )
+    for place in (lake.lake, copy):
+        check = ("lake", "check", "--lake", str(place), "--store", str(lake.store))
+        assert started(*check, errors=errors).wait(600) == 0, errors.read_text()
+    record_property("killed", kills)
+    assert kills["maintain"] == PIECES
+    expired = read_upkeep(LocalFolder(lake.lake)).expired  # of the day of the last round
+    assert expired is not None
+    bounds = {
+        topic: expired.of(of) or datetime(1970, 1, 1, tzinfo=UTC)
+        for topic, of in (("orders", "orders"), ("audit-logins", "audit-logins"), ("*", "other"))
+    }
+    assert bounds["audit-logins"] < bounds["*"] < bounds["orders"]
+    rows = lake.all_rows()
+    young = left_of(rows, bounds)
+    found = places(rows)
+    former = found["consume_queue"] - young["consume_queue"]
+    assert {**found, "consume_queue": found["consume_queue"] - former} == young, "what is old is gone"
+    assert len({key[:2] for key in former}) == former.total(), (
+        "at most a row that was a queue's last when it was looked at"
+    )
+    old = left_of(before, bounds)
+    for table in WITH_MESSAGES:
+        audited = [key for key in old[table] if key[0] == "audit-logins"]
+        assert audited
+        assert all(young[table][key] == old[table][key] for key in audited)
+        logins = sum(count for key, count in young[table].items() if key[0] == "audit-logins")
+        assert logins == lake.days * 4 * (3 if table == "message_index" else 1), (
+            "what is young is there, once"
+        )
+    copied = AgedLake(tmp_path)
+    copied.lake = copy
+    assert places(copied.all_rows()) == found

@@ -1,0 +1,439 @@
+"""`message`, `trace`, `lag` and `dlq list`, asked of a lake, of a gateway, and of both: what both know is the same."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from broker_gateway.cli.gateway_calls import Reached
+from broker_gateway.cli.main import app
+from broker_gateway.cli.questions import asked as places
+from broker_gateway.cli.questions.brokers import OfBrokers
+from broker_gateway.cli.questions.lake import OfLake
+from broker_gateway.cli.questions.letters import Choice
+from broker_gateway.cli.questions.wanted import Answers, Wanted
+from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+from lakebroker_testing.client import OPTIONS, Client
+from lakebroker_testing.gateway import ROOT, Gateway, command
+from lakebroker_testing.logs import LogWriter
+from lakebroker_testing.messages import message, send_request
+from structured_streaming.embedded.engine import EmbeddedEngine
+from structured_streaming.lake import create_tables
+from structured_streaming.source.access import Access
+from structured_streaming.source.log_ends import LogEnds
+from tests.lake_broker import dispatch
+from tests.union_lake import commit, cuts, manifest
+
+pytestmark = pytest.mark.timeout(900)
+
+Row = dict[str, Any]
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+MINE = ("--topic", "orders")
+OF_LAKES = {"queue_id": None, "queue_offset": None, "attempts": None, "reason": None}
+"""What brokers do not tell of dead letters."""
+FOREVER_MS = 3_600_000
+
+
+class Asked(NamedTuple):
+    """A gateway, the lake that has all its log, and one that has it but for the newest, and an older broker's."""
+
+    gateway: Gateway
+    lake: Path
+    years: Path
+    ids: list[str]
+
+    @property
+    def places(self) -> dict[str, tuple[str, ...]]:
+        of_gateway = ("--gateway", self.gateway.address)
+        return {"lake": ("--lake", str(self.lake)), "gateway": of_gateway, "both": ("--lake", str(self.lake), *of_gateway)}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def all_of_it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    folder = tmp_path_factory.mktemp("questions")
+    lake, years = folder / "lake", folder / "years"
+    create_tables(str(lake))
+    create_tables(str(years))
+    with LogWriter(folder / "old", "broker-old") as writer:
+        writer.record("orders", b"of another age", TAGS="t0", KEYS="old-key", UNIQ_KEY="OLD")
+    start, end = cuts(folder / "old", 1)
+    commit(years, manifest(years, folder / "old", start, end))
+    with Gateway(folder / "gateway", patient=True, **OPTIONS) as gateway:
+        client = Client(gateway.address)
+        for arguments in (
+            ("topic", "create", "orders", "--queues", "2"),
+            ("topic", "create", "returns", "--queues", "1"),
+            ("group", "create", "audit", "--retry-max", "0"),
+            ("group", "create", "billing", "--retry-max", "0"),
+            ("group", "create", "idle"),
+        ):
+            run(*arguments, "--gateway", gateway.address)
+        ids = [send(client, "orders", number) for number in range(8)]
+        send(client, "returns", 8)
+        into(years, gateway)
+        for group, topic in (("audit", "orders"), ("audit", "returns"), ("billing", "orders")):
+            got = receive(client, topic, group, 8 if topic == "orders" else 1)
+            assert client.ack(topic, group, *got[:2]).status.code == pb.OK
+            for each in got[2:4]:
+                assert client.dead_letter(topic, group, each).status.code == pb.OK
+        into(lake, gateway)
+        yield Asked(gateway, lake, years, ids)
+        client.close()
+
+
+def into(lake: Path, gateway: Gateway) -> None:
+    """All that the gateway has answered to goes into a lake."""
+    ends = LogEnds([f"broker:{gateway.address}"], Access())
+    ends.now()
+    ends.close()
+    dispatch(lake, gateway.store)
+
+
+def body_of(number: int) -> bytes:
+    return b"\xff\x00" if number == 1 else f"body {number} ".encode() * (number * 10 + 1)
+
+
+def send(client: Client, topic: str, number: int) -> str:
+    body = body_of(number)
+    system: dict[str, Any] = {"tag": f"t{number % 3}", "keys": [f"k{number}", "shared"]}
+    if number == 2:
+        body, system["body_encoding"] = gzip.compress(body), pb.GZIP
+    sent = message(topic, body, {"n": str(number)}, **system)
+    assert client.call("SendMessage", send_request(sent)).status.code == pb.OK
+    return str(sent.system_properties.message_id)
+
+
+def receive(client: Client, topic: str, group: str, count: int) -> list[pb.Message]:
+    """All that there are, each for so long that nothing changes by itself while the test runs."""
+    found: list[pb.Message] = []
+    while len(found) < count:
+        code, more = client.receive(topic, group, wait_ms=5000, invisible_ms=FOREVER_MS)
+        assert code == pb.OK
+        found += more
+    return sorted(
+        found, key=lambda each: (each.system_properties.queue_id, each.system_properties.queue_offset)
+    )
+
+
+def run(*arguments: str, status: int = 0, **environment: str) -> Result:
+    done = CliRunner(env={"COLUMNS": "200", **environment}).invoke(app, arguments)
+    assert done.exit_code == status, (arguments, done.output, done.exception)
+    return done
+
+
+def rows(*arguments: str) -> list[Row]:
+    found: list[Row] = json.loads(run(*arguments, "--json").stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def answers(all_of_it: Asked) -> Iterator[dict[str, Answers]]:
+    """Those whom commands ask, by place, kept open."""
+    address, lake = all_of_it.gateway.address, str(all_of_it.lake)
+    with (
+        EmbeddedEngine.open(lake) as alone,
+        EmbeddedEngine.open(lake, source={"brokers": address}, strict=True) as union,
+    ):
+        yield {
+            "lake": OfLake(alone, "the lake"),
+            "gateway": OfBrokers(Reached(address, "", None, None)),
+            "both": OfLake(union, "the lake and the log"),
+        }
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"key": "k3"},
+        {"key": "ID of 3"},
+        {"key": "k1"},
+        {"key": "shared"},
+        {"key": "shared", "most": 3},
+        {"tag": "t0 || t2"},
+        {"queue": 1, "since": LONG_AGO},
+        {"key": "shared", "queue": 0},
+        {"until": LONG_AGO},
+    ],
+    ids=str,
+)
+def test_a_message_is_the_same_wherever_it_is_asked_for(
+    all_of_it: Asked, answers: dict[str, Answers], question: dict[str, Any]
+) -> None:
+    if question.get("key") == "ID of 3":
+        question = {"key": all_of_it.ids[3]}
+    wanted = Wanted(**{"most": 100, "topic": "orders", **question})
+    found = {name: each.messages(wanted) for name, each in answers.items()}
+    assert found["lake"] == found["gateway"] == found["both"]
+    assert bool(found["lake"]) is ("until" not in question)
+    for row in found["lake"]:
+        number = int(row["properties"]["n"])
+        assert (row["topic"], row["broker"], row["message_id"]) == ("orders", "broker-a", all_of_it.ids[number])  # fmt: skip
+        assert (row["keys"], row["tag"]) == ([f"k{number}", "shared"], f"t{number % 3}")
+        assert row["body"] == body_of(number)
+        assert row["body_bytes"] == len(row["body"])
+
+
+def test_messages_are_printed_the_same_wherever_they_are_asked_for(all_of_it: Asked) -> None:
+    lake, gateway, both = (rows("message", "shared", *MINE, *place) for place in all_of_it.places.values())
+    assert lake == gateway == both
+    assert [row["body_base64"] for row in lake if row["properties"] == {"n": "1"}] == ["/wA="]
+    assert all(row["store_timestamp"].endswith("Z") for row in lake)
+    tables = {run("message", "shared", *MINE, *place).stdout for place in all_of_it.places.values()}
+    assert len(tables) == 1
+
+
+def test_messages_of_a_lake_are_found_in_every_topic(all_of_it: Asked) -> None:
+    lake = all_of_it.places["lake"]
+    assert [row["topic"] for row in rows("message", "k8", *lake)] == ["returns", "%DLQ%audit"][:1]
+    assert {row["topic"] for row in rows("message", "shared", *lake)} == {
+        "orders",
+        "returns",
+        "%DLQ%audit",
+        "%DLQ%billing",
+    }
+    assert len(rows("message", "shared", *MINE, *lake)) == 8
+
+
+def test_lag_is_the_same_wherever_it_is_asked_for(all_of_it: Asked) -> None:
+    for question in (("lag",), ("lag", "audit", *MINE)):
+        found = {name: rows(*question, *place) for name, place in all_of_it.places.items()}
+        assert found["lake"] == found["both"]
+        assert found["lake"]
+        assert all(row["commit_timestamp"] is not None for row in found["lake"]), "the lake knows it"
+        assert found["gateway"] == [row | {"commit_timestamp": None} for row in found["lake"]]
+    (audit,) = rows("lag", *MINE, *all_of_it.places["both"])[:1]
+    assert (audit["consumer_group"], audit["queues"], audit["unknown"]) == ("audit", 2, 0)
+    of_queues = rows("lag", "audit", *MINE, *all_of_it.places["both"])
+    assert [row["lag"] for row in of_queues] == [
+        row["max_offset"] - row["committed_offset"] for row in of_queues
+    ]
+    assert audit["lag"] == sum(row["lag"] for row in of_queues) == 8 - 4
+    assert {row["consumer_group"] for row in rows("lag", *all_of_it.places["gateway"])} == {
+        "audit",
+        "billing",
+    }
+
+
+def test_where_a_message_was_stored_is_the_same_and_the_lake_tells_the_rest(all_of_it: Asked) -> None:
+    for asked in (all_of_it.ids[0], "k7"):
+        found = {name: rows("trace", asked, *MINE, *place) for name, place in all_of_it.places.items()}
+        assert found["lake"] == found["both"]
+        assert found["gateway"] == [row for row in found["lake"] if row["event"] == "stored"]
+        assert [row["event_timestamp"] for row in found["lake"]] == sorted(
+            row["event_timestamp"] for row in found["lake"]
+        )
+    dead = next(row for row in rows("dlq", "list", "audit", *all_of_it.places["lake"]))
+    told = rows("trace", dead["message_id"], *all_of_it.places["lake"])
+    events = [(row["event"], row["topic"], row["consumer_group"]) for row in told]
+    assert set(events) >= {
+        ("stored", "orders", None),
+        ("delivered", "orders", "audit"),
+        ("dead_lettered", "orders", "audit"),
+        ("stored", "%DLQ%audit", None),
+    }
+    said = run("trace", "k0", *MINE, *all_of_it.places["gateway"])
+    assert said.stderr == (
+        "lakebroker: a broker keeps no history of deliveries, so that only where messages were stored is shown; add "
+        "--lake LOCATION for the rest\n"
+    )
+    assert said.stdout.splitlines()[0].startswith(
+        f"message_id {all_of_it.ids[0]}, topic orders, broker broker-a"
+    )
+
+
+def test_dead_letters_are_the_same_wherever_they_are_asked_for(answers: dict[str, Answers]) -> None:
+    every = Choice("", "", frozenset(), None, None)
+
+    def asked(group: str = "", most: int = 100, **choice: Any) -> list[Row]:
+        found = {
+            name: each.dead_letters(group, every._replace(**choice), most) for name, each in answers.items()
+        }
+        assert found["lake"] == found["both"]
+        assert found["gateway"] == [row | OF_LAKES for row in found["lake"]]
+        return found["lake"]
+
+    letters = asked()
+    for each in letters:
+        (before,) = answers["lake"].messages(
+            Wanted(2, topic="orders", queue=each["queue_id"], key=each["message_id"])
+        )
+        assert (each["queue_offset"], each["body"]) == (before["queue_offset"], before["body"])
+    assert [(row["consumer_group"], row["topic"]) for row in letters] == [("audit", "orders")] * 2 + [("billing", "orders")] * 2  # fmt: skip
+    assert {(row["attempts"], row["reason"]) for row in letters} == {
+        (1, "given up by the consumer after 1 delivery attempts")
+    }
+    assert asked("audit") == letters[:2]
+    assert asked("audit", 1) == letters[:1]
+    assert asked(most=3) == letters[:3]
+    few = [row for row in letters if 2 <= int(row["properties"]["n"]) <= 3]
+    assert asked(expression="n BETWEEN 2 AND 3", most=len(few) or 1) == few
+    assert asked("audit", ids=frozenset((letters[1]["message_id"], "?"))) == [letters[1]]
+    assert asked("audit", topic="returns") == asked("audit", until=LONG_AGO) == asked("idle") == []
+    assert asked("audit", since=LONG_AGO) == letters[:2]
+
+
+def test_dead_letters_are_printed_the_same_wherever_they_are_asked_for(all_of_it: Asked) -> None:
+    lake, gateway, both = (rows("dlq", "list", "audit", *place) for place in all_of_it.places.values())
+    assert lake == both
+    assert gateway == [row | OF_LAKES for row in lake]
+    assert [row["body"] for row in lake if row["body_base64"] is None]
+
+
+def test_with_both_an_answer_is_of_now_and_of_years_ago(all_of_it: Asked) -> None:
+    """The lake lacks what groups did, and has a broker that is gone."""
+    of_gateway = all_of_it.places["gateway"]
+    lake = ("--lake", str(all_of_it.years))
+    both = (*lake, *of_gateway)
+    assert [row["broker"] for row in rows("message", "old-key", *both)] == ["broker-old"]
+    assert [row["event"] for row in rows("trace", "OLD", *both)] == ["stored"]
+    assert rows("lag", *lake) == []
+    lag = rows("lag", "audit", *both)
+    assert [row for row in lag if row["broker"] == "broker-a"] == rows(
+        "lag", "audit", *all_of_it.places["lake"]
+    )
+    assert [row["lag"] for row in lag if row["broker"] == "broker-old"] == [None], "the group was never there"
+    table = run("lag", "audit", *both).stdout
+    assert table.count("unknown") == 3, "committed, lag and when"
+    assert rows("dlq", "list", *lake) == []
+    assert rows("dlq", "list", *both) == rows("dlq", "list", *all_of_it.places["lake"])
+    listed = rows("message", "--tag", "t0", *MINE, *both)
+    assert [row["broker"] for row in listed].count("broker-old") == 1
+    assert len(listed) == 4
+    assert "broker-old" in run("message", "old-key", *both).stderr, "whose log is not read"
+
+
+def test_the_environment_says_where_to_ask(all_of_it: Asked) -> None:
+    places = {
+        "lake": {"LAKEBROKER_LAKE": str(all_of_it.lake)},
+        "gateway": {"LAKEBROKER_GATEWAY": all_of_it.gateway.address},
+    }
+    for name, environment in (*places.items(), ("both", places["lake"] | places["gateway"])):
+        done = run("lag", "audit", "--json", **environment)
+        assert json.loads(done.stdout) == rows("lag", "audit", *all_of_it.places[name])
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+def test_times_are_utc_on_a_machine_elsewhere(
+    all_of_it: Asked, zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answers() -> list[str]:
+        return [
+            run(*question, *all_of_it.places[place]).stdout
+            for question in (("message", "k0", *MINE), ("trace", "k0", *MINE), ("lag", "audit"))
+            for place in ("lake", "gateway")
+        ]
+
+    before = answers()
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert answers() == before
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_what_is_not_found_is_said_with_where_it_was_looked_for(all_of_it: Asked) -> None:
+    lake, gateway, both = all_of_it.places.values()
+    said = run("message", "k99", *lake, status=1).stderr.splitlines()[-1]
+    assert said.startswith(
+        f"lakebroker: no message with id or key 'k99' in any topic of the lake {all_of_it.lake}, where there are messages from 20"
+    )
+    said = run("trace", "k8", *MINE, *both, status=1).stderr.splitlines()[-1]
+    assert said.startswith(
+        f"lakebroker: no message with id or key 'k8' in topic orders of the lake {all_of_it.lake} and the logs of brokers at "
+        f"{all_of_it.gateway.address}, where there are messages of it from 20"
+    )
+    said = run("message", "k99", *MINE, "--since", "2020-01-01", *gateway, status=1).stderr
+    assert said.startswith(
+        "lakebroker: no message with id or key 'k99' that was stored since 2020-01-01 in topic orders: in the log of the broker "
+        f"at {all_of_it.gateway.address}, where there are messages of it from 20"
+    )
+    assert "the lake that a broker was started with" in said
+    assert (
+        "where there is no message of it" in run("message", "k0", "--topic", "none", *lake, status=1).stderr
+    )
+    for place in (lake, gateway, both):
+        assert "no consumer group 'nobody'" in run("dlq", "list", "nobody", *place, status=1).stderr
+    for place in (lake, both):
+        assert "group 'nobody' has settled nothing and got nothing, as far as the lake" in run("lag", "nobody", *place, status=1).stderr  # fmt: skip
+    assert "there is no consumer group 'nobody' at" in run("lag", "nobody", *gateway, status=1).stderr
+    assert "group 'idle' has settled nothing" in run("lag", "idle", *gateway, status=1).stderr
+    assert "add --lake LOCATION, which has an index" in run("trace", "k0", *gateway, status=2).stderr
+    assert "--filter: " in run("dlq", "list", "--filter", "a >", *lake, status=2).stderr
+
+
+def test_a_broker_that_is_away_leaves_what_the_lake_has(all_of_it: Asked, closed_port: str) -> None:
+    place = ("--lake", str(all_of_it.lake), "--gateway", closed_port)
+    done = run("message", "k0", *MINE, "--json", *place)
+    assert f"no broker at {closed_port}" in done.stderr
+    assert "of it there is only what the lake holds, as of" in done.stderr
+    assert json.loads(done.stdout) == rows("message", "k0", *MINE, *all_of_it.places["lake"])
+    done = run("message", "k0", *MINE, *place, "--strict", status=1)
+    assert (done.stdout, "--strict" in done.stderr) == ("", True)
+
+
+def test_without_a_place_both_are_named(
+    all_of_it: Asked, closed_port: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LAKEBROKER_LAKE", "LAKEBROKER_GATEWAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(places, "DEFAULT_GATEWAY", closed_port)
+    for question in (("message", "k"), ("trace", "k"), ("lag",), ("dlq", "list")):
+        said = run(*question, status=2).stderr
+        assert (
+            "give --lake LOCATION (or LAKEBROKER_LAKE), --gateway HOST:PORT (or LAKEBROKER_GATEWAY)" in said
+        )
+    monkeypatch.setattr(places, "DEFAULT_GATEWAY", all_of_it.gateway.address)
+    assert rows("lag") == rows("lag", *all_of_it.places["gateway"])
+
+
+@pytest.mark.parametrize("place", ["gateway", "both"])
+def test_lag_is_watched_until_a_signal(all_of_it: Asked, place: str, tmp_path: Path) -> None:
+    watching = command("lag", "audit", "--watch", "100ms", "--json", *all_of_it.places[place])
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(watching, cwd=ROOT, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(3)]
+        process.terminate()
+        process.stdout.read()
+    assert process.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM)
+    assert [json.loads(line) for line in lines] == [rows("lag", "audit", *all_of_it.places[place])] * 3
+    assert list(tmp_path.iterdir()) == [], "what the engine keeps on disk goes with it"
+
+
+def test_ctrl_c_is_the_way_to_leave_a_watch(all_of_it: Asked) -> None:
+    watching = command("lag", "audit", "--watch", "100ms", "--json", *all_of_it.places["lake"])
+    with subprocess.Popen(watching, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate()
+    assert process.returncode == 0
+    assert b"interrupted" not in errors
+
+
+@pytest.mark.parametrize("question", ["lag", "message"])
+def test_a_topic_that_is_not_there_is_said(all_of_it: Asked, question: str) -> None:
+    done = run(question, "--topic", "nowhere", *all_of_it.places["lake"])
+    assert "nowhere" in done.stderr
+
+
+@pytest.fixture
+def closed_port() -> str:
+    """Of this machine, that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"

@@ -1,0 +1,66 @@
+"""Functions over latency sketches in Spark: a session of the lake has them, and they answer as those of DuckDB."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from pyspark.sql import SparkSession
+
+from structured_streaming.errors import LakeError
+from structured_streaming.latency_functions import in_duckdb
+from structured_streaming.sql import query, register
+from tests.latency_questions import (
+    LIMITS_MS,
+    PARTS,
+    Ask,
+    check_answers,
+    check_merging,
+    check_windows,
+    check_wrong_parts,
+    sketch_lake,
+    stats,
+)
+
+
+@pytest.fixture
+def ask(spark: SparkSession, tmp_path: Path) -> Ask:
+    """Of a session of a lake whose broker_stats are the sketches."""
+    lake = tmp_path / "lake"
+    sketch_lake(lake)
+    register(spark, str(lake))
+
+    def rows_of(statement: str) -> list[dict[str, Any]]:
+        return list(query(spark, statement.replace("FROM stats", "FROM broker_stats")).to_pylist())
+
+    return rows_of
+
+
+def test_answers_are_those_of_the_latencies_themselves(ask: Ask) -> None:
+    check_answers(ask)
+
+
+def test_merged_sketches_are_sums_and_nothing_is_known_of_nothing(ask: Ask) -> None:
+    check_merging(ask)
+
+
+def test_a_window_of_sketches_has_quantiles_too(ask: Ask) -> None:
+    check_windows(ask)
+
+
+def test_a_part_beyond_all_calls_is_refused(ask: Ask) -> None:
+    check_wrong_parts(ask, LakeError)
+
+
+def test_both_engines_answer_the_same_to_the_last_digit(ask: Ask) -> None:
+    asked = [f"latency_quantile(array_agg(latency), {part!r}) AS q{at}" for at, part in enumerate(PARTS)]
+    asked += [f"latency_below(array_agg(latency), {limit!r}) AS b{at}" for at, limit in enumerate(LIMITS_MS)]
+    statement = f"""SELECT topic, latency_count(array_agg(latency)) AS calls, {", ".join(asked)}
+        FROM stats GROUP BY topic ORDER BY topic"""
+    with duckdb.connect() as connection:
+        for each in in_duckdb():
+            connection.execute(each)
+        connection.register("stats", stats())
+        assert ask(statement) == connection.execute(statement).to_arrow_table().to_pylist()

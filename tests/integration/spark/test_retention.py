@@ -1,0 +1,158 @@
+"""Retention and retired brokers in a catalog, by Spark's own DELETE: the rows that stay are those of a lake in a folder."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from pyspark.sql import SparkSession
+
+from structured_streaming.catalog import lake_tables
+from structured_streaming.catalog.lake_tables import make_tables
+from structured_streaming.catalog.names import CatalogSchema
+from structured_streaming.commit.typed_fill import fill
+from structured_streaming.commit.typed_tables import declare
+from structured_streaming.maintenance.decisions import Decisions
+from structured_streaming.maintenance.in_catalog import expire_schema, maintain_schema
+from structured_streaming.storage.local import LocalFolder
+from structured_streaming.tables import DATA_TABLES, REPUT_PROGRESS
+from structured_streaming.typed.declaration import DECLARED, JSON, Declaration, Schema, written
+from tests.aged_lake import WITH_MESSAGES, AgedLake, Row, left_of, places
+from tests.evidence import EVIDENCE, LONG
+
+SCHEMA = CatalogSchema("spark_catalog", "aged")
+APPENDS = 3 if EVIDENCE else 1
+ORDERS = Declaration(
+    "orders", "typed_orders", JSON, (Schema(1, '{"properties": {"id": {"type": "integer"}}}'),)
+)
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgedLake]:
+    """In a folder, and its rows in the schema."""
+    monkeypatch.setattr(lake_tables, "_check_kept", lambda session, schema: None)  # this one is in memory
+    made = AgedLake(tmp_path)
+    made.write(8, batches=False)
+    make_tables(spark, SCHEMA)
+    for table in (*DATA_TABLES, REPUT_PROGRESS):
+        rows = spark.read.format("delta").load(str(made.lake / table.name))
+        rows.writeTo(SCHEMA.table(table.name)).append()
+    declare(LocalFolder(made.lake), ORDERS)
+    assert fill(LocalFolder(made.lake), ORDERS) == 8 * 4
+    typed = spark.read.format("delta").load(str(made.lake / ORDERS.table))
+    writer = typed.writeTo(SCHEMA.table(ORDERS.table)).using("delta")
+    writer.tableProperty(DECLARED, written(ORDERS)).create()
+    yield made
+    spark.sql(f"DROP SCHEMA {SCHEMA.quoted} CASCADE")
+
+
+def rows(spark: SparkSession) -> dict[str, list[Row]]:
+    return {
+        name: spark.table(SCHEMA.table(name)).drop("body").toArrow().to_pylist() for name in WITH_MESSAGES
+    }
+
+
+def test_what_stays_beside_appends_and_how_it_is_said(spark: SparkSession, lake: AgedLake) -> None:
+    decisions = Decisions(str(SCHEMA), lambda: spark)
+    assert decisions.set_retention("orders=2d,a_dit-*=1d,audit-*=forever,*=4d")
+    assert not decisions.set_retention("orders=2d,a_dit-*=1d,audit-*=forever,*=4d")
+    before = rows(spark)
+    now = lake.now
+    today = now.replace(hour=0)
+    bounds = {
+        "orders": today - timedelta(days=2),
+        "audit-logins": today - timedelta(days=10_000),
+        "*": today - timedelta(days=4),
+    }
+    dry = expire_schema(spark, SCHEMA, now, dry=True)
+    assert places(rows(spark)) == places(before)
+    problems: list[Exception] = []
+
+    def append() -> None:
+        session = spark.newSession()
+        try:
+            for number in range(APPENDS):
+                row = f"named_struct('broker', 'b', 'log_id', 'l', 'physical_offset', {number}L, 'topic', 'orders')"
+                for name in WITH_MESSAGES:
+                    (
+                        session.sql(f"SELECT r.* FROM (SELECT {row} AS r)")
+                        .writeTo(SCHEMA.table(name))
+                        .option("txnAppId", "stream")
+                        .option("txnVersion", str(number))
+                        .append()
+                    )
+        except Exception as error:
+            problems.append(error)
+
+    stream = threading.Thread(target=append)
+    stream.start()
+    done = expire_schema(spark, SCHEMA, now)
+    stream.join(300)
+    assert (problems, [report.problems for report in done]) == ([], [[], [], [], []])
+    assert [report.table for report in done] == ["typed_orders", "consume_queue", "message_index", "messages"]
+    after = rows(spark)
+    added = {name: [each for each in its if each["broker"] == "b"] for name, its in after.items()}
+    assert {name: len(its) for name, its in added.items()} == dict.fromkeys(WITH_MESSAGES, APPENDS)
+    old = {name: [each for each in its if each["broker"] != "b"] for name, its in after.items()}
+    left = left_of(before, bounds)
+    assert places(old) == left
+    typed = spark.table(SCHEMA.table(ORDERS.table)).toArrow()["physical_offset"].to_pylist()
+    assert sorted(typed) == sorted(
+        row["physical_offset"] for row in old["messages"] if row["topic"] == "orders"
+    )
+    assert 0 < len(typed) < 8 * 4
+    for said in (dry, done):
+        gone = {report.table: report.retention for report in said}
+        for name in WITH_MESSAGES:
+            lost = Counter(key[0] for key in (places(before)[name] - left[name]).elements())
+            assert {topic: its.rows for topic, its in gone[name].topics.items()} == lost
+    again = expire_schema(spark, SCHEMA, now)
+    assert not any(report.retention.topics for report in again)
+    assert [
+        report.problems for report in maintain_schema(spark, SCHEMA, 1 << 20, 7 * 86_400) if report.problems
+    ] == []
+
+
+@LONG
+def test_a_damaged_typed_table_holds_its_topic_and_no_other(spark: SparkSession, lake: AgedLake) -> None:
+    assert Decisions(str(SCHEMA), lambda: spark).set_retention("*=4d")
+    bound = lake.now.replace(hour=0) - timedelta(days=4)
+    before = rows(spark)
+    place = spark.sql(f"DESCRIBE DETAIL {SCHEMA.table(ORDERS.table)}").collect()[0]["location"]
+    files = sorted(Path(urlsplit(place).path).glob("*.parquet"))
+    contents = [file.read_bytes() for file in files]
+    for file in files:
+        file.write_bytes(b"damaged")
+    done = expire_schema(spark, SCHEMA, lake.now)
+    assert [report.table for report in done if report.problems] == [ORDERS.table]
+    assert "messages of topic orders stay" in done[0].problems[1]
+    after = rows(spark)
+    for name in WITH_MESSAGES:
+        its = [[each for each in found[name] if each["topic"] == "orders"] for found in (before, after)]
+        assert places({name: its[0]}) == places({name: its[1]})
+    others = [each["store_timestamp"] for each in after["messages"] if each["topic"] != "orders"]
+    assert others
+    assert min(others) >= bound
+    for file, content in zip(files, contents, strict=True):
+        file.write_bytes(content)
+        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+    spark.catalog.clearCache()
+    assert [report.problems for report in expire_schema(spark, SCHEMA, lake.now) if report.problems] == []
+    left = rows(spark)["messages"]
+    assert min(each["store_timestamp"] for each in left if each["topic"] == "orders") >= bound
+
+
+def test_brokers_are_retired(spark: SparkSession, lake: AgedLake) -> None:
+    decisions = Decisions(str(SCHEMA), lambda: spark)
+    assert decisions.retire("broker-a")
+    (known,) = decisions.brokers()
+    assert (known.name, known.logs) == ("broker-a", 1)
+    assert known.retired is not None
+    assert decisions.unretire("broker-a")
+    assert [each.retired for each in decisions.brokers()] == [None]

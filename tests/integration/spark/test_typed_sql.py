@@ -1,0 +1,108 @@
+"""Typed tables in SQL: as they are, as a batch left them, and together with the logs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakebroker_testing.logs import LogWriter
+from structured_streaming.commit.typed_fill import fill
+from structured_streaming.commit.typed_tables import alter, declare
+from structured_streaming.errors import LakeError
+from structured_streaming.lake import create_tables
+from structured_streaming.sql import query, register, register_union
+from structured_streaming.staging.wanted import Wanted
+from structured_streaming.storage.local import LocalFolder
+from structured_streaming.typed.declaration import JSON, Declaration, Schema
+from structured_streaming.union.lakes import FolderLake
+from structured_streaming.union.tables import UnionTables, register_as_of
+from tests.union_lake import commit, cuts, manifest
+
+V1 = {
+    "required": ["id"],
+    "properties": {
+        "id": {"type": "integer"},
+        "items": {"type": "array", "items": {"properties": {"a": {"type": "string"}}}},
+    },
+}
+V2 = {
+    "required": ["id"],
+    "properties": {
+        "id": {"type": "integer"},
+        "items": {
+            "type": "array",
+            "items": {"properties": {"a": {"type": "string"}, "b": {"type": "integer"}}},
+        },
+        "at": {"type": "string", "format": "date-time"},
+    },
+}
+ORDERS = Declaration("topic-1", "typed_orders", JSON, (Schema(1, json.dumps(V1)),))
+COUNTS = "SELECT count(*) AS messages, count(reason) AS reasons, count(id) AS ids, count(at) AS times FROM typed_orders"
+
+
+def union(spark: SparkSession, lake: Path, store: Path) -> UnionTables:
+    return register_union(spark, FolderLake(spark, LocalFolder(lake)), {"store": str(store)})
+
+
+def counts(spark: SparkSession, tables: UnionTables | None = None) -> list[int]:
+    (row,) = query(spark, COUNTS, tables=tables).to_pylist()
+    return list(row.values())
+
+
+@pytest.mark.timeout(900)
+def test_a_typed_table_with_what_the_log_holds_beyond_it(spark: SparkSession, tmp_path: Path) -> None:
+    with LogWriter(tmp_path / "store") as writer:
+        for number in range(30):
+            writer.messages(3)  # one of topic-1, which does not fit
+            value: dict[str, Any] = {
+                "id": number,
+                "items": [{"a": "x", "b": number}],
+                "at": "2026-11-25T00:00:00Z",
+            }
+            writer.record("topic-1", json.dumps(value).encode())
+    store, lake = writer.folder, create_tables(str(tmp_path / "lake")).path
+    folder = LocalFolder(lake)
+    first, second, third, end = cuts(store, 3)
+    declare(folder, ORDERS)
+    commit(
+        lake, manifest(lake, store, first, second, Wanted(typed=(ORDERS,))), wanted=Wanted(typed=(ORDERS,))
+    )
+    later = alter(folder, "typed_orders", lambda declared: declared.evolved(Schema(2, json.dumps(V2))))
+    tables = union(spark, lake, store)
+    messages, reasons, ids, times = counts(spark, tables)
+    assert (messages, reasons, ids) == (60, 30, 30)
+    assert 0 < times < 30
+    rows = query(
+        spark, "SELECT id, items, at FROM typed_orders WHERE id >= 28 ORDER BY id", tables=tables
+    ).to_pylist()
+    assert [row["items"] for row in rows] == [[{"a": "x", "b": 28}], [{"a": "x", "b": 29}]]
+    joined = (
+        "SELECT count(*) AS both FROM typed_orders t JOIN messages m USING (broker, log_id, physical_offset)"
+    )
+    assert query(spark, joined, tables=tables).to_pylist() == [{"both": 60}]
+
+    commit(lake, manifest(lake, store, second, third))  # of a query that does not know the topic yet
+    with pytest.raises(LakeError, match=r"table typed_orders lacks [\d,]+ bytes .* ask again"):
+        counts(spark, tables)
+    assert query(spark, "SELECT count(*) AS all FROM messages", tables=tables).to_pylist() == [{"all": 120}]
+    assert fill(folder, later) > 0
+    assert counts(spark, tables) == [60, 30, 30, times]
+    wanted = Wanted(typed=(later,))
+    commit(lake, manifest(lake, store, third, end, wanted), "typed_orders", wanted)
+    assert counts(spark, tables) == [60, 30, 30, times]
+    tables.close()
+
+    register(spark, str(lake))
+    assert counts(spark) == [60, 30, 30, times]
+    told: list[str] = []
+    register_as_of(FolderLake(spark, folder), "1", told.append)
+    (then,) = query(
+        spark, "SELECT count(*) AS messages, max(schema_version) AS newest FROM typed_orders"
+    ).to_pylist()
+    assert 0 < then["messages"] < 60
+    assert then["newest"] == 1
+    assert told[-1].startswith("tables as of batch 1")

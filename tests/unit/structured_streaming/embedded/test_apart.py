@@ -1,0 +1,544 @@
+"""The engine in a process of its own answers as the one in this process, and what ends its process ends nothing else."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import NoReturn
+
+import duckdb
+import pytest
+
+from structured_streaming.commit.typed_tables import declare
+from structured_streaming.embedded.apart import EngineApart, EngineEndedError
+from structured_streaming.embedded.connecting import connected
+from structured_streaming.embedded.engine import EmbeddedEngine
+from structured_streaming.embedded.failures import CancelledError
+from structured_streaming.embedded.limits import Limits
+from structured_streaming.embedded.running import Running, Watch
+from structured_streaming.embedded.worker import _Call
+from structured_streaming.errors import LakeError, LocationError, ReadOnlyError
+from structured_streaming.scratch import SQL, remove_scratch, scratch_folder
+from structured_streaming.storage.local import LocalFolder
+from structured_streaming.typed.declaration import JSON, Declaration, Schema
+from tests.union_lake import commit, cuts, manifest
+from tests.unit.structured_streaming.embedded.conftest import WAIT_S
+
+MEMORY = 128 << 20
+HUGE = (
+    "SELECT repeat('x', 3000000000)",
+    "SELECT length(repeat('x', 10000000000))",
+    "SELECT len(range(300000000))",
+    "SELECT max(length(repeat('x', 10000000 + i))) FROM range(2000) t(i)",
+    "SELECT string_agg(repeat('x', 1000000 + i), '') FROM range(4000) t(i)",
+    "SELECT list(i) FROM range(100000000) t(i)",
+    "SELECT list(repeat(topic, 100000)) FROM messages, range(1000)",
+    "WITH RECURSIVE r(n, x) AS (SELECT 1, 'x' UNION ALL SELECT n + 1, x || x FROM r WHERE n < 33) SELECT max(x) FROM r",
+)
+DOUBLED = (
+    "WITH c0 AS (SELECT * FROM messages), "
+    + ", ".join(f"c{at} AS (SELECT * FROM c{at - 1} a, c{at - 1} b)" for at in range(1, 24))
+    + " SELECT * FROM c23"
+)
+"""Its plan has so many columns that no machine holds them, and looks for no interrupt meanwhile."""
+
+
+@pytest.fixture
+def apart(store: Path, lake: Path) -> Iterator[EngineApart]:
+    commit(lake, manifest(lake, store, *cuts(store, 1)))
+    with EngineApart.open(str(lake), Limits(memory_bytes=MEMORY)) as engine:
+        yield engine
+
+
+def process_of(engine: EngineApart) -> int:
+    return engine._worker._process.pid
+
+
+def peak_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
+
+
+def held_bytes(pid: int) -> int:
+    """What counts for the process's limit."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmData:")[2].split()[0]) << 10
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process that is no child of this one ends soon, or has ended."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    ended, _, _ = select.select([process], [], [], WAIT_S)
+    os.close(process)
+    return bool(ended)
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
+
+
+def cpu(pid: int) -> int:
+    """What it used, in hundredths of a second."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
+
+
+def test_answers_are_those_of_an_engine_here(apart: EngineApart, lake: Path) -> None:
+    with EmbeddedEngine.open(str(lake)) as here:
+        assert apart.relations() == here.relations()
+        declare(
+            LocalFolder(lake),
+            Declaration("t", "typed_t", JSON, (Schema(1, '{"properties": {"id": {"type": "integer"}}}'),)),
+        )
+        assert [each.name for each in apart.relations() if each.name.startswith("typed_")] == ["typed_t"]
+        assert apart.relations() == here.relations(), "as they are by now"
+        for statement, parameters in {
+            "SELECT * EXCLUDE body FROM messages ORDER BY physical_offset": (),
+            "SELECT count(*) AS n FROM messages WHERE topic = $1": ("topic-1",),
+            "SELECT $a AS a": {"a": None},
+            "SELECT * FROM messages WHERE false": (),
+            "SELECT range AS n, md5(range::VARCHAR) AS m FROM range(300000) ORDER BY n": (),
+        }.items():
+            answer = apart.query(statement, parameters).read_all()
+            wanted = here.query(statement, parameters).read_all()
+            assert answer.equals(wanted), statement
+            assert answer.schema.equals(wanted.schema, check_metadata=True)
+        assert apart.describe("SELECT * FROM messages").equals(here.describe("SELECT * FROM messages"))
+
+
+def test_errors_are_those_of_an_engine_here(apart: EngineApart, lake: Path) -> None:
+    with pytest.raises(ReadOnlyError) as refused:
+        apart.query("DELETE FROM messages")
+    assert refused.value.kind == "DELETE"
+    with pytest.raises(LakeError, match="nothing does not exist"):
+        apart.describe("SELECT * FROM nothing")
+    rows = apart.query(
+        "SELECT CASE WHEN range < 1000000 THEN 1 ELSE error('too far') END AS x FROM range(2000000)"
+    )
+    with pytest.raises(LakeError, match="too far"):
+        rows.read_all()
+    with pytest.raises(LakeError, match="at least 16MiB"):
+        EngineApart.open(str(lake), Limits(memory_bytes=1))
+    with pytest.raises(LocationError):
+        EngineApart.open(str(lake / "nowhere"))
+
+
+@pytest.mark.parametrize("statement", HUGE)
+def test_a_value_beyond_memory_is_an_error_and_the_next_statement_works(
+    apart: EngineApart, statement: str
+) -> None:
+    assert apart.query("SELECT count(*) AS n FROM messages").read_all().num_rows == 1
+    pid, before = process_of(apart), peak_bytes(process_of(apart))
+    held = held_bytes(pid)
+    with pytest.raises(
+        LakeError, match=r"needs more than the memory|the maximum supported string size|can travel"
+    ):
+        apart.query(statement).read_all()
+    assert apart.query("SELECT 42 AS x").read_all().to_pylist() == [{"x": 42}]
+    assert process_of(apart) == pid
+    assert peak_bytes(pid) - before < MEMORY + (512 << 20)
+    assert held_bytes(pid) - held < 64 << 20, "what was freed is given back"
+
+
+def test_a_row_that_cannot_travel_is_refused(lake: Path) -> None:
+    with (
+        EngineApart.open(str(lake), Limits(memory_bytes=512 << 20)) as engine,
+        pytest.raises(LakeError, match=r"a row has 80,\d+,\d+ bytes, of which 67,108,864 can travel"),
+    ):
+        engine.query("SELECT repeat('x', 80000000 + range) AS x FROM range(1)").read_all()
+
+
+def test_a_process_that_ends_ends_its_statements_and_another_one_is_started(
+    lake: Path, apart: EngineApart
+) -> None:
+    rows = apart.query("SELECT range FROM range(1000000000000)")
+    rows.read_next_batch()
+    before = process_of(apart)
+    os.kill(before, signal.SIGKILL)
+    with pytest.raises(EngineEndedError, match=r"the engine ended while the statement ran.*ask again"):
+        for _ in rows:
+            pass
+    apart._worker._process.wait()
+    assert apart.query("SELECT 42 AS x").read_all().num_rows == 1
+    assert process_of(apart) != before
+
+
+def test_another_process_that_waits_for_the_lake_holds_nobody(lake: Path, apart: EngineApart) -> None:
+    apart._worker.kill()
+    apart._worker._process.wait()
+    log = lake / "typed_hangs" / "_delta_log"
+    log.mkdir(parents=True)
+    os.mkfifo(log / f"{0:020}.json")  # who reads it waits
+    watches, failed = [Watch(), Watch()], list[BaseException]()
+
+    def ask(watch: Watch) -> None:
+        try:
+            apart.query("SELECT 42 AS x", watch=watch)
+        except LakeError as error:
+            failed.append(error)
+
+    asking = [threading.Thread(target=ask, args=(watch,), daemon=True) for watch in watches]
+    for each in asking:
+        each.start()
+    wait_for(lambda: apart._worker._process.poll() is None, "another process is started")
+    for number, watch in enumerate(watches):
+        wait_for(lambda number=number, watch=watch: watch.cancel() or len(failed) > number, "it is told")  # type: ignore[misc]
+    assert all(isinstance(each, CancelledError) for each in failed)
+    assert "while the engine was started again, which waits for the lake" in str(failed[0])
+    apart.close()
+
+
+def test_what_a_process_has_on_the_disk_is_removed_when_it_ends_however_it_does(
+    lake: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "temp"
+    folder.mkdir()
+    with EngineApart.open(str(lake), Limits(temp_folder=str(folder))) as engine:
+        assert list(folder.iterdir())
+        os.kill(process_of(engine), signal.SIGKILL)
+        wait_for(lambda: not list(folder.iterdir()), "nothing is left")
+
+
+def test_a_process_with_a_statement_that_cannot_be_stopped_ends_before_anything_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or statements beside it fail for files that are gone, in place of running again."""
+
+    def ended(status: int) -> NoReturn:
+        assert Path(folder).is_dir()
+        raise SystemExit(status)
+
+    monkeypatch.setattr(os, "_exit", ended)
+    folder = scratch_folder(str(tmp_path), SQL)
+    ours, theirs = Pipe()
+    with ours, theirs, duckdb.connect() as cursor:
+        running = Running(cursor, 60)
+        running.cancel()
+        with pytest.raises(SystemExit):
+            _Call(theirs)._end(running)
+    remove_scratch(folder)
+
+
+def test_a_statement_is_cancelled_while_others_go_on(apart: EngineApart) -> None:
+    watch, failed = Watch(), list[LakeError]()
+
+    def ask() -> None:
+        try:
+            apart.query(
+                "SELECT sum(a.range * b.range) FROM range(100000000) a, range(100000000) b", watch=watch
+            ).read_all()
+        except LakeError as error:
+            failed.append(error)
+
+    other = apart.query("SELECT range FROM range(300000)")
+    asking = threading.Thread(target=ask)
+    asking.start()
+    end = time.monotonic() + WAIT_S
+    while not failed:  # cancelled whether it was begun by then or not
+        assert time.monotonic() < end
+        watch.cancel()
+        asking.join(0.1)
+    asking.join(WAIT_S)
+    assert str(failed[0]) == "the statement was cancelled"
+    assert other.read_all().num_rows == 300_000
+
+
+def test_a_process_that_has_no_turn_to_end_itself_is_killed(
+    apart: EngineApart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that holds Python's lock: here it is stopped."""
+    monkeypatch.setattr("structured_streaming.embedded.apart.PATIENCE_S", 0.5)
+    monkeypatch.setattr("structured_streaming.embedded.apart._MORE_S", 0.5)
+    monkeypatch.setattr("structured_streaming.embedded.apart._ALIVE_S", 0.5)
+    rows = apart.query("SELECT range FROM range(10000000)", watch=(watch := Watch()))
+    rows.read_next_batch()
+    pid = process_of(apart)
+    os.kill(pid, signal.SIGSTOP)
+    watch.cancel()
+    with pytest.raises(EngineEndedError):
+        for _ in rows:
+            pass
+    assert apart.query("SELECT 42 AS x").read_all().num_rows == 1
+    assert process_of(apart) != pid
+
+
+def test_a_client_that_reads_nothing_more_has_no_process_killed(
+    apart: EngineApart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("structured_streaming.embedded.apart.PATIENCE_S", 0.1)
+    monkeypatch.setattr("structured_streaming.embedded.apart._MORE_S", 0.1)
+    rows = apart.query("SELECT range FROM range(10000000)", watch=(watch := Watch()))
+    rows.read_next_batch()
+    pid = process_of(apart)
+    watch.cancel()
+    timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
+    for each in timers:
+        each.join(WAIT_S)
+    assert apart.query("SELECT 42 AS x").read_all().num_rows == 1
+    assert process_of(apart) == pid
+    rows.close()
+
+
+def test_a_lake_that_does_not_answer_holds_no_call_for_good_and_ends_no_process(
+    lake: Path, apart: EngineApart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here a table's log is a pipe that nobody writes to, as an object store that hangs."""
+    monkeypatch.setattr("structured_streaming.embedded.apart.PATIENCE_S", 0.5)
+    monkeypatch.setattr("structured_streaming.embedded.apart._MORE_S", 0.5)
+    monkeypatch.setattr("structured_streaming.embedded.apart._ALIVE_S", WAIT_S)
+    pid = process_of(apart)
+    log = lake / "typed_hangs" / "_delta_log"
+    log.mkdir(parents=True)
+    pipe = log / "00000000000000000000.json"
+    os.mkfifo(pipe)
+    calls = (
+        apart.relations,
+        partial(apart.describe, "SELECT * FROM typed_t"),
+        partial(apart.query, "SHOW TABLES"),
+    )
+    try:
+        for call in calls:
+            watch, failed = Watch(), list[LakeError]()
+
+            def ask(
+                call: Callable[..., object] = call, watch: Watch = watch, failed: list[LakeError] = failed
+            ) -> None:
+                try:
+                    call(watch=watch)
+                except LakeError as error:
+                    failed.append(error)
+
+            asking = threading.Thread(target=ask)
+            asking.start()
+            end = time.monotonic() + WAIT_S
+            while not failed:
+                assert time.monotonic() < end
+                watch.cancel()
+                asking.join(0.1)
+            asking.join(WAIT_S)
+            assert "waited for the lake, which does not answer" in str(failed[0])
+            assert apart.query("SELECT 42 AS x").read_all().num_rows == 1
+            assert process_of(apart) == pid
+    finally:
+        os.kill(pid, signal.SIGKILL)  # it would wait for the pipe
+
+
+def test_what_no_interrupt_ends_ends_at_most_its_process(apart: EngineApart) -> None:
+    watch, failed = Watch(), list[LakeError]()
+
+    def ask() -> None:
+        try:
+            apart.query(DOUBLED, watch=watch).read_all()
+        except LakeError as error:
+            failed.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    end = time.monotonic() + WAIT_S
+    while not failed:
+        assert time.monotonic() < end
+        watch.cancel()
+        asking.join(0.2)
+    asking.join(WAIT_S)
+    assert (
+        "the engine ended" in str(failed[0])
+        or "needs more than the memory" in str(failed[0])
+        or "cancelled" in str(failed[0])
+    )
+    assert apart.query("SELECT 42 AS x").read_all().num_rows == 1
+
+
+ENDLESS = "SELECT repeat('a', 200) LIKE '%a_%a_%a_%a_%a_%a_%a_%a_%a_%a_%b' AS found"
+"""One call that looks for no interrupt, while the statement is planned."""
+BEFORE = 100
+"""Connections of the process before the statement below: it ends in a process that has had fewer, and in no other."""
+ENDS_IN_ANOTHER = f"""WITH RECURSIVE r(n) AS (
+  SELECT 1 UNION ALL SELECT n % 2 + 1 FROM r WHERE (SELECT current_connection_id()) > {BEFORE}
+) SELECT count(*) > 0 AS ended FROM r"""
+
+
+def test_what_looks_for_no_interrupt_is_ended_by_its_time_and_those_beside_it_run_again(lake: Path) -> None:
+    with EngineApart.open(str(lake), Limits(seconds=300)) as engine:
+        before = process_of(engine)
+        while connections(engine) <= BEFORE:
+            pass
+        rows = engine.query("SELECT range FROM range(1000000000000)")
+        rows.read_next_batch()
+        watch = Watch()
+        used = cpu(before)
+        with ThreadPoolExecutor(2) as pool:
+            endless = pool.submit(lambda: engine.query(ENDLESS, watch=watch).read_all())
+            wait_for(lambda: cpu(before) > used + 200, "it is in its call")
+            beside = pool.submit(lambda: engine.query(ENDS_IN_ANOTHER).read_all().to_pylist())
+
+            def ended() -> bool:
+                watch.cancel()
+                return endless.done()
+
+            wait_for(ended, "it is ended")
+            with pytest.raises(
+                LakeError, match="the statement was cancelled; it did not stop within 10 s"
+            ) as failed:
+                endless.result()
+            assert not isinstance(failed.value, EngineEndedError)
+            assert beside.result(WAIT_S) == [{"ended": True}]
+        assert process_of(engine) != before
+        with pytest.raises(EngineEndedError, match=r"ask again"):
+            for _ in rows:
+                pass
+
+
+def connections(engine: EngineApart) -> int:
+    """Of its process so far."""
+    (row,) = engine.query("SELECT current_connection_id() AS id").read_all().to_pylist()
+    return int(row["id"])
+
+
+FATAL = """
+import os, sys
+import duckdb
+from structured_streaming.embedded import engine, planning
+
+def connected(*, delta=False, before=engine.connected):
+    if delta:
+        return before(delta=True)
+    database = duckdb.connect(os.environ["DATABASE"] + str(os.getpid()) + "/memory.db")
+    database.execute("SET debug_checkpoint_abort = 'before_truncate'")
+    return database
+
+def plan(planner, running, statement, parameters=(), before=planning.Planner.plan):
+    if "'fatal'" in statement:
+        with running.working():
+            running.cursor.execute("FORCE CHECKPOINT")
+    return before(planner, running, statement, parameters)
+
+if "worker" in " ".join(sys.orig_argv):
+    os.mkdir(os.environ["DATABASE"] + str(os.getpid()))
+    engine.connected, planning.Planner.plan = connected, plan
+"""
+"""Has a process of the engine meet a fatal error of DuckDB's own, in a statement that says so."""
+
+
+def test_after_a_fatal_error_another_process_is_started(
+    lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(FATAL)
+    monkeypatch.setenv("DATABASE", str(tmp_path / "database"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path / "site"), *sys.path)))
+    with EngineApart.open(str(lake)) as engine:
+        before = process_of(engine)
+        while connections(engine) <= BEFORE:
+            pass
+        rows = engine.query("SELECT range FROM range(1000000000000)")
+        rows.read_next_batch()
+        used = cpu(before)
+        with ThreadPoolExecutor(1) as pool:
+            beside = pool.submit(lambda: engine.query(ENDS_IN_ANOTHER).read_all().to_pylist())
+            wait_for(lambda: cpu(before) > used + 50, "it runs")
+            with pytest.raises(LakeError, match=r"FATAL Error.*the process of the engine was ended") as fatal:
+                engine.query("SELECT 'fatal'")
+            assert not isinstance(fatal.value, EngineEndedError)
+            assert beside.result(WAIT_S) == [{"ended": True}]
+        assert process_of(engine) != before
+        with pytest.raises(EngineEndedError, match=r"ask again"):
+            for _ in rows:
+                pass
+
+
+def test_an_engine_here_that_met_a_fatal_error_says_to_start_anew(
+    lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def database(*, delta: bool = False) -> duckdb.DuckDBPyConnection:
+        found = connected(delta=True) if delta else duckdb.connect(tmp_path / "memory.db")
+        if not delta:
+            found.execute("SET debug_checkpoint_abort = 'before_truncate'")
+        return found
+
+    monkeypatch.setattr("structured_streaming.embedded.engine.connected", database)
+    with EmbeddedEngine.open(str(lake)) as engine:
+        with engine._current.last.planner.cursor() as cursor, pytest.raises(duckdb.FatalException):
+            cursor.execute("FORCE CHECKPOINT")
+        for ask in (engine.query, engine.describe):
+            with pytest.raises(LakeError, match=r"answers nothing more; start this program anew \(FATAL"):
+                ask("SELECT 1")
+
+
+def test_a_program_that_is_killed_leaves_no_process_whatever_runs_in_it(lake: Path, tmp_path: Path) -> None:
+    program = (
+        "import os, signal, threading, time\n"
+        "from structured_streaming.embedded.apart import EngineApart\n"
+        "from structured_streaming.embedded.limits import Limits\n"
+        f"engine = EngineApart.open({str(lake)!r}, Limits(temp_folder={str(tmp_path)!r}))\n"
+        "pid = engine._worker._process.pid\n"
+        f"threading.Thread(target=engine.query, args=[{ENDLESS!r}], daemon=True).start()\n"
+        "used = lambda: int(open(f'/proc/{pid}/stat').read().split()[13])\n"
+        "before = used()\n"
+        "while used() < before + 100: time.sleep(0.1)\n"
+        "print(pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=200, check=False)
+    assert has_ended(int(done.stdout))
+    assert not list(tmp_path.glob("lakebroker-sql-*"))
+
+
+def test_a_program_that_is_killed_leaves_no_process_that_waits_for_an_object_store() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # which takes a connection and says nothing
+        listener.settimeout(120)
+        program = (
+            "import threading, time\n"
+            "from structured_streaming.embedded.apart import EngineApart\n"
+            "threading.Thread(target=EngineApart.open, args=['s3://bucket/lake'], daemon=True).start()\n"
+            "time.sleep(600)\n"
+        )
+        store = {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{listener.getsockname()[1]}",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "a",
+            "AWS_SECRET_ACCESS_KEY": "a",
+            "AWS_REGION": "us-east-1",
+        }
+        process = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, **store})
+        try:
+            connection, _ = listener.accept()
+        finally:
+            process.kill()
+            process.wait()
+        with connection:
+            connection.settimeout(25)
+            while connection.recv(1 << 16):
+                pass
+
+
+def test_a_program_that_is_killed_leaves_no_process_and_no_folder(lake: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "temp"
+    folder.mkdir()
+    program = (
+        "import os, signal\n"
+        "from structured_streaming.embedded.apart import EngineApart\n"
+        "from structured_streaming.embedded.limits import Limits\n"
+        f"engine = EngineApart.open({str(lake)!r}, Limits(temp_folder={str(folder)!r}))\n"
+        "engine.query('SELECT range FROM range(1000000000000)').read_next_batch()\n"
+        "print(engine._worker._process.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=120, check=False)
+    assert has_ended(int(done.stdout))
+    assert list(folder.iterdir()) == []

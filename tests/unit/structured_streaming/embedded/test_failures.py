@@ -1,0 +1,53 @@
+"""What DuckDB's errors are taken for: by how they begin, since what stands behind may be the text of a message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as dataset
+import pyarrow.parquet as parquet
+import pytest
+from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem, SubTreeFileSystem
+
+from structured_streaming.embedded.failures import FilesGoneError, plain
+from structured_streaming.errors import LakeError
+from tests.unit.structured_streaming.embedded.conftest import Opened
+
+
+def in_python(folder: str) -> FileSystem:
+    import fsspec
+
+    return PyFileSystem(FSSpecHandler(fsspec.filesystem("dir", path=folder)))
+
+
+def in_arrow(folder: str) -> FileSystem:
+    return SubTreeFileSystem(folder, LocalFileSystem())
+
+
+@pytest.mark.parametrize("filesystem", [in_python, in_arrow])
+def test_a_file_of_a_dataset_that_is_gone_is_told_from_other_errors(
+    tmp_path: Path, filesystem: object
+) -> None:
+    assert callable(filesystem)
+    rows = pa.table({"a": list(range(1000))})
+    parquet.write_table(rows, tmp_path / "a.parquet")
+    files = filesystem(str(tmp_path))
+    with duckdb.connect() as connection:
+        connection.register("t", dataset.dataset(["a.parquet"], filesystem=files, schema=rows.schema))
+        (tmp_path / "a.parquet").unlink()
+        with pytest.raises(duckdb.Error) as gone:
+            connection.execute("SELECT sum(a) FROM t")
+    assert isinstance(plain(gone.value), FilesGoneError)
+
+
+@pytest.mark.parametrize(
+    "text", ["FileNotFoundError: a.parquet", "IO Error: no file", "No such file, [errno 2]"]
+)
+def test_texts_of_messages_are_no_errors_about_files(opened: Opened, text: str) -> None:
+    engine = opened()
+    for statement in (f"SELECT error('{text}')", f"SELECT CAST('{text}' AS INT)"):
+        with pytest.raises(LakeError) as failed:
+            engine.query(statement).read_all()
+        assert not isinstance(failed.value, FilesGoneError), statement

@@ -1,0 +1,420 @@
+"""Statements that would do harm: refused before they run, or bounded, each with a clear error."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from structured_streaming.embedded.engine import EmbeddedEngine, Limits
+from structured_streaming.embedded.pinned import AttachedTables
+from structured_streaming.embedded.results import taken
+from structured_streaming.embedded.running import Running
+from structured_streaming.errors import LakeError, ReadOnlyError
+from tests.union_lake import commit, cuts, manifest
+from tests.unit.structured_streaming.embedded.conftest import WAIT_S, Opened
+
+WRITES = {
+    "DELETE FROM messages": "DELETE",
+    "UPDATE messages SET topic = 'x'": "UPDATE",
+    "INSERT INTO messages SELECT * FROM messages": "INSERT",
+    "MERGE INTO messages m USING topics t ON m.topic = t.topic WHEN MATCHED THEN DELETE": "MERGE_INTO",
+    "TRUNCATE messages": "DELETE",
+    "CREATE TABLE t AS SELECT 1": "CREATE",
+    "CREATE VIEW v AS SELECT 1": "CREATE",
+    "CREATE OR REPLACE TEMP VIEW messages AS SELECT 1": "CREATE",
+    "CREATE MACRO m() AS TABLE FROM read_text('{file}')": "CREATE",
+    "DROP VIEW messages": "DROP",
+    "ALTER TABLE messages ADD COLUMN x INT": "ALTER",
+    "COPY messages TO '{lake}/messages/x.parquet'": "COPY",
+    "COPY (SELECT 1) TO '{lake}/x.csv'": "COPY",
+    "EXPORT DATABASE '{lake}/x'": "EXPORT",
+    "EXPLAIN COPY messages TO '{lake}/messages/x.parquet'": "COPY",
+    "EXPLAIN ANALYZE COPY messages TO '{lake}/messages/x.parquet'": "COPY",
+    "explain /* a */ analyze -- b\n copy messages to '{lake}/messages/x.parquet'": "COPY",
+    "EXPLAIN (ANALYZE, FORMAT JSON) COPY messages TO '{lake}/messages/x.parquet'": "COPY",
+    "ATTACH '{file}' AS x": "ATTACH",
+    "ATTACH '{lake}/messages' AS x (TYPE delta)": "ATTACH",
+    "DETACH memory": "DETACH",
+    "INSTALL httpfs": "INSTALL",
+    "LOAD httpfs": "LOAD",
+    "SET memory_limit = '100GB'": "SET",
+    "SET enable_external_access = true": "SET",
+    "RESET lock_configuration": "RESET",
+    "SET VARIABLE x = 1": "SET",
+    "USE x": "USE",
+    "CHECKPOINT": "CHECKPOINT",
+    "CALL enable_logging(storage = 'file', storage_path = '{lake}/log')": "CALL",
+    "BEGIN": "BEGIN",
+    "PREPARE p AS SELECT 1": "PREPARE",
+    "EXECUTE p": "EXECUTE",
+    "VACUUM": "VACUUM",
+    "IMPORT DATABASE '{lake}'": "IMPORT",
+}
+OF_DATA = {"DELETE", "UPDATE", "INSERT", "MERGE_INTO", "CREATE", "DROP", "ALTER"}
+"""What Spark would do with --write."""
+FILES = {
+    "SELECT * FROM read_text('{file}')": r"read_text\(\) is refused",
+    "SELECT * FROM read_blob('{lake}/reput_progress/_delta_log/*')": r"read_blob\(\) is refused",
+    "SELECT * FROM read_parquet('{lake}/messages/*.parquet')": r"read_parquet\(\) is refused",
+    "SELECT * FROM glob('{lake}/*')": r"glob\(\) is refused",
+    "SELECT * FROM '{file}'": "does not exist",
+    'SELECT * FROM "{lake}/messages/x.parquet"': "x.parquet|file system operations are disabled",
+    "SELECT * FROM delta_scan('{lake}/messages')": r"delta_scan\(\) is refused",
+    "SELECT * FROM (SELECT 1), LATERAL (SELECT * FROM system.main.delta_scan('{lake}/messages'))": r"delta_scan\(\) is refused",
+    "WITH a AS (SELECT (SELECT count(*) FROM sniff_csv('{file}'))) FROM a": r"sniff_csv\(\) is refused",
+    "SELECT * FROM query('SELECT * FROM read_text(''{file}'')')": r"query\(\) is refused",
+    "SELECT * FROM query(if(current_database() = 'x', 'SELECT 1', 'SELECT 2'))": r"query\(\) is refused",
+    "SELECT * FROM query_table('messages')": r"query_table\(\) is refused",
+    "EXPLAIN ANALYZE SELECT * FROM query('SELECT 1')": r"query\(\) is refused",
+    "SELECT * FROM json_execute_serialized_sql('{{}}')": r"json_execute_serialized_sql\(\) is refused",
+    "SELECT * FROM enable_logging(storage = 'file', storage_path = '{lake}/log')": r"enable_logging\(\) is refused",
+    "DESCRIBE SELECT * FROM read_text('{file}')": r"read_text\(\) is refused",
+    "SUMMARIZE SELECT * FROM parquet_metadata('{lake}/messages/*')": r"parquet_metadata\(\) is refused",
+    "SELECT * FROM checkpoint()": r"checkpoint\(\) is refused",
+    "SELECT * FROM duckdb_secrets()": r"duckdb_secrets\(\) is refused",
+    "SELECT getenv('HOME')": "getenv",
+    "SELECT * FROM sqlite_scan('{file}', 't')": r"sqlite_scan\(\) is refused",
+    "SELECT 1; SELECT 2": "2 statements at once; give one at a time",
+    "SELECT 1; COPY messages TO '{lake}/x'": "2 statements at once",
+    "EXPLAIN SELECT 1; DELETE FROM messages": "2 statements at once",
+    f"/* /* */{' ' * 60}*/ DELETE FROM messages": "DELETE",
+    f"/* /* */{' ' * 60}*/ EXPLAIN SELECT 1": "EXPLAIN of what",
+    f"EXPLAIN{' ' * 60_000}DELETE FROM messages": "DELETE",
+    f"{'/**/' * 15_000}{' ' * 60_000}INSTALL httpfs": "INSTALL",
+    "PIVOT messages ON topic USING count(*)": "name its values",
+    "": "there is no statement",
+    "-- nothing": "there is no statement",
+    "EXPLAIN": "syntax error",
+    "SELECT * FROM store": "store does not exist",
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "secret.txt"
+    file.write_text("secret\n")
+    return file
+
+
+def test_it_only_reads(store: Path, lake: Path, file: Path, opened: Opened) -> None:
+    commit(lake, manifest(lake, store, *cuts(store, 1)))
+    engine = opened()
+    before = {path: path.stat().st_mtime_ns for path in lake.parent.rglob("*")}
+    for statement, kind in WRITES.items():
+        with pytest.raises(LakeError) as refused:
+            engine.query(statement.format(lake=lake, file=file))
+        if isinstance(refused.value, ReadOnlyError):
+            said = str(refused.value)
+            assert said.startswith((f"{kind} may change data", f"{kind} is refused: ")), statement
+            assert ("--write" in said) is (kind in OF_DATA), statement
+        else:
+            assert "Error: " in str(refused.value), statement
+        with pytest.raises(LakeError):
+            engine.describe(statement.format(lake=lake, file=file))
+        assert {path: path.stat().st_mtime_ns for path in lake.parent.rglob("*")} == before, statement
+    engine.query("SELECT 1")
+
+
+@pytest.mark.parametrize("statement", FILES)
+def test_it_reads_nothing_but_tables(lake: Path, file: Path, opened: Opened, statement: str) -> None:
+    engine = opened()
+    for ask in (engine.query, engine.describe):
+        with pytest.raises(LakeError, match=FILES[statement]) as refused:
+            ask(statement.format(lake=lake, file=file))
+        assert "secret\n" not in str(refused.value)
+        assert "Traceback" not in str(refused.value)
+
+
+def test_what_is_no_unicode_is_refused(opened: Opened) -> None:
+    engine = opened()
+    for statement, given in (
+        ("SELECT '\udcff'", []),
+        ("SELECT ?", ["\udcff"]),
+        ("SELECT $a", {"a": "\udcff"}),
+    ):
+        with pytest.raises(LakeError, match="is no UTF-8 text"):
+            engine.query(statement, given)
+
+
+def test_names_of_variables_are_no_tables(opened: Opened) -> None:
+    hidden = [1, 2, 3]
+    with pytest.raises(LakeError, match="hidden"):
+        opened().query("SELECT * FROM hidden")
+    assert hidden
+
+
+HARMLESS = (
+    "SELECT * FROM range(3), generate_series(1, 3), unnest([1, 2])",
+    "FROM duckdb_tables() SELECT table_name",
+    "SELECT * FROM json_each('{\"a\": 1}')",
+    "PIVOT (SELECT topic, tag FROM messages) ON topic IN ('a', 'b') USING count(*)",
+    "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT * FROM r",
+    "SELECT *, row_number() OVER (PARTITION BY topic) FROM messages QUALIFY true",
+    "TABLE messages",
+    "SHOW TABLES",
+    "SHOW ALL TABLES",
+    "SUMMARIZE messages",
+    "DESCRIBE SELECT * FROM messages",
+    "EXPLAIN ANALYZE SELECT count(*) FROM messages",
+    "VALUES (1), (2)",
+    "SELECT * FROM messages a ASOF JOIN messages b ON a.topic = b.topic AND a.store_timestamp >= b.store_timestamp",
+    "SELECT * FROM messages WHERE topic IN (FROM topics SELECT topic)",
+    "PRAGMA table_info('messages')",
+    "select 'a;b' -- ;\n;",
+)
+
+
+@pytest.mark.parametrize("statement", HARMLESS)
+def test_what_only_reads_is_answered(opened: Opened, statement: str) -> None:
+    opened().query(statement).read_all()
+
+
+def test_a_view_that_reads_a_table_twice_with_one_filter_is_explained(
+    store: Path, lake: Path, opened: Opened
+) -> None:
+    for start, end in itertools.pairwise(cuts(store, 3)):
+        commit(lake, manifest(lake, store, start, end))
+    for view in ("consumer_lag", "consumer_lag_system"):
+        rows = opened().query(f"EXPLAIN ANALYZE SELECT * FROM {view} WHERE topic = 'topic-1'").read_all()
+        assert "Files" in str(rows["explain_value"][0])
+
+
+@pytest.mark.parametrize("options", ["ANALYZE", "(ANALYZE, FORMAT JSON)", ""])
+def test_a_plan_does_not_tell_where_files_are(store: Path, lake: Path, opened: Opened, options: str) -> None:
+    for start, end in itertools.pairwise(cuts(store, 3)):
+        commit(lake, manifest(lake, store, start, end))
+    files = [each.stem for each in (lake / "messages").glob("*.parquet")]
+    query = "SELECT * FROM messages a JOIN messages b USING (topic) JOIN consume_queue c USING (topic) ORDER BY a.body"
+    (text,) = opened().query(f"EXPLAIN {options} {query}").read_all()["explain_value"].to_pylist()
+    cells = "".join(text.split("│")).replace(" ", "").replace("\n", "")
+    assert str(lake) not in cells
+    assert not any(each[-9:] in cells for each in files)
+    assert "parquet" not in text
+    assert text.count("messages@") == 2, "the rest of the plan is there"
+
+
+SMALL = Limits(memory_bytes=64 << 20, temp_bytes=1 << 30, threads=1)
+
+
+def spilled(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_result_larger_than_memory_is_streamed_and_goes_to_the_temporary_folder(
+    tmp_path: Path, opened: Opened
+) -> None:
+    folder = tmp_path / "temp"
+    folder.mkdir()
+    engine = opened(limits=Limits(64 << 20, str(folder), 1 << 30, threads=1))
+    rows = engine.query("SELECT range AS n, md5(range::VARCHAR) AS m FROM range(2000000) ORDER BY m")
+    found, last, most = 0, "", 0
+    for batch in rows:
+        assert last < batch["m"][0].as_py()
+        found, last = found + batch.num_rows, batch["m"][-1].as_py()
+        most = max(most, spilled(folder))
+    assert found == 2_000_000
+    assert most > 0, "more than the memory was sorted"
+    engine.close()
+    assert list(folder.iterdir()) == []
+
+
+def test_more_than_memory_and_folder_is_an_error(tmp_path: Path, opened: Opened) -> None:
+    engine = opened(limits=Limits(64 << 20, str(tmp_path), 16 << 20, threads=1))
+    with pytest.raises(
+        LakeError, match=r"needs more than the temporary folder that it may use.*--temp-folder"
+    ):
+        engine.query("SELECT range AS n, md5(range::VARCHAR) AS m FROM range(5000000) ORDER BY m").read_all()
+    with pytest.raises(LakeError, match=r"needs more than the memory that it may use.*--memory"):
+        engine.query("SELECT list(md5(range::VARCHAR)) FROM range(5000000)").read_all()
+    assert engine.query("SELECT 1").read_all().num_rows == 1, "the engine goes on"
+    with pytest.raises(LakeError, match=r"temporary folder /nowhere: No such file.*--temp-folder"):
+        opened(limits=Limits(temp_folder="/nowhere"))
+    with pytest.raises(LakeError, match=r"1,024 bytes is too little for any statement.*--memory"):
+        opened(limits=Limits(memory_bytes=1024))
+
+
+ENDLESS = (
+    "SELECT sum(a.range % 7 * b.range) FROM range(100000000000) a, range(100000000000) b",
+    "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r",
+    "SELECT a.range, b.range FROM range(100000000000) a, range(100000000000) b WHERE a.range + b.range < 0",
+)
+
+
+@pytest.mark.parametrize("statement", ENDLESS)
+def test_a_statement_that_never_ends_is_ended(opened: Opened, statement: str) -> None:
+    engine = opened(limits=Limits(memory_bytes=64 << 20, seconds=1.5))
+    with pytest.raises(LakeError, match=r"took longer than 1\.5 s; give it more time"):
+        engine.query(statement).read_all()
+    assert engine.query("SELECT 1").read_all().num_rows == 1, "the engine goes on"
+
+
+COLUMNS = ", ".join(f"{at} AS c{at}" for at in range(100_000))
+HARD_TO_PLAN = (
+    "SELECT count(*) FROM " + ", ".join(f"range(2) t{at}" for at in range(500)),
+    f"SELECT {COLUMNS}",
+)
+
+
+@pytest.mark.parametrize("statement", HARD_TO_PLAN, ids=["joins", "columns"])
+def test_a_statement_whose_plan_takes_too_long_is_ended(opened: Opened, statement: str) -> None:
+    engine = opened(limits=Limits(memory_bytes=256 << 20, seconds=2.0))
+    with pytest.raises(LakeError, match=r"took longer than 2 s|needs more than the memory"):
+        engine.query(statement).read_all()
+    assert engine.query("SELECT 1").read_all().num_rows == 1, "the engine goes on"
+
+
+def test_a_description_that_takes_too_long_is_ended(opened: Opened) -> None:
+    engine = opened(limits=Limits(seconds=2.0))
+    with pytest.raises(LakeError, match=r"took longer than 2 s"):
+        engine.describe(f"SELECT {COLUMNS}")
+    assert engine.describe("SELECT 1").names == ["1"]
+
+
+DEEP = {
+    "(": ("(", "1", ")"),
+    "[": ("[", "1", "]"),
+    "NOT": ("NOT ", "true", ""),
+    "-": ("- ", "1", ""),
+    "abs": ("abs(", "1", ")"),
+    "CASE": ("CASE WHEN true THEN ", "1", " END"),
+    "FROM": ("(SELECT * FROM ", "messages", ")"),
+    "+": ("1 + ", "1", ""),
+    "::INT": ("", "1", "::INT"),
+}
+
+
+@pytest.mark.parametrize("levels", [400, 100_000])
+@pytest.mark.parametrize("what", DEEP)
+def test_a_statement_of_many_levels_is_answered_or_refused(opened: Opened, what: str, levels: int) -> None:
+    before, middle, behind = DEEP[what]
+    statement = f"SELECT {'* FROM ' if what == 'FROM' else ''}{before * levels}{middle}{behind * levels}"
+    engine = opened(limits=Limits(seconds=60))
+    for ask in (engine.query, engine.describe):
+        try:
+            ask(statement)
+        except LakeError as error:
+            refused = str(error)
+            assert any(
+                text in refused
+                for text in ("memory exhausted", "Max expression depth", "nested too deep", "Recursion level")
+            )
+        else:
+            assert levels < 100_000
+    assert engine.query("SELECT 1").read_all().num_rows == 1, "the engine goes on"
+
+
+def test_rows_without_end_are_ended(opened: Opened) -> None:
+    engine = opened(limits=Limits(seconds=2.0))
+    with pytest.raises(LakeError, match="took longer than 2 s"):
+        for _ in engine.query("SELECT range FROM range(100000000000000)"):
+            pass
+
+
+def test_waiting_costs_a_statement_no_time() -> None:
+    now = [0.0]
+    with duckdb.connect() as connection:
+        running = Running(connection, 2.0, lambda: now[0])
+        with running.working():
+            connection.execute("SELECT range FROM range(100000000000000)")
+            now[0] += 1.5
+        rows = taken(running, contextlib.ExitStack())
+        for _ in range(3):
+            now[0] += 60  # whoever takes the rows is slow: that is not the engine's time
+            rows.read_next_batch()
+        with running.working():
+            now[0] += 1
+        with pytest.raises(LakeError, match="took longer than 2 s"):
+            rows.read_next_batch()
+
+
+def test_what_waits_for_the_lake_is_not_stuck(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("structured_streaming.embedded.running.PATIENCE_S", 0.0)
+    stuck, errors = list[Running](), list[LakeError]()
+    engine = opened(stuck=stuck.append)
+
+    def ask() -> None:
+        try:
+            engine.query("SELECT count(*) FROM messages").read_all()
+        except LakeError as error:
+            errors.append(error)
+
+    assert isinstance(engine._pinned, AttachedTables)
+    asking = threading.Thread(target=ask)
+    with engine._pinned._lock:  # as one has it that reads the lake
+        asking.start()
+        end = time.monotonic() + WAIT_S
+        while not (found := [each for each in list(engine._watch._running) if each._elsewhere]):
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        engine.cancel()
+        for _ in range(5):  # the watch looks at it
+            with engine._watch._changed:
+                engine._watch._changed.notify()
+            assert not found[0].is_stuck
+            asking.join(0.1)
+        assert asking.is_alive()
+    asking.join(WAIT_S)
+    assert [str(each) for each in errors] == ["the statement was cancelled"]
+    assert stuck == []
+    with duckdb.connect() as connection:
+        running = Running(connection, 0.0)
+        with running.working():
+            running.cancel()
+            time.sleep(0.001)
+            assert running.is_stuck, "its own work is"
+
+
+@pytest.mark.parametrize("statement", ENDLESS)
+def test_a_statement_is_cancelled_from_another_thread(opened: Opened, statement: str) -> None:
+    engine = opened()
+    errors: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            engine.query(statement).read_all()
+        except LakeError as error:
+            errors.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    end = time.monotonic() + WAIT_S
+    while not any(each.since for each in list(engine._watch._running)):
+        assert asking.is_alive()
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    engine.cancel()
+    asking.join(WAIT_S)
+    assert [str(each) for each in errors] == ["the statement was cancelled"]
+    assert engine.query("SELECT 1").read_all().num_rows == 1, "the engine goes on"
+
+
+def test_where_no_thread_can_be_started_the_statement_fails_and_the_next_is_looked_after(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = opened(limits=Limits(seconds=1.5))
+
+    def none_left(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", none_left)
+        with pytest.raises(LakeError, match="too much runs at a time for another thread"):
+            engine.query("SELECT 1")
+    with pytest.raises(LakeError, match=r"took longer than 1\.5 s"):
+        engine.query(ENDLESS[0]).read_all()
+
+
+def test_closing_ends_what_is_under_way(lake: Path) -> None:
+    engine = EmbeddedEngine.open(str(lake))
+    rows = engine.query("SELECT range FROM range(100000000000000)")
+    rows.read_next_batch()
+    engine.close()
+    with pytest.raises(LakeError, match="cancelled"):
+        for _ in rows:
+            pass
