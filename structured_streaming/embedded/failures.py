@@ -17,7 +17,7 @@ _PARQUET = re.compile(
 )
 """Errors about a damaged file that do not name it."""
 _GONE = re.compile(
-    r"IO Error: |Invalid Input Error: arrow_scan: get_next failed\(\): IOError: .*(?:\[errno 2\]|FileNotFoundError)",
+    r"IO Error: |Invalid Input Error: arrow_scan: get_next failed\(\): IOError: .*\[errno 2\]",
     re.DOTALL,
 )
 """Of DuckDB's own files, and of Arrow's datasets. Told by how they begin: other errors have the texts of messages in them."""

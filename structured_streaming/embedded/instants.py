@@ -18,7 +18,6 @@ from structured_streaming.erased import PLACE, hides
 from structured_streaming.erasures import BY_HAND
 from structured_streaming.errors import LakeError
 from structured_streaming.storage.folder import Folder
-from structured_streaming.storage.objects import dataset_filesystem
 from structured_streaming.tables import REPUT_PROGRESS, TABLES, UPKEEP, Table
 from structured_streaming.union.followed import FollowedLake
 from structured_streaming.union.instants import Instant, Span, as_of, instant_of, version_gone
@@ -87,7 +86,7 @@ class _Batches:
     """See `Batches`. Calls raise DeltaError, OSError, Arrow's errors."""
 
     def __init__(self, progress: Folder) -> None:
-        self._rows = DeltaTable(progress.uri).to_pyarrow_dataset(filesystem=dataset_filesystem(progress))
+        self._rows = DeltaTable(progress.uri).to_pyarrow_dataset(filesystem=progress.arrow_filesystem())
 
     def span(self) -> Span | None:
         spans = [

@@ -19,7 +19,6 @@ from deltalake.exceptions import DeltaError
 from structured_streaming.embedded.failures import FilesGoneError, plain
 from structured_streaming.embedded.quoting import literal, name
 from structured_streaming.storage.folder import Folder
-from structured_streaming.storage.objects import dataset_filesystem
 
 
 class PinnedTables(Protocol):
@@ -121,7 +120,7 @@ class DatasetTables:
         folder = self._folder.child(table)
         try:
             found = DeltaTable(folder.uri, version=version)
-            return found.to_pyarrow_dataset(filesystem=dataset_filesystem(folder))
+            return found.to_pyarrow_dataset(filesystem=folder.arrow_filesystem())
         except (DeltaError, OSError) as error:
             raise FilesGoneError(f"table {folder}: {error}") from error
 

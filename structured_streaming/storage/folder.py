@@ -81,11 +81,7 @@ class Folder(Protocol):
         """Where Arrow reads a file: a path, or a file object. Raises FileNotFoundError where it has looked already."""
 
     def arrow_filesystem(self) -> Any:
-        """With what Arrow reads the files of the table here, by the names that its log has; None: with deltalake's.
-
-        That is written in Python, and Arrow's threads still let go of its files when a reading has returned: a process that
-        ends then is aborted.
-        """
+        """With what Arrow reads the files of the table here, by the names that its log has: its own, with no Python in it."""
 
     def put_if_absent(self, name: str, content: bytes) -> None:
         """Puts a file whole. Raises FileExistsError when somebody else was first."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from structured_streaming.errors import StoreAwayError
+from structured_streaming.storage.arrow_clients import arrow_client
 from structured_streaming.storage.folder import FileStatus, Folder
 from structured_streaming.storage.local import SCRATCH_PREFIX, temporary_folder
 
@@ -136,8 +137,8 @@ class ObjectFolder:
             return io.BytesIO(self.read(name))
         return io.BufferedReader(_Reader(self._store, self._of(name), found["size"]), _AHEAD_BYTES)
 
-    def arrow_filesystem(self) -> None:
-        return None
+    def arrow_filesystem(self) -> Any:
+        return arrow_client(self.uri, _CONNECT_S, _REQUEST_S)
 
     def put_if_absent(self, name: str, content: bytes) -> None:
         import obstore
@@ -314,34 +315,6 @@ def object_folder(url: str) -> ObjectFolder:
     scheme = "s3" if parts.scheme == "s3a" else parts.scheme
     key = "/".join(part for part in parts.path.split("/") if part)
     return ObjectFolder(f"{scheme}://{parts.netloc}", key)
-
-
-def dataset_filesystem(folder: Folder) -> Any:
-    """With what a dataset of Arrow reads a table in an object store, by the names that its log has.
-
-    Of S3 with Arrow's own client, which has no Python in it (`Folder.arrow_filesystem` says why); None for other stores.
-    """
-    scheme, _, place = folder.uri.partition("://")
-    if scheme != "s3":
-        return folder.arrow_filesystem()
-    from pyarrow.fs import SubTreeFileSystem
-
-    return SubTreeFileSystem(place, _s3(os.environ.get("AWS_ENDPOINT_URL", "")))
-
-
-@functools.lru_cache(maxsize=4)
-def _s3(endpoint: str) -> Any:
-    from pyarrow.fs import S3FileSystem
-
-    at = urlsplit(endpoint)
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    return S3FileSystem(
-        endpoint_override=at.netloc or None,
-        scheme=at.scheme or "https",
-        region=region,
-        connect_timeout=_CONNECT_S,
-        request_timeout=_REQUEST_S,
-    )
 
 
 @functools.lru_cache(maxsize=16)

@@ -9,31 +9,17 @@ import pyarrow as pa
 import pyarrow.dataset as dataset
 import pyarrow.parquet as parquet
 import pytest
-from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from structured_streaming.embedded.failures import FilesGoneError, plain
 from structured_streaming.errors import LakeError
+from structured_streaming.storage.local import LocalFolder
 from tests.unit.structured_streaming.embedded.conftest import Opened
 
 
-def in_python(folder: str) -> FileSystem:
-    import fsspec
-
-    return PyFileSystem(FSSpecHandler(fsspec.filesystem("dir", path=folder)))
-
-
-def in_arrow(folder: str) -> FileSystem:
-    return SubTreeFileSystem(folder, LocalFileSystem())
-
-
-@pytest.mark.parametrize("filesystem", [in_python, in_arrow])
-def test_a_file_of_a_dataset_that_is_gone_is_told_from_other_errors(
-    tmp_path: Path, filesystem: object
-) -> None:
-    assert callable(filesystem)
+def test_a_file_of_a_dataset_that_is_gone_is_told_from_other_errors(tmp_path: Path) -> None:
     rows = pa.table({"a": list(range(1000))})
     parquet.write_table(rows, tmp_path / "a.parquet")
-    files = filesystem(str(tmp_path))
+    files = LocalFolder(tmp_path).arrow_filesystem()
     with duckdb.connect() as connection:
         connection.register("t", dataset.dataset(["a.parquet"], filesystem=files, schema=rows.schema))
         (tmp_path / "a.parquet").unlink()

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from pyarrow.fs import SubTreeFileSystem
 
 from broker_gateway.transport.certificates import trial_certificate
 from structured_streaming.errors import StoreAwayError
@@ -84,3 +85,21 @@ def test_a_certificate_that_nobody_trusts_is_named(tmp_path: Path, monkeypatch: 
         with pytest.raises(OSError, match="the certificate is refused") as error:
             ObjectFolder("s3://bucket", "lake").names()
         assert not isinstance(error.value, StoreAwayError)
+
+
+@pytest.mark.parametrize(
+    ("root", "kind", "place"),
+    [
+        ("s3://bucket", "s3", "bucket/lake/messages/"),
+        ("gs://bucket", "gcs", "bucket/lake/messages/"),
+        ("abfss://container@account.dfs.core.windows.net", "abfs", "container/lake/messages/"),
+    ],
+)
+def test_arrow_reads_with_a_client_that_has_no_python_in_it(
+    root: str, kind: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One in Python hangs for ever where a file is gone: see `arrow_clients`."""
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "a2V5")
+    files = ObjectFolder(root, "lake/messages").arrow_filesystem()
+    assert isinstance(files, SubTreeFileSystem)
+    assert (files.base_fs.type_name, files.base_path) == (kind, place)
