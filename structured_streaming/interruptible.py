@@ -12,6 +12,7 @@ import signal
 import subprocess
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from structured_streaming.errors import LakeError
+from structured_streaming.provided_session import is_hosted, is_ours
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,8 +45,10 @@ def interruptible(work: Callable[[], T], stop: Callable[[int], None], most: int 
 
     From a signal on, `stop` is called again and again with how many came, until the work has ended. When it ended
     with an error, the signal is passed on (`pass_on`). The signal that makes `most` raises Abandoned, whatever `stop`
-    does then, and the work is left alone. To be called by the main thread.
+    does then, and the work is left alone. To other threads than the main one no signal comes: there it is only done.
     """
+    if threading.current_thread() is not threading.main_thread():
+        return work(), 0
     future: Future[T] = Future()
 
     def run() -> None:
@@ -76,7 +80,10 @@ def pass_on(number: int) -> NoReturn:
 
 
 def started(start: Callable[[], SparkSession]) -> SparkSession:
-    """The session that `start` makes. At a signal its JVM is ended, then the signal is passed on."""
+    """The session that `start` makes. At a signal its JVM is ended, then the signal is passed on. Where a session is there already, whose
+    JVM is another's, it is only called."""
+    if is_hosted():
+        return start()
     launched: list[subprocess.Popen[Any]] = []
     until = 0.0
 
@@ -117,28 +124,41 @@ def started(start: Callable[[], SparkSession]) -> SparkSession:
 
 def of_jobs(session: SparkSession, work: Callable[[], T]) -> tuple[T, int]:
     """As `interruptible`; Spark's jobs are cancelled at a signal. Where it raises Abandoned, the JVM is ended, and signals
-    that come meanwhile do nothing.
+    that come meanwhile do nothing. Of a session that was there before only the jobs of this work are cancelled, and the JVM stays.
 
     Raises LakeError when the JVM does not answer.
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark import inheritable_thread_target
+
+    ours, tag = is_ours(session), f"lakebroker-{uuid.uuid4().hex}"
 
     def run() -> T:
         try:
             activate(session)
             session.sparkContext.setLocalProperty("spark.job.interruptOnCancel", "true")
+            if not ours:
+                session.sparkContext.addJobTag(tag)
         except (Py4JError, OSError) as error:
             raise LakeError(f"Spark does not answer ({error}); start again") from error
         return work()
 
     def cancel(_signals: int) -> None:
         with contextlib.suppress(Py4JError, OSError):  # the JVM is gone: it got the signal too
-            session.sparkContext.cancelAllJobs()
+            if ours:
+                session.sparkContext.cancelAllJobs()
+            else:
+                session.sparkContext.cancelJobsWithTag(tag)
 
+    if not ours:  # the platform cancels by what it set for this thread
+        if threading.current_thread() is not threading.main_thread():
+            with _active_meanwhile(session):
+                return work(), 0
+        run = inheritable_thread_target(session)(run)
     try:
         return interruptible(run, cancel)
     except Abandoned:
-        jvm = jvm_of(session)
+        jvm = jvm_of(session) if ours else None
         if jvm is not None:
             with _handled_by(signal.SIG_IGN):
                 _end(jvm)
@@ -164,6 +184,21 @@ def has_ended(process: subprocess.Popen[Any] | None, within_s: float = 0.0) -> b
 def activate(session: SparkSession) -> None:
     """Makes it the session of this thread, whose options the parser of SQL asks for."""
     session._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
+
+
+@contextmanager
+def _active_meanwhile(session: SparkSession) -> Iterator[None]:
+    """As `activate`; afterwards the thread has the session again that it had."""
+    of_jvm: Any = session._get_j_spark_session_class(session._jvm)
+    before = of_jvm.getActiveSession()
+    activate(session)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            of_jvm.setActiveSession(before.get())
+        else:
+            of_jvm.clearActiveSession()
 
 
 def _end(process: subprocess.Popen[Any]) -> None:

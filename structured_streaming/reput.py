@@ -32,12 +32,17 @@ from structured_streaming.errors import (
 )
 from structured_streaming.interruptible import has_ended, jvm_of, started
 from structured_streaming.jvm_output import STARTING, output_end
+from structured_streaming.provided_session import (
+    DEFAULT_MASTER,
+    check_delta,
+    provided_session,
+    refuse_address,
+)
 from structured_streaming.reput_options import ReputOptions, checked
 from structured_streaming.reput_query import LONGEST_WAIT_S, RETRIES, RETRIES_ONCE, SIGNAL_S, run_until_done
 from structured_streaming.reput_session import (
     end_session,
     expect_end_of_jvm,
-    provided_session,
     reput_session,
     sends_in_plaintext,
 )
@@ -62,7 +67,7 @@ JVM_ENDS_S = 1.0
 def run_reput(
     options: ReputOptions,
     on_batch: Callable[[BatchReport], None] = lambda report: None,
-    master: str = "local[2]",
+    master: str = "",
     destination: Destination | None = None,
     tell: Callable[[str], None] = lambda text: None,
     driver_host: str = "",
@@ -71,17 +76,21 @@ def run_reput(
     """Runs the job until it is done (`once`) or a signal stops it; a failed query starts again, and so does Spark whose JVM
     ended.
 
-    Where the platform provides a session, that one is used as it is, and left as it was; `master` and `driver_host` are
-    of no effect then. Raises LakeError, StoppedError where a signal came before it was done.
+    A session that is there already is used as it is, and left as it was; `master` (else `local[2]`) and `driver_host` are refused then.
+    Raises LakeError, StoppedError where a signal came before it was done.
 
     `watch` is told how it fares, besides of batches. `tell` gets a line before Spark starts, one when it begins to read, and
     one when it has ended as it should.
     """
+    provided = provided_session()
     destination = destination or destination_of(options)
+    if provided is not None:
+        refuse_address(provided, master, driver_host)
+        if destination.by_spark:
+            check_delta(provided)
     destination.check()
     options = checked(options)
     destination.prepare()
-    provided = provided_session()
     stopping, complete = Stopping(), False
     deaths = 0
 
@@ -99,7 +108,9 @@ def run_reput(
             stopping.restore()
     while provided is None and not stopping.is_set():
         try:
-            complete = _in_own_jvm(master, driver_host, options, alive, destination, stopping, tell, watch)
+            complete = _in_own_jvm(
+                master or DEFAULT_MASTER, driver_host, options, alive, destination, stopping, tell, watch
+            )
             break
         except (JvmEndedError, SparkStartError) as error:
             if isinstance(error, SparkStartError) and not deaths:
@@ -169,7 +180,7 @@ def _in_session(
         if not stopping.is_set():
             undo = watch.attached(session)
             tell(_reading(options))
-            if options.token_file and sends_in_plaintext(session):
+            if options.access.token and sends_in_plaintext(session):
                 tell(_PLAINTEXT)
         return run_until_done(session, options, on_batch, destination, stopping, scratch, jvm, watch)
     except KeyboardInterrupt:

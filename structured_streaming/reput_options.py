@@ -11,7 +11,7 @@ from structured_streaming.errors import (
     SourceError,
 )
 from structured_streaming.registry.access import NOTHING, RegistryAccess
-from structured_streaming.source.access import Access, access_of
+from structured_streaming.source.access import Access, access_of, token_file_for
 from structured_streaming.source.log_watch import LogWatch
 from structured_streaming.source.logs import by_broker, open_log, targets
 from structured_streaming.source.membership import Membership
@@ -90,6 +90,10 @@ class ReputOptions:
     def access(self) -> Access:
         """How gateways are spoken to, by the files as they are now. Raises SourceError."""
         return access_of(self._named)
+
+    def token_file_in(self, folder: str) -> dict[str, str]:
+        """The option of the data source that hands on the environment's token, if that is the one. Raises SourceError."""
+        return token_file_for(self._named, lambda: folder)
 
     @property
     def targets(self) -> list[str]:

@@ -98,28 +98,28 @@ def _start(
     goal = Goal(options) if options.once else None
     register(session, ReputDataSource)
     scratch = Path(tempfile.mkdtemp(prefix="lakebroker-checkpoint-", dir=place))
+    notes = scratch / "notes"
     try:
         sink, places = destination.open(session, scratch)
+        commits = BatchCommits(sink, options.access, on_batch, watch)
+        read = (
+            session.readStream.format("lakebroker_reput")
+            .options(**options.source() | options.token_file_in(str(scratch)) | places)
+            .option("notes", str(notes))
+        )
+        if goal is not None:
+            read = read.option("endingOffsets", goal.ends)
+        query = (
+            read.load()
+            .writeStream.foreachBatch(commits)
+            .option("checkpointLocation", f"file://{scratch}/checkpoint")
+            .queryName("reput")
+            .trigger(processingTime=options.trigger if goal is None else "0 seconds")
+            .start()
+        )
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
-    commits = BatchCommits(sink, options.access, on_batch, watch)
-    notes = scratch / "notes"
-    read = (
-        session.readStream.format("lakebroker_reput")
-        .options(**options.source() | places)
-        .option("notes", str(notes))
-    )
-    if goal is not None:
-        read = read.option("endingOffsets", goal.ends)
-    query = (
-        read.load()
-        .writeStream.foreachBatch(commits)
-        .option("checkpointLocation", f"file://{scratch}/checkpoint")
-        .queryName("reput")
-        .trigger(processingTime=options.trigger if goal is None else "0 seconds")
-        .start()
-    )
     if goal is not None:
         threading.Thread(target=_end_when_read, args=(query,), daemon=True).start()
     return _Running(query, commits, scratch, NotesFile(notes), goal)
@@ -273,6 +273,11 @@ def _run_query(
         running.query.stop()
     except StreamingQueryException as error:
         return str(error)
+    except BaseException:
+        running.commits.close()
+        with contextlib.suppress(Exception):  # the session may be a platform's: nothing of ours goes on in it
+            running.query.stop()
+        raise
     finally:
         running.commits.close()
         running.notes.show()

@@ -1,4 +1,4 @@
-"""The Spark session of the reput: the one that a platform provides, or one of its own."""
+"""The Spark session that the reput makes for itself where none is there (`provided_session.py`), and how one ends."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from structured_streaming.delta_session import DELTA_SETTINGS, with_delta
-from structured_streaming.errors import LakeError
 from structured_streaming.interruptible import has_ended, nothing_logged
 from structured_streaming.jvm_output import jvm_output_to_file
+from structured_streaming.provided_session import DEFAULT_MASTER, made_here
 from structured_streaming.scratch import scratch_folder
 
 if TYPE_CHECKING:
@@ -28,29 +28,11 @@ _OF_WORKERS = {
 }
 """Environment of the processes that stage: what one range freed, the next one takes. Given back to the system and zeroed by
 it again, that memory was a fifth of their time. Spark ends a process that is idle for a minute."""
-_SUBMITTED = "PYSPARK_GATEWAY_PORT"
-"""Set where spark-submit or a platform started this Python beside a JVM of its own."""
 _ENCRYPTED = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
 
 
-def provided_session() -> SparkSession | None:
-    """The session that is there already, as in a notebook, a platform's job or under spark-submit; nothing of it is set.
-
-    Raises LakeError for Spark Connect.
-    """
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-    from pyspark.sql.utils import is_remote
-
-    if is_remote():
-        raise LakeError("the reput does not run over Spark Connect; run it where the driver is")
-    if SparkContext._active_spark_context is None and _SUBMITTED not in os.environ:
-        return None
-    return SparkSession.builder.getOrCreate()
-
-
 def reput_session(
-    master: str = "local[2]", scratch: str = "", driver_host: str = "", *, delta: bool = False
+    master: str = DEFAULT_MASTER, scratch: str = "", driver_host: str = "", *, delta: bool = False
 ) -> SparkSession:
     """A Spark session for the job: no UI, one Python for driver and workers. With `delta`, Spark itself writes tables: Delta's
     jars are needed, and the catalogs that spark-defaults.conf configures are used.
@@ -90,6 +72,7 @@ def reput_session(
         builder = with_delta(builder)
     with jvm_output_to_file():
         session = builder.getOrCreate()
+        made_here(session)
         session.sparkContext.setLogLevel("ERROR")
         _write_checkpoints_cheaply(session)
     return session
@@ -152,7 +135,8 @@ def expect_end_of_jvm(session: SparkSession, signalled: Callable[[], bool]) -> C
     """
 
     def is_told(record: logging.LogRecord) -> bool:
-        return "py4j" not in record.pathname or not signalled()
+        of_failure = record.levelno >= logging.WARNING or bool(record.exc_info)
+        return "py4j" not in record.pathname or not of_failure or not signalled()
 
     loggers = [
         logging.getLogger(name) for name in ("", "py4j", "py4j.java_gateway", "py4j.clientserver")

@@ -16,6 +16,15 @@ from structured_streaming.delta_session import DELTA_SETTINGS, with_delta
 from structured_streaming.errors import LakeError
 from structured_streaming.jvm_output import STARTING, jvm_output_to_file
 from structured_streaming.lake import open_lake
+from structured_streaming.provided_session import (
+    DEFAULT_MASTER,
+    beside,
+    check_delta,
+    is_hosted,
+    made_here,
+    provided_session,
+    refuse_address,
+)
 from structured_streaming.read_only import check_read_only
 from structured_streaming.s3_access import S3Access, s3_access
 from structured_streaming.scratch import scratch_folder
@@ -35,12 +44,15 @@ if TYPE_CHECKING:
 
 def lake_session(
     location: str,
-    master: str = "local[2]",
+    master: str = "",
     tell: Callable[[str], None] = lambda line: None,
     as_of: str = "",
 ) -> SparkSession:
     """A Spark session with every table and view of the lake as a temporary view; `tell` gets a line before it takes long,
     and one that says how old tables are.
+
+    A session that is there already is not changed: the one that is returned is beside it (`provided_session.py`). `master` is for where
+    there is none, empty: `local[2]`.
 
     With `as_of` they are as a batch left them: its number, or a time. Raises LakeError.
     """
@@ -60,7 +72,7 @@ def lake_session(
 def union_session(
     location: str,
     source: Mapping[str, str],
-    master: str = "local[2]",
+    master: str = "",
     tell: Callable[[str], None] = lambda line: None,
 ) -> tuple[SparkSession, UnionTables]:
     """As `lake_session`, with what the logs hold beyond the lake; `source` has options of the data source.
@@ -87,7 +99,8 @@ def _opened(location: str, master: str, tell: Callable[[str], None]) -> tuple[Sp
     """Raises LakeError."""
     schema = catalog_schema(location)
     folder = open_lake(location) if schema is None else None
-    tell(STARTING)
+    if not is_hosted():
+        tell(STARTING)
     session = delta_session(master, folder, catalogs=schema is not None)
     if folder is not None:
         return session, FolderLake(session, folder)
@@ -95,18 +108,23 @@ def _opened(location: str, master: str, tell: Callable[[str], None]) -> tuple[Sp
     return session, CatalogLake(session, schema)
 
 
-def delta_session(
-    master: str = "local[2]", lake: Folder | None = None, *, catalogs: bool = False
-) -> SparkSession:
-    """A Spark session that reads Delta, also where `lake` is; with `catalogs`, those of spark-defaults.conf. Its jars come from Maven Central once, then from Ivy's cache."""
+def delta_session(master: str = "", lake: Folder | None = None, *, catalogs: bool = False) -> SparkSession:
+    """A Spark session that reads Delta, also where `lake` is: beside one that is there, else a new one; with `catalogs`, those of
+    spark-defaults.conf. Jars of a new one come from Maven Central once, then from Ivy's cache. Raises LakeError.
+    """
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
+    there = provided_session()
+    if there is not None:
+        refuse_address(there, master)
+        check_delta(there)
+        return beside(there)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = (
         SparkSession.builder.appName("lakebroker-sql")
-        .master(master)
+        .master(master or DEFAULT_MASTER)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -122,6 +140,7 @@ def delta_session(
         builder = builder.config(name, value)
     with jvm_output_to_file():
         session: SparkSession = with_delta(builder, store.packages).getOrCreate()
+        made_here(session)
     session.sparkContext.setLogLevel("ERROR")
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)  # it prints what is raised, with its trace

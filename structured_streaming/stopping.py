@@ -17,7 +17,7 @@ _ONE_SIGNAL_S = 0.5
 class Stopping:
     """Whether a signal came, from now on, and its `number`. No event, whose lock a signal could find taken.
 
-    A second signal ends the JVM, which may hang: what waits for it fails then.
+    A second signal ends the JVM, which may hang: what waits for it fails then. To other threads than the main one no signal comes.
     """
 
     def __init__(self) -> None:
@@ -26,12 +26,14 @@ class Stopping:
         self._killed = False
         self._since = 0.0
         self._before: dict[int, Any] = {}
+        self._level = logging.getLogger("py4j").level
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._before[number] = signal.signal(number, self._stop)
 
     def restore(self) -> None:
-        """Signals have the handlers again that they had."""
+        """Signals have the handlers again that they had, and py4j logs as before."""
+        logging.getLogger("py4j").setLevel(self._level)
         for number, handler in self._before.items():
             signal.signal(number, handler)
 

@@ -1,17 +1,42 @@
-"""Where the command `lakebroker` begins: ctrl-C ends it without a trace, also while modules are loaded."""
+"""Where the command `lakebroker` begins: ctrl-C ends it without a trace, also while modules are loaded.
+
+In a process that has a Spark session already (a platform's job, a program under spark-submit) it leaves signals alone, returns
+when the command succeeded, and raises CommandError when it failed: SystemExit would end, or fail, the driver even with status 0.
+"""
 
 from __future__ import annotations
 
 import signal
+import sys
+import threading
+
+from structured_streaming.provided_session import is_hosted
+
+
+class CommandError(Exception):
+    """A command that failed in another one's process; it says why."""
 
 
 def run() -> None:
     """Runs the command. Commands that have something to end take signals themselves."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started it ignores them
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    hosted = is_hosted()
+    alone = not hosted and threading.current_thread() is threading.main_thread()
+    if alone and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # else whoever started it ignores them
     from broker_gateway.cli.main import app
 
-    app()
+    try:
+        app()
+    except SystemExit as ended:
+        if not ended.code:
+            return
+        if not hosted:
+            raise
+        said = getattr(ended.__context__, "said", "")
+        command = " ".join(["lakebroker", *sys.argv[1:2]])
+        raise CommandError(
+            f"{command} failed with status {ended.code}: {said or 'see standard error'}"
+        ) from None
 
 
 if __name__ == "__main__":

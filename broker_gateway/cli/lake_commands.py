@@ -25,6 +25,7 @@ from broker_gateway.cli.registry_options import (
     registry_access,
 )
 from broker_gateway.cli.signals import raised_signals
+from broker_gateway.cli.spark_session import Master, session_of
 from broker_gateway.cli.sql_engines import (
     Form,
     chosen,
@@ -161,8 +162,8 @@ def reput(
     registry_user_file: RegistryUserFile = None,
     registry_tls_ca: RegistryTlsCa = None,
     master: Annotated[
-        str, typer.Option(help="Spark master; of no effect where the platform provides a session")
-    ] = "local[2]",
+        str, typer.Option(help="Spark master, else local[2]; not where a Spark session is there already")
+    ] = "",
     driver_host: Annotated[
         str, typer.Option(help="Where workers of a cluster reach this machine; else Spark's own choice")
     ] = "",
@@ -292,7 +293,7 @@ def _served(metrics: ReputMetrics, host: str, port: int | None) -> Iterator[Watc
 
 def init(
     lake: Lake,
-    master: Annotated[str, typer.Option(help="Spark master, for a catalog")] = "local[2]",
+    master: Master = "",
 ) -> None:
     from structured_streaming.catalog.names import catalog_schema
 
@@ -318,14 +319,10 @@ def _init_catalog(lake: str, master: str) -> str:
     from structured_streaming.catalog.lake_views import make_views
     from structured_streaming.catalog.names import catalog_schema
     from structured_streaming.catalog.upkeep import read_catalogs_upkeep
-    from structured_streaming.interruptible import started
-    from structured_streaming.jvm_output import STARTING
-    from structured_streaming.sql import delta_session
 
     schema = catalog_schema(lake)
     assert schema is not None
-    _tell(STARTING)
-    session = started(lambda: delta_session(master, catalogs=True))
+    session = session_of(master)
     make_tables(session, schema)
     make_views(session, schema, read_catalogs_upkeep(session, schema).retired, _tell)
     make_functions(session, schema, _tell)
@@ -364,7 +361,9 @@ def sql(
             help="duckdb: brokers that do not answer are an error; else of them there is what the lake holds",
         ),
     ] = False,
-    master: Annotated[str, typer.Option(help="Spark master")] = "local[2]",
+    master: Annotated[
+        str, typer.Option(help="Spark master, else local[2]; not where a Spark session is there already")
+    ] = "",
     write: Annotated[
         bool,
         typer.Option(

@@ -23,6 +23,7 @@ from broker_gateway.cli.registry_options import (
     registry_access,
 )
 from broker_gateway.cli.signals import Signalled, raised_signals
+from broker_gateway.cli.spark_session import Master, session_of
 from broker_gateway.cli.sql_engines import need_deltalake
 from broker_gateway.cli.units import seconds, size
 
@@ -102,7 +103,7 @@ def maintain(
         ),
     ] = None,
     every: Annotated[str, typer.Option(help="Go on, and begin again after this time, such as 5m")] = "",
-    master: Annotated[str, typer.Option(help="Spark master, for a catalog")] = "local[2]",
+    master: Master = "",
     registry: RegistryUrl = "",
     registry_token_file: RegistryTokenFile = None,
     registry_user_file: RegistryUserFile = None,
@@ -183,7 +184,7 @@ def _maintainer(
         )
     from structured_streaming.maintenance.in_catalog import maintain_schema
 
-    return partial(maintain_schema, upkeep_commands.session_of(master), schema)
+    return partial(maintain_schema, session_of(master), schema)
 
 
 def _dry_run(lake: str, master: str, as_json: bool) -> None:
@@ -199,7 +200,7 @@ def _dry_run(lake: str, master: str, as_json: bool) -> None:
     else:
         from structured_streaming.maintenance.in_catalog import expire_schema
 
-        reports = expire_schema(upkeep_commands.session_of(master), schema, now, dry=True)
+        reports = expire_schema(session_of(master), schema, now, dry=True)
     rows = [
         {"table": report.table, "topic": topic, "files": its.files, "rows": its.rows, "bytes": its.bytes}
         for report in reports

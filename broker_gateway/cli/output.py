@@ -26,10 +26,18 @@ _LEAST = 32
 """Characters of a cell that are not broken."""
 
 
+class Failed(typer.Exit):
+    """The end of a command; `said` is what was printed of the reason."""
+
+    def __init__(self, exit_code: int, said: str) -> None:
+        super().__init__(exit_code)
+        self.said = said
+
+
 def fail(message: str, exit_code: int = 1) -> NoReturn:
     """Prints the message on standard error and ends the command."""
     LineOutput(sys.stderr).line(f"lakebroker: {lines(message)}")  # where that fails, the status tells
-    raise typer.Exit(exit_code)
+    raise Failed(exit_code, message)
 
 
 def warn(warnings: Iterable[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,7 +21,10 @@ class Signalled(KeyboardInterrupt):
 
 @contextmanager
 def raised_signals() -> Iterator[None]:
-    """Within, signals raise Signalled, unless others take them meanwhile."""
+    """Within, signals raise Signalled, unless others take them meanwhile. Other threads than the main one get none."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     interrupt, terminate = (signal.signal(number, _raise) for number in _NUMBERS)
     try:
         yield

@@ -19,6 +19,7 @@ from broker_gateway.cli.registry_options import (
     registry_access,
 )
 from broker_gateway.cli.signals import Signalled, raised_signals
+from broker_gateway.cli.spark_session import session_of
 
 if TYPE_CHECKING:
     from structured_streaming.registry.access import RegistryAccess
@@ -297,12 +298,8 @@ def _topics(lake: str, access: RegistryAccess | None = None) -> TypedTopics:
         return topics_of(lake, access or NOTHING)
     from structured_streaming.catalog.lake_tables import check_tables
     from structured_streaming.catalog.typed_tables import CatalogTyped
-    from structured_streaming.interruptible import started
-    from structured_streaming.jvm_output import STARTING
-    from structured_streaming.sql import delta_session
 
-    warn([STARTING])
-    session = started(lambda: delta_session(catalogs=True))
+    session = session_of()
     check_tables(session, schema)
     return TypedTopics(CatalogTyped(session, schema), access or NOTHING)
 

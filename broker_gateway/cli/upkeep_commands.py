@@ -12,12 +12,11 @@ import typer
 from broker_gateway.cli.lake_commands import Lake
 from broker_gateway.cli.output import counted, fail, lines, show, warn
 from broker_gateway.cli.signals import Signalled, raised_signals
+from broker_gateway.cli.spark_session import Master, session_of
 from broker_gateway.cli.sql_engines import need_deltalake
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from pyspark.sql import SparkSession
 
     from structured_streaming.maintenance.decisions import Decisions
 
@@ -72,7 +71,6 @@ Examples:
   lakebroker lake copy --lake s3://backups/lake --to ./lake
 """
 Broker = Annotated[str, typer.Argument(help="Name of the broker, as the lake has it")]
-Master = Annotated[str, typer.Option(help="Spark master, for a catalog")]
 
 
 def register(lake: typer.Typer) -> None:
@@ -88,7 +86,7 @@ def retention(
     lake: Lake,
     rules: Annotated[str | None, typer.Argument(help="Such as orders=30d,audit-*=10y,*=1y")] = None,
     forever: Annotated[bool, typer.Option("--forever", help="No rules: all messages stay")] = False,
-    master: Master = "local[2]",
+    master: Master = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
     from structured_streaming.retention_rules import RulesError, parsed
@@ -125,7 +123,7 @@ def retention(
     _decide(lake, master, run)
 
 
-def retire(lake: Lake, broker: Broker, master: Master = "local[2]") -> None:
+def retire(lake: Lake, broker: Broker, master: Master = "") -> None:
     def run(decisions: Decisions) -> None:
         if decisions.retire(broker):
             typer.echo(
@@ -139,7 +137,7 @@ def retire(lake: Lake, broker: Broker, master: Master = "local[2]") -> None:
     _decide(lake, master, run)
 
 
-def unretire(lake: Lake, broker: Broker, master: Master = "local[2]") -> None:
+def unretire(lake: Lake, broker: Broker, master: Master = "") -> None:
     def run(decisions: Decisions) -> None:
         if decisions.unretire(broker):
             typer.echo(lines(f"broker {broker} is in views and unions again"))
@@ -151,7 +149,7 @@ def unretire(lake: Lake, broker: Broker, master: Master = "local[2]") -> None:
 
 def brokers(
     lake: Lake,
-    master: Master = "local[2]",
+    master: Master = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
     def run(decisions: Decisions) -> None:
@@ -212,16 +210,6 @@ def copy(
             typer.echo("the copy was checked: all of it checks out")
     if problems:
         raise typer.Exit(1)
-
-
-def session_of(master: str) -> SparkSession:
-    """A session that knows the catalogs; says that it takes a moment."""
-    from structured_streaming.interruptible import started
-    from structured_streaming.jvm_output import STARTING
-    from structured_streaming.sql import delta_session
-
-    warn([STARTING])
-    return started(lambda: delta_session(master, catalogs=True))
 
 
 def _decide(lake: str, master: str, run: Callable[[Decisions], None]) -> None:

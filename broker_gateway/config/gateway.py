@@ -31,7 +31,7 @@ from broker_gateway.config.store_options import StoreOptions
 from broker_gateway.runtime.errors import ModeError, OptionError
 
 _PREFIX = "LAKEBROKER_"
-_OWN_VARIABLES = re.compile(r"NAMESRV_.*|GATEWAY|TOKEN_FILE|LAKE|EVIDENCE|FUZZ_KEEP")
+_OWN_VARIABLES = re.compile(r"NAMESRV_.*|GATEWAY|TOKEN|TOKEN_FILE|LAKE|EVIDENCE|FUZZ_KEEP")
 """Behind the prefix, what is no option: the name server's options, and variables of commands and tests."""
 
 GROUPS: dict[str, type[_Group]] = {

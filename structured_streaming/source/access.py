@@ -7,14 +7,16 @@
 | any | given | TLS; only the authorities in the file count |
 
 Both files are read once, where the query is planned; their contents travel to executors with the reader, never as
-options, which Spark shows.
+options, which Spark shows. Where no file with a token is named, LAKEBROKER_TOKEN in the environment is the token itself, as a
+platform's secrets come; a query's planning may be another process, which the JVM starts: it gets the token of a driver's
+environment by a file (`token_file_for`).
 """
 
 from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +27,7 @@ from structured_streaming.source.addresses import is_loopback, parse_address
 if TYPE_CHECKING:
     import grpc
 
+TOKEN_VARIABLE = "LAKEBROKER_TOKEN"
 CA_OPTION = "--tls-ca FILE (tlsCa in the data source)"
 _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "Cannot check peer: missing selected ALPN property")
 """In gRPC's words for what came instead of a handshake."""
@@ -65,9 +68,25 @@ class Access:
 
 
 def access_of(options: Mapping[str, str]) -> Access:
-    """By the options `tokenfile` and `tlsca`, names of files on this machine. Raises SourceError."""
-    token = _text(options.get("tokenfile", ""), "tokenFile")
+    """By the options `tokenfile` and `tlsca`, names of files on this machine, or the environment's token. Raises SourceError."""
+    token = _text(options.get("tokenfile", ""), "tokenFile") or _of_environment()
     return Access(token or None, _authorities(options.get("tlsca", "")))
+
+
+def has_token(options: Mapping[str, str]) -> bool:
+    """Whether these options, or the environment, name a token."""
+    return bool(options.get("tokenfile") or os.environ.get(TOKEN_VARIABLE))
+
+
+def token_file_for(options: Mapping[str, str], folder: Callable[[], str]) -> dict[str, str]:
+    """The option `tokenFile` with a new file in a private folder that the caller removes, for a source that is planned by another process, which may not have
+    this one's environment; nothing where a file is named already, or there is no token. Raises SourceError."""
+    if options.get("tokenfile") or not (token := _of_environment()):
+        return {}
+    file = Path(folder()) / "token"
+    file.touch(mode=0o600, exist_ok=False)
+    file.write_text(token, encoding="ascii")
+    return {"tokenFile": str(file)}
 
 
 def unconnected(address: str, details: str, *, own_ca: bool) -> SourceError | None:
@@ -105,6 +124,16 @@ def unconnected(address: str, details: str, *, own_ca: bool) -> SourceError | No
             "gateway (grpcServerPort, 8081 unless it is set) or sidecar (8091)"
         )
     return None
+
+
+def _of_environment() -> str:
+    """The token in the environment; empty where there is none. Raises SourceError."""
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if not all("!" <= each <= "~" for each in token):  # which is never shown
+        raise SourceError(
+            f"{TOKEN_VARIABLE} is no token: give its text alone, in printable ASCII without spaces"
+        )
+    return token
 
 
 def _text(path: str, option: str) -> str:

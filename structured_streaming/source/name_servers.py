@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from structured_streaming.errors import SourceError, UnreachableError
 from structured_streaming.source import remoting
+from structured_streaming.source.access import has_token
 from structured_streaming.source.addresses import addresses, parse_address, written
 
 POLL_S = 30.0
@@ -118,7 +119,7 @@ def name_servers(options: Mapping[str, str]) -> list[str]:
         raise SourceError(
             "brokers and namesrv are both given; give one: namesrv finds all that are registered"
         )
-    if found and options.get("tokenfile") and not options.get("tlsca"):
+    if found and has_token(options) and not options.get("tlsca"):
         raise SourceError(
             "namesrv with a token needs --tls-ca FILE (tlsCa): anybody can register at a name server, and the token "
             "goes only to brokers with a certificate of your own authority"

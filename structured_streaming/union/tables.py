@@ -18,7 +18,8 @@ from store.log_source import LogState
 from structured_streaming.commit.ends import Ends
 from structured_streaming.erased import PLACE, Erased, hides
 from structured_streaming.erasures import BY_HAND
-from structured_streaming.source.access import access_of
+from structured_streaming.scratch import SQL, remove_scratch, scratch_folder
+from structured_streaming.source.access import access_of, token_file_for
 from structured_streaming.source.log_ends import LogEnds
 from structured_streaming.source.logs import targets
 from structured_streaming.source.name_servers import name_servers
@@ -57,10 +58,11 @@ class UnionTables:
 
         register(session, LakebrokerDataSource)
         self._session = session
-        self._source = dict(source)
+        self._scratch: list[str] = []
         self._tell = tell
         self._told: set[str] = set()
         lowered = {name.lower(): value for name, value in source.items()}
+        self._source = dict(source) | token_file_for(lowered, self._folder)
         self._ends = LogEnds(targets(lowered), access_of(lowered), name_servers(lowered), tell)
         self._lake = lake
         self._typed = {each.table: each for each in lake.typed()}
@@ -92,8 +94,14 @@ class UnionTables:
             self._bound.add(name)
 
     def close(self) -> None:
-        """Gives back the connections to the logs."""
+        """Gives back the connections to the logs, and removes what was handed on to the planning of queries."""
         self._ends.close()
+        while self._scratch:
+            remove_scratch(self._scratch.pop())
+
+    def _folder(self) -> str:
+        self._scratch.append(scratch_folder(prefix=SQL))
+        return self._scratch[-1]
 
     def _has_tail(self, name: str, instant: Instant) -> bool:
         """Whether the logs' rows belong to a table. Raises LakeError for a typed one that the reput has not filled yet."""

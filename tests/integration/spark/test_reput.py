@@ -166,7 +166,7 @@ def test_a_session_that_is_there_is_used_as_it_is(spark: SparkSession, tmp_path:
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     before, told = settings(spark), list[str]()
     options = ReputOptions(str(tmp_path / "lake"), store=str(store), once=True)
-    run_reput(options, master="spark://nowhere:1", tell=told.append)
+    run_reput(options, tell=told.append)
     assert told[0] == f"reading 1 log from {store}"
     assert settings(spark) == before
     assert spark.range(3).count() == 3

@@ -107,3 +107,15 @@ def test_a_second_signal_leaves_the_work_alone(hangs: bool) -> None:
     assert abandoned.value.status == 128 + signal.SIGTERM
     with pytest.raises(Handled):
         signal.raise_signal(signal.SIGINT)
+
+
+def test_on_another_thread_work_is_only_done() -> None:
+    done: list[tuple[int, int]] = []
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    thread = threading.Thread(
+        target=lambda: done.append(interruptible(threading.get_ident, lambda signals: None))
+    )
+    thread.start()
+    thread.join()
+    assert done == [(thread.ident, 0)]
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers

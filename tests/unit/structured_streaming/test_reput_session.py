@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from structured_streaming.errors import LakeError
+from structured_streaming.provided_session import provided_session
 from structured_streaming.reput_query import cause
-from structured_streaming.reput_session import _addresses, provided_session
+from structured_streaming.reput_session import _addresses
 
 LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 

@@ -45,3 +45,47 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+HOSTED = """
+import os, signal, sys, threading
+os.environ["PYSPARK_GATEWAY_PORT"] = "1"
+from broker_gateway.cli.entry import run
+handler = signal.getsignal(signal.SIGINT)
+for arguments, on in (("--version", True), ("--version", False), ("--nonsense", True), ("sql", False)):
+    sys.argv = ["lakebroker", arguments]
+    if arguments == "sql":
+        sys.argv += ["--lake", "./nowhere", "--engine", "perl"]
+    def call():
+        try:
+            run()
+            print("returned")
+        except BaseException as error:
+            print(type(error).__name__, error)
+    if on:
+        call()
+    else:
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+    assert signal.getsignal(signal.SIGINT) is handler
+print("alive")
+"""
+
+
+def test_beside_a_session_that_is_there_the_process_goes_on_and_failures_are_exceptions() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HOSTED], capture_output=True, text=True, timeout=60, check=False
+    )
+    shown = [line for line in done.stdout.splitlines() if not line.startswith("lakebroker ")]
+    assert (done.returncode, shown) == (
+        0,
+        [
+            "returned",
+            "returned",
+            "CommandError lakebroker --nonsense failed with status 2: see standard error",
+            "CommandError lakebroker sql failed with status 2: --engine perl: give duckdb or spark",
+            "alive",
+        ],
+    ), done.stderr
+    assert "No such option: --nonsense" in done.stderr

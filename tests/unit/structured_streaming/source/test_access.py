@@ -10,7 +10,7 @@ import pytest
 
 from broker_gateway.transport.certificates import trial_certificate
 from structured_streaming.errors import SourceError, UnreachableError
-from structured_streaming.source.access import Access, access_of
+from structured_streaming.source.access import Access, access_of, token_file_for
 from structured_streaming.source.logs import open_log
 from structured_streaming.source.options import SourceOptions
 
@@ -51,6 +51,40 @@ def test_the_files_are_read_once_and_shown_nowhere(tmp_path: Path, ca: Path) -> 
     assert access.ca is not None
     assert b"BEGIN CERTIFICATE" in access.ca
     assert "0123456789abcdef" not in repr(access)
+
+
+def test_the_environment_has_a_token_where_no_file_is_named(
+    tmp_path: Path, ca: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEBROKER_TOKEN", "of-the-environment\n")
+    file = tmp_path / "token"
+    file.write_text("of-the-file-itself")
+    assert access_of({}).token == "of-the-environment"
+    assert access_of({"tokenfile": str(file)}).token == "of-the-file-itself"
+    with pytest.raises(SourceError, match="namesrv with a token needs --tls-ca"):
+        SourceOptions({"namesrv": "h:9876"})
+    monkeypatch.setenv("LAKEBROKER_TOKEN", "")
+    assert access_of({}).token is None
+
+
+@pytest.mark.parametrize("token", ["two words", "two\nlines-of-it", "schl\xfcssel"])
+def test_what_is_no_token_is_refused_and_not_shown(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEBROKER_TOKEN", token)
+    with pytest.raises(SourceError, match="LAKEBROKER_TOKEN is no token") as refused:
+        access_of({})
+    assert token not in str(refused.value)
+
+
+def test_the_environments_token_is_handed_on_by_a_private_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEBROKER_TOKEN", "of-the-environment")
+    (file,) = token_file_for({}, lambda: str(tmp_path)).values()
+    monkeypatch.delenv("LAKEBROKER_TOKEN")
+    assert Path(file).stat().st_mode & 0o777 == 0o600
+    assert access_of({"tokenfile": file}).token == "of-the-environment"
+    assert token_file_for({}, lambda: str(tmp_path)) == {}
+    assert token_file_for({"tokenfile": "elsewhere"}, lambda: str(tmp_path)) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,145 @@
+"""A Spark session that was there before: of a platform's job, a notebook, or a program under spark-submit.
+
+| who | does with it |
+|---|---|
+| the reput | runs its query in it, so that whoever has the session sees the query and can stop it; sets nothing |
+| SQL, tables and maintenance of a catalog | work in a session of their own in the same context (`beside`): its options are those of the one that is there, but the time zone is UTC; its temporary views and functions are nobody else's |
+
+Neither stops it, ends its JVM, or cancels jobs of others.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from structured_streaming.errors import LakeError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+DEFAULT_MASTER = "local[2]"
+"""Where no session is there, and none is asked for."""
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Set where spark-submit or a platform started this Python beside a JVM of its own."""
+_DATABRICKS = "DATABRICKS_RUNTIME_VERSION"
+"""Set by a runtime that has Delta built in, under other names."""
+_LEAST_SPARK = 4
+_OF_SESSION = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",
+}
+_ours: weakref.WeakSet[SparkContext] = weakref.WeakSet()
+_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+
+
+def is_hosted() -> bool:
+    """Whether this Python has a Spark session that was there before, or a JVM for one. Imports nothing of Spark."""
+    import sys
+
+    if _SUBMITTED in os.environ:
+        return True
+    pyspark = sys.modules.get("pyspark")
+    context = None if pyspark is None else pyspark.SparkContext._active_spark_context
+    return context is not None and context not in _ours
+
+
+def provided_session() -> SparkSession | None:
+    """The session that is there already: this thread's active one, else the default; nothing of it is set.
+
+    Raises LakeError for one that cannot be used: Spark Connect, a Spark that is too old.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
+
+    if is_remote():
+        raise LakeError(
+            "the session that is there is one of Spark Connect, and lakebroker does not run over Spark Connect: run it where the driver "
+            "is. On Databricks that is a classic cluster with dedicated access mode"
+        )
+    if SparkContext._active_spark_context is None and _SUBMITTED not in os.environ:
+        return None
+    session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+    if int(session.version.partition(".")[0]) < _LEAST_SPARK:
+        raise LakeError(
+            f"the session that is there is of Spark {session.version}; Spark {_LEAST_SPARK}.0 or later is needed (on Databricks: runtime "
+            "17.3 or later)"
+        )
+    return session
+
+
+def refuse_address(session: SparkSession, master: str, driver_host: str = "") -> None:
+    """Raises LakeError where a session is there and the command names another place for Spark."""
+    for option, given in (("--master", master), ("--driver-host", driver_host)):
+        if given:
+            raise LakeError(
+                f"{option} {given}: a Spark session is there already (master {session.sparkContext.master}), and is used; leave out {option}"
+            )
+
+
+def check_delta(session: SparkSession) -> None:
+    """Raises LakeError where a session that is there cannot read and write Delta tables by SQL."""
+    if _DATABRICKS in os.environ:
+        return
+    lacking = []
+    if not _has_class(session, _EXTENSION):
+        version, scala = ".".join(session.version.split(".")[:2]), _scala(session)
+        lacking.append(f"--packages io.delta:delta-spark_{version}_{scala}:4.4.0")
+    extensions = session.conf.get("spark.sql.extensions", "") or ""
+    if _EXTENSION not in [each.strip() for each in extensions.split(",")]:
+        lacking.append(f"--conf spark.sql.extensions={_EXTENSION}")
+    if session.conf.get("spark.sql.catalog.spark_catalog", "") in ("", None):
+        lacking.append(f"--conf spark.sql.catalog.spark_catalog={_CATALOG}")
+    if lacking:
+        raise LakeError(
+            f"the Spark session that is there lacks Delta, and gets it only at its start: give spark-submit, or the platform's configuration, {' '.join(lacking)}"
+        )
+
+
+def beside(session: SparkSession) -> SparkSession:
+    """A session of our own in the context of one that is there; see the module."""
+    own = session.newSession()
+    before, wanted = own.conf.getAll, session.conf.getAll
+    for name, value in wanted.items():
+        if before.get(name) != value:  # so it was set while the session ran, and can be
+            own.conf.set(name, value)
+    for name, value in _OF_SESSION.items():
+        own.conf.set(name, value)
+    if (catalog := session.catalog.currentCatalog()) != own.catalog.currentCatalog():
+        own.catalog.setCurrentCatalog(catalog)
+    if (database := session.catalog.currentDatabase()) != own.catalog.currentDatabase():
+        own.catalog.setCurrentDatabase(database)
+    return own
+
+
+def made_here(session: SparkSession) -> None:
+    """Its context was made by this package, which may end it."""
+    _ours.add(session.sparkContext)
+
+
+def is_ours(session: SparkSession) -> bool:
+    """Whether this package made its context."""
+    return session.sparkContext in _ours
+
+
+def _has_class(session: SparkSession, name: str) -> bool:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    jvm: Any = session._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        jvm.java.lang.Class.forName(name, False, loader)
+    except Py4JJavaError:
+        return False
+    return True
+
+
+def _scala(session: SparkSession) -> str:
+    """Such as 2.13."""
+    jvm: Any = session._jvm
+    number: str = jvm.scala.util.Properties.versionNumberString()
+    return ".".join(number.split(".")[:2])
