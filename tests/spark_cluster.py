@@ -31,14 +31,18 @@ class Place(NamedTuple):
 
 
 class Cluster:
-    """See the module. `places` are those of the master and of each worker; `environment` is added to that of all.
+    """See the module. `places` are those of the master and of each worker; `environment` is added to that of all, `defaults` are lines of
+    their spark-defaults.conf.
 
     A worker's folder is also its executors'.
     """
 
-    def __init__(self, places: Sequence[Place], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, places: Sequence[Place], environment: Mapping[str, str] | None = None, defaults: str = ""
+    ) -> None:
         self._places = places
         self._environment = environment or {}
+        self._defaults = defaults
         self.master = ""
         """`spark://host:port`."""
         self.workers: list[subprocess.Popen[bytes]] = []
@@ -81,6 +85,8 @@ class Cluster:
             "appender.stderr.name = stderr\nappender.stderr.target = SYSTEM_ERR\n"
             "appender.stderr.layout.type = PatternLayout\nappender.stderr.layout.pattern = %m%n\n"
         )
+        if self._defaults:
+            (configuration / "spark-defaults.conf").write_text(self._defaults)
         memory = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
         java = ("java", *memory, "-cp", f"{configuration}:{jars}/*", f"org.apache.spark.deploy.{kind}")
         there = ("--host", place.address, "--webui-port", "0")

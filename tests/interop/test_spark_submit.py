@@ -1,0 +1,128 @@
+"""`spark-submit` of the jobs to a standalone cluster, as docs/spark-clusters.md says: a broker, a master, workers and the driver on hosts
+that share no file; the lake in an object store.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from lakebroker_testing.gateway import ROOT, Gateway
+from tests.interop.hosts import Host, Hosts
+from tests.interop.object_store import BUCKET, object_store
+from tests.lake_checks import assert_exact
+from tests.spark_cluster import Cluster, Place
+from tests.written_log import written
+
+TOKEN = "0123456789abcdef-secret"
+LAKE = f"s3://{BUCKET}/submitted"
+RECORDS = 1500
+PORT = 8081
+ENCRYPTED = "spark.authenticate true\nspark.authenticate.secret of-this-test-alone\nspark.network.crypto.enabled true\n"
+PATIENCE_S = 600.0
+
+
+def gateway(host: Host) -> Gateway:
+    token = host.folder / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    written(host.folder / "store", host.name, RECORDS)
+    addresses = dict.fromkeys(("grpcBindAddress", "bindAddress", "brokerIP1"), host.address)
+    options = {"brokerName": host.name, "grpcServerPort": str(PORT), "lakeTokenFile": str(token)}
+    return Gateway(host.folder, wrapper=host.wrapper, **addresses, **options)
+
+
+@pytest.mark.timeout(900)
+def test_submitted_jobs_build_and_maintain_a_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Hosts(tmp_path) as hosts:
+        broker, master, *workers, driver = (
+            hosts.add(name) for name in ("broker-a", "master", "worker-0", "worker-1", "driver")
+        )
+        with object_store(tmp_path / "hosts" / "objects", hosts.address) as objects:
+            for name, value in objects.environment.items():
+                monkeypatch.setenv(name, value)
+            places = [Place(each.address, each.wrapper, each.folder) for each in (master, *workers)]
+            with gateway(broker) as served, Cluster(places, defaults=ENCRYPTED) as cluster:
+                authorities, scratch = driver.folder / "ca.pem", driver.folder / "tmp"
+                authorities.write_bytes((served.store / "config" / "trial-certificate.pem").read_bytes())
+                scratch.mkdir()
+                for worker in workers:
+                    assert not any(worker.sees(each) for each in (served.store, authorities, scratch))
+                read = (
+                    *("reput", "--brokers", f"{broker.address}:{PORT}", "--tls-ca", str(authorities)),
+                    *("--lake", LAKE, "--once", "--json", "--batch-bytes", str(1 << 20)),
+                )
+                environments: list[bytes] = []
+                said = submitted(driver, cluster.master, scratch, workers, environments, *read)
+                assert "not encrypted" not in said
+                assert len(cluster.ran()) == 2
+                assert environments
+                assert not any(TOKEN.encode() in each for each in environments)
+                assert TOKEN not in said
+                submitted(driver, cluster.master, scratch, workers, [], "maintain", "--lake", LAKE)
+            assert assert_exact(LAKE, served.store)["messages"] == RECORDS
+
+
+def submitted(
+    driver: Host, master: str, scratch: Path, workers: list[Host], environments: list[bytes], *command: str
+) -> str:
+    """What it printed; adds the environments of the workers' processes while it ran."""
+    configuration = driver.folder / "conf"
+    configuration.mkdir(exist_ok=True)
+    (configuration / "spark-defaults.conf").write_text(ENCRYPTED)
+    home = Path(pyspark.__file__).parent
+    submit = (
+        *(str(home / "bin" / "spark-submit"), "--master", master),
+        *(
+            "--conf",
+            f"spark.driver.host={driver.address}",
+            "--conf",
+            f"spark.pyspark.python={sys.executable}",
+        ),
+        *("--conf", "spark.ui.enabled=false", "--conf", f"spark.local.dir={scratch}"),
+        str(ROOT / "deploy" / "spark" / "lakebroker_job.py"),
+    )
+    own = {
+        "LAKEBROKER_TOKEN": TOKEN,
+        "TMPDIR": str(scratch),
+        "SPARK_HOME": str(home),
+        "SPARK_CONF_DIR": str(configuration),
+        "SPARK_LOCAL_IP": driver.address,
+        "PYTHONPATH": str(ROOT),
+    }
+    log = driver.folder / "submitted.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [*driver.wrapper, *submit, *command], cwd=ROOT, env=os.environ | own, stdout=out, stderr=out
+        )
+    until = time.monotonic() + PATIENCE_S
+    try:
+        while process.poll() is None:
+            assert time.monotonic() < until, log.read_text()[-3000:]
+            environments += [found for worker in workers for found in environments_of(worker)]
+            time.sleep(0.5)
+    finally:
+        process.kill()
+        process.wait()
+    said = log.read_text(errors="replace")
+    assert process.returncode == 0, said[-3000:]
+    return said
+
+
+def environments_of(host: Host) -> list[bytes]:
+    """Of its executors and their Python."""
+    found = []
+    for process in host.processes():
+        try:
+            command = Path(f"/proc/{process}/cmdline").read_bytes()
+            if b"CoarseGrainedExecutorBackend" in command or b"pyspark" in command.rpartition(b"-m")[2]:
+                found.append(Path(f"/proc/{process}/environ").read_bytes())
+        except OSError:
+            continue  # it ended meanwhile
+    return found
