@@ -13,6 +13,7 @@ from functools import partial
 import structlog
 
 from broker_gateway.api.extensions import Extensions, MetricsSink
+from broker_gateway.api.grpc.admin.described import DescribedBroker
 from broker_gateway.api.grpc.admin.peer_calls import PeerCalls
 from broker_gateway.api.grpc.admin.resources import AdminService
 from broker_gateway.api.grpc.admin.service import PublicAdminService
@@ -109,7 +110,8 @@ class Broker:
         self.self_check = SelfCheck(store)
         self._protect = ProtectBroker(config, store, self.catalog, self.deliveries)
         calls = PeerCalls(self.peers, config.proxy.grpc_bind_address)
-        admin = AdminService(config, self.catalog, parts, calls, self.tasks)
+        described = DescribedBroker(config, store, parts, self.dispatch_lag)
+        admin = AdminService(config, self.catalog, parts, calls, self.tasks, described)
         self.admin = Guarded(admin, self.admission.admin_broker)
         self.administration = Administration(
             configuration,

@@ -65,6 +65,7 @@ RPCS = {
     _ADMIN + "ListGroups": Rule(Action.LIST, Kind.GROUP, operators=True),
     _ADMIN + "ListOffsets": Rule(Action.GET, Kind.GROUP, "group", operators=True),
     _ADMIN + "ListTasks": Rule(Action.LIST, Kind.CLUSTER, operators=True),
+    _ADMIN + "DescribeBroker": Rule(Action.GET, Kind.CLUSTER, operators=True),
     _ADMIN + "Erase": Rule(Action.DELETE, Kind.CLUSTER, operators=True),
     _LOG + "DescribeLog": Rule(Action.GET, Kind.LOG, operators=True),
     _LOG + "ReadLog": Rule(Action.GET, Kind.LOG, operators=True),

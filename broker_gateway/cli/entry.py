@@ -32,7 +32,7 @@ def run() -> None:
             return
         if not hosted:
             raise
-        said = getattr(ended.__context__, "said", "")
+        said = getattr(ended.__context__, "message", "")
         command = " ".join(["lakebroker", *sys.argv[1:2]])
         raise CommandError(
             f"{command} failed with status {ended.code}: {said or 'see standard error'}"

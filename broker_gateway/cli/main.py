@@ -25,6 +25,7 @@ from broker_gateway.cli import (
     store_commands,
     typed_commands,
 )
+from broker_gateway.cli.console import command as console_command
 
 app = typer.Typer(
     name="lakebroker",
@@ -65,6 +66,7 @@ lake_commands.register(app)
 maintain_commands.register(app)
 erase_command.register(app)
 serve_command.register(app)
+console_command.register(app)
 store_commands.register(app)
 typed_commands.register(app)
 

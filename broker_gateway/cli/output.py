@@ -6,10 +6,12 @@ What comes from the wire is printed through here: no markup of rich and no contr
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, NoReturn, TextIO
 
 import typer
@@ -26,24 +28,44 @@ _LEAST = 32
 """Characters of a cell that are not broken."""
 
 
-class Failed(typer.Exit):
-    """The end of a command; `said` is what was printed of the reason."""
+class Failure(typer.Exit):
+    """The end of a command that failed; `message` says why, and was printed unless it is overheard."""
 
-    def __init__(self, exit_code: int, said: str) -> None:
+    def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(exit_code)
-        self.said = said
+        self.message = message
+
+
+_heard: ContextVar[list[str] | None] = ContextVar("heard", default=None)
+
+
+@contextlib.contextmanager
+def overheard() -> Iterator[list[str]]:
+    """Within, in this thread, what would be printed on standard error goes into the list instead: for who asks as a command does,
+    and is none. `fail` raises Failure as ever."""
+    said: list[str] = []
+    before = _heard.set(said)
+    try:
+        yield said
+    finally:
+        _heard.reset(before)
 
 
 def fail(message: str, exit_code: int = 1) -> NoReturn:
-    """Prints the message on standard error and ends the command."""
-    LineOutput(sys.stderr).line(f"lakebroker: {lines(message)}")  # where that fails, the status tells
-    raise Failed(exit_code, message)
+    """Prints the message on standard error and ends the command: raises Failure."""
+    if _heard.get() is None:
+        LineOutput(sys.stderr).line(f"lakebroker: {lines(message)}")  # where that fails, the status tells
+    raise Failure(lines(message), exit_code)
 
 
 def warn(warnings: Iterable[str]) -> None:
     """Prints them on standard error."""
+    said = _heard.get()
     for warning in warnings:
-        typer.echo(f"lakebroker: {lines(warning)}", err=True)
+        if said is None:
+            typer.echo(f"lakebroker: {lines(warning)}", err=True)
+        else:
+            said.append(lines(warning))
 
 
 def lines(text: str) -> str:

@@ -100,7 +100,7 @@ def serve(
 
     remote = bool(brokers or namesrv)
     if brokers_token_file is not None and remote:
-        _read("--brokers-token-file", brokers_token_file)
+        read_secret("--brokers-token-file", brokers_token_file)
     source = {
         "namesrv": namesrv,
         "store": store,
@@ -155,11 +155,12 @@ def _listen(address: str, token_file: Path | None, certificate: Path | None, key
         fail("--tls-cert and --tls-key belong together: give both, or neither", 2)
     pems = b"", b""
     if certificate is not None and key is not None:
-        pems = _pems(certificate, key)
-    return Listen(host, port, None if token_file is None else _read("--token-file", token_file), *pems)
+        pems = checked_pems(certificate, key)
+    return Listen(host, port, None if token_file is None else read_secret("--token-file", token_file), *pems)
 
 
-def _pems(certificate: Path, key: Path) -> tuple[bytes, bytes]:
+def checked_pems(certificate: Path, key: Path) -> tuple[bytes, bytes]:
+    """Certificate and key of a server. Ends the command where they cannot be used."""
     try:
         check_secret(key, "--tls-key")
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
@@ -173,7 +174,8 @@ def _pems(certificate: Path, key: Path) -> tuple[bytes, bytes]:
         )
 
 
-def _read(option: str, file: Path) -> bytes:
+def read_secret(option: str, file: Path) -> bytes:
+    """The token in a file. Ends the command where it cannot be used."""
     try:
         return read_token(file, option)
     except SecretError as error:

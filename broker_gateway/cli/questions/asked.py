@@ -98,7 +98,7 @@ def opened(place: Asked) -> Iterator[Answers]:
             raised_signals(),
             EmbeddedEngine.open(
                 place.lake,
-                source=_source(place),
+                source=source_of(place),
                 tell=_tell,
                 strict=place.strict,
                 newer=_REMEDY,
@@ -112,7 +112,7 @@ def opened(place: Asked) -> Iterator[Answers]:
         fail("interrupted", getattr(stopped, "status", 130))
 
 
-def _source(place: Asked) -> dict[str, str]:
+def source_of(place: Asked) -> dict[str, str]:
     """Options of the data source for the brokers' logs."""
     if not place.of_brokers:
         return {}

@@ -62,23 +62,27 @@ class OfBrokers:
         return ordered(rows)
 
     def lag(self, group: str, topic: str) -> list[Row]:
-        from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
-
         rows: list[Row] = []
         known = False
         for calls in self._reached.all():
             for name in (each for each in _groups(calls) if group in ("", each)):
                 known = True
-                # all topics of the group: one that is named may be one that this broker has not
-                request = pb.ListOffsetsRequest(group=name)
-                queues = calls.admin("ListOffsets", request, pb.ListOffsetsResponse).queues
-                read = _read([each for each in queues if topic in ("", each.topic)])
-                rows += [_lag(name, self._name(calls, each.topic), each) for each in read]
+                rows += self.lag_at(calls, name, topic)
         if group and not known:
             self._no_group(group)
         return sorted(
             rows, key=lambda row: (row["consumer_group"], row["topic"], row["broker"] or "", row["queue_id"])
         )
+
+    def lag_at(self, calls: GatewayCalls, group: str, topic: str) -> list[Row]:
+        """A group's lag at one gateway, which answers nothing for a group that is none."""
+        from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
+
+        # all topics of the group: one that is named may be one that this broker has not
+        request = pb.ListOffsetsRequest(group=group)
+        queues = calls.admin("ListOffsets", request, pb.ListOffsetsResponse).queues
+        read = _read([each for each in queues if topic in ("", each.topic)])
+        return [_lag(group, self._name(calls, each.topic), each) for each in read]
 
     def dead_letters(self, group: str, choice: Choice, most: int) -> list[Row]:
         rows: list[Row] = []

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 
+from broker_gateway.api.grpc.admin.described import DescribedBroker
 from broker_gateway.api.grpc.admin.peer_calls import PeerCalls
 from broker_gateway.api.grpc.admin.requests import MAX_QUEUES_ANSWERED
 from broker_gateway.config.gateway import GatewayConfig
@@ -21,6 +22,7 @@ from broker_gateway.metadata.kept_fields import MOST_BYTES, ConfigurationError
 from broker_gateway.metadata.message_types import MESSAGE_TYPES
 from broker_gateway.metadata.names import DLQ_PREFIX, RETRY_PREFIX
 from broker_gateway.runtime.clock import now_ms
+from broker_gateway.runtime.errors import reason
 from broker_gateway.runtime.scheduled_tasks import ScheduledTasks
 from broker_gateway.transport.context import CallContext, RpcError
 from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
@@ -48,12 +50,14 @@ class AdminService:
         parts: Messaging,
         peers: PeerCalls,
         tasks: ScheduledTasks,
+        described: DescribedBroker,
     ) -> None:
         self._topics = parts.topics
         self._groups = parts.groups
         self._peers = peers
         self._catalog = catalog
         self._tasks = tasks
+        self._described = described
         self._offsets = parts.offsets
         self._erasing = parts.erasing
         self.configure(config)
@@ -200,6 +204,14 @@ class AdminService:
                 for task in self._tasks.all()
             ]
         )
+
+    async def DescribeBroker(
+        self, request: pb.DescribeBrokerRequest, context: CallContext
+    ) -> pb.DescribeBrokerResponse:
+        try:
+            return self._described.now()
+        except OSError as error:
+            raise RpcError("UNAVAILABLE", f"the disk cannot be looked at: {reason(error)}") from error
 
     async def Erase(self, request: pb.EraseRequest, context: CallContext) -> pb.EraseResponse:
         named = [(each.broker, each.log_id, list(each.physical_offset)) for each in request.records]

@@ -1,0 +1,311 @@
+"""Questions to gateways and to the lake, asked by threads. What they cannot answer is an AskError.
+
+Messages, traces and dead letters are those of `lakebroker message`, `trace` and `dlq list`: the same code answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from broker_gateway.cli.console.errors import AskError
+from broker_gateway.cli.console.facts import Broker, Found, Freshness, Group, Names, Task, Topic, TopicStatus
+from broker_gateway.cli.console.lake_engine import LakeEngine
+from broker_gateway.cli.console.text import BODY
+from broker_gateway.cli.gateway_calls import GatewayCalls, Reached, connected
+from broker_gateway.cli.output import Failure, overheard
+from broker_gateway.cli.questions.brokers import OfBrokers
+from broker_gateway.cli.questions.letters import Choice
+from broker_gateway.cli.questions.rows import Row, totals
+from broker_gateway.cli.questions.wanted import Answers, Wanted
+from broker_gateway.metadata.names import DLQ_PREFIX, RETRY_PREFIX
+from broker_gateway.runtime.clock import now_ms
+
+MOST_MESSAGES = 20
+MOST_EVENTS = 500
+MOST_LETTERS = 200
+MOST_NAMES = 200_000
+"""Topics or groups of a lake that are listed."""
+_MINUTES = 24 * 60
+_EVERY = Choice("", "", frozenset(), None, None)
+
+
+@contextlib.contextmanager
+def _answered() -> Iterator[None]:
+    """What ends a command within is an AskError. Nothing is printed."""
+    from structured_streaming.errors import LakeError, SourceError
+
+    with overheard():
+        try:
+            yield
+        except Failure as failure:
+            raise AskError(failure.message) from None
+        except (LakeError, SourceError) as error:
+            raise AskError(str(error)) from error
+
+
+class Places:
+    """Gateways, a lake, or both. Any thread may ask."""
+
+    def __init__(self, reached: Reached | None, lake: LakeEngine | None) -> None:
+        self.reached = reached
+        self.lake = lake
+
+    @property
+    def named(self) -> str:
+        """For people."""
+        gateways = [] if self.reached is None else [f"gateway {self.reached.named}"]
+        return ", ".join(gateways + ([] if self.lake is None else [f"lake {self.lake.location}"]))
+
+    @_answered()
+    def brokers(self) -> tuple[Broker, ...]:
+        """Each that there is; one that does not answer says so in its `error`. Raises AskError where none can be looked for."""
+        if self.reached is None:
+            return ()
+        return tuple([_broker(each) for each in self.reached.each()])
+
+    @_answered()
+    def tasks(self) -> tuple[Task, ...]:
+        """Of all brokers. Raises AskError."""
+        from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
+
+        found = [
+            Task(
+                broker=calls.address,
+                name=task.name,
+                period_s=task.period_ms / 1000,
+                runs=task.runs,
+                failures=task.failures,
+                last_ms=task.last_run_ms,
+                took_s=task.took_us / 1e6,
+                last_error=task.last_error,
+                last_error_ms=task.last_error_ms,
+            )
+            for calls in self._gateways()
+            for task in calls.admin("ListTasks", pb.ListTasksRequest(), pb.ListTasksResponse).tasks
+        ]
+        return tuple(found)
+
+    @_answered()
+    def names(self) -> Names:
+        """Topics and groups: of the brokers, else of the lake. Raises AskError."""
+        return self._names_of_lake() if self.reached is None else self._names_of_brokers()
+
+    @_answered()
+    def lag(self, groups: Iterable[str], names: Names) -> list[Row]:
+        """What groups have before them, of each topic: rows of `TOTALS`. Raises AskError."""
+        wanted = set(groups)
+        if self.reached is None:
+            return self._lag_of_lake(wanted)
+        answers = OfBrokers(self.reached)
+        rows: list[Row] = []
+        for calls in self._gateways():
+            for group in sorted(wanted & names.at.get(calls.address, frozenset())):
+                rows += answers.lag_at(calls, group, "")
+        return totals(sorted(rows, key=lambda row: (row["consumer_group"], row["topic"])))
+
+    @_answered()
+    def lag_of(self, group: str) -> list[Row]:
+        """One group's lag, by queue: rows of `LAG`. Raises AskError."""
+        with self._answering() as answers:
+            return answers.lag(group, "")
+
+    def lag_by_minute(self, group: str) -> dict[str, list[tuple[int, int]]]:
+        """What the lake has of the last day, by topic: times in ms since the epoch, and lag. Empty without a lake. Raises AskError."""
+        if self.lake is None:
+            return {}
+        rows = self.lake.rows(
+            "SELECT topic, epoch_ms(minute) AS at, sum(lag)::BIGINT AS lag FROM consumer_lag_by_minute "
+            "WHERE consumer_group = $group AND lag IS NOT NULL GROUP BY topic, minute "
+            f"ORDER BY minute DESC LIMIT {_MINUTES * 4:d}",
+            {"group": group},
+        )
+        found: dict[str, list[tuple[int, int]]] = {}
+        for row in reversed(rows):
+            found.setdefault(row["topic"], []).append((row["at"], row["lag"]))
+        return found
+
+    @_answered()
+    def topic_status(self, topics: Iterable[str]) -> dict[str, TopicStatus]:
+        """What there is of topics. Raises AskError."""
+        if self.reached is None:
+            return self._status_of_lake(sorted(topics))
+        from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as rpc
+        from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+
+        messages, newest = Counter[str](), dict[str, int]()
+        for calls in self._gateways():
+            for topic in topics:
+                request = rpc.DescribeTopicStatusRequest(topic=pb.Resource(name=topic))
+                answer = calls.public(
+                    "DescribeTopicStatus", request, rpc.DescribeTopicStatusResponse, checked=False
+                )
+                if answer.status.code == pb.OK:
+                    messages[topic] += int(answer.tags.get("messages", "0"))
+                    at = int(answer.tags.get("lastUpdateTimestamp", "0"))
+                    newest[topic] = max(newest.get(topic, 0), at)
+        return {topic: TopicStatus(messages[topic], at) for topic, at in newest.items()}
+
+    def freshness(self) -> tuple[Freshness, ...]:
+        """How far the lake has got, by broker. Empty without a lake. Raises AskError."""
+        if self.lake is None:
+            return ()
+        rows = self.lake.rows(
+            "SELECT broker, batch, commit_timestamp AS committed, end_offset, "
+            "greatest(log_end_offset - end_offset, 0) AS behind_bytes FROM reput_progress "
+            "QUALIFY row_number() OVER (PARTITION BY broker ORDER BY batch DESC, end_offset DESC) = 1 "
+            "ORDER BY broker LIMIT 1000"
+        )
+        return tuple([Freshness(**row) for row in rows])
+
+    @_answered()
+    def found(self, key: str, topic: str) -> Found:
+        """Messages of a key or id, and what happened to them, the newest first. Raises AskError."""
+        wanted = Wanted(MOST_MESSAGES, key=key, topic=topic)
+        with self._answering() as answers, overheard() as said:
+            messages = [_cut(row) for row in answers.messages(wanted)]
+            events = answers.trace(wanted._replace(most=MOST_EVENTS)) if messages else []
+            lacking = [*said, *answers.cut_off, *filter(None, [answers.age()])]
+            if not messages:
+                lacking.append(f"no message {answers.looked(topic)}")
+        lacking += self.lake.said() if self.lake is not None else ()
+        return Found(tuple(messages), tuple(events), tuple(dict.fromkeys(lacking)))
+
+    @_answered()
+    def dead_letters(self, group: str) -> list[Row]:
+        """A group's, with cut bodies: rows of `DEAD_LETTERS`. Raises AskError."""
+        with self._answering() as answers:
+            return [_cut(row) for row in answers.dead_letters(group, _EVERY, MOST_LETTERS)]
+
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[Answers]:
+        from broker_gateway.cli.questions.lake import OfLake
+
+        if self.lake is None:
+            assert self.reached is not None
+            yield OfBrokers(self.reached)
+            return
+        with self.lake.asked() as engine:
+            yield OfLake(engine, self.named, alone=self.reached is None)
+
+    def _gateways(self) -> Iterator[GatewayCalls]:
+        return iter(()) if self.reached is None else self.reached.all()
+
+    def _names_of_brokers(self) -> Names:
+        from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
+
+        topics: dict[str, Topic] = {}
+        groups: dict[str, Group] = {}
+        dead: set[str] = set()
+        at: dict[str, frozenset[str]] = {}
+        asked = pb.ListTopicsRequest(include_system=True)
+        for calls in self._gateways():
+            for each in calls.admin("ListTopics", asked, pb.ListTopicsResponse).topics:
+                if each.name.startswith(DLQ_PREFIX):
+                    dead.add(each.name.removeprefix(DLQ_PREFIX))
+                if not each.name.startswith((DLQ_PREFIX, RETRY_PREFIX)) and not _is_system(each.name):
+                    before = topics.get(each.name)
+                    types = ", ".join(each.accept_message_types) or "all"
+                    queues = each.queues + (before.queues if before else 0)
+                    topics[each.name] = Topic(each.name, queues, types)
+            known = calls.admin("ListGroups", pb.ListGroupsRequest(), pb.ListGroupsResponse).groups
+            groups |= {each.name: Group(each.name, each.retry_max_times, each.fifo) for each in known}
+            at[calls.address] = frozenset(each.name for each in known)
+        return Names(
+            tuple(topics[name] for name in sorted(topics)),
+            tuple(groups[name] for name in sorted(groups)),
+            tuple(sorted(dead)),
+            at,
+        )
+
+    def _names_of_lake(self) -> Names:
+        assert self.lake is not None
+        topics = self.lake.rows(
+            "SELECT topic, count(DISTINCT (broker, queue_id)) AS queues FROM consume_queue GROUP BY topic "
+            f"ORDER BY topic LIMIT {MOST_NAMES:d}"
+        )
+        groups = self.lake.rows(
+            f"SELECT DISTINCT consumer_group AS name FROM consumer_lag ORDER BY name LIMIT {MOST_NAMES:d}"
+        )
+        return Names(
+            tuple(
+                Topic(row["topic"], row["queues"], "")
+                for row in topics
+                if not row["topic"].startswith((DLQ_PREFIX, RETRY_PREFIX)) and not _is_system(row["topic"])
+            ),
+            tuple(Group(row["name"], None, None) for row in groups),
+            tuple(
+                row["topic"].removeprefix(DLQ_PREFIX) for row in topics if row["topic"].startswith(DLQ_PREFIX)
+            ),
+        )
+
+    def _lag_of_lake(self, groups: set[str]) -> list[Row]:
+        assert self.lake is not None
+        return self.lake.rows(
+            "SELECT consumer_group, topic, count(*) AS queues, sum(lag)::BIGINT AS lag, count_if(lag IS NULL) AS unknown, "
+            "max(commit_timestamp) AS commit_timestamp FROM consumer_lag WHERE list_contains($groups, consumer_group) "
+            "GROUP BY consumer_group, topic ORDER BY consumer_group, topic",
+            {"groups": sorted(groups)},
+        )
+
+    def _status_of_lake(self, topics: list[str]) -> dict[str, TopicStatus]:
+        assert self.lake is not None
+        rows = self.lake.rows(
+            "SELECT topic, count(*) AS messages, epoch_ms(max(store_timestamp)) AS newest FROM consume_queue "
+            "WHERE list_contains($topics, topic) GROUP BY topic",
+            {"topics": topics},
+        )
+        return {row["topic"]: TopicStatus(row["messages"], row["newest"]) for row in rows}
+
+
+def _broker(reached: Reached) -> Broker:
+    from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as rpc
+    from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
+
+    address = reached.gateway
+    try:
+        with _answered(), connected(address, reached.token_file, reached.tls_ca) as calls:
+            told = calls.admin("DescribeBroker", pb.DescribeBrokerRequest(), pb.DescribeBrokerResponse)
+            stats = calls.public(
+                "GetProxyRuntimeStats", rpc.GetProxyRuntimeStatsRequest(), rpc.GetProxyRuntimeStatsResponse
+            )
+    except AskError as error:
+        return Broker(address, str(error))
+    behind = told.HasField("behind_bytes")
+    return Broker(
+        address=address,
+        name=told.broker,
+        cluster=told.cluster,
+        version=told.version,
+        role=told.role,
+        up_s=max(now_ms() - told.started_ms, 0) / 1000,
+        log_bytes=told.max_offset - told.min_offset,
+        unflushed_bytes=told.max_offset - told.flushed_offset,
+        disk_total=told.disk_total,
+        disk_free=told.disk_free,
+        hours_left=told.hours_left if told.HasField("hours_left") else None,
+        behind_bytes=told.behind_bytes if behind else None,
+        behind_records=told.behind_records if behind else None,
+        behind_s=told.behind_s if behind else None,
+        waiting=told.waiting_messages,
+        halves=told.half_messages,
+        in_rate=stats.in_tps,
+        out_rate=stats.out_tps,
+        connections=stats.connections,
+        producers=stats.producers,
+        consumers=stats.consumers,
+    )
+
+
+def _cut(row: Row) -> dict[str, Any]:
+    """A row with as much of its body as is shown."""
+    body = row["body"]
+    return row | {"body": None if body is None else bytes(body[:BODY])}
+
+
+def _is_system(topic: str) -> bool:
+    from structured_streaming.system_topics import NAMES, PREFIXES, SUFFIX
+
+    return topic in NAMES or topic.startswith(PREFIXES) or topic.endswith(SUFFIX)

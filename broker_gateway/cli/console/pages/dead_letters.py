@@ -1,0 +1,190 @@
+"""Dead letters: groups that have some, those of one group, and their replay, which asks first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import urlencode
+
+from nicegui import ui
+
+from broker_gateway.cli.console.asking import MOST_LETTERS
+from broker_gateway.cli.console.errors import AskError
+from broker_gateway.cli.console.pages.parts import Column, Note, Pages, Table, card, frame, refreshed, watched
+from broker_gateway.cli.console.poll import Watched
+from broker_gateway.cli.console.replays import Plan
+from broker_gateway.cli.console.server import Console
+from broker_gateway.cli.console.text import number, shown, shown_body, when, when_ms
+from broker_gateway.cli.output import counted
+from broker_gateway.cli.questions.rows import Row
+from broker_gateway.metadata.names import dead_letter_topic
+
+_STALE_S = 120.0
+_GROUPS = (
+    Column("name", "group", link=True),
+    Column("messages", "dead letters", number=True),
+    Column("newest", "newest (UTC)"),
+)
+_LETTERS = (
+    Column("at", "dead since (UTC)"),
+    Column("message_id", "message id", link=True),
+    Column("topic", "from topic"),
+    Column("keys", "keys"),
+    Column("attempts", "attempts", number=True),
+    Column("reason", "reason"),
+    Column("body", "body"),
+    Column("bytes", "bytes", number=True),
+)
+
+
+def register(console: Console) -> None:
+    """Makes the pages known: groups with dead letters, and one of them."""
+
+    @ui.page("/dead-letters", title="Dead letters · lakebroker")
+    def page(group: str = "") -> None:
+        with frame(console, "/dead-letters"):
+            if group:
+                _Letters(console, group)
+            else:
+                _build(console)
+
+
+def _build(console: Console) -> None:
+    poll = console.poll
+    note = Note("dead letters", _STALE_S)
+    shown_now: list[str] = []
+
+    def show() -> None:
+        note.show(poll.names, poll.topics)
+        shown_now[:] = pages.of(poll.names.value.dead, str)
+        table.show([_group(console, each) for each in shown_now])
+        tell()
+
+    tell = watched(console, lambda: Watched(topics=frozenset(map(dead_letter_topic, shown_now))))
+    with card("Groups with dead letters"):
+        pages = Pages("groups", show)
+        table = Table(_GROUPS, key="name", test_id="dead-groups", empty="no group has dead letters")
+    refreshed(show)
+
+
+class _Letters:
+    """Those of a group."""
+
+    def __init__(self, console: Console, group: str) -> None:
+        self._console = console
+        self._group = group
+        watched(console, Watched)
+        self._problem = ui.label().classes("lb-bad").props("data-testid=letters-problem role=alert")
+        self._problem.visible = False
+        with card(f"Dead letters of {shown(group)}"):
+            self._said = ui.label("…").classes("lb-note").props("data-testid=letters-count")
+            self._letters = Table(
+                _LETTERS, key="id", test_id="letters", selection=console.replays.allowed, empty="none"
+            )
+            if console.replays.allowed:
+                self._offer()
+        self._done = ui.label().classes("lb-card lb-text").props("data-testid=replayed role=status")
+        self._done.visible = False
+        with ui.element("div").classes("lb-row"):
+            ui.link("All groups with dead letters", "/dead-letters").classes("lb-link")
+            ui.button("Ask again", on_click=self._ask).props("flat dense no-caps data-testid=again")
+        ui.timer(0.1, self._ask, once=True)
+
+    def _offer(self) -> None:
+        with ui.element("div").classes("lb-row"):
+            ui.button("Replay those chosen…", on_click=self._replay_chosen).props(
+                "outline no-caps data-testid=replay-chosen"
+            )
+            ui.button("Replay all…", on_click=self._replay_all).props(
+                "outline no-caps data-testid=replay-all"
+            )
+
+    async def _ask(self) -> None:
+        try:
+            rows = await self._console.workers.ask(lambda: self._console.places.dead_letters(self._group))
+        except AskError as error:
+            self._fail(error)
+            return
+        self._problem.visible = False
+        most = f"the first {MOST_LETTERS} are shown" if len(rows) >= MOST_LETTERS else ""
+        self._said.text = most or counted(len(rows), "dead letter")
+        self._letters.show([_letter(row) for row in rows])
+
+    async def _replay_chosen(self) -> None:
+        chosen = [row["whole_id"] for row in self._letters.table.selected]
+        if not chosen:
+            self._fail("choose dead letters first, by the boxes at the left")
+            return
+        await self._replay(chosen)
+
+    async def _replay_all(self) -> None:
+        await self._replay(())
+
+    async def _replay(self, ids: Sequence[str]) -> None:
+        workers, replays = self._console.workers, self._console.replays
+        try:
+            plan = await workers.ask(lambda: replays.plan(self._group, ids))
+            if not await _confirmed(plan):
+                return
+            done = await workers.ask(lambda: replays.send(plan))
+        except AskError as error:
+            self._fail(error)
+            return
+        failed = f"; {done.failed} could not be sent: {shown(done.why)}" if done.failed else ""
+        self._done.text = f"{counted(done.sent, 'dead letter')} of {shown(self._group)} sent again{failed}"
+        self._done.visible = True
+        self._letters.table.selected = []
+        await self._ask()
+
+    def _fail(self, why: object) -> None:
+        self._problem.text, self._problem.visible = shown(why, 1000), True
+
+
+async def _confirmed(plan: Plan) -> bool:
+    """Asks; names how many, of which group, and where they go."""
+    count = sum(number for _, number in plan.targets)
+    with ui.dialog() as dialog, ui.card().classes("lb-card").props("data-testid=confirm"):
+        ui.label(f"Send {counted(count, 'dead letter')} of {shown(plan.group)} again?").classes("lb-title")
+        for topic, number_there in plan.targets[:20]:
+            ui.label(f"{number_there:,} to topic {shown(topic)}").classes("lb-text")
+        if len(plan.targets) > 20:
+            ui.label(f"and to {len(plan.targets) - 20} more topics").classes("lb-note")
+        if plan.failing:
+            ui.label(f"{plan.failing:,} more cannot be sent: {shown(plan.why)}").classes("lb-note")
+        ui.label(
+            f"By the gateway at {shown(plan.gateway)}. They are new messages to every group that reads these topics; the dead "
+            "letters stay where they are."
+        ).classes("lb-note")
+        with ui.element("div").classes("lb-row"):
+            ui.button("Send again", on_click=lambda: dialog.submit(True)).props(
+                "unelevated no-caps color=primary data-testid=confirm-send" + ("" if count else " disable")
+            )
+            ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat no-caps")
+    answer = await dialog
+    dialog.clear()
+    return bool(answer)
+
+
+def _group(console: Console, group: str) -> dict[str, str]:
+    status = console.poll.topics.value.get(dead_letter_topic(group))
+    return {
+        "name": shown(group),
+        "name_link": f"/dead-letters?{urlencode({'group': group})}",
+        "messages": "" if status is None else number(status.messages),
+        "newest": "" if status is None else when_ms(status.newest_ms),
+    }
+
+
+def _letter(row: Row) -> dict[str, str]:
+    return {
+        "id": shown(f"{row['broker']} {row['dlq_queue_id']} {row['dlq_queue_offset']}", 1000),
+        "whole_id": str(row["message_id"]),
+        "at": when(row["dead_lettered_timestamp"]),
+        "message_id": shown(row["message_id"]),
+        "message_id_link": f"/message?{urlencode({'key': row['message_id'], 'topic': dead_letter_topic(row['consumer_group'])})}",
+        "topic": "unknown" if row["topic"] is None else shown(row["topic"]),
+        "keys": shown(" ".join(row["keys"])),
+        "attempts": number(row["attempts"]),
+        "reason": "unknown" if row["reason"] is None else shown(row["reason"]),
+        "body": shown(shown_body((row["body"] or b"")[:400]).replace("\n", " "), 60),
+        "bytes": number(row["body_bytes"]),
+    }

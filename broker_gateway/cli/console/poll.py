@@ -1,0 +1,168 @@
+"""One poll for all tabs: each kind of fact at its own interval, on a thread of its own, so that what is slow delays nothing else.
+
+| fact | asked every |
+|---|---|
+| brokers, rates; lag of groups that a tab shows, or of all where they are few; topics that a tab shows | interval |
+| scheduled tasks | 3 intervals |
+| how far the lake is | 3 intervals |
+| names of topics and groups | 5 intervals |
+
+A question that takes long is asked less often: at most a tenth of the time goes to it. Without tabs everything rests at
+`_IDLE_S`, so that there is a history when one comes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from broker_gateway.cli.console.asking import Places
+from broker_gateway.cli.console.errors import AskError
+from broker_gateway.cli.console.facts import Broker, Freshness, Names, Task, TopicStatus
+from broker_gateway.cli.console.history import History
+from broker_gateway.cli.questions.rows import Row
+from broker_gateway.runtime.clock import now_ms
+
+T = TypeVar("T")
+MOST_WATCHED = 200
+"""Groups or topics that are asked for one by one."""
+_FEW = 50
+"""Groups whose lag is taken down though no tab shows them."""
+_IDLE_S = 30.0
+_SHARE = 10.0
+
+
+@dataclass(slots=True)
+class Fact(Generic[T]):
+    """What was answered last. `error` is why the newest question was not; `value` is then that of before."""
+
+    value: T
+    at_s: float | None = None
+    """When it was answered, by the monotonic clock."""
+    error: str = ""
+
+    def age_s(self) -> float | None:
+        """None before the first answer."""
+        return None if self.at_s is None else time.monotonic() - self.at_s
+
+
+@dataclass(slots=True)
+class Watched:
+    """What one tab shows."""
+
+    groups: frozenset[str] = field(default_factory=frozenset)
+    topics: frozenset[str] = field(default_factory=frozenset)
+
+
+class Poll:
+    """Begins with `start`. Pages read its facts, and say with `watched` what they show."""
+
+    def __init__(self, places: Places, interval_s: float) -> None:
+        self._places = places
+        self._interval_s = interval_s
+        self._tabs: dict[str, Watched] = {}
+        self._stopped = threading.Event()
+        self._soon: dict[str, threading.Event] = {}
+        self.history = History()
+        self.brokers: Fact[tuple[Broker, ...]] = Fact(())
+        self.tasks: Fact[tuple[Task, ...]] = Fact(())
+        self.names: Fact[Names] = Fact(Names())
+        self.lag: Fact[dict[str, list[Row]]] = Fact({})
+        """Rows of `TOTALS`, by group."""
+        self.topics: Fact[dict[str, TopicStatus]] = Fact({})
+        self.freshness: Fact[tuple[Freshness, ...]] = Fact(())
+
+    def start(self) -> None:
+        """Begins to ask."""
+        with_brokers = self._places.reached is not None
+        if with_brokers:
+            self._begin("brokers", 1, self.brokers, self._ask_brokers)
+            self._begin("tasks", 3, self.tasks, self._places.tasks)
+        if self._places.lake is not None:
+            self._begin("freshness", 3, self.freshness, self._places.freshness)
+        self._begin("names", 5, self.names, self._places.names)
+        self._begin("lag", 1, self.lag, self._ask_lag)
+        self._begin("topics", 1, self.topics, self._ask_topics)
+
+    def stop(self) -> None:
+        """Asks nothing more; a question under way ends by itself."""
+        self._stopped.set()
+        for each in self._soon.values():
+            each.set()
+
+    def watched(self, tab: str, what: Watched) -> None:
+        """What a tab shows from now on; a change is asked for at once, and everything when it is the only tab."""
+        before = self._tabs.get(tab)
+        if before == what:
+            return
+        first = not self._tabs
+        self._tabs[tab] = what
+        for name, soon in self._soon.items():
+            if first or name in ("lag", "topics"):
+                soon.set()
+
+    def left(self, tab: str) -> None:
+        """A tab is gone."""
+        self._tabs.pop(tab, None)
+
+    @property
+    def tabs(self) -> int:
+        """How many there are."""
+        return len(self._tabs)
+
+    def _begin(self, name: str, times: int, fact: Fact[T], ask: Callable[[], T]) -> None:
+        soon = self._soon[name] = threading.Event()
+        threading.Thread(
+            target=self._run,
+            args=(times * self._interval_s, fact, ask, soon),
+            daemon=True,
+            name=f"poll-{name}",
+        ).start()
+
+    def _run(self, interval_s: float, fact: Fact[T], ask: Callable[[], T], soon: threading.Event) -> None:
+        while not self._stopped.is_set():
+            soon.clear()
+            began = time.monotonic()
+            try:
+                fact.value = ask()
+                fact.at_s, fact.error = time.monotonic(), ""
+            except AskError as error:
+                fact.error = str(error)
+            except Exception as error:  # else the page would show for ever what was
+                fact.error = f"{type(error).__name__}: {error}"
+            took = time.monotonic() - began
+            soon.wait(max(interval_s if self._tabs else _IDLE_S, took * _SHARE))
+
+    def _ask_brokers(self) -> tuple[Broker, ...]:
+        found = self._places.brokers()
+        there = [each for each in found if not each.error]
+        if there:
+            self.history.take_rates(
+                now_ms(), sum(each.in_rate for each in there), sum(each.out_rate for each in there)
+            )
+        elif found:
+            raise AskError(found[0].error)
+        return found
+
+    def _ask_lag(self) -> dict[str, list[Row]]:
+        names = self.names.value
+        groups = {group for tab in list(self._tabs.values()) for group in tab.groups}
+        if len(names.groups) <= _FEW:
+            groups |= {group.name for group in names.groups}
+        asked = sorted(groups)[:MOST_WATCHED]
+        if not asked:
+            return {}
+        rows = self._places.lag(asked, names)
+        self.history.take_lag(now_ms(), rows)
+        found: dict[str, list[Row]] = {group: [] for group in asked}
+        for row in rows:
+            found.setdefault(row["consumer_group"], []).append(row)
+        return found
+
+    def _ask_topics(self) -> dict[str, TopicStatus]:
+        topics = {topic for tab in list(self._tabs.values()) for topic in tab.topics}
+        asked = sorted(topics)[:MOST_WATCHED]
+        return self._places.topic_status(asked) if asked else {}

@@ -1,0 +1,94 @@
+"""The console's port, and the page's library on it."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_gateway.cli.console.asking import Places
+from broker_gateway.cli.console.gate import Gate, Rules, hosts_of
+from broker_gateway.cli.console.poll import Poll
+from broker_gateway.cli.console.replays import Replays
+from broker_gateway.cli.console.workers import Workers
+
+_STOP_S = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where, and for whom. `certificate` and `key` are files, PEM, or None for plaintext."""
+
+    port: socket.socket
+    host: str
+    token: str
+    behind_proxy: bool
+    certificate: Path | None = None
+    key: Path | None = None
+
+    @property
+    def url(self) -> str:
+        """Of the first page."""
+        named = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.key else 'http'}://{named}:{self.port.getsockname()[1]}/"
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """What pages use."""
+
+    places: Places
+    poll: Poll
+    workers: Workers
+    replays: Replays
+
+
+def serve(console: Console, listening: Listening) -> None:
+    """Until SIGINT or SIGTERM."""
+    import uvicorn
+    from fastapi import FastAPI
+    from nicegui import app as pages
+    from nicegui import ui
+
+    from broker_gateway.cli.console.pages import register
+
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    register(console)
+    ui.run_with(
+        app,
+        title="lakebroker console",
+        dark=None,
+        tailwind=False,
+        reconnect_timeout=10.0,
+        message_history_length=100,
+        show_welcome_message=False,
+        favicon="🪵",
+    )
+    rules = Rules(
+        hosts_of(listening.host, listening.port.getsockname()[1]),
+        listening.token,
+        listening.key is not None,
+        listening.behind_proxy,
+    )
+    config = uvicorn.Config(
+        Gate(app, rules),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=listening.behind_proxy,
+        timeout_graceful_shutdown=_STOP_S,
+        ws_max_size=1 << 20,
+        limit_concurrency=1000,
+        ssl_certfile=listening.certificate,
+        ssl_keyfile=listening.key,
+    )
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    pages.on_startup(console.poll.start)
+    try:
+        uvicorn.Server(config).run(sockets=[listening.port])
+    finally:
+        console.poll.stop()
+        console.workers.close()
+        if console.places.lake is not None:
+            console.places.lake.close()

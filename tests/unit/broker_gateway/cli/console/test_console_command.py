@@ -1,0 +1,118 @@
+"""What `lakebroker console` refuses before it starts, and what it asks nobody for."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from broker_gateway.cli.console import command
+from broker_gateway.cli.console.errors import AskError
+from broker_gateway.cli.console.replays import Replays
+from broker_gateway.cli.gateway_calls import Reached
+from broker_gateway.cli.main import app
+
+ROOT = Path(__file__).resolve().parents[5]
+HERE = Reached("127.0.0.1:1", "", None, None)
+
+
+def refused(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["console", *arguments])
+    assert result.exit_code != 0
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = refused("--port", str(port))
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in said
+
+
+@pytest.mark.parametrize("given", [[], ["--page-token-file", "token"]])
+def test_other_machines_may_look_in_only_with_a_token_and_tls(tmp_path: Path, given: list[str]) -> None:
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef")
+    token.chmod(0o600)
+    said = refused("--host", "0.0.0.0", *[str(token) if each == "token" else each for each in given])
+    assert (
+        "--host 0.0.0.0: other machines could look in; give --page-token-file, --tls-cert and --tls-key"
+        in said
+    )
+
+
+def test_a_token_that_others_may_read_or_that_is_short_is_refused(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("short")
+    token.chmod(0o600)
+    assert "shorter than 16 characters" in refused("--page-token-file", str(token))
+    token.write_text("0123456789abcdef")
+    token.chmod(0o644)
+    said = refused("--page-token-file", str(token))
+    assert str(token) in said
+    assert "0123456789abcdef" not in said
+
+
+def test_a_place_that_is_no_lake_is_named(tmp_path: Path) -> None:
+    assert str(tmp_path) in refused("--lake", str(tmp_path), "--port", "0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--gateway", "nowhere"], "--gateway"),
+        (["--interval", "0.1s"], "--interval 0.1s: give 0.5s to 60s"),
+        (["--tls-cert", "cert.pem"], "--tls-cert and --tls-key belong together"),
+        (["--namesrv", "127.0.0.1:9876", "--allow-replay"], "--allow-replay sends to one gateway"),
+    ],
+)
+def test_options_that_do_not_go_together_are_named(arguments: list[str], said: str) -> None:
+    assert said in refused("--port", "0", *arguments)
+
+
+def test_the_port_of_a_databricks_app_is_taken_and_a_wrong_one_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DATABRICKS_APP_PORT", "http")
+    assert "DATABRICKS_APP_PORT=http is no port" in refused("--behind-proxy")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setenv("DATABRICKS_APP_PORT", str(port))
+    listening = command._listening("127.0.0.1", None, None, (None, None), True)
+    with listening.port as made:
+        assert made.getsockname() == ("0.0.0.0", port)
+    assert listening.behind_proxy
+
+
+def test_without_the_extra_the_command_names_it() -> None:
+    script = """
+import sys
+from importlib import util
+find = util.find_spec
+util.find_spec = lambda name, *rest: None if name == "nicegui" else find(name, *rest)
+from broker_gateway.cli.main import app
+assert not {"nicegui", "fastapi", "uvicorn"} & set(sys.modules), "imported by a command that needs none"
+app(["console", "--port", "0"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        "lakebroker: nicegui is not installed; install the extra 'console' of lakebroker: pip install '.[console]' in its source folder\n"
+    )
+
+
+@pytest.mark.parametrize(("reached", "allowed"), [(HERE, False), (None, True), (None, False)])
+def test_a_console_that_only_reads_refuses_a_replay_whoever_asks_for_it(
+    reached: Reached | None, allowed: bool
+) -> None:
+    replays = Replays(reached, allowed)
+    assert not replays.allowed
+    with pytest.raises(AskError, match="this console only reads"):
+        replays.plan("billing", ())

@@ -1,0 +1,161 @@
+"""One poll for all tabs, what it keeps, and questions of tabs on threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker_gateway.cli.console.asking import Places
+from broker_gateway.cli.console.errors import AskError
+from broker_gateway.cli.console.facts import Broker, Group, Names, TopicStatus
+from broker_gateway.cli.console.history import KEPT, MOST_LINES, History
+from broker_gateway.cli.console.poll import MOST_WATCHED, Poll, Watched
+from broker_gateway.cli.console.workers import MOST, Workers
+from broker_gateway.cli.gateway_calls import Reached
+
+
+def lag(group: str, behind: int | None) -> dict[str, Any]:
+    return {
+        "consumer_group": group,
+        "topic": "orders",
+        "queues": 1,
+        "lag": behind,
+        "unknown": 0,
+        "commit_timestamp": None,
+    }
+
+
+class Answering(Places):
+    """Gateways whose answers the test gives."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__(Reached("127.0.0.1:1", "", None, None), None)
+        self.error = ""
+        self.asked: list[list[str]] = []
+        self.topics_asked: list[list[str]] = []
+        self.groups = groups
+
+    def brokers(self) -> tuple[Broker, ...]:
+        if self.error:
+            raise AskError(self.error)
+        return (
+            Broker("a", name="one", in_rate=2.0),
+            Broker("b", name="two", in_rate=3.0),
+            Broker("c", "away"),
+        )
+
+    def tasks(self) -> tuple[()]:
+        raise ValueError("not as expected")
+
+    def names(self) -> Names:
+        return Names(groups=tuple([Group(f"g{each}", 1, False) for each in range(self.groups)]))
+
+    def lag(self, groups: Any, names: Names) -> list[dict[str, Any]]:
+        self.asked.append(list(groups))
+        return [lag(group, 5) for group in groups]
+
+    def topic_status(self, topics: Any) -> dict[str, TopicStatus]:
+        self.topics_asked.append(list(topics))
+        return {topic: TopicStatus(1, 1) for topic in topics}
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def running() -> Any:
+    polls: list[Poll] = []
+
+    def start(places: Places) -> Poll:
+        polls.append(Poll(places, 0.01))
+        polls[-1].start()
+        return polls[-1]
+
+    yield start
+    for poll in polls:
+        poll.stop()
+
+
+def test_facts_are_those_of_before_with_the_error_while_nobody_answers(running: Any) -> None:
+    places = Answering(3)
+    poll = running(places)
+    poll.watched("tab", Watched())
+    until(lambda: poll.brokers.at_s is not None)
+    assert [each.name for each in poll.brokers.value] == ["one", "two", ""]
+    assert poll.history.rates()["in"][0][1] == 5.0
+    places.error = "no gateway at 127.0.0.1:1"
+    until(lambda: poll.brokers.error)
+    assert poll.brokers.error == "no gateway at 127.0.0.1:1"
+    assert len(poll.brokers.value) == 3
+    places.error = ""
+    until(lambda: not poll.brokers.error)
+    until(lambda: poll.tasks.error)
+    assert poll.tasks.error == "ValueError: not as expected"
+    assert poll.tasks.age_s() is None
+
+
+def test_lag_is_asked_of_all_groups_where_they_are_few_else_of_those_that_a_tab_shows(running: Any) -> None:
+    few = running(Answering(3))
+    few.watched("tab", Watched())
+    until(lambda: len(few.lag.value) == 3)
+    assert few.history.lag("g1")["orders"][-1][1] == 5.0
+    many = Answering(10_000)
+    poll = running(many)
+    until(lambda: poll.names.value.groups)
+    poll.watched("tab", Watched(groups=frozenset({"g7"}), topics=frozenset({"t"})))
+    poll.watched("other", Watched(groups=frozenset({"g8"})))
+    until(lambda: set(poll.lag.value) == {"g7", "g8"})
+    until(lambda: set(poll.topics.value) == {"t"})
+    poll.left("other")
+    until(lambda: set(poll.lag.value) == {"g7"})
+    poll.watched("tab", Watched(groups=frozenset(f"g{each}" for each in range(5_000))))
+    until(lambda: len(poll.lag.value) > 1)
+    assert len(poll.lag.value) == MOST_WATCHED
+    assert poll.tabs == 1
+
+
+def test_history_has_an_end_and_leaves_out_what_is_unknown() -> None:
+    history = History()
+    for at in range(KEPT + 10):
+        history.take_lag(at, [lag("g", at)])
+    history.take_lag(5_000, [lag("g", None)])
+    points = history.lag("g")["orders"]
+    assert len(points) == KEPT
+    assert points[-1] == (KEPT + 9, float(KEPT + 9))
+    for number in range(MOST_LINES):
+        history.take_lag(number, [lag(f"other-{number}", 1)])
+    assert history.lag("g") == {}
+    assert history.lag("other-0") != {}
+
+
+def test_questions_beyond_what_may_be_asked_at_a_time_are_refused_and_slow_ones_are_not_waited_for() -> None:
+    go = threading.Event()
+
+    async def run() -> None:
+        workers = Workers(patience_s=0.05)
+        slow = [asyncio.create_task(workers.ask(lambda: go.wait(60))) for _ in range(MOST)]
+        await asyncio.sleep(0)
+        with pytest.raises(AskError, match=f"{MOST} questions are under way"):
+            await workers.ask(lambda: 1)
+        answers = await asyncio.gather(*slow, return_exceptions=True)
+        assert all(isinstance(each, AskError) for each in answers)
+        assert "no answer within 0.05 s" in str(answers[0])
+        go.set()
+        while True:
+            try:
+                assert await workers.ask(lambda: 1) == 1
+                break
+            except AskError:
+                await asyncio.sleep(0.01)
+        workers.close()
+
+    asyncio.run(run())
