@@ -163,5 +163,5 @@ def test_blocks_are_found_with_what_stands_before_and_behind_them(tmp_path: Path
 
 
 def test_a_fence_that_is_not_closed_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="page.md:2: the fence is not closed"):
+    with pytest.raises(ValueError, match=r"page\.md:2: the fence is not closed"):
         written(tmp_path, "text\n```sh\nls\n")
