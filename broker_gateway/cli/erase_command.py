@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from broker_gateway.cli.extras import need
 from broker_gateway.cli.gateway_calls import DEFAULT_GATEWAY, NameServers, Reached, TlsCa, TokenFile, Yes
 from broker_gateway.cli.output import confirm, counted, fail, show, warn
 from broker_gateway.cli.signals import Signalled, raised_signals
-from broker_gateway.cli.sql_engines import need_deltalake
 from broker_gateway.cli.units import check_texts
 from broker_gateway.runtime.printable import printable
+from structured_streaming.extras import LAKE
 
 if TYPE_CHECKING:
     from broker_gateway.cli.gateway_calls import GatewayCalls
@@ -133,7 +134,7 @@ def erase(
         fail("an empty --key or --id fits nothing; leave it out", 2)
     if gateways and namesrv:
         fail("--gateway and --namesrv: give one of them", 2)
-    need_deltalake()
+    need("erase", LAKE)
     from structured_streaming.catalog.names import catalog_schema
     from structured_streaming.errors import LakeError
     from structured_streaming.lake import open_lake

@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
+from broker_gateway.cli.extras import need
 from broker_gateway.cli.output import fail, parse_settings, warn
 from broker_gateway.runtime.errors import StartError
+from structured_streaming.extras import BROKER
 
 _HELP = """Runs a broker.
 
@@ -51,6 +53,7 @@ def gateway(
     ] = False,
     transport: Annotated[str | None, typer.Option(help="http2 or grpcio (lakeTransport)")] = None,
 ) -> None:
+    need("gateway", BROKER)
     from broker_gateway.config.gateway import IMPORTANT, load_config
 
     overrides = parse_settings(settings or [])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
+from broker_gateway.cli.extras import need_lake, need_spark
 from broker_gateway.cli.gateway_calls import check_token
 from broker_gateway.cli.output import fail, warn
 from broker_gateway.cli.registry_options import (
@@ -31,8 +32,6 @@ from broker_gateway.cli.sql_engines import (
     chosen,
     embedded,
     limits,
-    need_deltalake,
-    need_spark,
     of_spark,
 )
 from broker_gateway.cli.sql_session import Engine, run_input, run_text
@@ -199,7 +198,7 @@ def reput(
     every = f"{seconds('--trigger', trigger) * 1000:.0f} milliseconds"
     freshness_s = seconds("--target-freshness", target_freshness)
     file_size = size("--target-file-size", target_file_size)
-    need_spark()
+    need_spark("reput")
     from structured_streaming.commit.report import BatchReport
     from structured_streaming.errors import LakeError, StoppedError
     from structured_streaming.reput import run_reput
@@ -298,10 +297,7 @@ def init(
     from structured_streaming.catalog.names import catalog_schema
 
     in_catalog = catalog_schema(lake) is not None
-    if in_catalog:
-        need_spark(f"{lake} is a schema of a catalog")
-    else:
-        need_deltalake()
+    need_lake("init", lake)
     from structured_streaming.commit.upgrade import prepare_lake
     from structured_streaming.errors import LakeError
     from structured_streaming.tables import TABLES

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from broker_gateway.cli import upkeep_commands
+from broker_gateway.cli.extras import need, need_lake
 from broker_gateway.cli.lake_commands import Lake
 from broker_gateway.cli.output import counted, fail, show, warn
 from broker_gateway.cli.registry_options import (
@@ -24,8 +25,8 @@ from broker_gateway.cli.registry_options import (
 )
 from broker_gateway.cli.signals import Signalled, raised_signals
 from broker_gateway.cli.spark_session import Master, session_of
-from broker_gateway.cli.sql_engines import need_deltalake
 from broker_gateway.cli.units import seconds, size
+from structured_streaming.extras import LAKE
 
 if TYPE_CHECKING:
     from structured_streaming.maintenance.check import Findings
@@ -113,7 +114,7 @@ def maintain(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each table")] = False,
 ) -> None:
-    need_deltalake()
+    need_lake("maintain", lake)
     from structured_streaming.errors import LakeError
 
     target = size("--target-file-size", target_file_size)
@@ -228,7 +229,7 @@ def check(
     store: Annotated[str, typer.Option(help="Folders of stores on this machine, divided by commas")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
-    need_deltalake()
+    need("lake check", LAKE)
     from structured_streaming.errors import LakeError
     from structured_streaming.maintenance.check import check_lake
 

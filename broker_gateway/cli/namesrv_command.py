@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from broker_gateway.cli.extras import need
 from broker_gateway.cli.output import fail, parse_settings, warn
 from broker_gateway.runtime.errors import StartError
+from structured_streaming.extras import BROKER
 
 _HELP = """Runs a name server, for RocketMQ's brokers and clients as well as ours.
 
@@ -32,6 +34,7 @@ def namesrv(
         list[str] | None, typer.Option("--set", help="An option as name=value; may be repeated")
     ] = None,
 ) -> None:
+    need("namesrv", BROKER)
     from broker_gateway.nameserver.config import load_config
 
     try:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from broker_gateway.cli.extras import need_embedded
 from broker_gateway.cli.lake_commands import Lake, TlsCa
 from broker_gateway.cli.output import fail, warn
 from broker_gateway.cli.signals import Signalled, raised_signals
-from broker_gateway.cli.sql_engines import need_embedded
 from broker_gateway.cli.units import seconds, size
 from store.errors import SecretError
 from store.log.permissions import check_secret, read_token
@@ -93,7 +93,7 @@ def serve(
     if statement_s < 1:
         fail(f"--timeout {timeout}: give at least 1s", 2)
     memory_bytes = size("--memory", memory)
-    need_embedded(lake)
+    need_embedded("serve", lake)
     from structured_streaming.embedded.limits import Limits
     from structured_streaming.errors import LakeError
     from structured_streaming.flight.service import Sizes

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from broker_gateway.cli.extras import need
 from broker_gateway.cli.output import fail, parse_settings
 from broker_gateway.runtime.errors import StartError
+from structured_streaming.extras import BROKER
 
 _HELP = """Serves the log of a real RocketMQ broker that goes on running, so that `lakebroker reput --brokers` builds a lake of it.
 
@@ -57,6 +59,7 @@ def sidecar(
         typer.Option("--set", help="An option of the gateway's server as name=value; may be repeated"),
     ] = None,
 ) -> None:
+    need("sidecar", BROKER)
     from broker_gateway.config.sidecar import sidecar_options
 
     given = parse_settings(settings or [])

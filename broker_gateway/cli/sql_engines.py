@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from broker_gateway.cli.extras import need_spark
 from broker_gateway.cli.output import fail
 from broker_gateway.cli.sql_session import Engine
 from broker_gateway.cli.units import seconds, size
+from structured_streaming.extras import EMBEDDED, ON_SPARK, SPARK, lacking
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,12 +19,6 @@ if TYPE_CHECKING:
     from structured_streaming.embedded.engine import EmbeddedEngine
     from structured_streaming.embedded.limits import Limits
     from structured_streaming.union.tables import UnionTables
-
-SPARK_EXTRA = "install the extra 'spark' of lakebroker: pip install '.[spark]' in its source folder; it runs on a JDK 17 or later"
-SQL_EXTRA = "install the extra 'sql' of lakebroker: pip install '.[sql]' in its source folder"
-
-
-_OF_EMBEDDED = ("duckdb", "duckdb_extension_delta", "deltalake", "pyarrow")
 
 
 class Form(NamedTuple):
@@ -42,51 +38,14 @@ def chosen(engine: str, lake: str, *, write: bool) -> str:
     if engine == "duckdb" and only_spark:
         fail(f"{only_spark}, which is Spark's: leave out --engine duckdb", 2)
     if engine == "spark" or only_spark:
-        need_spark(only_spark)
+        need_spark(f"sql: {only_spark}, which" if only_spark else "sql --engine spark")
         return "spark"
-    missing = _missing(*_OF_EMBEDDED)
-    if not missing:
+    lacks = lacking("sql", EMBEDDED)
+    if not lacks:
         return "duckdb"
-    if engine == "duckdb" or _missing("pyspark", "deltalake"):
-        fail(f"{missing} is not installed; {SQL_EXTRA}")
+    if engine == "duckdb" or lacking("sql", SPARK, ON_SPARK):
+        fail(lacks)
     return "spark"
-
-
-def need_embedded(lake: str) -> None:
-    """Ends the command where the embedded engine is not installed, or cannot read the lake."""
-    from structured_streaming.catalog.names import catalog_schema
-    from structured_streaming.errors import LakeError
-
-    if missing := _missing(*_OF_EMBEDDED):
-        fail(f"{missing} is not installed; {SQL_EXTRA}")
-    try:
-        in_catalog = catalog_schema(lake) is not None
-    except LakeError as error:
-        fail(str(error))
-    if in_catalog:
-        fail(
-            f"--lake {lake} is a schema of a catalog, which Spark alone reads: give the folder of its tables",
-            2,
-        )
-
-
-def need_spark(why: str = "") -> None:
-    """Ends the command where Spark is not installed."""
-    if missing := _missing("pyspark", "deltalake"):
-        fail(f"{why}{', which needs Spark: ' if why else ''}{missing} is not installed; {SPARK_EXTRA}")
-
-
-def need_deltalake() -> None:
-    """Ends the command where what reads lakes is not installed."""
-    if missing := _missing("deltalake", "pyarrow"):
-        fail(f"{missing} is not installed; {SQL_EXTRA}")
-
-
-def _missing(*packages: str) -> str:
-    """The first that is not there."""
-    from importlib.util import find_spec
-
-    return next((each for each in packages if find_spec(each) is None), "")
 
 
 def limits(memory: str, temp_folder: Path | None, timeout: str) -> Limits:

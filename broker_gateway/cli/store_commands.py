@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from broker_gateway.cli.extras import need
 from broker_gateway.cli.output import counted, fail, warn
 from broker_gateway.cli.store_output import described, progress_shown, show_record, show_summary
 from broker_gateway.runtime.printable import printable
+from structured_streaming.extras import BROKER
 
 if TYPE_CHECKING:
     from store.log_source import FolderLog
@@ -157,6 +159,7 @@ def rebuild(
     import os
     from dataclasses import asdict
 
+    need("store rebuild", BROKER)
     from broker_gateway.migration.exchange import export_to_rocketmq
     from broker_gateway.migration.rocketmq_files import ConfigFileError
     from store.errors import StoreError
@@ -225,6 +228,7 @@ def import_(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
+    need("store import", BROKER)
     from broker_gateway.migration.exchange import import_from_rocketmq
     from broker_gateway.migration.rocketmq_files import ConfigFileError
     from store.errors import StoreError

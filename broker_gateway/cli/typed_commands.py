@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from broker_gateway.cli.extras import need_lake
 from broker_gateway.cli.lake_commands import Lake
 from broker_gateway.cli.output import counted, fail, show, warn
 from broker_gateway.cli.registry_options import (
@@ -110,7 +111,7 @@ def add(
     registry_tls_ca: RegistryTlsCa = None,
     as_json: AsJson = False,
 ) -> None:
-    _need_deltalake()
+    need_lake("typed add", lake)
     from structured_streaming.errors import LakeError
 
     access = _access(schema, registry_token_file, registry_user_file, registry_tls_ca)
@@ -158,7 +159,7 @@ def fill(
     registry_user_file: RegistryUserFile = None,
     registry_tls_ca: RegistryTlsCa = None,
 ) -> None:
-    _need_deltalake()
+    need_lake("typed fill", lake)
     from structured_streaming.errors import LakeError
 
     access = registry_access(registry, registry_token_file, registry_user_file, registry_tls_ca)
@@ -174,7 +175,7 @@ def fill(
 
 
 def list_topics(lake: Lake, as_json: AsJson = False) -> None:
-    _need_deltalake()
+    need_lake("typed list", lake)
     from structured_streaming.errors import LakeError
 
     try:
@@ -201,7 +202,7 @@ def check(
     registry_tls_ca: RegistryTlsCa = None,
     as_json: AsJson = False,
 ) -> None:
-    _need_deltalake()
+    need_lake("typed check", lake)
     from structured_streaming.errors import LakeError
     from structured_streaming.typed.fields import column_name
     from structured_streaming.typed.topic import TypedTopic
@@ -230,7 +231,7 @@ def check(
 
 
 def remove(topic: Topic, lake: Lake) -> None:
-    _need_deltalake()
+    need_lake("typed remove", lake)
     from structured_streaming.errors import LakeError
 
     try:
@@ -318,15 +319,3 @@ def _row(declared: Declaration) -> dict[str, Any]:
         "schemas": len(declared.schemas),
         "state": declared.state,
     }
-
-
-def _need_deltalake() -> None:
-    try:
-        import deltalake
-        import pyarrow
-    except ModuleNotFoundError as error:
-        fail(
-            f"{error.name} is not installed; install the extra 'spark' of lakebroker: pip install '.[spark]' in its "
-            "source folder"
-        )
-    del deltalake, pyarrow

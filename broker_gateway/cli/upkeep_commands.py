@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from broker_gateway.cli.extras import need, need_lake
 from broker_gateway.cli.lake_commands import Lake
 from broker_gateway.cli.output import counted, fail, lines, show, warn
 from broker_gateway.cli.signals import Signalled, raised_signals
 from broker_gateway.cli.spark_session import Master, session_of
-from broker_gateway.cli.sql_engines import need_deltalake
+from structured_streaming.extras import LAKE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +121,7 @@ def retention(
         else:
             typer.echo("all messages stay for ever")
 
-    _decide(lake, master, run)
+    _decide("lake retention", lake, master, run)
 
 
 def retire(lake: Lake, broker: Broker, master: Master = "") -> None:
@@ -134,7 +135,7 @@ def retire(lake: Lake, broker: Broker, master: Master = "") -> None:
         else:
             warn([f"broker {broker} is retired already"])
 
-    _decide(lake, master, run)
+    _decide("lake retire", lake, master, run)
 
 
 def unretire(lake: Lake, broker: Broker, master: Master = "") -> None:
@@ -144,7 +145,7 @@ def unretire(lake: Lake, broker: Broker, master: Master = "") -> None:
         else:
             warn([f"broker {broker} is not retired"])
 
-    _decide(lake, master, run)
+    _decide("lake unretire", lake, master, run)
 
 
 def brokers(
@@ -168,7 +169,7 @@ def brokers(
         else:
             typer.echo(f"{counted(0, 'broker')}: the lake holds no batch yet")
 
-    _decide(lake, master, run)
+    _decide("lake brokers", lake, master, run)
 
 
 def copy(
@@ -180,7 +181,7 @@ def copy(
     checks: Annotated[bool, typer.Option("--check", help="Check the copy at the end")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
-    need_deltalake()
+    need("lake copy", LAKE)
     from structured_streaming.errors import LakeError
     from structured_streaming.maintenance.check import check_lake
     from structured_streaming.maintenance.copying import copy_lake
@@ -212,8 +213,8 @@ def copy(
         raise typer.Exit(1)
 
 
-def _decide(lake: str, master: str, run: Callable[[Decisions], None]) -> None:
-    need_deltalake()
+def _decide(command: str, lake: str, master: str, run: Callable[[Decisions], None]) -> None:
+    need_lake(command, lake)
     from structured_streaming.errors import LakeError
     from structured_streaming.maintenance.decisions import Decisions
 

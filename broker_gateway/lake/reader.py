@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import threading
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import structlog
 
 from broker_gateway.runtime.errors import StartError
 from structured_streaming.errors import LakeError, LocationError
+from structured_streaming.extras import BROKER_LAKE, lacking
 from structured_streaming.storage.delta_names import LOG, SPARK_APPLICATION, commit_name
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.location import named_folder
@@ -39,11 +39,8 @@ class Lake:
     """The Delta tables in `location`. Long readings end when `is_stopped`. Raises StartError when deltalake is not installed."""
 
     def __init__(self, location: str, is_stopped: Callable[[], bool] = _never) -> None:
-        if importlib.util.find_spec("deltalake") is None:
-            raise StartError(
-                f"lakeLocation={location} needs the package deltalake; install the extra 'lake' of lakebroker: "
-                "pip install '.[lake]' in its source folder"
-            )
+        if said := lacking(f"lakeLocation={location}", BROKER_LAKE):
+            raise StartError(said)
         try:
             self._folder = named_folder(location)
         except LocationError as error:

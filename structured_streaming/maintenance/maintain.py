@@ -19,6 +19,7 @@ import pyarrow as pa
 from structured_streaming.commit.snapshot import DataFile
 from structured_streaming.commit.typed_declared import readable, stored_tables
 from structured_streaming.errors import LakeError
+from structured_streaming.extras import ICEBERG, lacking
 from structured_streaming.iceberg.places import has_mirror, remove_mirror
 from structured_streaming.iceberg.report import NoMirrorError
 from structured_streaming.lake import open_lake
@@ -165,13 +166,12 @@ def lake_mirror(lake: Folder, mirrored: bool | None) -> LakeMirror | None:
             return None
     except OSError as error:
         raise LakeError(f"the Iceberg mirror of {lake}: {error}") from error
-    try:
-        from structured_streaming.iceberg.mirror import LakeMirror
-    except ModuleNotFoundError as error:
+    if said := lacking(f"the Iceberg mirror of {lake}", ICEBERG):
         raise LakeError(
-            f"{(error.name or '').partition('.')[0]} is not installed, which the Iceberg mirror of {lake} needs; install the extra 'iceberg' of lakebroker"
-            + ("" if mirrored else ", or remove the mirror with --no-iceberg: nobody would keep it up")
-        ) from error
+            said + ("" if mirrored else "; or remove the mirror with --no-iceberg: nobody would keep it up")
+        )
+    from structured_streaming.iceberg.mirror import LakeMirror
+
     return LakeMirror(lake)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from structured_streaming.errors import LocationError
+from structured_streaming.extras import OBJECT_STORE, lacking
 from structured_streaming.storage.folder import Folder
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.storage.objects import SCHEMES, object_folder
@@ -92,12 +93,10 @@ def _object_folder(url: str) -> Folder:
         raise LocationError(
             f"lake location {url!r}: {found.group()!r} in it is read otherwise by Delta's libraries; give another"
         )
+    if said := lacking(f"lake location {url!r}", OBJECT_STORE):
+        raise LocationError(said)
     try:
         return object_folder(url)
-    except ImportError as error:
-        raise LocationError(
-            f"lake location {url!r} needs the package obstore; install the extra 'lake' or 'spark' of lakebroker"
-        ) from error
     except OSError as error:
         raise LocationError(f"lake location {url!r}: {error}") from error
 

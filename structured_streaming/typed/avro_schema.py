@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from structured_streaming.errors import LakeError
+from structured_streaming.extras import AVRO, lacking
 from structured_streaming.tables import TIMESTAMP
 from structured_streaming.typed.fields import MOST_DEPTH, SchemaError, TypedField, check_fields, leaves
 from structured_streaming.typed.python_values import LEAF_BYTES
@@ -52,13 +53,11 @@ class AvroSchema:
     """
 
     def __init__(self, text: str) -> None:
-        try:
-            from fastavro import parse_schema
-            from fastavro.schema import expand_schema, fingerprint, to_parsing_canonical_form
-        except ModuleNotFoundError as error:
-            raise LakeError(
-                "fastavro is not installed, which Avro needs; install the extra 'sql' or 'spark' of lakebroker"
-            ) from error
+        if said := lacking("a schema in Avro", AVRO):
+            raise LakeError(said)
+        from fastavro import parse_schema
+        from fastavro.schema import expand_schema, fingerprint, to_parsing_canonical_form
+
         self.left_out: list[str] = []
         self.bytes_of_lists = 0.0
         self._nodes = 0

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tomllib
 
 from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import ROOT, ProcessError
+from tests.extras import requirements
 
 
 def interpreter(version: str) -> str:
     """A Python that has pyspark `version` (such as 4.0) and what this project needs beside it, as pip chose it."""
     folder = ROOT / ".cache" / f"spark-{version}"
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["spark"], f"pyspark=={version}.*"]
+    wanted = [*requirements("spark"), f"pyspark=={version}.*"]
     python = folder / "bin" / "python"
     with filled_once(folder, "\n".join(wanted)) as missing:
         if missing:

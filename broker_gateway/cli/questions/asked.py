@@ -10,12 +10,12 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from broker_gateway.cli.extras import need_embedded
 from broker_gateway.cli.gateway_calls import DEFAULT_GATEWAY, Reached, check_address, check_token
 from broker_gateway.cli.output import fail, warn
 from broker_gateway.cli.questions.brokers import OfBrokers
 from broker_gateway.cli.questions.wanted import Answers
 from broker_gateway.cli.signals import raised_signals
-from broker_gateway.cli.sql_engines import need_embedded
 
 Lake = Annotated[
     str,
@@ -76,7 +76,7 @@ def asked(
     if gateway and not name_servers:
         check_address(gateway)
     if lake:
-        need_embedded(lake)
+        need_embedded(f"--lake {lake}", lake)
     return Asked(lake, Reached(gateway, name_servers, token_file, tls_ca), strict)
 
 

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from broker_gateway.cli.extras import need
 from broker_gateway.cli.output import fail
 from broker_gateway.cli.questions.letters import Choice
 from broker_gateway.cli.questions.rows import LAG, TRACE, Row, message_row, shown_time, stored_row
 from broker_gateway.cli.questions.wanted import Wanted, ordered
+from structured_streaming.extras import FILTERS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -260,6 +262,7 @@ def _filter(expression: str) -> Callable[[Mapping[str, str]], bool] | None:
 
     if not expression:
         return None
+    need("--filter", FILTERS)
     try:
         return parse_sql_filter(expression).wants
     except FilterExpressionError as error:

@@ -74,7 +74,7 @@ def test_a_lake_in_a_folder_is_made_without_spark(tmp_path: Path) -> None:
     ran = [sys.executable, "-c", WITHOUT_SPARK, "init", "--lake", "main.lake"]
     done = subprocess.run(ran, capture_output=True, text=True, timeout=120, check=False)
     assert done.stderr.startswith(
-        "lakebroker: main.lake is a schema of a catalog, which needs Spark: pyspark is not"
+        "lakebroker: init of main.lake, which is a schema of a catalog, needs pyspark, which is not installed"
     )
 
 
@@ -185,25 +185,29 @@ def test_nobody_at_a_brokers_address_is_said_in_a_sentence(closed_port: str) -> 
     log.close()
 
 
-SQL_EXTRA = "install the extra 'sql' of lakebroker: pip install '.[sql]' in its source folder"
-SPARK_EXTRA = "install the extra 'spark' of lakebroker: pip install '.[spark]' in its source folder; it runs on a JDK 17 or later"
+SQL = "pip install 'lakebroker[sql]'"
+SPARK = "pip install 'lakebroker[spark]'; it runs on a JDK 17 or later"
 
 
 @pytest.mark.parametrize(
     ("missing", "options", "says"),
     [
-        (("deltalake",), (), f"deltalake is not installed; {SQL_EXTRA}"),
-        (("duckdb", "pyspark"), (), f"duckdb is not installed; {SQL_EXTRA}"),
+        (("deltalake",), (), f"sql needs deltalake, which is not installed: {SQL}"),
+        (("duckdb", "pyspark"), (), f"sql needs duckdb, which is not installed: {SQL}"),
         (
             ("duckdb_extension_delta",),
             ("--engine", "duckdb"),
-            f"duckdb_extension_delta is not installed; {SQL_EXTRA}",
+            f"sql needs duckdb_extension_delta, which is not installed: {SQL}",
         ),
-        (("pyspark",), ("--engine", "spark"), f"pyspark is not installed; {SPARK_EXTRA}"),
+        (
+            ("pyspark",),
+            ("--engine", "spark"),
+            f"sql --engine spark needs pyspark, which is not installed: {SPARK}",
+        ),
         (
             ("pyspark",),
             ("--write",),
-            f"--write changes tables, which needs Spark: pyspark is not installed; {SPARK_EXTRA}",
+            f"sql: --write changes tables, which needs pyspark, which is not installed: {SPARK}",
         ),
     ],
 )

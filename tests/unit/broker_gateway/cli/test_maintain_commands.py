@@ -88,7 +88,7 @@ def test_the_mirror_is_made_said_kept_up_and_removed(lake: ReputLake) -> None:
     [
         (
             ("--iceberg",),
-            "pyiceberg is not installed, which the Iceberg mirror of {} needs; install the extra 'iceberg'",
+            "the Iceberg mirror of {} needs pyiceberg, which is not installed: pip install 'lakebroker[iceberg]'",
         ),
         ((), "or remove the mirror with --no-iceberg: nobody would keep it up"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -76,12 +77,11 @@ def test_what_is_no_lake_is_named(tmp_path: Path) -> None:
 
 
 def test_a_package_that_is_missing_comes_with_a_command_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "deltalake", None)
     with pytest.raises(StartError) as refused:
         Lake("lake")
     assert str(refused.value) == (
-        "lakeLocation=lake needs the package deltalake; install the extra 'lake' of lakebroker: pip install '.[lake]' "
-        "in its source folder"
+        "lakeLocation=lake needs deltalake, which is not installed: pip install 'lakebroker[broker]'"
     )
 
 
