@@ -1,0 +1,95 @@
+"""Environments of their own in which the wheel is installed as a user installs it, with uv: seconds where it has the packages."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from lakebroker_testing.gateway import ROOT, ProcessError
+
+_OF_THE_WHEEL = (
+    "broker_gateway",
+    "store",
+    "structured_streaming",
+    "lakebroker_testing",
+    "proto",
+    "hatch_build.py",
+    "pyproject.toml",
+    "README.md",
+)
+_MOST_S = 600.0
+
+
+def wheel(folder: Path) -> Path:
+    """Builds it out of a copy: the build writes the generated packages anew, which other tests are using."""
+    source = folder / "source"
+    source.mkdir(parents=True)
+    for name in _OF_THE_WHEEL:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, source)
+    _uv("build", "--wheel", "--out-dir", str(folder), str(source))
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+class Environment:
+    """An environment in a new `folder` with this interpreter's Python, and nothing in it."""
+
+    def __init__(self, folder: Path) -> None:
+        _uv("venv", "--python", sys.executable, str(folder))
+        self.python = folder / "bin" / "python"
+        self.lakebroker = folder / "bin" / "lakebroker"
+
+    def install(self, *wanted: str) -> None:
+        """As `pip install`. Raises ProcessError."""
+        _uv("pip", "install", "--python", str(self.python), *wanted)
+
+    def distributions(self) -> set[str]:
+        """The names of what is installed."""
+        found = json.loads(_uv("pip", "list", "--python", str(self.python), "--format", "json"))
+        return {canonicalize_name(each["name"]) for each in found}
+
+    def run(
+        self, *arguments: str, program: bool = False, path: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """`lakebroker` with arguments, or with `program` its Python; `path` has packages besides, as a Spark cluster has."""
+        return subprocess.run(
+            [str(self.python if program else self.lakebroker), *arguments],
+            cwd=self.python.parent,
+            env=variables(path),
+            capture_output=True,
+            text=True,
+            timeout=_MOST_S,
+            check=False,
+        )
+
+
+def variables(path: Path | None = None) -> dict[str, str]:
+    """The environment without what leads to other packages: those of this checkout, of this Python, of a Spark."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "SPARK", "PYSPARK", "LAKEBROKER", "VIRTUAL_ENV"))
+    }
+    return kept | ({"PYTHONPATH": str(path)} if path else {})
+
+
+def _uv(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "uv", "--quiet", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=_MOST_S,
+        check=False,
+    )
+    if done.returncode:
+        raise ProcessError(f"uv {' '.join(arguments)}: {done.stdout[-1500:]}{done.stderr[-1500:]}")
+    return done.stdout
