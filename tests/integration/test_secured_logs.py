@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,12 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from lakebroker_testing.gateway import ROOT, Gateway, Reput, command
+from structured_streaming.errors import SourceError
+from structured_streaming.lake import create_tables
+from structured_streaming.reput import run_reput
+from structured_streaming.reput_options import ReputOptions
 from structured_streaming.source.data_source import LakebrokerDataSource
+from structured_streaming.sql import query, union_session
 from tests.lake_checks import assert_exact
 from tests.relay import Relay
 from tests.written_log import written
@@ -167,3 +173,28 @@ def test_spark_shows_neither_token_nor_authorities(
     shown = plan + rows._jdf.queryExecution().debug().toString() + str(spark.sparkContext.getConf().getAll())
     assert TOKEN not in shown
     assert "BEGIN CERTIFICATE" not in shown
+
+
+def test_the_environments_token_reaches_a_session_that_was_there(
+    spark: SparkSession, secured: Gateway, ca: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its JVM was started without it. What hands it on is gone afterwards."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    assert spark.range(1).count() == 1
+    lake = tmp_path / "lake"
+    named = {"brokers": secured.address, "tls_ca": str(ca)}
+    with pytest.raises(SourceError, match="UNAUTHENTICATED"):
+        run_reput(ReputOptions(str(lake), once=True, **named))
+    monkeypatch.setenv("LAKEBROKER_TOKEN", TOKEN)
+    run_reput(ReputOptions(str(lake), once=True, **named))
+    assert assert_exact(lake, secured.store)["messages"] == COUNT
+    (lake / "reput_progress").rename(tmp_path / "progress")  # so that all of it is read of the log
+    create_tables(str(lake))
+    session, tables = union_session(str(lake), {"brokers": secured.address, "tlsCa": str(ca)})
+    assert [each.read_text() for each in temporary.rglob("token")] == [TOKEN]
+    (count,) = query(session, "SELECT count(*) AS n FROM messages", tables=tables)["n"].to_pylist()
+    tables.close()
+    assert count == COUNT
+    assert not list(temporary.rglob("token"))
