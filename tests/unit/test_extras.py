@@ -28,7 +28,8 @@ OF_THE_CLUSTER_LESS = (
 PLACES = {
     "store": ((), ()),
     "broker_gateway": (("broker",), OF_THE_BROKER_LESS),
-    "broker_gateway/cli": (("broker", "sql", "cluster", "spark"), ()),
+    "broker_gateway/cli": (("broker", "sql", "cluster", "spark"), ("broker_gateway/cli/console",)),
+    "broker_gateway/cli/console": (("console",), ()),
     "structured_streaming": (("cluster", "spark"), OF_THE_CLUSTER_LESS),
     "structured_streaming/embedded": (("sql",), ()),
     "structured_streaming/flight": (("sql",), ()),
@@ -97,7 +98,7 @@ def test_only_what_has_to_do_with_spark_imports_it() -> None:
     assert found == {"structured_streaming"}
 
 
-@pytest.mark.parametrize("extra", ["", "broker", "cluster", "sql", "spark", "iceberg"])
+@pytest.mark.parametrize("extra", ["", "broker", "cluster", "sql", "spark", "iceberg", "console"])
 def test_nothing_is_brought_that_nobody_imports(extra: str) -> None:
     used = {
         each for part in PRODUCT for path in files(part, ()) for _, _, of in of_others(path) for each in of
@@ -143,19 +144,26 @@ OF_SQL = (
     "structured_streaming.storage",
     "broker_gateway.cli",
 )
+OF_THE_CONSOLE = "broker_gateway.cli.console."
 
 
 @pytest.mark.parametrize(
     ("extras", "besides", "places", "less"),
     [
-        ((), (), ("store", "broker_gateway.cli", "lakebroker_pb"), ("broker_gateway.cli.schema_file",)),
-        (("broker",), (), ("broker_gateway", "store"), ("broker_gateway.cli.schema_file.",)),
-        (("sql",), (), OF_SQL, ("none",)),
+        (
+            (),
+            (),
+            ("store", "broker_gateway.cli", "lakebroker_pb"),
+            ("broker_gateway.cli.schema_file", OF_THE_CONSOLE),
+        ),
+        (("broker",), (), ("broker_gateway", "store"), ("broker_gateway.cli.schema_file.", OF_THE_CONSOLE)),
+        (("sql",), (), OF_SQL, (OF_THE_CONSOLE,)),
+        (("console",), (), ("broker_gateway.cli.console",), ("none",)),
         (
             ("cluster",),
             SPARK,
             ("structured_streaming", "broker_gateway.cli", "store"),
-            tuple(each.replace("/", ".") for each in OF_THE_CLUSTER_LESS),
+            (OF_THE_CONSOLE, *(each.replace("/", ".") for each in OF_THE_CLUSTER_LESS)),
         ),
         (("iceberg",), (), ("structured_streaming.iceberg", "structured_streaming.maintenance"), ("none",)),
     ],
@@ -179,6 +187,7 @@ COMMANDS = {
     "sql --lake {lake} SELECT": ("sql needs duckdb", "sql"),
     "sql --lake {lake} --engine spark SELECT": ("sql --engine spark needs pyspark", "spark"),
     "sql --lake {lake} --write SELECT": ("sql: --write changes tables, which needs pyspark", "spark"),
+    "console": ("console needs nicegui", "console"),
     "serve --lake {lake}": ("serve needs duckdb", "sql"),
     "lag --lake {lake}": ("--lake {lake} needs duckdb", "sql"),
     "message key --lake {lake}": ("--lake {lake} needs duckdb", "sql"),

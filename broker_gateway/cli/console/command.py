@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from broker_gateway.cli.extras import need, need_embedded
 from broker_gateway.cli.gateway_calls import (
     DEFAULT_GATEWAY,
     Reached,
@@ -20,13 +21,13 @@ from broker_gateway.cli.gateway_calls import (
 from broker_gateway.cli.output import fail, warn
 from broker_gateway.cli.questions.asked import Asked, Gateway, Lake, NameServers, source_of
 from broker_gateway.cli.units import seconds
+from structured_streaming.extras import CONSOLE
 
 if TYPE_CHECKING:
     from broker_gateway.cli.console.server import Console, Listening
 
 _PORT = 8090
 _PORT_OF_DATABRICKS = "DATABRICKS_APP_PORT"
-_EXTRA = "install the extra 'console' of lakebroker: pip install '.[console]' in its source folder"
 _HELP = """Serves a web page over gateways and a lake: brokers, topics, groups and their lag over time, a message by key with its trace, dead letters, scheduled tasks.
 
 With --gateway it shows what the broker knows now; with --lake what the tables have; with both, look-ups find what is newer than the tables, too.
@@ -91,7 +92,7 @@ def console(
     interval_s = seconds("--interval", interval)
     if not 0.5 <= interval_s <= 60:
         fail(f"--interval {interval}: give 0.5s to 60s", 2)
-    _need_console()
+    need("console", CONSOLE)
     listening = _listening(host, port, page_token_file, (tls_cert, tls_key), behind_proxy)
     made = _console(gateway, namesrv, lake, allow_replay, interval_s, token_file, tls_ca)
     from broker_gateway.cli.console.server import serve
@@ -136,11 +137,10 @@ def _console(
 
 
 def _check_lake(lake: str) -> None:
-    from broker_gateway.cli.sql_engines import need_embedded
     from structured_streaming.errors import LakeError
     from structured_streaming.lake import open_lake
 
-    need_embedded(lake)
+    need_embedded(f"--lake {lake}", lake)
     try:
         open_lake(lake)
     except LakeError as error:
@@ -201,10 +201,3 @@ def _bound(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {reason(error)}; take another address or port (--host, --port)"
         )
     return made
-
-
-def _need_console() -> None:
-    from importlib.util import find_spec
-
-    if missing := next((each for each in ("nicegui", "uvicorn") if find_spec(each) is None), ""):
-        fail(f"{missing} is not installed; {_EXTRA}")

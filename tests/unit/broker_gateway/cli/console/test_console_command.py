@@ -104,7 +104,7 @@ app(["console", "--port", "0"])
     )
     assert done.returncode == 1
     assert done.stderr == (
-        "lakebroker: nicegui is not installed; install the extra 'console' of lakebroker: pip install '.[console]' in its source folder\n"
+        "lakebroker: console needs nicegui, which is not installed: pip install 'lakebroker[console]'\n"
     )
 
 
