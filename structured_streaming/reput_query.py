@@ -320,8 +320,8 @@ def cause(text: str) -> str:
             return line.split("Error: ", 1)[-1].strip()
     if lacking := _NO_MODULE.search(text):
         return (
-            f"Spark's workers have no Python module {lacking[1]}: install lakebroker there, and name the Python that has "
-            "it in PYSPARK_PYTHON"
+            f"Spark's workers have no Python module {lacking[1]}: install lakebroker there with its extra cluster, and "
+            "name the Python that has it in PYSPARK_PYTHON"
         )
     if WORKER_DIED in text:
         return "a Python worker of Spark died while it staged a batch (it is short of memory, or native code crashed)"
