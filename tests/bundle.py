@@ -59,8 +59,9 @@ class BundleError(Exception):
 
 
 @dataclass(kw_only=True)
-class _Name:
+class _About:
     name: str
+    databricks_cli_version: str
 
 
 @dataclass(kw_only=True)
@@ -115,7 +116,7 @@ class _Target:
 class _Main:
     """`databricks.yml`, for which the package has no class: the keys that are used here, by the documentation."""
 
-    bundle: _Name
+    bundle: _About
     include: list[str]
     sync: _Sync
     artifacts: dict[str, _Artifact]
@@ -179,7 +180,7 @@ class Bundle:
             for key, changed in each.items():
                 if key not in written.get(kind, {}):
                     raise BundleError(f"target {target}: there is no resource {kind}.{key}")
-                written[kind][key] = written[kind][key] | changed
+                written[kind][key] = _merged(written[kind][key], changed)
         values = _Values(main, target, {**_defaults(main, chosen), **given}, written)
         resolved = {
             kind: {key: values.resolved(value) for key, value in each.items()}
@@ -291,6 +292,15 @@ def _resources(files: Sources) -> tuple[dict[str, dict[str, Any]], dict[tuple[st
                 places[kind, key] = path
                 found.setdefault(kind, {})[key] = copy.deepcopy(value)
     return found, places
+
+
+def _merged(value: Any, over: Any) -> Any:
+    """As a target's settings go over those of the bundle: mappings are merged, lists follow each other."""
+    if isinstance(value, dict) and isinstance(over, dict):
+        return value | {
+            key: _merged(value[key], each) if key in value else each for key, each in over.items()
+        }
+    return [*value, *over] if isinstance(value, list) and isinstance(over, list) else over
 
 
 def _defaults(main: _Main, target: _Target) -> dict[str, Any]:

@@ -152,6 +152,12 @@ def test_prod_runs_as_a_service_principal_and_tells_of_failures(prod: Bundle, de
         else:
             assert job["timeout_seconds"] > 0, key
             assert all(task["max_retries"] > 0 for task in job["tasks"]), key
+    for schema in prod.resources["schemas"].values():
+        granted = {each["principal"]: each["privileges"] for each in schema["grants"]}
+        assert granted == {
+            GIVEN["readers"]: ["USE_SCHEMA", "SELECT", "EXECUTE"],
+            GIVEN["service_principal"]: ["ALL_PRIVILEGES"],
+        }
     told = {"webhooks": [{"id": "0123"}], "notify": "team@example.com"}
     other = Bundle.read(sources(), "prod", {**GIVEN, **told})
     assert other.resources["jobs"]["reput"]["webhook_notifications"] == {"on_failure": [{"id": "0123"}]}
@@ -197,3 +203,8 @@ def test_widgets_of_the_dashboard_show_what_its_datasets_have(prod: Bundle) -> N
         encoded = [encoding for _, encoding in mappings(spec["encodings"]) if "fieldName" in encoding]
         assert {encoding["fieldName"] for encoding in encoded} == fields, widget["name"]
     assert shown == datasets
+
+
+def test_the_documentation_names_every_variable() -> None:
+    text = (ROOT / "docs" / "databricks.md").read_text()
+    assert [name for name in sources()[MAIN]["variables"] if f"`{name}`" not in text] == []
