@@ -12,7 +12,7 @@ ROUNDS ?= 10
 BUSY ?= 8
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check interop bench evidence rounds clean
+.PHONY: help setup java demo docs test check interop bench evidence rounds clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,10 @@ setup: $(READY) $(JARS) ## Make the virtual environment and fetch Delta's jars
 demo: $(JARS) ## Run the whole system on this machine and ask it questions in SQL
 	@echo "Running the demo"
 	@$(BIN)/python -m demo.run
+
+docs: $(READY) ## Build the documents as a site, into build/site; a link that leads nowhere is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "The site is in build/site: open build/site/index.html"
 
 test: $(CLASSES) ## Run the tests: unit, integration with Spark and the official client, crashes
 	@echo "Running the tests with $(TEST_WORKERS) workers, the longest files first"

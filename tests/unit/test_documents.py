@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -165,3 +166,52 @@ def test_blocks_are_found_with_what_stands_before_and_behind_them(tmp_path: Path
 def test_a_fence_that_is_not_closed_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"page\.md:2: the fence is not closed"):
         written(tmp_path, "text\n```sh\nls\n")
+
+
+def test_files_of_the_repository_that_pages_name_are_there() -> None:
+    """Those with a folder before them: other names may be short for one that the page told before."""
+    top = "broker_gateway|store|structured_streaming|lakebroker_testing|tests|benchmarks|proto|resources|deploy|notebooks"
+    page = ROOT / "docs" / "how-a-message-travels.md"
+    named = re.findall(rf"`((?:{top})/[\w/.-]*)`", page.read_text())
+    assert len(named) > 40
+    assert [each for each in named if not (ROOT / each).exists()] == []
+
+
+def test_words_of_logs_and_errors_that_the_page_on_recovery_quotes_are_the_programs() -> None:
+    text = (ROOT / "docs" / "recovering.md").read_text()
+    quoted = re.findall(r'"([^"]+)"', re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    said = _texts_of_the_programs()
+    assert len(quoted) > 20
+    assert [each for each in quoted if each != "double quotes" and each not in said] == []
+
+
+def test_metrics_and_alerts_that_the_page_on_recovery_names_are_there() -> None:
+    text = (ROOT / "docs" / "recovering.md").read_text()
+    metrics = (ROOT / "docs" / "metrics.md").read_text()
+    rules = (ROOT / "resources" / "prometheus" / "lakebroker.rules.yml").read_text()
+    named = re.findall(r"`(lakebroker_[a-z_]+|rocketmq_[a-z_]+)`", text)
+    alerts = re.findall(r"`(Lakebroker[A-Za-z]+)`", text)
+    assert len(named) > 10
+    assert len(alerts) > 5
+    assert [each for each in named if f"`{each.removesuffix('_total')}`" not in metrics] == []
+    assert [each for each in alerts if f"alert: {each}\n" not in rules] == []
+
+
+def _texts_of_the_programs() -> str:
+    """Every text in the code: parts that stand together as one, and what is put in left out."""
+    texts = []
+    for path in (
+        each
+        for folder in ("broker_gateway", "store", "structured_streaming")
+        for each in (ROOT / folder).rglob("*.py")
+    ):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                texts.append(
+                    "".join(
+                        str(part.value) if isinstance(part, ast.Constant) else "\0" for part in node.values
+                    )
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return "\n".join(texts)
