@@ -47,7 +47,7 @@ demo: $(JARS) ## Run the whole system on this machine and ask it questions in SQ
 
 docs: $(READY) ## Build the documents as a site, into build/site; a link that leads nowhere is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
-	@echo "The site is in build/site: open build/site/index.html"
+	@echo "The site is in build/site: open build/site/index.html; its search wants a server (python -m http.server -d build/site)"
 
 test: $(CLASSES) ## Run the tests: unit, integration with Spark and the official client, crashes
 	@echo "Running the tests with $(TEST_WORKERS) workers, the longest files first"

@@ -87,7 +87,7 @@ def test_every_block_is_run_or_says_why_not() -> None:
             test = ROOT / by[1]
             if not test.is_file() or block.page.name not in test.read_text():
                 wrong.append(f"{block.place}: {by[1]} is no test of {block.page.name}")
-        elif block.language == "sh" and not block.mark:
+        elif block.language == "sh" and block.runs:
             wrong += [
                 f"{block.place}: {line!r}: say before the fence who runs it, or `<!-- not run: REASON -->`"
                 for line in lines_of(block)
