@@ -11,7 +11,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    Summary,
+    disable_created_metrics,
+)
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -115,6 +123,7 @@ class ReputMetrics(Watch):
         registry.register(_Ages(self._newest))
         self._typed = _Typed()
         registry.register(self._typed)
+        ProcessCollector(registry=registry)
 
     def committed(self, report: BatchReport) -> None:
         """A batch is in the lake."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from wsgiref.simple_server import WSGIServer
 from wsgiref.types import WSGIApplication
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -55,6 +55,7 @@ class Metrics:
             "rocketmq_rpc_latency_send_seconds", "Time from request to reply of a send", _LATENCY_S
         )
         self.registry.register(_Counted(node, self._counters, self._latency))
+        ProcessCollector(registry=self.registry)
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> _Counter:
         """A new one, which is exported."""

@@ -1,4 +1,4 @@
-"""Prometheus' own `promtool`: the one on the PATH, or that of Debian's package, unpacked under `.cache` at first use."""
+"""Prometheus' own programs, `promtool` and the server: those on the PATH, or of Debian's package, unpacked under `.cache` at first use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CACHE = ROOT / ".cache" / "prometheus"
 def promtool(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
     """What it says, both outputs together, with `given` as its input; its status is left to the caller. Raises ProcessError where there is none."""
     return subprocess.run(
-        [_program(), *arguments],
+        [program("promtool"), *arguments],
         input=given,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -24,12 +24,13 @@ def promtool(*arguments: str, given: str = "") -> subprocess.CompletedProcess[st
     )
 
 
-def _program() -> str:
-    if (there := shutil.which("promtool")) is not None:
+def program(name: str) -> str:
+    """The path of `prometheus` or `promtool`. Raises ProcessError where there is none."""
+    if (there := shutil.which(name)) is not None:
         return there
     if shutil.which("apt-get") is None:
         raise ProcessError(
-            "promtool is not on the PATH, and there is no apt-get to fetch it with: install Prometheus"
+            f"{name} is not on the PATH, and there is no apt-get to fetch it with: install Prometheus"
         )
     with filled_once(_CACHE, _PACKAGE) as missing:
         if missing:
@@ -43,7 +44,7 @@ def _program() -> str:
             (package,) = _CACHE.glob("*.deb")
             _run("dpkg", "-x", str(package), str(_CACHE))
             package.unlink()
-    return str(_CACHE / "usr" / "bin" / "promtool")
+    return str(_CACHE / "usr" / "bin" / name)
 
 
 def _run(*command: str) -> None:
