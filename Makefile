@@ -41,9 +41,9 @@ java:
 
 setup: $(READY) $(JARS) ## Make the virtual environment and fetch Delta's jars
 
-demo: $(JARS) ## Run the whole system on this machine and ask it questions in SQL
+demo: $(JARS) ## Run the whole system on this machine and ask it questions in SQL (KEEP=1: go on, with a page to look at)
 	@echo "Running the demo"
-	@$(BIN)/python -m demo.run
+	@$(BIN)/python -m demo.run $(if $(KEEP),--keep)
 
 docs: $(READY) ## Build the documents as a site, into build/site; a link that leads nowhere is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -1,7 +1,11 @@
-"""`make demo`: gateway, official client traffic, reput into Delta, SQL over it; checks its own answers."""
+"""`make demo`: gateway, official client traffic, reput into Delta, SQL over it; checks its own answers.
+
+With --keep (`make demo KEEP=1`) gateway and reput go on afterwards, to look at, until ctrl-C.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -9,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +22,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from demo import chart, workload
+from broker_gateway.cli.signals import Signalled, raised_signals
+from demo import chart, keeping, workload
 from demo.questions import QUESTIONS
 from lakebroker_testing.gateway import ROOT, Gateway, Reput, command
 from lakebroker_testing.official_client import interpreter
+from structured_streaming.interruptible import jvm_of
 from structured_streaming.sql import lake_session
 
-OUTPUT = ROOT / "demo-output"
 CATCH_UP_S = 180.0
 NAME_SERVER = {"lakeWithNamesrv": "true", "lakeNamesrvListenPort": "0", "listenPort": "0"}
 """The gateway registers with a name server in its own process."""
@@ -36,13 +42,71 @@ class DemoError(Exception):
 
 def main() -> int:
     """Returns the exit status: 0 when every answer agrees with what the client counted."""
+    options = _options()
     started = time.monotonic()
     os.environ["TZ"] = "UTC"  # pyspark gives times in the local zone
     time.tzset()
-    shutil.rmtree(OUTPUT, ignore_errors=True)
-    OUTPUT.mkdir()
-    lake = OUTPUT / "lake"
+    output: Path = options.output.resolve()
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
     try:
+        with raised_signals(), ExitStack() as running:
+            demo = Demo(output, options.rounds, running)
+            demo.traffic()
+            if not options.keep:
+                demo.end()
+            wrong = ask(demo.lake, demo.counted, output)
+            for sentence in wrong:
+                console.print(f"[bold red]Wrong answer:[/] {escape(sentence)}")
+            explore(demo.lake, output, time.monotonic() - started)
+            if options.keep:
+                keep(demo)
+    except Signalled as stop:
+        console.print("stopped: what ran has ended")
+        return stop.status
+    except Exception as error:
+        console.print(f"[bold red]The demo failed:[/] {escape(str(error))}")
+        for log in sorted(output.rglob("*.log")):
+            console.print(f"--- end of {log.relative_to(output)}\n{log.read_text()[-1500:]}", markup=False)
+        return 1
+    return 1 if wrong else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m demo.run", description="Runs the whole system on this machine."
+    )
+    parser.add_argument("--keep", action="store_true", help="go on until ctrl-C, with a page to look at")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=ROOT / "demo-output",
+        help="a folder that is emptied first (demo-output)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=workload.ROUNDS,
+        choices=range(workload.LEAST_ROUNDS, 1001),
+        metavar="N",
+        help=f"of {workload.planned_orders(1)} orders each, {workload.LEAST_ROUNDS} at least ({workload.ROUNDS})",
+    )
+    return parser.parse_args()
+
+
+class Demo:
+    """Gateway, reput and what the client counted; `running` ends what still runs."""
+
+    def __init__(self, output: Path, rounds: int, running: ExitStack) -> None:
+        self.lake = output / "lake"
+        self.output = output
+        self.counted = workload.Counted(rounds)
+        self.gateway = Gateway(output, wrapper=keeping.APART, **NAME_SERVER)
+        self.reput: Reput
+        self._running = running
+
+    def traffic(self) -> None:
+        """Starts gateway and reput, and returns when everything that clients sent is consumed and in the lake."""
         with Progress(
             TextColumn("{task.description:32}"),
             BarColumn(),
@@ -50,50 +114,88 @@ def main() -> int:
             TimeElapsedColumn(),
             console=console,
         ) as progress:
-            counted = traffic(lake, progress)
-        wrong = ask(lake, counted)
-    except Exception as error:
-        console.print(f"[bold red]The demo failed:[/] {escape(str(error))}")
-        for log in sorted(OUTPUT.rglob("*.log")):
-            console.print(f"--- end of {log.relative_to(ROOT)}\n{log.read_text()[-1500:]}", markup=False)
-        return 1
-    for sentence in wrong:
-        console.print(f"[bold red]Wrong answer:[/] {escape(sentence)}")
-    explore(lake, time.monotonic() - started)
-    return 1 if wrong else 0
-
-
-def traffic(lake: Path, progress: Progress) -> workload.Counted:
-    """Runs gateway, reput and clients until everything sent is consumed and in the lake."""
-    counted = workload.Counted()
-    setup = progress.add_task("official client, gateway, reput", total=3)
-    interpreter()
-    progress.advance(setup)
-    with Gateway(OUTPUT, **NAME_SERVER) as gateway:
-        progress.advance(setup)
-        group = ["group", "create", "audit", "--retry-max", str(workload.AUDIT_RETRIES)]
-        subprocess.run(
-            command(*group, "--gateway", gateway.address), check=True, cwd=ROOT, capture_output=True
-        )
-        with Reput(lake, OUTPUT / "reput.log", "--brokers", gateway.address, "--trigger", "1s") as reput:
-            first_batch(reput)
+            setup = progress.add_task("official client, gateway, reput", total=3)
+            interpreter()
             progress.advance(setup)
-            sending = progress.add_task("messages sent", total=workload.planned_messages())
+            gateway = self._running.enter_context(self.gateway)
+            progress.advance(setup)
+            group = ["group", "create", "audit", "--retry-max", str(workload.AUDIT_RETRIES)]
+            subprocess.run(
+                command(*group, "--gateway", gateway.address), check=True, cwd=ROOT, capture_output=True
+            )
+            arguments = ("--brokers", gateway.address, "--trigger", "1s")
+            self.reput = self._running.enter_context(Reput(self.lake, self.output / "reput.log", *arguments))
+            first_batch(self.reput)
+            progress.advance(setup)
+            rounds = self.counted.rounds
+            sending = progress.add_task("messages sent", total=workload.planned_messages(rounds))
             settling = progress.add_task("services that settled all orders", total=2)
-            consume(gateway.address, counted, progress, sending, settling)
-            catch_up(reput, progress)
-            status = reput.stop()
-            if status != 0:
-                raise DemoError(f"the reput ended with status {status}")
-        if gateway.terminate() != 0:
+            consume(gateway.address, self.counted, progress, sending, settling)
+            catch_up(self.reput, progress)
+
+    def end(self) -> None:
+        """Ends both in order. Raises DemoError where one does not end as it should."""
+        status = self.reput.stop()
+        if status != 0:
+            raise DemoError(f"the reput ended with status {status}")
+        if self.gateway.terminate() != 0:
             raise DemoError("the gateway did not stop cleanly")
-    return counted
+
+
+def keep(demo: Demo) -> None:
+    """Lets all go on, with an order each second, until ctrl-C or SIGTERM. Raises DemoError where something ends by itself."""
+    with keeping.stop_signals() as stopped, ExitStack() as looking:
+        page = None
+        if keeping.has_console():
+            page = looking.enter_context(
+                keeping.Console(demo.gateway.address, demo.lake, demo.output / "console.log")
+            )
+        still(demo, page)
+        going_on = threading.Thread(target=workload.go_on, args=(demo.gateway.address, stopped))
+        going_on.start()
+        try:
+            ended = keeping.until_stopped(demo.gateway, demo.reput, page, stopped)
+        finally:
+            stopped.set()
+            going_on.join()
+        if ended:
+            raise DemoError(ended)
+        console.print("ending the console, the reput and the gateway ...")
+        looking.close()
+        demo.end()
+    console.print("all have ended")
+
+
+def still(demo: Demo, page: keeping.Console | None) -> None:
+    """Says how to look on."""
+    console.print("\nGateway and reput go on, until ctrl-C.", style="bold")
+    console.print(
+        "An order is sent each second. Billing settles it; audit is away meanwhile, so that its lag grows."
+    )
+    name, address = shown_path(demo.lake), demo.gateway.address
+    if page is not None:
+        console.print(f"The console: [bold]{page.page}[/]")
+        keeping.look_on(page.page)
+    else:
+        index = demo.output / "index.html"
+        console.print(f"The page: [bold]{index.as_uri()}[/]")
+        keeping.look_on(index.as_uri())
+    console.print("In another terminal:")
+    console.print(f"  .venv/bin/lakebroker lag --lake {name} --gateway {address} --watch 2s", markup=False)
+    console.print(
+        f'  .venv/bin/lakebroker sql --lake {name} --brokers {address} "SELECT * FROM consumer_lag"',
+        markup=False,
+    )
+    console.print(f"  .venv/bin/lakebroker trace order-42 --lake {name} --gateway {address}", markup=False)
+    console.print(
+        f"  metrics for Prometheus: http://127.0.0.1:{demo.gateway.metrics_port}/metrics", markup=False
+    )
 
 
 def consume(address: str, counted: workload.Counted, progress: Progress, sending: Any, settling: Any) -> None:
     """Producer and two consumers side by side; raises what one of them raised."""
     errors: list[Exception] = []
-    total = workload.planned_orders()
+    total = workload.planned_orders(counted.rounds)
 
     def guarded(work: Callable[[], None], task: Any) -> Callable[[], None]:
         def run() -> None:
@@ -111,7 +213,7 @@ def consume(address: str, counted: workload.Counted, progress: Progress, sending
         (lambda: workload.audit(address, counted, total), settling),
         (lambda: workload.produce(address, counted, lambda n: progress.advance(sending, n)), None),
     ]
-    threads = [threading.Thread(target=guarded(work, task)) for work, task in jobs]
+    threads = [threading.Thread(target=guarded(work, task), daemon=True) for work, task in jobs]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -145,7 +247,7 @@ def catch_up(reput: Reput, progress: Progress) -> None:
     progress.advance(task)
 
 
-def ask(lake: Path, counted: workload.Counted) -> list[str]:
+def ask(lake: Path, counted: workload.Counted, output: Path) -> list[str]:
     """Asks every question, prints the answers, draws the chart; returns what is wrong."""
     console.print("starting Spark for SQL ...")  # a status shows nothing where the output is no terminal
     session = lake_session(str(lake))
@@ -163,9 +265,13 @@ def ask(lake: Path, counted: workload.Counted) -> list[str]:
         answers.append((question.title, question.sql, frame.columns, rows))
     throughput = [row.asDict() for row in session.sql(chart.THROUGHPUT_SQL).collect()]
     lag = [row.asDict() for row in session.sql(chart.LAG_SQL).collect()]
-    chart.draw(throughput, lag, OUTPUT / "throughput-and-lag.png")
-    chart.page(answers, OUTPUT / "throughput-and-lag.png", OUTPUT / "index.html")
+    picture = output / "throughput-and-lag.png"
+    chart.draw(throughput, lag, picture)
+    chart.page(answers, picture, chart.title(throughput, lag), output / "index.html")
+    jvm = jvm_of(session)
     session.stop()
+    jvm.stdin.close()  # it ends then
+    jvm.wait()
     return wrong
 
 
@@ -178,18 +284,29 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def explore(lake: Path, seconds: float) -> None:
+def explore(lake: Path, output: Path, seconds: float) -> None:
     """Says where things are and how to go on."""
-    console.print(
-        f"Done in {seconds:.0f} s. Chart and page: demo-output/throughput-and-lag.png, demo-output/index.html"
-    )
+    console.print(f"Done in {seconds:.0f} s. Where everything is:", style="bold")
+    for name, what in (
+        ("index.html", "the answers, with the chart: open it in a browser"),
+        ("throughput-and-lag.png", "the chart"),
+        ("lake", "the tables"),
+        ("store", "the broker's commit log"),
+        ("gateway.log", "what the gateway said; reput.log: what the reput said"),
+    ):
+        console.print(f"  {shown_path(output / name):40} {what}", markup=False)
     console.print("\nGo on exploring:", style="bold")
-    name = lake.relative_to(ROOT)
+    name = shown_path(lake)
     console.print(f"  .venv/bin/lakebroker sql --lake {name}", markup=False)
     console.print(
         f'  .venv/bin/lakebroker sql --lake {name} --format csv "SELECT * FROM consumer_lag"', markup=False
     )
     console.print("  .venv/bin/lakebroker gateway --store ./store    # a broker of your own", markup=False)
+
+
+def shown_path(path: Path) -> str:
+    """Below the checkout if it is there."""
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
 if __name__ == "__main__":

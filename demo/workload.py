@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,6 +10,8 @@ from dataclasses import dataclass, field
 from lakebroker_testing.official_client import OfficialClient
 
 ROUNDS = 12
+LEAST_ROUNDS = 6
+"""With fewer, not every poisoned order is sent."""
 ORDERS_A_ROUND = 25
 POISON = ("order-7", "order-42", "order-130")
 """Orders that the audit service never manages: dead letters after their last attempt."""
@@ -20,8 +23,9 @@ AUDIT_RETRIES = 1
 
 @dataclass(slots=True)
 class Counted:
-    """What the client saw; SQL has to say the same."""
+    """What the client saw of so many rounds; SQL has to say the same."""
 
+    rounds: int = ROUNDS
     sent: dict[str, int] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)
     billed: int = 0
@@ -35,7 +39,7 @@ def produce(endpoints: str, counted: Counted, step: Callable[[int], None]) -> No
     with OfficialClient() as client:
         client.call("producer", endpoints=endpoints, topics=["orders", "payments", "shipments"])
         number = 0
-        for _ in range(ROUNDS):
+        for _ in range(counted.rounds):
             for tag in TAGS:
                 count = ORDERS_A_ROUND // len(TAGS)
                 keys = [f"order-{number + n}" for n in range(count)]
@@ -92,14 +96,26 @@ def audit(endpoints: str, counted: Counted, total: int) -> None:
     raise TimeoutError(f"audit settled {len(acked)} orders in 90 s, attempts {attempts}")
 
 
-def planned_orders() -> int:
+def go_on(endpoints: str, ended: threading.Event) -> None:
+    """Sends an order each second, which billing settles and audit does not, until `ended`."""
+    with OfficialClient() as client:
+        client.call("producer", endpoints=endpoints, topics=["orders"])
+        client.call("push", endpoints=endpoints, group="billing", topics={"orders": "*"})
+        number = 0
+        while not ended.wait(1):
+            number += 1
+            key = f"order-later-{number}"
+            client.call("send", topic="orders", bodies=[f'{{"order": "{key}"}}'], tag="new", keys=[key])
+
+
+def planned_orders(rounds: int) -> int:
     """How many orders `produce` sends."""
-    return ROUNDS * (ORDERS_A_ROUND // len(TAGS)) * len(TAGS)
+    return rounds * (ORDERS_A_ROUND // len(TAGS)) * len(TAGS)
 
 
-def planned_messages() -> int:
+def planned_messages(rounds: int) -> int:
     """How many messages `produce` sends to all topics."""
-    return planned_orders() + ROUNDS * 8
+    return planned_orders(rounds) + rounds * 8
 
 
 def _sent(counted: Counted, topic: str, count: int, step: Callable[[int], None]) -> None:

@@ -53,6 +53,7 @@ class OfficialClient:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env={**os.environ, "HOME": self._home.name, "PYTHONPATH": ""},
+            start_new_session=True,  # a terminal's ctrl-C is ours to pass on; it ends with its input
         )
 
     def __enter__(self) -> OfficialClient:

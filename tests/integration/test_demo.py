@@ -1,0 +1,108 @@
+"""`make demo KEEP=1`: its answers are right, it goes on with a page to look at, and ctrl-C leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lakebroker_testing.gateway import ROOT
+from tests.scraped import Numbers, scraped
+
+PATIENCE_S = 300
+STORED = "rocketmq_messages_in_total"
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@contextmanager
+def demo(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Leads a process group, as a terminal's foreground job does; it is killed at the end if it still runs."""
+    with (folder / "said").open("wb") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "demo.run", "--output", str(folder / "output"), *arguments],
+            stdout=said,
+            stderr=said,
+            cwd=ROOT,
+            process_group=0,
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def once(process: subprocess.Popen[bytes], folder: Path, there: Callable[[str], object]) -> str:
+    """What the demo said, once it is so."""
+    until = time.monotonic() + PATIENCE_S
+    while not there(said := (folder / "said").read_text()):
+        assert process.poll() is None, said[-3000:]
+        assert time.monotonic() < until, said[-3000:]
+        time.sleep(0.1)
+    return said
+
+
+def running_in(folder: Path) -> list[str]:
+    """Commands of processes that have the folder among their arguments."""
+    found = []
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit():
+            try:
+                command = (each / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if str(folder) in command:
+                found.append(command)
+    return found
+
+
+def orders(numbers: Numbers) -> float:
+    return sum(
+        value for (name, labels), value in numbers.items() if name == STORED and ("topic", "orders") in labels
+    )
+
+
+def test_it_goes_on_until_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
+    with demo(tmp_path, "--keep", "--rounds", "6") as process:
+        said = once(process, tmp_path, lambda said: re.search(r"metrics for Prometheus: \S+\n", said))
+        assert "Wrong answer" not in said
+        assert "Go on exploring" in said
+        (metrics,) = re.findall(r"metrics for Prometheus: (\S+)", said)
+        (page,) = re.findall(r"The (?:console|page): (\S+)", said)
+        with urllib.request.urlopen(page, timeout=30) as answer:
+            assert b"<title>" in answer.read()
+        before = orders(scraped(metrics))
+        assert before >= 6 * 24
+        once(process, tmp_path, lambda _: orders(scraped(metrics)) > before)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0
+    assert (tmp_path / "said").read_text().endswith("all have ended\n")
+    assert (tmp_path / "output" / "throughput-and-lag.png").read_bytes().startswith(b"\x89PNG")
+    assert running_in(tmp_path) == []
+
+
+def test_it_can_be_stopped_before_it_is_done(tmp_path: Path) -> None:
+    with demo(tmp_path) as process:
+        once(process, tmp_path, lambda _: (tmp_path / "output" / "reput.log").exists())
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
+    assert (tmp_path / "said").read_text().endswith("stopped: what ran has ended\n")
+    assert running_in(tmp_path) == []
+
+
+def test_too_few_rounds_are_refused(tmp_path: Path) -> None:
+    with demo(tmp_path, "--rounds", "5") as process:
+        assert process.wait(PATIENCE_S) == 2
+    assert "--rounds: invalid choice: 5" in (tmp_path / "said").read_text()
+    assert not (tmp_path / "output").exists()
