@@ -20,7 +20,7 @@ help: ## Show this help
 $(READY): pyproject.toml hatch_build.py $(shell find proto -name '*.proto')
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@echo "Installing into $(VENV)"
-	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@$(BIN)/python -c 'import pip' 2>/dev/null || "$(PYTHON)" -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade pip
 	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
@@ -37,11 +37,11 @@ $(CLASSES): $(JARS) tests/spark_jvm.py
 	@$(BIN)/python -m tests.spark_jvm >$(VENV)/classes.log 2>&1 || { cat $(VENV)/classes.log >&2; exit 1; }
 
 java:
-	@java -version 2>&1 | head -1 | grep -Eq '"(1[7-9]|2[0-9])' || { echo "A JDK 17 or later is needed on the PATH: Spark runs on it" >&2; exit 1; }
+	@java -version 2>&1 | grep -Eq 'version "(1[7-9]|2[0-9])' || { echo "A JDK 17 or later is needed on the PATH: Spark runs on it" >&2; exit 1; }
 
-setup: $(READY) $(JARS) ## Make the virtual environment and fetch Delta's jars
+setup: java $(READY) $(JARS) ## Make the virtual environment and fetch Delta's jars
 
-demo: $(JARS) ## Run the whole system on this machine and ask it questions in SQL (KEEP=1: go on, with a page to look at)
+demo: java $(JARS) ## Run the whole system on this machine and ask it questions in SQL (KEEP=1: go on, with a page to look at)
 	@echo "Running the demo"
 	@$(BIN)/python -m demo.run $(if $(KEEP),--keep)
 
