@@ -63,7 +63,7 @@ class Console:
 
 
 def has_console() -> bool:
-    """Whether this `lakebroker` has the command, and what it needs is installed."""
+    """Whether this `lakebroker` has the command."""
     done = subprocess.run(command("console", "--help"), cwd=ROOT, capture_output=True, check=False)
     return done.returncode == 0
 

@@ -25,7 +25,7 @@ from rich.table import Table
 from broker_gateway.cli.signals import Signalled, raised_signals
 from demo import chart, keeping, workload
 from demo.questions import QUESTIONS
-from lakebroker_testing.gateway import ROOT, Gateway, Reput, command
+from lakebroker_testing.gateway import ROOT, Gateway, ProcessError, Reput, command
 from lakebroker_testing.official_client import interpreter
 from structured_streaming.interruptible import jvm_of
 from structured_streaming.sql import lake_session
@@ -147,9 +147,11 @@ def keep(demo: Demo) -> None:
     with keeping.stop_signals() as stopped, ExitStack() as looking:
         page = None
         if keeping.has_console():
-            page = looking.enter_context(
-                keeping.Console(demo.gateway.address, demo.lake, demo.output / "console.log")
-            )
+            try:
+                log = demo.output / "console.log"
+                page = looking.enter_context(keeping.Console(demo.gateway.address, demo.lake, log))
+            except ProcessError as error:  # what it needs may not be installed
+                console.print(f"[bold]No console:[/] {escape(str(error))}")
         still(demo, page)
         going_on = threading.Thread(target=workload.go_on, args=(demo.gateway.address, stopped))
         going_on.start()
