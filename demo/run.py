@@ -30,7 +30,7 @@ from lakebroker_testing.official_client import interpreter
 from structured_streaming.interruptible import jvm_of
 from structured_streaming.sql import lake_session
 
-CATCH_UP_S = 180.0
+CATCH_UP_S = 300.0
 NAME_SERVER = {"lakeWithNamesrv": "true", "lakeNamesrvListenPort": "0", "listenPort": "0"}
 """The gateway registers with a name server in its own process."""
 console = Console(width=max(Console().width, 110))
