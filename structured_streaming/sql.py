@@ -61,7 +61,7 @@ def lake_session(
         register_as_of(lake, as_of, tell)
         _register_named(session, lake)
     else:
-        _register(session, lake)
+        register_lake(session, lake)
         for said in lake.emptied(TABLES):
             tell(said)
         if said := age_of(lake.committed()):
@@ -108,6 +108,12 @@ def _opened(location: str, master: str, tell: Callable[[str], None]) -> tuple[Sp
     return session, CatalogLake(session, schema)
 
 
+def lake_in(session: SparkSession, location: str) -> ReadableLake:
+    """A lake as a session that is there reads it; nothing of the session is set. Raises LakeError."""
+    schema = catalog_schema(location)
+    return FolderLake(session, open_lake(location)) if schema is None else CatalogLake(session, schema)
+
+
 def delta_session(master: str = "", lake: Folder | None = None, *, catalogs: bool = False) -> SparkSession:
     """A Spark session that reads Delta, also where `lake` is: beside one that is there, else a new one; with `catalogs`, those of
     spark-defaults.conf. Jars of a new one come from Maven Central once, then from Ivy's cache. Raises LakeError.
@@ -149,10 +155,11 @@ def delta_session(master: str = "", lake: Folder | None = None, *, catalogs: boo
 
 def register(session: SparkSession, location: str) -> None:
     """Registers tables and views of a lake in a folder in the session, under their own names."""
-    _register(session, FolderLake(session, lake_folder(location)))
+    register_lake(session, FolderLake(session, lake_folder(location)))
 
 
-def _register(session: SparkSession, lake: ReadableLake) -> None:
+def register_lake(session: SparkSession, lake: ReadableLake) -> None:
+    """Registers tables and views of a lake in the session, under their own names."""
     for name in (*TABLES, *(each.table for each in lake.typed())):
         lake.frame(name).createOrReplaceTempView(name)
     _register_named(session, lake)

@@ -1,29 +1,326 @@
-"""The notebook runs from its first cell to its last over a small lake."""
+"""Every notebook runs from its first cell to its last in one kernel, in a Spark session that was there before and lives on; what
+its plots show is what the embedded engine answers. The tour runs once more with a session of its own."""
 
 from __future__ import annotations
 
-import subprocess
+import html
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 
-from lakebroker_testing.gateway import ROOT, command
-from lakebroker_testing.logs import LogWriter
+from lakebroker_testing.client import Client
+from lakebroker_testing.gateway import ROOT, Gateway
+from structured_streaming.embedded.engine import EmbeddedEngine
+from structured_streaming.lake import create_tables
+from structured_streaming.notebooks.parameters import PARAMETERS
+from structured_streaming.tables import TABLES
+from tests.notebook_lake import HOSTILE, HOSTILE_TOPIC, HOURS, SPOILED, make_lake
+from tests.notebook_runs import Ran, run
+
+NAMES = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+BEFORE = """
+from structured_streaming.sql import delta_session
+spark = delta_session()
+spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+spark.sql("SELECT 'mine' AS whose").createOrReplaceTempView("messages")
 
 
-def test_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = LogWriter(tmp_path / "store")
-    writer.everything()
-    writer.close()
-    lake = tmp_path / "lake"
-    arguments = command("reput", "--store", str(writer.folder), "--lake", str(lake), "--once")
-    subprocess.run(arguments, cwd=ROOT, check=True, capture_output=True, timeout=1200)
-    monkeypatch.setenv("LAKEBROKER_LAKE", str(lake))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    notebook = nbformat.read(ROOT / "notebooks" / "tour.ipynb", as_version=4)
-    NotebookClient(notebook, timeout=1200, resources={"metadata": {"path": str(ROOT)}}).execute()
-    shown = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
-    assert "because" in shown, "the dead letter's reason is not shown"
-    assert "key0" in shown
+class dbutils:
+    # as Databricks has it, with widgets that nobody has touched
+
+    class widgets:
+        made = {}
+
+        @classmethod
+        def text(cls, name, default, label):
+            cls.made[name] = default
+
+        @classmethod
+        def get(cls, name):
+            return cls.made[name]
+"""
+AFTER = """
+print(sorted(dbutils.widgets.made))
+print(spark.conf.get("spark.sql.session.timeZone"), spark.table("messages").first().whose,
+      [view.tableName for view in spark.sql("SHOW TABLES").collect()])
+spark.stop()
+"""
+NEW_KEY = "it's-\\'new\\\\-$1"
+"""Of a message that is in a log and not in the lake yet; what SQL and plots could take for something else than text."""
+GIVEN = {"hours": str(HOURS + 12)}
+MINUTES = 4
+"""That a point of a plot over so many hours stands for."""
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_lake(tmp_path_factory.mktemp("notebooks") / "lake")
+
+
+@pytest.fixture(scope="module")
+def ran(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Ran], str]:
+    """What each notebook left: of a lake without messages under `empty NAME`, of one message that only a log has under `new`."""
+    folder = tmp_path_factory.mktemp("notebooks")
+    create_tables(str(folder / "empty"))
+    runs = {name: (name, GIVEN | {"lake": str(lake)}) for name in NAMES}
+    runs |= {f"empty {name}": (name, {"lake": str(folder / "empty")}) for name in NAMES}
+    with Gateway(folder / "gateway", flushDiskType="SYNC_FLUSH") as gateway:
+        with closing(Client(gateway.address)) as client:
+            client.send("orders", b"new", message_id="NEW", keys=[NEW_KEY])
+        asked = {"lake": str(lake), "brokers": gateway.address, "key": NEW_KEY}
+        runs["new"] = ("message_by_key", asked)
+        found, said = run(list(runs.values()), before=BEFORE, after=AFTER)
+    return dict(zip(runs, found, strict=True)), said
+
+
+@pytest.fixture(scope="module")
+def engine(lake: Path) -> Iterator[EmbeddedEngine]:
+    with EmbeddedEngine.open(str(lake)) as opened:
+        yield opened
+
+
+def pairs(engine: EmbeddedEngine, statement: str) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in engine.query(statement).read_all().to_pylist()]
+
+
+def lines(figure: Any) -> dict[str, dict[datetime, float]]:
+    """Points of each line by its name."""
+    return {
+        name: {
+            datetime.fromisoformat(x[:26]).replace(tzinfo=UTC): y for x, y in zip(times, values, strict=True)
+        }
+        for axis in figure["axes"]
+        for name, (times, values) in axis["lines"].items()
+    }
+
+
+def bars(figure: Any) -> dict[str, float]:
+    (axis,) = figure["axes"]
+    (values,) = axis["bars"].values()
+    return dict(zip(axis["y"], values, strict=True))
+
+
+def test_the_repository_has_each_notebook_without_outputs_and_the_documentation_tells_of_it() -> None:
+    assert NAMES == ["capacity_and_cost", "dead_letters", "lag_and_throughput", "message_by_key", "tour"]
+    told = (ROOT / "docs" / "notebooks.md").read_text()
+    for name in NAMES:
+        assert f"`{name}.ipynb`" in told
+        for cell in nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4).cells:
+            assert not cell.get("outputs"), name
+            assert cell.get("execution_count") is None, name
+
+
+def test_a_session_that_was_there_lives_on_with_its_settings_and_views(
+    ran: tuple[dict[str, Ran], str],
+) -> None:
+    widgets, said = ran[1].splitlines()
+    assert said == "America/New_York mine ['messages']"
+    assert widgets == str(sorted(PARAMETERS)), "each is a widget where there are widgets"
+    assert all("in the Spark session that is there" in each.printed for each in ran[0].values())
+
+
+def test_every_figure_is_shown_once_and_has_a_title(ran: tuple[dict[str, Ran], str]) -> None:
+    for name in NAMES:
+        left = ran[0][name]
+        assert left.drawn, name
+        assert len(left.pictures) == len(left.drawn), name
+        assert all(figure["title"] for figure in left.drawn.values())
+
+
+def test_an_empty_lake_has_sentences_in_place_of_plots(ran: tuple[dict[str, Ran], str]) -> None:
+    said = {
+        "capacity_and_cost": "No messages in the lake: nothing to grow.",
+        "dead_letters": "No dead letters in these hours",
+        "lag_and_throughput": "No messages of these topics in the lake",
+        "message_by_key": "No message in the lake has a key yet.",
+        "tour": "No messages in the lake yet",
+    }
+    for name in NAMES:
+        left = ran[0][f"empty {name}"]
+        assert said[name] in left.printed
+        assert not left.drawn, name
+
+
+def test_throughput_and_lag_are_what_the_views_answer(
+    ran: tuple[dict[str, Ran], str], engine: EmbeddedEngine
+) -> None:
+    drawn = ran[0]["lag_and_throughput"].drawn
+    expected = pairs(
+        engine,
+        f"""SELECT topic, time_bucket(INTERVAL '{MINUTES} minutes', minute, TIMESTAMPTZ '1970-01-01 00:00:00Z') AS at,
+        sum(messages) / {MINUTES} FROM topic_stats WHERE topic NOT LIKE '\\%DLQ%' ESCAPE '\\' GROUP BY ALL""",
+    )
+    shown = {
+        (topic, at, value)
+        for topic, points in lines(drawn["throughput_figure"]).items()
+        for at, value in points.items()
+        if value
+    }
+    assert shown == {(topic, at, float(value)) for topic, at, value in expected}
+    assert {topic for topic, _, _ in shown} == {"orders", "shipments", HOSTILE_TOPIC}
+    assert drawn["throughput_figure"]["title"].startswith("orders has the most messages: up to 3 a minute")
+
+    lags = lines(drawn["lag_figure"])
+    now = dict(
+        pairs(
+            engine,
+            "SELECT consumer_group, CAST(sum(lag) AS DOUBLE) FROM consumer_lag WHERE topic NOT LIKE '\\%%' ESCAPE '\\' GROUP BY ALL",
+        )
+    )
+    assert {group: list(points.values())[-1] for group, points in lags.items()} == now
+    by_minute = pairs(
+        engine,
+        "SELECT consumer_group, minute, CAST(sum(lag) AS DOUBLE) FROM consumer_lag_by_minute GROUP BY ALL",
+    )
+    assert len(by_minute) > 400
+    for group, at, value in by_minute:
+        assert lags[group][at] == value, (group, at)
+    assert (
+        drawn["lag_figure"]["title"]
+        == f"billing is the furthest behind: {now['billing']:.0f} messages wait for it"
+    )
+
+    (behind,) = pairs(engine, "SELECT CAST(sum(behind_bytes) AS DOUBLE) FROM dispatch_lag")
+    freshness = lines(drawn["freshness_figure"])
+    assert freshness.keys() == {"broker-a", "broker-b"}
+    assert sum(list(points.values())[-1] for points in freshness.values()) == behind[0]
+    printed = ran[0]["lag_and_throughput"].printed
+    assert "falls behind: is it running?" in printed
+    assert "gives messages up" in printed
+
+
+def test_a_message_s_life_is_its_trace_step_by_step(
+    ran: tuple[dict[str, Ran], str], engine: EmbeddedEngine
+) -> None:
+    figure = ran[0]["message_by_key"].drawn["life_figure"]
+    axis = figure["axes"][0]
+    steps = pairs(
+        engine,
+        "SELECT event, attempt, consumer_group, topic FROM message_trace WHERE message_id = 'AGAIN1' ORDER BY event_timestamp, step",
+    )
+    assert [label.partition("  ·  ")[0] for label in axis["y"]] == [
+        event if attempt is None else f"{event}, attempt {attempt}" for event, attempt, _, _ in steps
+    ]
+    assert len(axis["points"]) == len(steps) == 7
+    assert figure["title"].startswith("AGAIN1, +2.001 s from first to last step (audit: dead_lettered)")
+
+
+def test_a_message_that_only_a_broker_s_log_has_is_found(ran: tuple[dict[str, Ran], str]) -> None:
+    left = ran[0]["new"]
+    (axis, *_) = left.drawn["life_figure"]["axes"]
+    assert axis["y"] == ["stored  ·  orders"]
+    assert (
+        left.drawn["life_figure"]["title"] == "NEW, +0.000 s from first to last step (nobody has received it)"
+    )
+    assert html.escape(NEW_KEY, quote=False) in left.printed
+
+
+def test_dead_letters_are_counted_and_the_commands_name_those_that_wait(
+    ran: tuple[dict[str, Ran], str], engine: EmbeddedEngine
+) -> None:
+    left = ran[0]["dead_letters"]
+    by_reason = pairs(
+        engine,
+        """SELECT consumer_group, reason, CAST(count(*) AS DOUBLE) AS letters FROM dead_letters GROUP BY ALL
+        ORDER BY letters DESC, consumer_group, reason""",
+    )
+    assert list(bars(left.drawn["reasons_figure"]).values()) == [count for _, _, count in by_reason]
+    dead = pairs(engine, "SELECT consumer_group, CAST(count(*) AS DOUBLE) FROM dead_letters GROUP BY ALL")
+    deaths = lines(left.drawn["deaths_figure"])
+    assert {group: sum(points.values()) for group, points in deaths.items()} == dict(dead)
+    waiting = pairs(
+        engine,
+        """SELECT message_id FROM dead_letters WHERE message_id NOT LIKE 'AGAIN%' AND message_id NOT IN
+        (SELECT properties['REPLAY_OF'] FROM messages WHERE properties['REPLAY_OF'] IS NOT NULL)""",
+    )
+    assert bars(left.drawn["outcomes_figure"]) == {
+        "waits": len(waiting), "came back": 1, "settled": 1, "under way": 1,
+    }  # fmt: skip
+    commands = [line for line in left.printed.splitlines() if line.startswith("lakebroker dlq replay ")]
+    ids, spans = commands[:2], commands[2:]
+    died = datetime(2023, 11, 14, 22, 14, 2, tzinfo=UTC) + SPOILED * timedelta(minutes=13)
+    expected = (
+        f"lakebroker dlq replay shipping --topic shipments --gateway localhost:8081 --since {died:%Y-%m-%dT%H:%M:%SZ} "
+        f"--until {died + timedelta(seconds=1):%Y-%m-%dT%H:%M:%SZ} "
+    )
+    assert spans == [f"{expected}--dry-run", f"{expected}--outcomes replay-2.jsonl"]
+    of_audit = "lakebroker dlq replay audit --topic orders --gateway localhost:8081 --id "
+    named = ids[0].removeprefix(of_audit).removesuffix(" --dry-run").split(" --id ")
+    assert {*named, f"SHIP{SPOILED:05}"} == {name for (name,) in waiting}, (
+        "one of audit's was sent again meanwhile"
+    )
+    assert ids[1] == ids[0].removesuffix("--dry-run") + "--outcomes replay-1.jsonl"
+    assert HOSTILE not in left.printed
+    assert "&lt;script&gt;" in left.printed, "what a message says is text on a page"
+
+
+def test_capacity_is_what_the_tables_hold_and_the_cost_follows(
+    ran: tuple[dict[str, Ran], str], engine: EmbeddedEngine, lake: Path
+) -> None:
+    drawn = ran[0]["capacity_and_cost"].drawn
+    by_day = pairs(
+        engine,
+        """SELECT topic, date_trunc('DAY', store_timestamp) AS day, sum(size) FROM consume_queue
+        GROUP BY ALL ORDER BY topic, day""",
+    )
+    (axis,) = drawn["growth_figure"]["axes"]
+    shown = {name.replace("\\$", "$"): sum(values) for name, values in axis["bars"].items()}
+    assert shown == {
+        topic: pytest.approx(sum(float(size) for other, _, size in by_day if other == topic))
+        for topic in {topic for topic, _, _ in by_day}
+    }
+    files = {name: [path.stat().st_size for path in (lake / name).glob("*.parquet")] for name in TABLES}
+    assert bars(drawn["tables_figure"]) == {
+        f"{name} ({len(sizes)} files)": sum(sizes) for name, sizes in files.items() if sizes
+    }
+    held = sum(map(sum, files.values()))
+    ((covered,),) = pairs(engine, "SELECT sum(end_offset) FROM reput_progress")
+    forecast = lines(drawn["forecast_figure"])
+    brokers, grown = (list(points.values()) for points in forecast.values())
+    assert len(grown) == 90
+    whole = [float(size) for _, day, size in by_day if day.day < 16]
+    rate = sum(whole) / 2 * float(covered) / sum(float(size) for _, _, size in by_day)
+    assert brokers[0] == pytest.approx(rate * 3)
+    assert grown[-1] == pytest.approx(held + held / float(covered) * rate * 90)
+    assert list(bars(drawn["cost_figure"]).values()) == [
+        pytest.approx(brokers[-1] / 1e9 * 0.08), pytest.approx(grown[-1] / 1e9 * 0.023),
+    ]  # fmt: skip
+
+
+def test_the_tour_shows_topics_events_and_reasons(
+    ran: tuple[dict[str, Ran], str], engine: EmbeddedEngine
+) -> None:
+    left = ran[0]["tour"]
+    assert_tour(left, engine)
+    assert "again-1" in left.printed
+
+
+def assert_tour(left: Ran, engine: EmbeddedEngine) -> None:
+    topics = pairs(engine, "SELECT topic, CAST(sum(messages) AS DOUBLE) FROM topic_stats GROUP BY ALL")
+    assert {
+        name.replace("\\$", "$"): count for name, count in bars(left.drawn["topics_figure"]).items()
+    } == dict(topics)
+    events = pairs(engine, "SELECT event, CAST(count(*) AS DOUBLE) FROM message_trace GROUP BY ALL")
+    assert bars(left.drawn["events_figure"]) == dict(events)
+    assert "no such account" in left.printed
+
+
+def test_the_tour_makes_a_session_where_there_is_none_and_stops_it(
+    lake: Path, engine: EmbeddedEngine, tmp_path: Path
+) -> None:
+    from_elsewhere = tmp_path / "notebooks"
+    from_elsewhere.mkdir()
+    (tmp_path / "demo-output").mkdir()
+    (tmp_path / "demo-output" / "lake").symlink_to(lake)
+    (left,), said = run(
+        [("tour", GIVEN)],
+        after="from pyspark import SparkContext\nprint(SparkContext._active_spark_context)",
+        folder=from_elsewhere,
+    )
+    assert_tour(left, engine)
+    assert said.strip() == "None"
