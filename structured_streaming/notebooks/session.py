@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import re
@@ -22,6 +21,7 @@ from structured_streaming.errors import LakeError
 from structured_streaming.notebooks import parameters
 from structured_streaming.notebooks.errors import NotebookError
 from structured_streaming.notebooks.sizes import TableSize, sizes
+from structured_streaming.provided_session import beside, is_hosted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,7 +146,7 @@ def session_there(namespace: Mapping[str, Any]) -> SparkSession | None:
     given: Any = namespace.get("spark")
     if hasattr(given, "sql") and hasattr(given, "readStream") and _alive(given):
         return given  # type: ignore[no-any-return]
-    if SparkContext._active_spark_context is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+    if SparkContext._active_spark_context is None and not is_hosted():
         remote = SparkSession.getActiveSession() if "SPARK_REMOTE" in os.environ else None
         return remote
     return SparkSession.builder.getOrCreate()
@@ -168,22 +168,12 @@ def _beside(session: SparkSession) -> SparkSession:
     from pyspark.errors import PySparkException
 
     try:
-        beside = session.newSession()
+        own = beside(session)
     except (PySparkException, AttributeError, NotImplementedError):  # Spark Connect
-        beside = session
-    else:
-        for name, value in _settings(session).items():
-            if beside.conf.get(name, None) != value:
-                with contextlib.suppress(PySparkException):  # of all sessions, and the same for this reason
-                    beside.conf.set(name, value)
-    beside.conf.set("spark.sql.session.timeZone", "UTC")
-    beside.conf.set("spark.sql.parser.escapedStringLiterals", "false")
-    return beside
-
-
-def _settings(session: SparkSession) -> dict[str, str]:
-    found: Any = session.conf.getAll
-    return dict(found() if callable(found) else found)
+        own = session
+        own.conf.set("spark.sql.session.timeZone", "UTC")
+    own.conf.set("spark.sql.parser.escapedStringLiterals", "false")
+    return own
 
 
 def _alive(session: Any) -> bool:

@@ -24,6 +24,7 @@ OF_THE_CLUSTER_LESS = (
     "structured_streaming/embedded",
     "structured_streaming/flight",
     "structured_streaming/iceberg",
+    "structured_streaming/notebooks",
 )
 PLACES = {
     "store": ((), ()),
@@ -34,6 +35,7 @@ PLACES = {
     "structured_streaming/embedded": (("sql",), ()),
     "structured_streaming/flight": (("sql",), ()),
     "structured_streaming/iceberg": (("iceberg",), ()),
+    "structured_streaming/notebooks": (("notebooks",), ()),
 }
 """Folder, the extras whose packages it may import, and the folders in it that are named for themselves."""
 NOT_IMPORTED = {"pandas"}  # pyspark's Arrow conversions want it
