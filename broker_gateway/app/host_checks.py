@@ -54,13 +54,9 @@ class Log(NamedTuple):
 
 def check_host(config: GatewayConfig) -> None:
     """Raises the limit of open files as far as it goes, warns of what is scarce, and raises HostError."""
-    options = config.store
-    root = options.store_path_root_dir
-    wanted = options.log_folders()
-    found = _log_in(root, wanted, options.mapped_file_size_commit_log)
-    disks = [_disk(folder) for folder in wanted or [root / COMMIT_LOG_FOLDER]]
+    found, disks = log_of(config), disks_of(config)
     warnings = [
-        check_disks(disks, found, options.disk_space_warning_level_ratio),
+        check_disks(disks, found, config.store.disk_space_warning_level_ratio),
         check_descriptors(_raise_descriptors(), found),
     ]
     check_sizes(
@@ -68,6 +64,19 @@ def check_host(config: GatewayConfig) -> None:
     )
     for warning in filter(None, warnings):
         log.warning(warning)
+
+
+def log_of(config: GatewayConfig) -> Log:
+    """The log that there is, or will be."""
+    options = config.store
+    return _log_in(options.store_path_root_dir, options.log_folders(), options.mapped_file_size_commit_log)
+
+
+def disks_of(config: GatewayConfig) -> list[Disk]:
+    """Those that new segments go to. Raises HostError."""
+    options = config.store
+    folders = options.log_folders() or [options.store_path_root_dir / COMMIT_LOG_FOLDER]
+    return [_disk(folder) for folder in folders]
 
 
 def check_disks(disks: Sequence[Disk], found: Log, refuse_percent: int) -> str | None:
@@ -145,13 +154,18 @@ def _log_in(root: Path, wanted: Sequence[Path], segment_size: int) -> Log:
     return Log(segments, identity.segment_size if identity is not None else segment_size)
 
 
-def _disk(folder: Path) -> Disk:
-    """The disk that a folder is, or will be, on. Raises HostError."""
+def existing(folder: Path) -> Path:
+    """The folder, or the first one above it that is there."""
     there = folder.absolute()
     while not there.exists() and there != there.parent:
         there = there.parent
+    return there
+
+
+def _disk(folder: Path) -> Disk:
+    """The disk that a folder is, or will be, on. Raises HostError."""
     try:
-        found = os.statvfs(there)
+        found = os.statvfs(existing(folder))
     except OSError as error:
         raise HostError(f"the disk of {folder} cannot be looked at: {error}") from error
     used = (found.f_blocks - found.f_bfree) * found.f_frsize

@@ -9,6 +9,7 @@ import structlog
 
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.runtime.errors import HostError, StartError
+from broker_gateway.runtime.service_manager import tell_starting
 from store.errors import RecoveryStoppedError, StoreError
 from store.log.flush import PAGE_BYTES
 from store.log.permissions import Closed
@@ -50,6 +51,7 @@ def _open(config: GatewayConfig, stopped: Callable[[], bool]) -> MessageStore:
     def progress(done: int, total: int) -> None:
         if stopped():
             raise RecoveryStoppedError(f"stopped at {done} of {total} bytes")
+        tell_starting(f"scanning the log: {done >> 20:,} of {total >> 20:,} MiB")
         if done == 0 and not clean:
             log.info(
                 "the broker did not stop cleanly; scanning the part of the log that is not indexed",

@@ -57,16 +57,17 @@ from broker_gateway.api.remoting.ports import Ports, take_ports
 from broker_gateway.api.remoting.server import RemotingEndpoint
 from broker_gateway.app.broker import Broker
 from broker_gateway.app.gauges import gauges
-from broker_gateway.app.grpc_server import bind, check_transport, grpc_port, operators_certificate
+from broker_gateway.app.grpc_server import bind, check_transport, operators_certificate
 from broker_gateway.app.host_checks import check_host, most_connections
 from broker_gateway.app.new_log import compare_with_lake
 from broker_gateway.app.open_store import open_store
+from broker_gateway.app.other_ports import metrics_port, other_ports
 from broker_gateway.app.plug_ins import load_extensions
 from broker_gateway.auth import metrics_calls
 from broker_gateway.auth.grpc_calls import authorized
 from broker_gateway.auth.policy import OWN_MACHINE, LoopbackPolicy, Policy, TokenPolicy
 from broker_gateway.auth.rpcs import RPCS
-from broker_gateway.cluster.startup import name_server_port, start_registration
+from broker_gateway.cluster.startup import start_registration
 from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.reload import Configuration
 from broker_gateway.lake.reader import LakeReadStoppedError
@@ -76,7 +77,8 @@ from broker_gateway.runtime.connection_slots import ConnectionSlots
 from broker_gateway.runtime.delayed_report import tell_now
 from broker_gateway.runtime.errors import HostError, StartError, reason
 from broker_gateway.runtime.logs import configure_logs, say
-from broker_gateway.runtime.ports import Wanted, check_ports
+from broker_gateway.runtime.ports import check_ports
+from broker_gateway.runtime.service_manager import beat, tell
 from broker_gateway.runtime.stop_signals import stop_at_end_of_input, stop_at_signals
 from broker_gateway.transport.methods import Server
 from store.delay_levels import parse_delay_levels
@@ -144,7 +146,11 @@ async def _serve(configuration: Configuration) -> None:
         except _StoppedError:
             log.info("stopped before it served", broker=configuration.current.broker.broker_name)
             return
+        beating = asyncio.create_task(beat(), name="service-manager")
+        tell(READY=1, STATUS="serving")
         await stopped.wait()
+        beating.cancel()
+        tell(STOPPING=1, STATUS="stopping")
         cleanup.add("ending calls that wait", start.broker.drain)  # beside the server's grace
         cleanup.add("unregistering", start.broker.registration.stop)  # first of all: clients look elsewhere
         start.health.stopping()
@@ -222,7 +228,7 @@ class _Start:
         await asyncio.to_thread(operators_certificate, self.config)
 
     async def _check_ports(self) -> None:
-        await asyncio.to_thread(check_ports, _other_ports(self.config))  # looks up host names
+        await asyncio.to_thread(check_ports, other_ports(self.config))  # looks up host names
 
     async def _open_store(self) -> None:
         # on a thread: a scan must not hold up signals
@@ -355,21 +361,6 @@ def _tell_compiled(seconds: float) -> None:
     )
 
 
-def _metrics_port(config: GatewayConfig) -> Wanted:
-    host, port = config.proxy.metrics_prom_exporter_host, config.proxy.metrics_prom_exporter_port
-    return Wanted("metricsPromExporterPort", port, "metricsPromExporterHost", host)
-
-
-def _other_ports(config: GatewayConfig) -> list[Wanted]:
-    """What will be opened beside the remoting ports."""
-    wanted = [grpc_port(config)]
-    if config.proxy.metrics_prom_exporter_port >= 0:
-        wanted.append(_metrics_port(config))
-    if config.registration.lake_with_namesrv:
-        wanted.append(name_server_port(config))
-    return wanted
-
-
 def _serve_metrics(config: GatewayConfig, broker: Broker, policy: Policy, cleanup: Cleanup) -> int:
     """Opens the metrics endpoint; returns its port, -1 when it is off."""
     broker.metrics.gauges(partial(gauges, broker))
@@ -379,7 +370,7 @@ def _serve_metrics(config: GatewayConfig, broker: Broker, policy: Policy, cleanu
     try:
         http, _ = broker.metrics.serve(host, port, partial(metrics_calls.authorized, policy))
     except OSError as error:
-        raise _metrics_port(config).refused(error) from error
+        raise metrics_port(config).refused(error) from error
     cleanup.add("closing the metrics port", http.server_close)
     cleanup.add("ending the metrics server", http.shutdown)
     return int(http.server_port)

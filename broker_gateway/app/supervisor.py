@@ -29,6 +29,7 @@ from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.config.registration import local_address
 from broker_gateway.runtime.errors import HostError, OptionError, StartError, reason
 from broker_gateway.runtime.logs import configure_logs
+from broker_gateway.runtime.service_manager import tell, watchdog_s
 from broker_gateway.runtime.stop_signals import Signals
 from store.errors import StoreLockedError
 from store.log.claim import PROCESSES_FOLDER, holds_store, stores_inside
@@ -123,7 +124,7 @@ def supervise(config: GatewayConfig, arguments: list[str], processes: int) -> in
         folder.mkdir(parents=True, exist_ok=True)
         locked = _lock(folder)
     try:
-        _refuse_store(root)  # somebody may have come in between
+        refuse_store(root)  # somebody may have come in between
         with _usable(root):
             (folder / PEERS_FILE).unlink(missing_ok=True)
         end_s = config.proxy.grpc_shutdown_time_seconds + _END_S
@@ -154,7 +155,7 @@ def _lock(folder: Path) -> int:
 
 def _check_root(root: Path, names: Set[str]) -> None:
     """Raises StartError when the folder is a store itself; warns of stores in it that none of these brokers has."""
-    _refuse_store(root)
+    refuse_store(root)
     with _usable(root):
         others = [path for path in stores_inside(root) if path.name not in names]
     if others:
@@ -164,7 +165,8 @@ def _check_root(root: Path, names: Set[str]) -> None:
         )
 
 
-def _refuse_store(root: Path) -> None:
+def refuse_store(root: Path) -> None:
+    """Raises StartError when the folder is the store of one broker, HostError when it cannot be looked at."""
     with _usable(root):
         is_store = holds_store(root)
     if is_store:
@@ -187,6 +189,7 @@ class _Supervisor:
         self._stopped = False
         self._signals = Signals()
         self._at_once = False
+        self._ready = False
         self._announced: list[dict[str, Any]] = []
         self._told: set[str] = set()
 
@@ -206,10 +209,20 @@ class _Supervisor:
                         self._stopped = True
                 with self._tried("the other brokers' ports cannot be told"):
                     self._announce()
+                self._tell_manager()
                 time.sleep(_LOOK_S)
         finally:
+            tell(STOPPING=1)
             status = self._end() or status
         return status
+
+    def _tell_manager(self) -> None:
+        """READY once all have served; the pulse at every look, which is often enough for any watchdog."""
+        if not self._ready and all(child.served for child in self._children):
+            self._ready = True
+            tell(READY=1, STATUS=f"{len(self._children)} brokers serve")
+        if watchdog_s() is not None:
+            tell(WATCHDOG=1)
 
     def _stop(self, _number: int, _frame: object) -> None:
         self._stopped = True
@@ -237,7 +250,7 @@ class _Supervisor:
                     child.port_file.unlink(missing_ok=True)
                     child.ports = {}
                     child.process = subprocess.Popen(
-                        child.command, stdin=subprocess.PIPE, start_new_session=True
+                        child.command, stdin=subprocess.PIPE, start_new_session=True, env=_own_environment()
                     )
                     child.started_at = now
             return None
@@ -305,6 +318,11 @@ class _Supervisor:
         with contextlib.suppress(OSError):  # else it has files of brokers that ran
             self._peers_file.parent.rmdir()
         return max((_status(process.returncode) for process in running.values()), default=0)
+
+
+def _own_environment() -> dict[str, str]:
+    """A broker's: the service manager is spoken to by the supervisor alone."""
+    return {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
 
 
 def _status(returned: int) -> int:

@@ -84,6 +84,14 @@ class GatewayCalls:
             self.check(method, answer.status)
         return answer
 
+    def health(self, timeout_s: float) -> str:
+        """What the gateway says of itself as a whole: SERVING or NOT_SERVING."""
+        from grpc_health.v1 import health_pb2
+
+        request, response_type = health_pb2.HealthCheckRequest(), health_pb2.HealthCheckResponse
+        answer = self._call("/grpc.health.v1.Health/Check", request, response_type, timeout_s=timeout_s)
+        return str(response_type.ServingStatus.Name(answer.status))
+
     def check(self, method: str, status: Any) -> None:
         """Ends the command for a status that is not OK."""
         from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb

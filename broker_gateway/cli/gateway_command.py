@@ -24,6 +24,8 @@ Examples:
   lakebroker gateway --store /var/lib/lakebroker --processes 4
 
   lakebroker gateway --store /var/lib/lakebroker --with-namesrv
+
+  lakebroker gateway -c broker.conf --check
 """
 
 
@@ -52,6 +54,14 @@ def gateway(
         ),
     ] = False,
     transport: Annotated[str | None, typer.Option(help="http2 or grpcio (lakeTransport)")] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Look at the configuration and this host, start nothing; status 1 where a start would end",
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --check: print JSON")] = False,
 ) -> None:
     need("gateway", BROKER)
     from broker_gateway.config.gateway import IMPORTANT, load_config
@@ -65,6 +75,12 @@ def gateway(
         overrides["lakeWithNamesrv"] = "true"
     if transport is not None:
         overrides["lakeTransport"] = transport
+    if as_json and not check:
+        fail("--json goes with --check: what a broker logs is JSON by --set lakeLogFormat=json", 2)
+    if check:
+        from broker_gateway.cli.gateway_check import show_check
+
+        raise typer.Exit(show_check(config_file, overrides, processes, as_json))
     try:
         config, warnings = load_config(config_file, overrides)
         if print_all or print_important:

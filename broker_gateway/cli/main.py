@@ -13,6 +13,7 @@ from broker_gateway.cli import (
     dlq_commands,
     erase_command,
     gateway_command,
+    health_command,
     lag_command,
     lake_commands,
     maintain_commands,
@@ -53,6 +54,7 @@ def lakebroker(
 
 
 gateway_command.register(app)
+health_command.register(app)
 namesrv_command.register(app)
 sidecar_command.register(app)
 admin_commands.register(app)

@@ -40,6 +40,9 @@ from store.log.segment import Segment
 log = logging.getLogger(__name__)
 WILLNEED, POPULATE_WRITE = 3, 23
 """Of madvise(2); Python's mmap has no name for the latter, and its madvise keeps the interpreter's lock."""
+LOCKED_SEGMENTS = 2
+"""At a time: the one that is written, and the next."""
+LOCK_REMEDY = "raise it for two segments (ulimit -l, LimitMEMLOCK=), or set warmMapedFileEnable=false"
 _WARN_S = 60.0
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _LINUX = sys.platform == "linux"
@@ -194,8 +197,7 @@ class PageCache:
             soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
             limit = "unlimited" if soft == resource.RLIM_INFINITY else f"{soft} bytes"
             log.warning(
-                "segment %s of %d bytes is not locked in memory (%s): RLIMIT_MEMLOCK is %s; raise it for two segments "
-                "(ulimit -l, LimitMEMLOCK=), or set warmMapedFileEnable=false",
+                "segment %s of %d bytes is not locked in memory (%s): RLIMIT_MEMLOCK is %s; " + LOCK_REMEDY,
                 segment.path,
                 segment.size,
                 error.strerror,
