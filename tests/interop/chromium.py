@@ -1,0 +1,117 @@
+"""Debian's Chromium, headless, driven by Playwright: a page that reaches loopback alone, and what it tried beyond that."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+
+from lakebroker_testing.cached import filled_once
+from lakebroker_testing.gateway import ROOT, ProcessError
+
+_PACKAGE = "chromium"
+_CACHE = ROOT / ".cache" / "chromium"
+_FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--js-flags=--expose-gc",
+)
+_WAIT_MS = 60_000
+"""For whatever a test waits for, on a busy machine."""
+
+
+@dataclass
+class Opened:
+    """A tab. `left` are requests that would have left this machine, `errors` what the page's scripts complained of."""
+
+    page: Page
+    left: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Nothing left this machine, nothing was refused by the page's policy, no script failed."""
+        assert self.left == []
+        assert self.errors == []
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    """Raises ProcessError where there is none, and none can be had."""
+    program = _program()
+    expect.set_options(timeout=_WAIT_MS)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=list(_FLAGS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextlib.contextmanager
+def opened(browser: Browser, width: int = 1280, height: int = 900, scheme: str = "light") -> Iterator[Opened]:
+    """A tab of a profile of its own."""
+    context = browser.new_context(
+        viewport={"width": width, "height": height},
+        color_scheme="dark" if scheme == "dark" else "light",
+        timezone_id="UTC",
+    )
+    try:
+        context.set_default_timeout(_WAIT_MS)
+        tab = Opened(context.new_page())
+
+        def guard(route: Route) -> None:
+            if urlsplit(route.request.url).hostname in ("127.0.0.1", None):
+                route.continue_()
+            else:
+                tab.left.append(route.request.url)
+                route.abort()
+
+        context.route("**/*", guard)
+        tab.page.on("pageerror", lambda error: tab.errors.append(str(error)))
+        tab.page.on(
+            "console",
+            lambda line: tab.errors.append(line.text) if "Content Security Policy" in line.text else None,
+        )
+        yield tab
+    finally:
+        context.close()
+
+
+def _program() -> str:
+    found = shutil.which(_PACKAGE)
+    if found is not None:
+        return found
+    if shutil.which("apt-get") is None:
+        raise ProcessError(
+            "chromium is not on the PATH, and there is no apt-get to install it with: install Chromium"
+        )
+    with filled_once(_CACHE, _PACKAGE) as missing:
+        if missing:
+            try:
+                _run("apt-get", "install", "-y", "--no-install-recommends", _PACKAGE)
+            except ProcessError:  # its lists are old, or there are none
+                _run("apt-get", "update")
+                _run("apt-get", "install", "-y", "--no-install-recommends", _PACKAGE)
+    found = shutil.which(_PACKAGE)
+    if found is None:
+        raise ProcessError(
+            f"apt-get installed {_PACKAGE}, and it is not on the PATH; {_CACHE} says it is complete"
+        )
+    return found
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, cwd=Path("/"), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ProcessError(f"{' '.join(command)}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
