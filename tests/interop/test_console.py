@@ -27,6 +27,7 @@ LARGE = 1_000_000
 DEAD = 3
 _POINTS = """() => {
     const chart = document.querySelector('[data-testid=lag]');
+    if (!chart || !window.getElement || !getElement(Number(chart.id.slice(1)))?.chart) return [];  // not loaded yet
     const series = getElement(Number(chart.id.slice(1))).chart.getOption().series;
     return series.length ? series[0].data : [];
 }"""

@@ -38,7 +38,7 @@ def gateway(tmp_path: Path) -> Iterator[Gateway]:
         yield made
 
 
-@pytest.mark.timeout(1800 if EVIDENCE else 300)
+@pytest.mark.timeout(1800 if EVIDENCE else 900)
 @pytest.mark.parametrize("pictures", [False, pytest.param(True, marks=LONG)])
 def test_of_very_many_names_a_tab_gets_a_page(gateway: Gateway, tmp_path: Path, pictures: bool) -> None:
     with (
