@@ -152,9 +152,9 @@ def bars(names: list[Any], values: list[Any], title: str, unit: str, *, form: Fo
     axis.invert_yaxis()
     axis.margins(x=0.12)
     axis.set_xlim(left=0)
-    axis.xaxis.set_major_formatter(_formatter(form))
+    axis.set_xticks([])
+    axis.spines["bottom"].set_visible(False)
     axis.set_xlabel(unit)
-    _quiet_grid(axis, "x")
     return _titled(figure, title)
 
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _POINTS = 720
 """Of a plot over time, at most some more."""
+_RAW_LITERALS = "spark.sql.parser.escapedStringLiterals"
+"""With it, a backslash in a literal escapes nothing."""
 _made: list[SparkSession] = []
 """The session that was made here, if it lives: a first cell that runs again finds it, and it is still ours."""
 Value = str | int | float | datetime.datetime | list[str] | None
@@ -172,7 +174,8 @@ def _beside(session: SparkSession) -> SparkSession:
     except (PySparkException, AttributeError, NotImplementedError):  # Spark Connect
         own = session
         own.conf.set("spark.sql.session.timeZone", "UTC")
-    own.conf.set("spark.sql.parser.escapedStringLiterals", "false")
+    if own.conf.get(_RAW_LITERALS, "false") == "true":
+        own.conf.set(_RAW_LITERALS, "false")
     return own
 
 

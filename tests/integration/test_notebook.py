@@ -1,9 +1,11 @@
-"""Every notebook runs from its first cell to its last in one kernel, in a Spark session that was there before and lives on; what
-its plots show is what the embedded engine answers. The tour runs once more with a session of its own."""
+"""Every notebook runs from its first cell to its last in one kernel, in a Spark session that was there before and lives on, over a lake
+in a folder and in a catalog; what its plots show is what the embedded engine answers. The tour runs once more with a session of
+its own."""
 
 from __future__ import annotations
 
 import html
+import shlex
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -12,7 +14,9 @@ from typing import Any
 
 import nbformat
 import pytest
+from typer.testing import CliRunner
 
+from broker_gateway.cli.main import app
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT, Gateway
 from structured_streaming.embedded.engine import EmbeddedEngine
@@ -22,10 +26,21 @@ from structured_streaming.tables import TABLES
 from tests.notebook_lake import HOSTILE, HOSTILE_TOPIC, HOURS, SPOILED, make_lake
 from tests.notebook_runs import Ran, run
 
+pytestmark = pytest.mark.timeout(580)
+"""Eleven runs of notebooks, on a busy machine."""
 NAMES = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
 BEFORE = """
+import os
+os.environ["SPARK_SUBMIT_OPTS"] += (
+    " -Dspark.sql.catalogImplementation=hive -Dderby.stream.error.file=FOLDER/derby.log"
+    " -Dspark.hadoop.javax.jdo.option.ConnectionURL=jdbc:derby:;databaseName=FOLDER/metastore;create=true"
+)
 from structured_streaming.sql import delta_session
+from structured_streaming.tables import TABLES
 spark = delta_session()
+spark.sql("CREATE SCHEMA lakes")
+for name in TABLES:
+    spark.sql(f"CREATE TABLE lakes.{name} USING delta LOCATION 'LAKE/{name}'")
 spark.conf.set("spark.sql.session.timeZone", "America/New_York")
 spark.sql("SELECT 'mine' AS whose").createOrReplaceTempView("messages")
 
@@ -64,17 +79,19 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def ran(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Ran], str]:
-    """What each notebook left: of a lake without messages under `empty NAME`, of one message that only a log has under `new`."""
+    """What each notebook left, of capacity over the lake's tables in a catalog; of a lake without messages under `empty NAME`, of one message that only a log has under `new`."""
     folder = tmp_path_factory.mktemp("notebooks")
     create_tables(str(folder / "empty"))
     runs = {name: (name, GIVEN | {"lake": str(lake)}) for name in NAMES}
+    runs["capacity_and_cost"] = ("capacity_and_cost", {"lake": "spark_catalog.lakes"})
     runs |= {f"empty {name}": (name, {"lake": str(folder / "empty")}) for name in NAMES}
     with Gateway(folder / "gateway", flushDiskType="SYNC_FLUSH") as gateway:
         with closing(Client(gateway.address)) as client:
             client.send("orders", b"new", message_id="NEW", keys=[NEW_KEY])
         asked = {"lake": str(lake), "brokers": gateway.address, "key": NEW_KEY}
         runs["new"] = ("message_by_key", asked)
-        found, said = run(list(runs.values()), before=BEFORE, after=AFTER)
+        before = BEFORE.replace("FOLDER", str(folder)).replace("LAKE/", f"{lake}/")
+        found, said = run(list(runs.values()), before=before, after=AFTER)
     return dict(zip(runs, found, strict=True)), said
 
 
@@ -221,7 +238,7 @@ def test_a_message_that_only_a_broker_s_log_has_is_found(ran: tuple[dict[str, Ra
 
 
 def test_dead_letters_are_counted_and_the_commands_name_those_that_wait(
-    ran: tuple[dict[str, Ran], str], engine: EmbeddedEngine
+    ran: tuple[dict[str, Ran], str], engine: EmbeddedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = ran[0]["dead_letters"]
     by_reason = pairs(
@@ -255,6 +272,12 @@ def test_dead_letters_are_counted_and_the_commands_name_those_that_wait(
         "one of audit's was sent again meanwhile"
     )
     assert ids[1] == ids[0].removesuffix("--dry-run") + "--outcomes replay-1.jsonl"
+    monkeypatch.chdir(tmp_path)  # for the files of outcomes
+    for line in commands:
+        words = shlex.split(line.replace("localhost:8081", "127.0.0.1:9"))
+        asked = CliRunner().invoke(app, words[1:])
+        assert asked.exit_code == 1, "the options are not those of the command"
+        assert "127.0.0.1:9" in asked.output
     assert HOSTILE not in left.printed
     assert "&lt;script&gt;" in left.printed, "what a message says is text on a page"
 

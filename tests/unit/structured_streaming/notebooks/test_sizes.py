@@ -1,0 +1,36 @@
+"""Files and bytes of a lake's tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from structured_streaming.errors import LocationError
+from structured_streaming.notebooks.sizes import sizes
+from structured_streaming.tables import TABLES
+from tests.staged_lake import StagedLake
+from tests.view_logs import first_log, other_log
+
+NO_SESSION: Any = None
+"""A folder is read without Spark."""
+
+
+def test_a_folder_s_tables_have_the_files_of_their_newest_version(tmp_path: Path) -> None:
+    lake = StagedLake(tmp_path / "lake")
+    lake.take(first_log(), broker="a")
+    lake.take(other_log(), broker="b")
+    (lake.folder / "messages" / "of-no-version.parquet").write_bytes(b"left by a writer that was killed")
+    found = {each.table: each[1:] for each in sizes(NO_SESSION, str(lake.folder))}
+    assert found.keys() == TABLES.keys()
+    assert found["messages"] != (0, 0)
+    for name, paths in lake.files.items():
+        assert found[name] == (len(paths), sum(path.stat().st_size for path in paths)), name
+    assert found["reput_progress"][0] == 2
+    assert found["upkeep"] == (0, 0)
+
+
+def test_what_is_no_lake_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LocationError, match="does not exist"):
+        list(sizes(NO_SESSION, str(tmp_path / "none")))
