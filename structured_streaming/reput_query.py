@@ -117,8 +117,10 @@ def _start(
             .trigger(processingTime=options.trigger if goal is None else "0 seconds")
             .start()
         )
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(scratch, ignore_errors=True)
+        if _NO_MODULE.search(str(error)):  # the driver's side of the source is another Python too
+            raise LakeError(cause(str(error))) from error
         raise
     if goal is not None:
         threading.Thread(target=_end_when_read, args=(query,), daemon=True).start()
@@ -321,7 +323,7 @@ def cause(text: str) -> str:
     if lacking := _NO_MODULE.search(text):
         return (
             f"Spark's workers have no Python module {lacking[1]}: install lakebroker there with its extra cluster, and "
-            "name the Python that has it in PYSPARK_PYTHON"
+            "name the Python that has it in PYSPARK_PYTHON before Spark starts"
         )
     if WORKER_DIED in text:
         return "a Python worker of Spark died while it staged a batch (it is short of memory, or native code crashed)"

@@ -48,7 +48,7 @@ def main() -> None:
         else:
             task(parameters, ended)
     after = state(spark)
-    changed = {name: [before[name], after[name]] for name in before if before[name] != after[name]}
+    changed = {name: difference(before[name], after[name]) for name in before if before[name] != after[name]}
     alive = [spark.range(3).count(), spark.table("messages").count()]
     print(
         json.dumps({"ended": ended, "changed": changed, "alive": alive, "spark": spark.version}), flush=True
@@ -75,6 +75,14 @@ def stop_when_read(spark: SparkSession) -> None:
     with contextlib.suppress(Exception):  # what it failed with is told by the task
         query.processAllAvailable()
         query.stop()
+
+
+def difference(before: Any, after: Any) -> list[Any]:
+    """Both; of settings those alone that are not the same."""
+    if not isinstance(before, dict):
+        return [before, after]
+    names = {name for name in before | after if before.get(name) != after.get(name)}
+    return [{name: each[name] for name in sorted(names) if name in each} for each in (before, after)]
 
 
 def state(spark: SparkSession) -> dict[str, Any]:

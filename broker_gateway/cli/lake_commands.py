@@ -490,6 +490,9 @@ def _embedded(lake: str, asked: _Asked, form: Form) -> Iterator[Engine]:
     from structured_streaming.embedded.engine import EmbeddedEngine
     from structured_streaming.embedded.running import not_stopped
     from structured_streaming.interruptible import Abandoned
+    from structured_streaming.provided_session import is_hosted
+
+    hosted = is_hosted()
 
     def give_up(running: Running) -> NoReturn:
         _end_now(str(not_stopped(running)), 128 + signal.SIGINT if running.cancelled else 1)
@@ -501,13 +504,15 @@ def _embedded(lake: str, asked: _Asked, form: Form) -> Iterator[Engine]:
         asked.as_of,
         _tell,
         strict=asked.strict,
-        stuck=give_up,
+        stuck=None if hosted else give_up,
         loading=loading,
     )
     with opened as engine, bounded_memory(asked.limits.memory_bytes):
         try:
             yield embedded(engine, form)
         except Abandoned as stopped:  # the engine may not let itself be closed
+            if hosted:  # the process is another's
+                raise
             _end_now("interrupted", stopped.status)
 
 

@@ -38,5 +38,5 @@ def test_workers_without_lakebroker_are_told_of() -> None:
     report = "Traceback\nModuleNotFoundError: No module named 'structured_streaming'\n\nJVM stacktrace:\n"
     assert cause(report) == (
         "Spark's workers have no Python module structured_streaming: install lakebroker there with its extra cluster, "
-        "and name the Python that has it in PYSPARK_PYTHON"
+        "and name the Python that has it in PYSPARK_PYTHON before Spark starts"
     )
