@@ -26,6 +26,7 @@ from tests.earlier_versions import (
     later_options,
     unpacked,
 )
+from tests.evidence import LONG
 
 BOTH = pytest.mark.parametrize("commit", [BEFORE_FOLDERS, BEFORE_ERASURES], ids=lambda commit: commit[:7])
 WAIT_S = 60.0
@@ -92,6 +93,7 @@ def test_a_store_is_upgraded_in_place(commit: str, tmp_path: Path) -> None:
         assert gateway.terminate() == 0
 
 
+@LONG  # which builds a wheel from the repository's history
 @BOTH
 def test_the_earlier_one_starts_again_after_an_upgrade(commit: str, tmp_path: Path) -> None:
     expected = unpacked(commit, tmp_path)
@@ -139,6 +141,7 @@ def test_the_earlier_one_starts_again_after_an_upgrade(commit: str, tmp_path: Pa
         assert gateway.terminate() == 0
 
 
+@LONG
 def test_an_earlier_one_refuses_a_journal_with_erasures_by_name(tmp_path: Path) -> None:
     unpacked(BEFORE_ERASURES, tmp_path)
     with today(tmp_path) as gateway:
