@@ -176,19 +176,28 @@ def still(demo: Demo, page: keeping.Console | None) -> None:
     )
     name, address = shown_path(demo.lake), demo.gateway.address
     if page is not None:
-        console.print(f"The console: [bold]{page.page}[/]")
+        console.print(f"The console: [bold]{page.page}[/]", soft_wrap=True)
         keeping.look_on(page.page)
     else:
         index = demo.output / "index.html"
-        console.print(f"The page: [bold]{index.as_uri()}[/]")
+        console.print(f"The page: [bold]{index.as_uri()}[/]", soft_wrap=True)
         keeping.look_on(index.as_uri())
     console.print("In another terminal:")
-    console.print(f"  .venv/bin/lakebroker lag --lake {name} --gateway {address} --watch 2s", markup=False)
+    console.print(
+        f"  .venv/bin/lakebroker lag --lake {name} --gateway {address} --watch 2s",
+        markup=False,
+        soft_wrap=True,
+    )
     console.print(
         f'  .venv/bin/lakebroker sql --lake {name} --brokers {address} "SELECT * FROM consumer_lag"',
         markup=False,
+        soft_wrap=True,
     )
-    console.print(f"  .venv/bin/lakebroker trace order-42 --lake {name} --gateway {address}", markup=False)
+    console.print(
+        f"  .venv/bin/lakebroker trace order-42 --lake {name} --gateway {address}",
+        markup=False,
+        soft_wrap=True,
+    )
     console.print(
         f"  metrics for Prometheus: http://127.0.0.1:{demo.gateway.metrics_port}/metrics", markup=False
     )
@@ -296,14 +305,20 @@ def explore(lake: Path, output: Path, seconds: float) -> None:
         ("store", "the broker's commit log"),
         ("gateway.log", "what the gateway said; reput.log: what the reput said"),
     ):
-        console.print(f"  {shown_path(output / name):40} {what}", markup=False)
+        console.print(f"  {shown_path(output / name):40} {what}", markup=False, soft_wrap=True)
     console.print("\nGo on exploring:", style="bold")
     name = shown_path(lake)
-    console.print(f"  .venv/bin/lakebroker sql --lake {name}", markup=False)
+    console.print(f"  .venv/bin/lakebroker sql --lake {name}", markup=False, soft_wrap=True)
     console.print(
-        f'  .venv/bin/lakebroker sql --lake {name} --format csv "SELECT * FROM consumer_lag"', markup=False
+        f'  .venv/bin/lakebroker sql --lake {name} --format csv "SELECT * FROM consumer_lag"',
+        markup=False,
+        soft_wrap=True,
     )
-    console.print("  .venv/bin/lakebroker gateway --store ./store    # a broker of your own", markup=False)
+    console.print(
+        "  .venv/bin/lakebroker gateway --store ./store    # a broker of your own",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def shown_path(path: Path) -> str:
