@@ -18,7 +18,7 @@ import pytest
 from lakebroker_testing.gateway import ROOT
 from tests.scraped import Numbers, scraped
 
-PATIENCE_S = 600
+PATIENCE_S = 400
 STORED = "rocketmq_messages_in_total"
 
 pytestmark = pytest.mark.timeout(900)
