@@ -59,6 +59,7 @@ SERVERS = {
     "sidecar": Server(
         ("--port", "0", "--set", "grpcBindAddress=127.0.0.1"), r"serves log .* at ([\d.]+:\d+)", stays=True
     ),
+    "console": Server(("--port", "0"), r"is at http://"),
     "maintain": Server((), r"(?m)^reput_progress: "),
     "lag": Server((), "orders", ends_with=-signal.SIGTERM),
 }
