@@ -34,6 +34,7 @@ from structured_streaming.commit.typed_tables import Look
 from structured_streaming.commit.upgrade import prepare_lake
 from structured_streaming.errors import LakeError, LocationError
 from structured_streaming.lake import checked_place
+from structured_streaming.provided_session import beside
 from structured_streaming.registry.questions import Question, Questions
 from structured_streaming.reput_options import ReputOptions
 from structured_streaming.reput_watch import Behind
@@ -284,9 +285,10 @@ class SparkDestination:
             tables: LakeTables = FolderTables(folder)
             staging = staging_folder(given, "", _digest(str(folder))) if given else folder.child(STAGING)
         else:
-            make_tables(session, self._schema)
+            own = beside(session)  # what a table is made in notes its version
+            make_tables(own, self._schema)
             tables = SchemaTables(self._schema)
-            location = schema_location(session, self._schema)
+            location = schema_location(own, self._schema)
             staging = staging_folder(given, location, f"{self._schema}-{_digest(location)}")
         there: TypedTables = (
             FolderTyped(folder) if self._schema is None else CatalogTyped(session, self._schema)
