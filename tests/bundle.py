@@ -212,6 +212,8 @@ class Bundle:
                         f"there is no entry point {wheel['package_name']}: {wheel['entry_point']}"
                     )
                 check_command(wheel["parameters"])
+        for deployed in self.resources.get("apps", {}).values():
+            check_command(deployed["config"]["command"][1:])
         for (kind, key), place in self.files.items():
             resource = self.resources[kind][key]
             for value in _paths(resource):

@@ -66,6 +66,8 @@ SERVERS = {
 """By the command. `maintain` is one with `--every`, `lag` with `--watch`."""
 ASKS = ("erase",)
 """Commands that ask somebody at a terminal; nobody is there, so they get `--yes`."""
+_ENDING = {"-p", "-m", "--check"}
+"""Options with which `gateway` ends by itself."""
 _ENDLESS = {"maintain": "--every", "lag": "--watch"}
 
 
@@ -189,6 +191,11 @@ class Setting:
             words, given = words[:at], self.folder / words[at + 1]
         if words[0] in ASKS:
             words = [*words, "--yes"]
+        if "--check" in words:  # of what would be started
+            words = [
+                *words,
+                *(each.format(fresh=self.folder / "checked") for each in SERVERS["gateway"].also),
+            ]
         if words[0] == "store":  # no broker may have it open
             words = [str(self.stopped) if word == str(self.a.store) else word for word in words]
         done = self.commands.run(words, given, **also)
@@ -199,7 +206,7 @@ class Setting:
     def server_of(self, words: list[str]) -> Server | None:
         """Whether a command goes on until it is stopped."""
         endless = _ENDLESS.get(words[0])
-        if words[0] not in SERVERS or (endless and endless not in words) or "-p" in words or "-m" in words:
+        if words[0] not in SERVERS or (endless and endless not in words) or _ENDING & {*words}:
             return None
         return SERVERS[words[0]]
 
