@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from pathlib import Path
@@ -20,6 +21,7 @@ from broker_gateway.cli.gateway_calls import (
 )
 from broker_gateway.cli.output import fail, warn
 from broker_gateway.cli.questions.asked import Asked, Gateway, Lake, NameServers, source_of
+from broker_gateway.cli.signals import Signalled, raised_signals
 from broker_gateway.cli.units import seconds
 from structured_streaming.extras import CONSOLE
 
@@ -95,11 +97,12 @@ def console(
     need("console", CONSOLE)
     listening = _listening(host, port, page_token_file, (tls_cert, tls_key), behind_proxy)
     made = _console(gateway, namesrv, lake, allow_replay, interval_s, token_file, tls_ca)
-    from broker_gateway.cli.console.server import serve
-
     mode = "with replay of dead letters" if made.replays.allowed else "read-only"
-    warn([f"the console of {made.places.named} is at {listening.url} ({mode})"])
-    serve(made, listening)
+    with contextlib.suppress(Signalled), raised_signals():
+        warn([f"the console of {made.places.named} is at {listening.url} ({mode})"])
+        from broker_gateway.cli.console.server import serve  # which takes a second
+
+        serve(made, listening)
 
 
 def _console(

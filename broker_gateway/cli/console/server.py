@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import socket
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from broker_gateway.cli.console.gate import Gate, Rules, hosts_of
 from broker_gateway.cli.console.poll import Poll
 from broker_gateway.cli.console.replays import Replays
 from broker_gateway.cli.console.workers import Workers
-from broker_gateway.cli.signals import Signalled, raised_signals
 
 _STOP_S = 3
 
@@ -47,7 +45,7 @@ class Console:
 
 
 def serve(console: Console, listening: Listening) -> None:
-    """Until SIGINT or SIGTERM."""
+    """Until SIGINT or SIGTERM, which it passes on when it has stopped."""
     import uvicorn
     from fastapi import FastAPI
     from nicegui import app as pages
@@ -88,8 +86,7 @@ def serve(console: Console, listening: Listening) -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     pages.on_startup(console.poll.start)
     try:
-        with contextlib.suppress(Signalled), raised_signals():  # which uvicorn passes on when it has stopped
-            uvicorn.Server(config).run(sockets=[listening.port])
+        uvicorn.Server(config).run(sockets=[listening.port])
     finally:
         console.poll.stop()
         console.workers.close()
