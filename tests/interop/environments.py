@@ -4,40 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from lakebroker_testing.gateway import ROOT, ProcessError
+from lakebroker_testing.gateway import ProcessError
 
-_OF_THE_WHEEL = (
-    "broker_gateway",
-    "store",
-    "structured_streaming",
-    "lakebroker_testing",
-    "proto",
-    "hatch_build.py",
-    "pyproject.toml",
-    "README.md",
-)
 _MOST_S = 600.0
-
-
-def wheel(folder: Path) -> Path:
-    """Builds it out of a copy: the build writes the generated packages anew, which other tests are using."""
-    source = folder / "source"
-    source.mkdir(parents=True)
-    for name in _OF_THE_WHEEL:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(ROOT / name, source)
-    _uv("build", "--wheel", "--out-dir", str(folder), str(source))
-    (built,) = folder.glob("*.whl")
-    return built
 
 
 class Environment:

@@ -17,7 +17,8 @@ import pytest
 
 from lakebroker_testing.client import Client
 from tests.extras import SPARK
-from tests.interop.environments import Environment, variables, wheel
+from tests.interop.built_wheel import built_wheel
+from tests.interop.environments import Environment, variables
 
 OTHERS = {
     "broker": {*SPARK, "delta-spark", "duckdb", "duckdb-extension-delta", "pandas", "pyiceberg", "fastavro"},
@@ -55,8 +56,8 @@ pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return wheel(tmp_path_factory.mktemp("wheel"))
+def built() -> Path:
+    return built_wheel()
 
 
 @pytest.fixture(scope="module")
