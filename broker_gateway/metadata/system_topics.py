@@ -7,10 +7,13 @@ they are made; one that is there, as the journal had it or somebody changed it, 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from broker_gateway.config.gateway import GatewayConfig
 from broker_gateway.metadata.catalog import INHERIT, READ, WRITE, Catalog, Topic
 from broker_gateway.metadata.names import JOURNAL_TOPIC
+
+if TYPE_CHECKING:  # the console asks for names where there is no broker, and so no package for its options
+    from broker_gateway.config.gateway import GatewayConfig
 
 _CLUSTER_QUEUES = 16
 _BENCHMARK_QUEUES = 1024

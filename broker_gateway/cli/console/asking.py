@@ -194,6 +194,7 @@ class Places:
         return iter(()) if self.reached is None else self.reached.all()
 
     def _names_of_brokers(self) -> Names:
+        from broker_gateway.metadata.system_topics import is_system_topic
         from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
 
         topics: dict[str, Topic] = {}
@@ -202,10 +203,13 @@ class Places:
         at: dict[str, frozenset[str]] = {}
         asked = pb.ListTopicsRequest(include_system=True)
         for calls in self._gateways():
+            told = calls.admin("DescribeBroker", pb.DescribeBrokerRequest(), pb.DescribeBrokerResponse)
             for each in calls.admin("ListTopics", asked, pb.ListTopicsResponse).topics:
                 if each.name.startswith(DLQ_PREFIX):
                     dead.add(each.name.removeprefix(DLQ_PREFIX))
-                if not each.name.startswith((DLQ_PREFIX, RETRY_PREFIX)) and not _is_system(each.name):
+                if not each.name.startswith((DLQ_PREFIX, RETRY_PREFIX)) and not is_system_topic(
+                    each.name, told.cluster, told.broker
+                ):
                     before = topics.get(each.name)
                     types = ", ".join(each.accept_message_types) or "all"
                     queues = each.queues + (before.queues if before else 0)

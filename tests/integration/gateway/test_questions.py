@@ -18,6 +18,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from broker_gateway.cli.console.asking import Places
 from broker_gateway.cli.gateway_calls import Reached
 from broker_gateway.cli.main import app
 from broker_gateway.cli.questions import asked as places
@@ -344,6 +345,12 @@ def test_times_are_utc_on_a_machine_elsewhere(
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_the_console_names_the_topics_that_are_listed(all_of_it: Asked) -> None:
+    listed = rows("topic", "list", "--gateway", all_of_it.gateway.address)
+    names = Places(Reached(all_of_it.gateway.address, "", None, None), None).names()
+    assert [each.name for each in names.topics] == [row["name"] for row in listed]
 
 
 def test_what_is_not_found_is_said_with_where_it_was_looked_for(all_of_it: Asked) -> None:
