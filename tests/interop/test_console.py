@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -9,10 +10,12 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from lakebroker_pb.apache.rocketmq.v2.definition_pb2 import OK
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.messages import message, send_request
 from structured_streaming.lake import create_tables
+from tests.evidence import LONG
 from tests.interop.chromium import Opened, chromium, opened
 from tests.interop.console_process import ConsoleProcess
 from tests.lake_broker import dispatch
@@ -21,9 +24,17 @@ HOSTILE = (
     "</script><script>window.hacked = 1</script>\"'`${window.hacked = 1}{{window.hacked = 1}}\u202eright\x07"
 )
 SEEN = HOSTILE.replace("\u202e", "\\u202e").replace("\x07", "\\x07")
+VALUE = HOSTILE.replace("\x07", "")
+"""Of a property: control characters are refused there."""
 IMAGE = "<img src=x onerror='window.hacked = 1'>"
 LARGE = 1_000_000
 DEAD = 3
+_POINTS = """() => {
+    const chart = document.querySelector('[data-testid=lag]');
+    if (!chart || !window.getElement || !getElement(Number(chart.id.slice(1)))?.chart) return [];  // not loaded yet
+    const series = getElement(Number(chart.id.slice(1))).chart.getOption().series;
+    return series.length ? series[0].data : [];
+}"""
 
 
 class World:
@@ -35,12 +46,10 @@ class World:
         self.lake = folder / "lake"
         create_tables(str(self.lake))
         self.send(b'{"total": 7}', ["order-1"], tag="new")
-        self.send(HOSTILE.encode(), ["hostile", IMAGE.replace(" ", "/")], {IMAGE: HOSTILE}, tag="t")
+        self.send(HOSTILE.encode(), ["hostile", IMAGE.replace(" ", "/")], {IMAGE: VALUE}, tag="t")
         self.send(HOSTILE.encode() + b"x" * (LARGE - len(HOSTILE.encode())), ["large"])
         for number in range(DEAD):
-            self.client.call(
-                "SendMessage", send_request(message("payments", b"%d" % number, keys=[f"p{number}"]))
-            )
+            self.send(b"%d" % number, [f"p{number}"], topic="payments")
         dead = 0
         while dead < DEAD:
             _, received = self.client.receive("payments", "billing")
@@ -53,11 +62,16 @@ class World:
         self.send(b"newer than the lake", ["order-2"])
 
     def send(
-        self, body: bytes, keys: list[str], properties: dict[str, str] | None = None, **system: str
+        self,
+        body: bytes,
+        keys: list[str],
+        properties: dict[str, str] | None = None,
+        topic: str = "orders",
+        **system: str,
     ) -> None:
-        self.client.call(
-            "SendMessage", send_request(message("orders", body, properties or {}, keys=keys, **system))
-        )
+        sent = message(topic, body, properties or {}, keys=keys, **system)
+        answer = self.client.call("SendMessage", send_request(sent))
+        assert answer.status.code == OK, answer
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +136,24 @@ def test_a_search_by_key_finds_the_message_with_its_trace_and_what_is_newer_than
     expect(page.get_by_test_id("said").first).to_contain_text("no message in topic other")
 
 
-@pytest.mark.parametrize("key", ["large"])
+def test_the_lag_of_a_group_moves_while_traffic_runs(tab: Opened, console: str, world: World) -> None:
+    page = tab.page
+    page.goto(f"{console}groups")
+    page.get_by_test_id("groups").get_by_role("link", name="audit").click()
+    page.wait_for_function(f"({_POINTS})().length > 1")
+    before = page.evaluate(f"({_POINTS})()")
+    for number in range(20):
+        world.send(b"more", [f"more-{number}"])
+    page.wait_for_function(f"({_POINTS})().at(-1)[1] >= {before[-1][1] + 20}")
+    after = page.evaluate(f"({_POINTS})()")
+    assert after[-1][0] > before[-1][0]
+    expect(page.get_by_test_id("lag-now")).to_have_text(f"now {after[-1][1]:,.0f}")
+    expect(page.get_by_test_id("queues").locator("tbody td:nth-child(6)")).to_have_text(
+        f"{after[-1][1]:,.0f}"
+    )
+
+
+@pytest.mark.parametrize("key", ["hostile", "large"])
 def test_hostile_text_is_shown_and_runs_nothing(tab: Opened, console: str, key: str) -> None:
     page = tab.page
     page.goto(f"{console}message?key={key}")
@@ -136,14 +167,18 @@ def test_hostile_text_is_shown_and_runs_nothing(tab: Opened, console: str, key: 
             "1,000,000 bytes, of which the first 65,536 are shown"
         )
         assert len(text) < 70_000
+    else:
+        assert rows(page, "properties") == [[IMAGE, VALUE.replace("\u202e", "\\u202e")]]
+        expect(page.get_by_test_id("facts")).to_contain_text("hostile <img/src=x/onerror=")
 
 
-@pytest.mark.parametrize("path", ["message?key={}&topic={}", "dead-letters?group={}"])
+@pytest.mark.parametrize("path", ["message?key={}&topic={}", "groups?group={}", "dead-letters?group={}"])
 def test_a_hostile_address_is_shown_and_runs_nothing(tab: Opened, console: str, path: str) -> None:
     text = quote(HOSTILE)
     tab.page.goto(console + path.replace("{}", text))
-    expect(tab.page.locator(".lb-bad, [data-testid=said]").locator("visible=true").first).to_be_visible()
-    if not path.startswith("message"):
+    if path.startswith("message"):
+        expect(tab.page.get_by_test_id("said").first).to_contain_text("no message in topic")
+    else:
         expect(tab.page.locator(".lb-title").first).to_contain_text(SEEN)
 
 
@@ -158,3 +193,66 @@ def test_a_console_that_only_reads_shows_dead_letters_and_offers_no_replay(tab: 
     expect(page.get_by_text("read-only")).to_be_visible()
     expect(page.get_by_text("Replay")).to_have_count(0)
     expect(page.get_by_test_id("letters").get_by_role("checkbox")).to_have_count(0)
+
+
+def test_replay_names_what_it_would_do_and_does_it_only_when_it_is_told_to(
+    browser: Browser, world: World, folder: Path
+) -> None:
+    with (
+        ConsoleProcess(folder, "replaying", "--gateway", world.gateway.address, "--allow-replay") as process,
+        opened(browser) as tab,
+    ):
+        page = tab.page
+        page.goto(f"{process.url}dead-letters?group=billing")
+        expect(page.get_by_test_id("letters").locator("tbody tr")).to_have_count(DEAD)
+        page.get_by_test_id("replay-chosen").click()
+        expect(page.get_by_test_id("letters-problem")).to_contain_text("choose dead letters first")
+        page.get_by_test_id("replay-all").click()
+        asked = page.get_by_test_id("confirm")
+        expect(asked).to_contain_text(f"Send {DEAD} dead letters of billing again?")
+        expect(asked).to_contain_text(f"{DEAD} to topic payments")
+        asked.get_by_text("Cancel").click()
+        expect(asked).to_have_count(0)
+        assert world.client.receive("payments", "billing")[1] == []
+        page.get_by_test_id("letters").get_by_role("checkbox").nth(1).click()
+        page.get_by_test_id("replay-chosen").click()
+        expect(asked).to_contain_text("Send 1 dead letter of billing again?")
+        page.get_by_test_id("confirm-send").click()
+        expect(page.get_by_test_id("replayed")).to_have_text("1 dead letter of billing sent again")
+        _, (again,) = world.client.receive("payments", "billing")
+        assert again.user_properties["REPLAY_OF"]
+        tab.check()
+        assert process.stop() == 0
+
+
+@LONG
+def test_the_overview_shows_brokers_and_the_lake_and_says_when_the_broker_is_away(
+    browser: Browser, folder: Path
+) -> None:
+    gateway = Gateway(folder / "going", **OPTIONS)
+    gateway.start()
+    try:
+        with (
+            ConsoleProcess(folder, "going", "--gateway", gateway.address) as process,
+            opened(browser, 390, 844, "dark") as tab,
+        ):
+            page = tab.page
+            page.goto(process.url)
+            expect(page.get_by_test_id("brokers").locator("tbody tr")).to_have_count(1)
+            assert rows(page, "brokers")[0][:2] == ["broker-a", gateway.address]
+            assert re.search(r"of .* GiB", rows(page, "brokers")[0][6])
+            assert page.evaluate("document.documentElement.scrollWidth") == 390, (
+                "nothing is cut off at the right"
+            )
+            page.goto(f"{process.url}tasks")
+            expect(page.get_by_test_id("tasks")).to_contain_text("retention")
+            gateway.kill()
+            problem = page.get_by_test_id("problem")
+            expect(problem).to_contain_text(f"no gateway at {gateway.address}: connection refused")
+            expect(problem).to_contain_text("shown is what was known")
+            page.goto(process.url)
+            expect(page.get_by_test_id("problem").first).to_contain_text("connection refused")
+            assert rows(page, "brokers")[0][0] == "broker-a"
+            tab.check()
+    finally:
+        gateway.kill()
