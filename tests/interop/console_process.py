@@ -13,16 +13,16 @@ _READY = re.compile(r" is at (http://\S+/)")
 
 
 class ConsoleProcess:
-    """`url` ends in a slash."""
+    """`url` ends in a slash. It runs in `cwd`, from which a lake's relative path is."""
 
-    def __init__(self, folder: Path, name: str, *arguments: str) -> None:
+    def __init__(self, folder: Path, name: str, *arguments: str, cwd: Path = ROOT) -> None:
         self.log = folder / f"{name}.log"
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(
                 command("console", "--port", "0", "--interval", "0.5s", *arguments),
                 stdout=out,
                 stderr=out,
-                cwd=ROOT,
+                cwd=cwd,
             )
         self.url = self._ready()
 
