@@ -29,6 +29,7 @@ MOST_LETTERS = 200
 MOST_NAMES = 200_000
 """Topics or groups of a lake that are listed."""
 _MINUTES = 24 * 60
+_MINUTE_MS = 60_000
 _EVERY = Choice("", "", frozenset(), None, None)
 
 
@@ -113,11 +114,11 @@ class Places:
             return answers.lag(group, "")
 
     def lag_by_minute(self, group: str) -> dict[str, list[tuple[int, int]]]:
-        """What the lake has of the last day, by topic: times in ms since the epoch, and lag. Empty without a lake. Raises AskError."""
+        """What the lake has of the last day, by topic: ends of minutes in ms since the epoch, and lag. Empty without a lake. Raises AskError."""
         if self.lake is None:
             return {}
         rows = self.lake.rows(
-            "SELECT topic, epoch_ms(minute) AS at, sum(lag)::BIGINT AS lag FROM consumer_lag_by_minute "
+            f"SELECT topic, epoch_ms(minute) + {_MINUTE_MS:d} AS at, sum(lag)::BIGINT AS lag FROM consumer_lag_by_minute "
             "WHERE consumer_group = $group AND lag IS NOT NULL GROUP BY topic, minute "
             f"ORDER BY minute DESC LIMIT {_MINUTES * 4:d}",
             {"group": group},
