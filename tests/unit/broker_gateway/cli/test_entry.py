@@ -83,7 +83,7 @@ def test_beside_a_session_that_is_there_the_process_goes_on_and_failures_are_exc
         [
             "returned",
             "returned",
-            "CommandError lakebroker --nonsense failed with status 2: see standard error",
+            "CommandError lakebroker --nonsense failed with status 2: No such option: --nonsense",
             "CommandError lakebroker sql failed with status 2: --engine perl: give duckdb or spark",
             "alive",
         ],
