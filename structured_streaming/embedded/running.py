@@ -11,6 +11,7 @@ no process.
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from structured_streaming.errors import LakeError
 PATIENCE_S = 10.0
 """Between the time at which a statement is to end and the end of its process, where the engine goes on all the same."""
 _LOOK_S = 0.1
+_ROOM_S = 2.0
 
 
 class Running:
@@ -121,15 +123,22 @@ class Running:
 
 
 def started_thread(run: Callable[..., object], *arguments: object) -> threading.Thread:
-    """A thread that no end of the process waits for. Raises LakeError where the machine has none left."""
-    thread = threading.Thread(target=run, args=arguments, daemon=True, name="sql")
-    try:
-        thread.start()
-    except (RuntimeError, MemoryError) as error:
-        raise LakeError(
-            f"too much runs at a time for another thread ({error}); ask again when some of it has ended"
-        ) from error
-    return thread
+    """A thread that no end of the process waits for. Raises LakeError where there is no room for one, after a moment: a statement that
+    was too large gives its memory back only when its error is forgotten."""
+    until = time.monotonic() + _ROOM_S
+    while True:
+        thread = threading.Thread(target=run, args=arguments, daemon=True, name="sql")
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:
+            if time.monotonic() > until:
+                raise LakeError(
+                    f"too much runs at a time for another thread ({error}); ask again when some of it has ended"
+                ) from error
+        else:
+            return thread
+        gc.collect()
+        time.sleep(_LOOK_S)
 
 
 def not_stopped(running: Running) -> LakeError:

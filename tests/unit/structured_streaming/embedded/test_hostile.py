@@ -410,6 +410,22 @@ def test_where_no_thread_can_be_started_the_statement_fails_and_the_next_is_look
         engine.query(ENDLESS[0]).read_all()
 
 
+def test_a_thread_is_started_once_what_a_large_statement_took_is_given_back(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, start, refused = opened(), threading.Thread.start, []
+
+    def none_left_at_first(thread: threading.Thread) -> None:
+        if not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", none_left_at_first)
+    assert engine.query("SELECT 1").read_all().num_rows == 1
+    assert refused
+
+
 def test_closing_ends_what_is_under_way(lake: Path) -> None:
     engine = EmbeddedEngine.open(str(lake))
     rows = engine.query("SELECT range FROM range(100000000000000)")
