@@ -16,3 +16,8 @@ NAMES = (
 )
 PREFIXES = ("rmq_sys_", "%RETRY%")
 SUFFIX = "_REPLY_TOPIC"
+
+
+def is_of_brokers(topic: str) -> bool:
+    """Whether it is one of them, as `messages.is_system` and the views have it."""
+    return topic in NAMES or topic.startswith(PREFIXES) or topic.endswith(SUFFIX)

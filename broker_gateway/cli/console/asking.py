@@ -226,6 +226,8 @@ class Places:
         )
 
     def _names_of_lake(self) -> Names:
+        from structured_streaming.system_topics import is_of_brokers
+
         assert self.lake is not None
         topics = self.lake.rows(
             "SELECT topic, count(DISTINCT (broker, queue_id)) AS queues FROM consume_queue GROUP BY topic "
@@ -238,7 +240,7 @@ class Places:
             tuple(
                 Topic(row["topic"], row["queues"], "")
                 for row in topics
-                if not row["topic"].startswith((DLQ_PREFIX, RETRY_PREFIX)) and not _is_system(row["topic"])
+                if not row["topic"].startswith((DLQ_PREFIX, RETRY_PREFIX)) and not is_of_brokers(row["topic"])
             ),
             tuple(Group(row["name"], None, None) for row in groups),
             tuple(
@@ -308,9 +310,3 @@ def _cut(row: Row) -> dict[str, Any]:
     """A row with as much of its body as is shown."""
     body = row["body"]
     return row | {"body": None if body is None else bytes(body[:BODY])}
-
-
-def _is_system(topic: str) -> bool:
-    from structured_streaming.system_topics import NAMES, PREFIXES, SUFFIX
-
-    return topic in NAMES or topic.startswith(PREFIXES) or topic.endswith(SUFFIX)

@@ -34,7 +34,7 @@ _HELP = """Serves a web page over gateways and a lake: brokers, topics, groups a
 
 With --gateway it shows what the broker knows now; with --lake what the tables have; with both, look-ups find what is newer than the tables, too.
 
-It listens on this machine alone, and answers every user of it, unless it has a token. It only reads: --allow-replay lets it send dead letters again. To be reached from other machines, it needs a certificate and a token; behind a proxy that knows who asks, such as that of Databricks Apps, --behind-proxy.
+It listens on this machine alone. Without a token, every user of this machine can open it. It only reads; with --allow-replay, users can send dead letters again. To be reached from other machines it needs a certificate and a token. Behind a proxy that signs users in, such as that of Databricks Apps, give --behind-proxy.
 
 ctrl-C or SIGTERM stops it.
 

@@ -8,7 +8,7 @@
 | websockets under way | beyond the limit: 503 |
 | length of a request | beyond 1 MiB: 413 |
 
-Behind a proxy that knows who asks (`behind_proxy`) any Host is taken; Origin must be of the same host all the same.
+Behind a proxy that signs users in (`behind_proxy`), any Host is accepted. Origin must still name the same host.
 """
 
 from __future__ import annotations

@@ -255,14 +255,10 @@ def _body(message: Any) -> bytes:
 def _read(queues: list[Any]) -> list[Any]:
     """As the view `consumer_lag` has them: of users' topics that the group has been at, without queues of which there is
     nothing."""
-    read = {each.topic for each in queues if each.HasField("committed") and not _is_system(each.topic)}
+    from structured_streaming.system_topics import is_of_brokers
+
+    read = {each.topic for each in queues if each.HasField("committed") and not is_of_brokers(each.topic)}
     return [each for each in queues if each.topic in read and (each.end or each.committed)]
-
-
-def _is_system(topic: str) -> bool:
-    from structured_streaming.system_topics import NAMES, PREFIXES, SUFFIX
-
-    return topic in NAMES or topic.startswith(PREFIXES) or topic.endswith(SUFFIX)
 
 
 def _lag(group: str, broker: str | None, queue: Any) -> Row:
