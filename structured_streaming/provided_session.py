@@ -3,7 +3,7 @@
 | who | does with it |
 |---|---|
 | the reput | runs its query in it, so that whoever has the session sees the query and can stop it; sets nothing |
-| SQL, tables and maintenance of a catalog | work in a session of their own in the same context (`beside`): its options are those of the one that is there, but the time zone is UTC; its temporary views and functions are nobody else's |
+| SQL, the reput's commits by Spark, tables and maintenance of a catalog | work in a session of their own in the same context (`beside`): its options are those of the one that is there, but the time zone is UTC and its writes have no number of others; its temporary views and functions are nobody else's |
 
 Neither stops it, ends its JVM, or cancels jobs of others.
 """
@@ -31,6 +31,8 @@ _OF_SESSION = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
 }
+_OF_ONE_WRITE = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
+"""Where they are set, Delta leaves out a write that it has already had under that number: others' numbers are not ours."""
 _ours: weakref.WeakSet[SparkContext] = weakref.WeakSet()
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -105,7 +107,9 @@ def beside(session: SparkSession) -> SparkSession:
     own = session.newSession()
     before, wanted = own.conf.getAll, session.conf.getAll
     for name, value in wanted.items():
-        if before.get(name) != value:  # so it was set while the session ran, and can be
+        if (
+            before.get(name) != value and name not in _OF_ONE_WRITE
+        ):  # so it was set while the session ran, and can be
             own.conf.set(name, value)
     for name, value in _OF_SESSION.items():
         own.conf.set(name, value)

@@ -91,7 +91,7 @@ def _is_system(topic: str) -> bool:
         in {
             "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", HALF, "RMQ_SYS_TRANS_OP_HALF_TOPIC",
             "RMQ_SYS_TRACE_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT",
-            "CHECKPOINT_TOPIC",
+            "CHECKPOINT_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
         }
         or topic.startswith(("rmq_sys_", "%RETRY%"))
         or topic.endswith("_REPLY_TOPIC")

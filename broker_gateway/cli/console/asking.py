@@ -114,12 +114,18 @@ class Places:
             return answers.lag(group, "")
 
     def lag_by_minute(self, group: str) -> dict[str, list[tuple[int, int]]]:
-        """What the lake has of the last day, by topic: ends of minutes in ms since the epoch, and lag. Empty without a lake. Raises AskError."""
+        """What the lake has of the last day, by topic: ends of minutes in ms since the epoch, and lag. Empty without a lake. Raises AskError.
+
+        A queue that did not move in a minute has the lag that it had: what is summed is how much each queue's changed.
+        """
         if self.lake is None:
             return {}
         rows = self.lake.rows(
-            f"SELECT topic, epoch_ms(minute) + {_MINUTE_MS:d} AS at, sum(lag)::BIGINT AS lag FROM consumer_lag_by_minute "
-            "WHERE consumer_group = $group AND lag IS NOT NULL GROUP BY topic, minute "
+            "WITH moves AS (SELECT topic, minute, coalesce(lag, 0) - coalesce(lag(lag) OVER ("
+            "PARTITION BY topic, broker, queue_id ORDER BY minute), 0) AS change "
+            "FROM consumer_lag_by_minute WHERE consumer_group = $group) "
+            f"SELECT topic, epoch_ms(minute) + {_MINUTE_MS:d} AS at, "
+            "sum(sum(change)) OVER (PARTITION BY topic ORDER BY minute)::BIGINT AS lag FROM moves GROUP BY topic, minute "
             f"ORDER BY minute DESC LIMIT {_MINUTES * 4:d}",
             {"group": group},
         )

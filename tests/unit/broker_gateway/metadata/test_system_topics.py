@@ -11,6 +11,7 @@ from broker_gateway.metadata.system_topics import (
     system_topic_names,
     system_topics,
 )
+from structured_streaming.system_topics import is_of_brokers
 
 
 def test_they_are_the_originals() -> None:
@@ -36,6 +37,12 @@ def test_they_are_the_originals() -> None:
     told = system_topic_names(load_config(None, {}, {})[0])
     assert {*made, JOURNAL_TOPIC, "CHECKPOINT_TOPIC"} < set(told)
     assert all(is_system_topic(name, "DefaultCluster", "broker-a") for name in told)
+
+
+def test_the_lakes_views_leave_them_out() -> None:
+    """But for the two that are called as the cluster and the broker are, which a lake of many brokers does not know."""
+    told = system_topic_names(load_config(None, {}, {})[0])
+    assert [name for name in told if not is_of_brokers(name)] == ["DefaultCluster", "broker-a"]
 
 
 def test_options_decide_on_some() -> None:

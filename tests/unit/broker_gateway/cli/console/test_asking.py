@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from broker_gateway.cli.console.facts import Names
 from broker_gateway.cli.console.lake_engine import LakeEngine
 from broker_gateway.cli.console.text import BODY
 from broker_gateway.cli.gateway_calls import Reached
+from tests import example_lake
 from tests.lake_broker import LakeBroker
 
 NOBODY = Reached("127.0.0.1:1", "", None, None)
@@ -52,6 +54,26 @@ def test_a_lake_alone_names_topics_and_groups_with_their_lag(places: Places) -> 
     (fresh,) = places.freshness()
     assert (fresh.broker, fresh.batch, fresh.behind_bytes) == ("broker-a", 1, 0)
     assert places.brokers() == places.tasks() == ()
+
+
+def test_lag_of_a_minute_counts_queues_that_did_not_move_in_it(tmp_path: Path) -> None:
+    engine = LakeEngine(str(example_lake.make(tmp_path / "lake")), {})
+    places = Places(None, engine)
+    moved = engine.rows("SELECT * FROM consumer_lag_by_minute WHERE consumer_group = 'billing'", {})
+    expected: dict[str, list[tuple[int, int]]] = {}
+    for topic in {row["topic"] for row in moved}:
+        of_topic = [row for row in moved if row["topic"] == topic]
+        for minute in sorted({row["minute"] for row in of_topic}):
+            before = sorted(
+                (row for row in of_topic if row["minute"] <= minute), key=lambda row: row["minute"]
+            )
+            last = {(row["broker"], row["queue_id"]): row["lag"] or 0 for row in before}
+            at = int(minute.timestamp() * 1000) + 60_000
+            expected.setdefault(topic, []).append((at, sum(last.values())))
+    idle = Counter(row["minute"] for row in moved if row["topic"] == "orders")
+    assert min(idle.values()) < max(idle.values()), "there is a minute in which not every queue moved"
+    assert places.lag_by_minute("billing") == expected
+    engine.close()
 
 
 def test_a_message_is_found_with_its_trace_and_as_much_of_its_body_as_is_shown(places: Places) -> None:
