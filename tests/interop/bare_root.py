@@ -38,24 +38,40 @@ class BareRoot:
             raise ProcessError(f"{' '.join(made)}: {done.stderr[-3000:]}")
         for path in _TO_REGISTRIES:
             if path.exists():
-                copy = self._within(
+                copy = self.within(
                     Path("/root") / path.relative_to(_HOME) if path.is_relative_to(_HOME) else path
                 )
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)
 
-    def run(self, script: str, said: Path) -> int:
-        """The status of a shell script in /root, whose output goes to `said`; all that it started ends with it."""
+    def run(self, script: str, said: Path, *, writable: Path | None = None, network: bool = True) -> int:
+        """The status of a shell script in /root, whose output goes to `said`; all that it started ends with it.
+
+        Where `writable` is given, it and /tmp are all that can be written to. Without `network` there is an own loopback alone.
+        """
         folder = self.folder
-        enter = f"""set -e
-mount --make-rprivate /
-mount -t proc proc {folder}/proc
-mount --rbind /dev {folder}/dev
-exec chroot {folder} /bin/sh -c 'cd /root && exec sh -e'"""
+        lines = [
+            "set -e",
+            "mount --make-rprivate /",
+            f"mount -t proc proc {folder}/proc",
+            f"mount --rbind /dev {folder}/dev",
+        ]
+        if writable is not None:
+            kept = self.within(writable)
+            lines += [
+                f"mount -t tmpfs tmpfs {folder}/tmp",
+                f"mount --bind {kept} {kept}",
+                f"mount --rbind {folder} {folder}",
+                f"mount -o remount,bind,ro {folder}",
+            ]
+        if not network:
+            lines.append("ip link set lo up")
+        lines.append(f"exec chroot {folder} /bin/sh -c 'cd /root && exec sh -e'")
+        own = ["--mount", "--pid", *([] if network else ["--net"])]
         pip = {name: value for name, value in os.environ.items() if name in ("PIP_CERT", "PIP_INDEX_URL")}
         with said.open("wb") as out:
             return subprocess.run(
-                ["unshare", "--mount", "--pid", "--fork", "--kill-child", "/bin/sh", "-c", enter],
+                ["unshare", *own, "--fork", "--kill-child", "/bin/sh", "-c", "\n".join(lines)],
                 input=script.encode(),
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -63,5 +79,6 @@ exec chroot {folder} /bin/sh -c 'cd /root && exec sh -e'"""
                 check=False,
             ).returncode
 
-    def _within(self, path: Path) -> Path:
+    def within(self, path: Path) -> Path:
+        """Where an absolute path of the root is on this machine."""
         return self.folder / path.relative_to("/")
