@@ -10,6 +10,8 @@ INTEROP_WORKERS ?= 3
 EVIDENCE ?= tests/fault $(shell grep -rl 'from tests.evidence import' tests/integration tests/interop tests/unit)
 ROUNDS ?= 10
 BUSY ?= 8
+# Where it is set, each process compiles every module that it imports anew: half of what a broker's start costs.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java demo docs test check interop bench evidence rounds clean
