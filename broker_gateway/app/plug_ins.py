@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from typing import Any
 
 import structlog
@@ -17,17 +17,20 @@ log = structlog.get_logger(__name__)
 
 def load_extensions(config: GatewayConfig) -> Extensions:
     """What installed packages offer. Raises HostError, which names the entry point that cannot be used."""
+    installed = entry_points().select  # looks into every installed package
     return Extensions(
-        _load(config, "lakebroker.authenticators", ("authenticate",)),
-        _load(config, "lakebroker.interceptors", ("before", "after")),
-        _load(config, "lakebroker.append_hooks", ("before_append",)),
-        _load(config, "lakebroker.metrics_sinks", ("publish",)),
+        _load(config, installed, "lakebroker.authenticators", ("authenticate",)),
+        _load(config, installed, "lakebroker.interceptors", ("before", "after")),
+        _load(config, installed, "lakebroker.append_hooks", ("before_append",)),
+        _load(config, installed, "lakebroker.metrics_sinks", ("publish",)),
     )
 
 
-def _load(config: GatewayConfig, group: str, methods: Sequence[str]) -> tuple[Any, ...]:
+def _load(
+    config: GatewayConfig, installed: Callable[..., EntryPoints], group: str, methods: Sequence[str]
+) -> tuple[Any, ...]:
     loaded = []
-    for point in sorted(entry_points(group=group), key=lambda each: each.name):
+    for point in sorted(installed(group=group), key=lambda each: each.name):
         extension = _made(point, config)
         missing = [name for name in methods if not callable(getattr(extension, name, None))]
         if missing:

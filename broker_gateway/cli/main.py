@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from broker_gateway.cli import (
-    admin_commands,
-    client_commands,
-    dlq_commands,
-    erase_command,
-    gateway_command,
-    health_command,
-    lag_command,
-    lake_commands,
-    maintain_commands,
-    message_commands,
-    namesrv_command,
-    offset_commands,
-    send_commands,
-    serve_command,
-    sidecar_command,
-    store_commands,
-    typed_commands,
-)
-from broker_gateway.cli.console import command as console_command
+from broker_gateway.cli.commands import Commands
 
 app = typer.Typer(
     name="lakebroker",
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -39,6 +20,8 @@ app = typer.Typer(
 
 def _show_version(asked: bool) -> None:
     if asked:
+        from importlib.metadata import version
+
         typer.echo(f"lakebroker {version('lakebroker')}")
         raise typer.Exit
 
@@ -52,25 +35,6 @@ def lakebroker(
 ) -> None:
     """A RocketMQ broker whose consume queues and indexes Spark builds in Delta Lake."""
 
-
-gateway_command.register(app)
-health_command.register(app)
-namesrv_command.register(app)
-sidecar_command.register(app)
-admin_commands.register(app)
-offset_commands.register(app)
-client_commands.register(app)
-message_commands.register(app)
-lag_command.register(app)
-send_commands.register(app)
-dlq_commands.register(app)
-lake_commands.register(app)
-maintain_commands.register(app)
-erase_command.register(app)
-serve_command.register(app)
-console_command.register(app)
-store_commands.register(app)
-typed_commands.register(app)
 
 if __name__ == "__main__":
     app()
