@@ -14,10 +14,9 @@ function described(each) {
 }
 
 async function received(endpoints, topic, count) {
-  const consumer = new SimpleConsumer({
+  const consumer = await started(() => new SimpleConsumer({
     consumerGroup: `${topic}-readers`, endpoints, subscriptions: new Map().set(topic, '*'), awaitDuration: 5000,
-  });
-  await consumer.startup();
+  }));
   const found = [];
   let end = Date.now() + 60000;
   for (let counted = false; Date.now() < end;) {
@@ -40,7 +39,7 @@ async function started(make) {
     const client = make();
     if (await Promise.race([client.startup().then(() => true), later(5000)])) return client;
   }
-  throw new Error('no producer has started');
+  throw new Error('no client has started');
 }
 
 async function main([endpoints, delayed, paid]) {
