@@ -2,11 +2,15 @@
 
 | checked | refused |
 |---|---|
-| Host header: the address that the console listens on, or a name of this machine | a page of elsewhere whose name was pointed at this address (DNS rebinding): 421 |
-| Origin of a websocket, and of what changes something | another page: 403 |
+| Host header: one, of the address that the console listens on, or a name of this machine | a page of elsewhere whose name was pointed at this address (DNS rebinding): 421 |
+| Origin of a websocket, and of what changes something; of the rest, who loads it (Sec-Fetch-Site) | another page, but for a link to this one: 403 |
 | cookie or bearer token, where there is a token | the login page, or 401 |
 | websockets under way | beyond the limit: 503 |
 | length of a request | beyond 1 MiB: 413 |
+| path | no page: 404; no room for one more page: 503 |
+
+The page's library sees neither cookies, whose reading takes time that grows with the square of their length, nor a prefix that
+a client made up.
 
 Behind a proxy that signs users in (`behind_proxy`), any Host is accepted. Origin must still name the same host.
 """
@@ -18,7 +22,6 @@ import hmac
 import html
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
@@ -26,6 +29,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Refusal = tuple[int, str] | None
+"""Status and sentence, or None: it may pass."""
 MOST_TABS = 50
 """Websockets at a time."""
 _MOST_BYTES = 1 << 20
@@ -35,6 +40,10 @@ _LOGIN = "/login"
 _WRONG_S = 1.0
 """What a wrong token costs; one at a time."""
 _MOST_WAITING = 20
+_MOST_COOKIES = 100
+"""Of a request; cookies of all ports of a name come along."""
+_OTHERS = frozenset({"cross-site", "same-site"})
+"""Of Sec-Fetch-Site, which browsers set: pages of other names, and of other ports of this one."""
 _POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors {}"
@@ -62,9 +71,11 @@ def hosts_of(host: str, port: int) -> frozenset[str]:
 class Gate:
     """An ASGI application in front of another."""
 
-    def __init__(self, app: App, rules: Rules) -> None:
+    def __init__(self, app: App, rules: Rules, refusal: Callable[[str], Refusal]) -> None:
+        """`refusal`: of a GET at a path, by who builds the pages."""
         self._app = app
         self._rules = rules
+        self._refusal = refusal
         self._session = secrets.token_urlsafe(32)
         """What the cookie of who showed the token has; another one after each start."""
         self._tabs = 0
@@ -86,24 +97,30 @@ class Gate:
         elif scope["path"] == _LOGIN and self._rules.token:
             await self._login(scope, receive, send)
         else:
-            await self._app(scope, receive, _with_headers(send, self._headers()))
+            await self._app(self._bare(scope), receive, _with_headers(send, self._headers()))
 
     def _refused(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str, str] | None:
         """Status, sentence, and where else to go."""
         host = headers.get("host", "").lower()
-        if not self._rules.behind_proxy and host not in self._rules.hosts:
+        several = sum(name.lower() == b"host" for name, _ in scope["headers"]) > 1
+        if several or (not self._rules.behind_proxy and host not in self._rules.hosts):
             wanted = ", ".join(sorted(self._rules.hosts))
             return 421, f"this console answers at {wanted} only", ""
         changes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD")
         if changes and not self._same_origin(headers, host):
             return 403, "this request comes from another page", ""
+        if headers.get("sec-fetch-site") in _OTHERS and headers.get("sec-fetch-mode") != "navigate":
+            return 403, "another page loads nothing of this one", ""
         length = headers.get("content-length", "0")
-        if not length.isascii() or not length.isdigit() or int(length) > _MOST_BYTES:
+        if not length.isascii() or not length.isdigit() or len(length) > 20 or int(length) > _MOST_BYTES:
             return 413, f"a request has at most {_MOST_BYTES:,} bytes", ""
         if self._rules.token and scope["path"] != _LOGIN and not self._known(headers):
             page = scope["type"] == "http" and "text/html" in headers.get("accept", "")
             return (303, "", _LOGIN) if page else (401, "show the console's token", "")
-        return None
+        if scope["type"] == "websocket" or (scope["path"] == _LOGIN and self._rules.token):
+            return None
+        refusal = self._refusal(scope["path"])
+        return refusal and (*refusal, "")
 
     def _same_origin(self, headers: dict[str, str], host: str) -> bool:
         origin = headers.get("origin")
@@ -112,17 +129,26 @@ class Gate:
         hosts = {host}
         if self._rules.behind_proxy:
             hosts.add(headers.get("x-forwarded-host", host).lower())
-        return urlsplit(origin).netloc.lower() in hosts
+        try:
+            return urlsplit(origin).netloc.lower() in hosts
+        except ValueError:  # an address in brackets that is none
+            return False
 
     def _known(self, headers: dict[str, str]) -> bool:
         kind, _, shown = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             return _same(shown.strip(), self._rules.token)
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(_COOKIE)
-        except CookieError:
-            return False
-        return cookie is not None and _same(cookie.value, self._session)
+        for pair in headers.get("cookie", "").split(";", _MOST_COOKIES):
+            name, _, value = pair.strip().partition("=")
+            if name == _COOKIE and _same(value, self._session):
+                return True
+        return False
+
+    def _bare(self, scope: Scope) -> Scope:
+        """As the page's library gets it."""
+        hidden = {b"cookie"} if self._rules.behind_proxy else {b"cookie", b"x-forwarded-prefix"}
+        kept = [(name, value) for name, value in scope["headers"] if name.lower() not in hidden]
+        return {**scope, "headers": kept}
 
     async def _tab(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._tabs >= MOST_TABS:
@@ -130,7 +156,7 @@ class Gate:
             return
         self._tabs += 1
         try:
-            await self._app(scope, receive, send)
+            await self._app(self._bare(scope), receive, send)
         finally:
             self._tabs -= 1
 

@@ -49,9 +49,10 @@ def serve(console: Console, listening: Listening) -> None:
     import uvicorn
     from fastapi import FastAPI
     from nicegui import app as pages
-    from nicegui import ui
+    from nicegui import core, ui
 
-    from broker_gateway.cli.console.pages import register
+    from broker_gateway.cli.console.connections import MOST_HEAD_BYTES, Connection
+    from broker_gateway.cli.console.pages import refusal, register
 
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     register(console)
@@ -65,6 +66,8 @@ def serve(console: Console, listening: Listening) -> None:
         show_welcome_message=False,
         favicon="🪵",
     )
+    pages.config.socket_io_js_transports = ["websocket"]
+    core.sio.eio.transports = ["websocket"]  # sessions that poll by HTTP would be no tabs to the gate
     rules = Rules(
         hosts_of(listening.host, listening.port.getsockname()[1]),
         listening.token,
@@ -72,7 +75,9 @@ def serve(console: Console, listening: Listening) -> None:
         listening.behind_proxy,
     )
     config = uvicorn.Config(
-        Gate(app, rules),
+        Gate(app, rules, refusal),
+        http=Connection,
+        h11_max_incomplete_event_size=MOST_HEAD_BYTES,
         log_level="warning",
         access_log=False,
         server_header=False,

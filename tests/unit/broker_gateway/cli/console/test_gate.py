@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import pytest
 
 from broker_gateway.cli.console import gate
-from broker_gateway.cli.console.gate import MOST_TABS, Gate, Rules, hosts_of
+from broker_gateway.cli.console.gate import MOST_TABS, App, Gate, Refusal, Rules, Scope, hosts_of
 
 HOSTS = hosts_of("127.0.0.1", 8090)
 OPEN = Rules(HOSTS, "", tls=False, behind_proxy=False)
@@ -26,6 +26,10 @@ async def page(scope: Any, receive: Any, send: Any) -> None:
         return
     await send({"type": "http.response.start", "status": 200, "headers": [(b"x-page", b"1")]})
     await send({"type": "http.response.body", "body": b"the page"})
+
+
+def gate_of(app: App, rules: Rules, refusal: Refusal = None) -> Gate:
+    return Gate(app, rules, lambda path: refusal)
 
 
 def asked(
@@ -62,7 +66,7 @@ def header(sent: Sent, name: str) -> str:
 def test_a_request_that_names_this_machine_is_answered_with_headers_that_keep_the_page_to_itself(
     host: str,
 ) -> None:
-    sent = asked(Gate(page, OPEN), host=host)
+    sent = asked(gate_of(page, OPEN), host=host)
     assert status(sent) == 200
     policy = header(sent, "content-security-policy")
     assert "default-src 'none'" in policy
@@ -77,13 +81,13 @@ def test_a_request_that_names_this_machine_is_answered_with_headers_that_keep_th
     ["", "evil.example", "evil.example:8090", "127.0.0.1", "127.0.0.1:8091", "127.0.0.1.evil.example:8090"],
 )
 def test_a_name_that_was_pointed_at_this_address_gets_nothing(host: str) -> None:
-    assert status(asked(Gate(page, OPEN), host=host)) == 421
-    (closed,) = asked(Gate(page, OPEN), kind="websocket", host=host)
+    assert status(asked(gate_of(page, OPEN), host=host)) == 421
+    (closed,) = asked(gate_of(page, OPEN), kind="websocket", host=host)
     assert closed["type"] == "websocket.close"
 
 
 def test_another_page_opens_no_websocket_and_changes_nothing() -> None:
-    at = Gate(page, OPEN)
+    at = gate_of(page, OPEN)
     assert asked(at, kind="websocket", origin="http://127.0.0.1:8090")[0]["type"] == "websocket.accept"
     assert asked(at, kind="websocket")[0]["type"] == "websocket.accept"
     for origin in (
@@ -97,8 +101,51 @@ def test_another_page_opens_no_websocket_and_changes_nothing() -> None:
         assert status(asked(at, origin=origin)) == 200
 
 
+def test_what_is_no_origin_is_another_page() -> None:
+    assert status(asked(gate_of(page, OPEN), method="POST", origin="http://[")) == 403
+
+
+def test_another_page_loads_nothing_and_may_have_a_link() -> None:
+    at = gate_of(page, OPEN)
+    for site in ("cross-site", "same-site"):
+        assert status(asked(at, sec_fetch_site=site, sec_fetch_mode="no-cors")) == 403
+        assert status(asked(at, sec_fetch_site=site, sec_fetch_mode="navigate")) == 200
+    assert status(asked(at, sec_fetch_site="same-origin", sec_fetch_mode="cors")) == 200
+
+
+def test_a_request_names_one_host() -> None:
+    headers = [(b"host", b"evil.example"), (b"host", b"127.0.0.1:8090")]
+    sent: Sent = []
+
+    async def send(event: MutableMapping[str, Any]) -> None:
+        sent.append(event)
+
+    scope = {"type": "http", "path": "/", "method": "GET", "headers": headers}
+    asyncio.run(gate_of(page, OPEN)(scope, None, send))  # type: ignore[arg-type]
+    assert status(sent) == 421
+
+
+def test_cookies_of_any_length_cost_no_time_and_do_not_get_further() -> None:
+    hidden: list[Any] = []
+
+    async def inner(scope: Scope, receive: Any, send: Any) -> None:
+        hidden.extend(scope["headers"])
+        await page(scope, receive, send)
+
+    long = 'lakebroker_console="' + "\\" * 16_000 + '"'  # a minute of http.cookies
+    assert status(asked(gate_of(page, CLOSED), cookie=long)) == 401
+    assert status(asked(gate_of(inner, OPEN), cookie=long, x_forwarded_prefix="https://evil.example")) == 200
+    assert {name for name, _ in hidden} == {b"host"}
+
+
+def test_what_builds_no_page_is_refused_behind_the_token() -> None:
+    assert status(asked(gate_of(page, OPEN, (404, "there is no such page")), "/other")) == 404
+    assert status(asked(gate_of(page, CLOSED, (404, "there is no such page")), "/other")) == 401
+    assert status(asked(gate_of(page, CLOSED, (404, "there is no such page")), "/login")) == 200
+
+
 def test_behind_a_proxy_any_host_is_taken_and_an_origin_has_to_be_of_the_same_one() -> None:
-    at = Gate(page, OPEN._replace(behind_proxy=True))
+    at = gate_of(page, OPEN._replace(behind_proxy=True))
     assert status(asked(at, host="my-app.example")) == 200
     forwarded = {"host": "inner:8000", "x_forwarded_host": "my-app.example"}
     assert (
@@ -115,11 +162,11 @@ def test_behind_a_proxy_any_host_is_taken_and_an_origin_has_to_be_of_the_same_on
 def test_a_request_that_is_too_long_or_says_no_length_is_refused(length: str) -> None:
     if not length.isascii():
         length = "\xb2"
-    assert status(asked(Gate(page, OPEN), content_length=length)) == 413
+    assert status(asked(gate_of(page, OPEN), content_length=length)) == 413
 
 
 def test_without_the_token_there_is_a_login_page_alone() -> None:
-    at = Gate(page, CLOSED)
+    at = gate_of(page, CLOSED)
     to_login = asked(at, accept="text/html")
     assert (status(to_login), header(to_login, "location")) == (303, "/login")
     assert status(asked(at, "/_nicegui/x.js")) == 401
@@ -130,7 +177,7 @@ def test_without_the_token_there_is_a_login_page_alone() -> None:
 
 
 def test_who_shows_the_token_gets_a_cookie_that_opens_the_page() -> None:
-    at = Gate(page, CLOSED)
+    at = gate_of(page, CLOSED)
     form = urlencode({"token": TOKEN}).encode()
     opened = asked(at, "/login", method="POST", body=form, origin="http://127.0.0.1:8090")
     assert (status(opened), header(opened, "location")) == (303, "/")
@@ -141,7 +188,9 @@ def test_who_shows_the_token_gets_a_cookie_that_opens_the_page() -> None:
     shown = cookie.partition(";")[0]
     assert status(asked(at, cookie=shown)) == 200
     assert asked(at, kind="websocket", cookie=shown)[0]["type"] == "websocket.accept"
-    assert status(asked(Gate(page, CLOSED), cookie=shown)) == 401, "after a start the cookie is another one"
+    assert status(asked(gate_of(page, CLOSED), cookie=shown)) == 401, (
+        "after a start the cookie is another one"
+    )
     assert status(asked(at, authorization=f"Bearer {TOKEN}")) == 200
     for wrong in ("", "Bearer", "Bearer x", f"Basic {TOKEN}"):
         assert status(asked(at, authorization=wrong)) == 401
@@ -156,7 +205,7 @@ def test_a_wrong_token_takes_its_time_and_is_not_repeated(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(gate.asyncio, "sleep", wait)
     form = urlencode({"token": "<b>wrong"}).encode()
-    sent = asked(Gate(page, CLOSED), "/login", method="POST", body=form)
+    sent = asked(gate_of(page, CLOSED), "/login", method="POST", body=form)
     assert status(sent) == 401
     assert b"<b>wrong" not in sent[1]["body"]
     assert waited == [1.0]
@@ -166,7 +215,7 @@ def test_a_wrong_token_takes_its_time_and_is_not_repeated(monkeypatch: pytest.Mo
 def test_behind_tls_the_cookie_is_for_tls_alone() -> None:
     form = urlencode({"token": TOKEN}).encode()
     assert "Secure" in header(
-        asked(Gate(page, CLOSED._replace(tls=True)), "/login", method="POST", body=form), "set-cookie"
+        asked(gate_of(page, CLOSED._replace(tls=True)), "/login", method="POST", body=form), "set-cookie"
     )
 
 
@@ -178,7 +227,7 @@ def test_there_is_an_end_to_tabs() -> None:
             await send({"type": "websocket.accept"})
             await leave.wait()
 
-        at, kinds = Gate(tab, OPEN), list[str]()
+        at, kinds = gate_of(tab, OPEN), list[str]()
 
         async def open_one() -> None:
             async def send(event: MutableMapping[str, Any]) -> None:
