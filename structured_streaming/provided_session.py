@@ -3,7 +3,8 @@
 | who | does with it |
 |---|---|
 | the reput | runs its query in it, so that whoever has the session sees the query and can stop it; sets nothing |
-| SQL, the reput's commits by Spark, tables and maintenance of a catalog | work in a session of their own in the same context (`beside`): its options are those of the one that is there, but the time zone is UTC and its writes have no number of others; its temporary views and functions are nobody else's |
+| the reput's commits by Spark, typed tables and maintenance of a catalog | work in a session of their own in the same context (`apart`): of what was set since its start, what says where tables are |
+| SQL, tables of a catalog | work in a session of their own in the same context (`beside`): its options are those of the one that is there, but the time zone is UTC and its writes have no number of others; its temporary views and functions are nobody else's |
 
 Neither stops it, ends its JVM, or cancels jobs of others.
 """
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 from structured_streaming.errors import LakeError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -32,7 +35,8 @@ _OF_SESSION = {
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 _OF_ONE_WRITE = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
-"""Where they are set, Delta leaves out a write that it has already had under that number: others' numbers are not ours."""
+"""With them Delta leaves out a write that it has already had under that number: others' numbers are not ours."""
+_WHERE_TABLES_ARE = ("spark.sql.catalog.", "spark.sql.defaultCatalog", "spark.hadoop.", "fs.")
 _ours: weakref.WeakSet[SparkContext] = weakref.WeakSet()
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -102,15 +106,17 @@ def check_delta(session: SparkSession) -> None:
         )
 
 
+def apart(session: SparkSession) -> SparkSession:
+    """A session of our own for writing: how tables are written is not what somebody set for writes of his own; see the module."""
+    own = session.newSession()
+    _copy_settings(session, own, lambda name: name.startswith(_WHERE_TABLES_ARE))
+    return own
+
+
 def beside(session: SparkSession) -> SparkSession:
     """A session of our own in the context of one that is there; see the module."""
     own = session.newSession()
-    before, wanted = own.conf.getAll, session.conf.getAll
-    for name, value in wanted.items():
-        if (
-            before.get(name) != value and name not in _OF_ONE_WRITE
-        ):  # so it was set while the session ran, and can be
-            own.conf.set(name, value)
+    _copy_settings(session, own, lambda name: name not in _OF_ONE_WRITE)
     for name, value in _OF_SESSION.items():
         own.conf.set(name, value)
     if (catalog := session.catalog.currentCatalog()) != own.catalog.currentCatalog():
@@ -118,6 +124,22 @@ def beside(session: SparkSession) -> SparkSession:
     if (database := session.catalog.currentDatabase()) != own.catalog.currentDatabase():
         own.catalog.setCurrentDatabase(database)
     return own
+
+
+def _copy_settings(session: SparkSession, own: SparkSession, is_wanted: Callable[[str], bool]) -> None:
+    """What was set since the context's start."""
+    from pyspark.errors import PySparkException
+
+    before = own.conf.getAll
+    for name, value in session.conf.getAll.items():
+        if before.get(name) == value or not is_wanted(name):
+            continue
+        try:
+            own.conf.set(name, value)
+        except PySparkException as error:
+            # `builder.config(…).getOrCreate()` over a context that is there leaves in a session's settings also what only counts at a start
+            if error.getCondition() != "CANNOT_MODIFY_CONFIG":
+                raise
 
 
 def made_here(session: SparkSession) -> None:

@@ -1,8 +1,8 @@
 """A driver as a platform runs one: it has a Spark session, and calls the entry point of a wheel within its own process.
 
-    python -m tests.hosted_driver '{"runs": [["init", "--lake", "LAKE"]], "threads": [0], "settings": {}, "at_run_time": {}}'
+    python -m tests.hosted_driver '{"runs": [["init", "--lake", "LAKE"]], "threads": [0], "settings": {}, "again": {}, "at_run_time": {}}'
 
-`settings` are those of the session at its start, `at_run_time` are set later. Each run is the parameters of a task; `threads` are the
+`settings` are those of the session at its start; `again` are a builder's that finds it there, `at_run_time` are set later. Each run is the parameters of a task; `threads` are the
 numbers of those that run on another thread than the main one. With `stop_when_read` a query that has read what there is is stopped, as
 a platform stops a job that goes on for ever. The last line that
 it prints is JSON: how each run ended (null for returned), and what it found changed of what is the driver's. The status is 0
@@ -33,6 +33,8 @@ def main() -> None:
     for name, value in asked.get("settings", {}).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
+    for name, value in asked.get("again", {}).items():
+        spark = SparkSession.builder.config(name, value).getOrCreate()
     for name, value in asked.get("at_run_time", {}).items():
         spark.conf.set(name, value)
     spark.range(7).createOrReplaceTempView("messages")

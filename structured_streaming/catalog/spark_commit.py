@@ -38,7 +38,7 @@ from structured_streaming.commit.report import BatchReport
 from structured_streaming.commit.sink import DURABLE, NUMBERED, SET_BACK, STAGED, STARTED, AfterStep, no_step
 from structured_streaming.erasures import BY_HAND
 from structured_streaming.errors import CatalogAwayError, ForeignWriterError, LakeError
-from structured_streaming.provided_session import beside
+from structured_streaming.provided_session import apart
 from structured_streaming.staging.manifest import unknown_schemas
 from structured_streaming.staging.table_file import write_file
 from structured_streaming.staging.wanted import EVERYTHING, Wanted
@@ -96,7 +96,7 @@ class SparkCommitSink:
         others: Iterable[str] = (),
         declared_otherwise: Callable[[Iterable[str]], list[str]] = lambda tables: [],
     ) -> None:
-        self._session = beside(session)
+        self._session = apart(session)
         for setting, value in _SETTINGS.items():
             self._session.conf.set(setting, value)
         self._tables = tables

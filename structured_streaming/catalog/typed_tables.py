@@ -25,7 +25,7 @@ from structured_streaming.commit.typed_declared import left_out
 from structured_streaming.commit.typed_fill import FILL_COLUMNS, Batch, Before, Lacking, lacking_of
 from structured_streaming.commit.typed_tables import Look, check_new
 from structured_streaming.errors import CatalogAwayError, LakeError
-from structured_streaming.provided_session import beside
+from structured_streaming.provided_session import apart
 from structured_streaming.tables import MESSAGES, REPUT_PROGRESS, SCHEMA_PROPERTY, SCHEMA_VERSION
 from structured_streaming.typed.declaration import (
     ACTIVE,
@@ -58,7 +58,7 @@ class CatalogTyped:
     """See `TypedTables`. Those of a schema; the session that is given is left as it is."""
 
     def __init__(self, session: SparkSession, schema: CatalogSchema) -> None:
-        self._session = beside(session)
+        self._session = apart(session)
         # a schema's text stands in statements: with its backslashes, and ${…} is no variable of Spark's
         self._session.conf.set("spark.sql.parser.escapedStringLiterals", "false")
         self._session.conf.set("spark.sql.variable.substitute", "false")

@@ -13,7 +13,7 @@ from structured_streaming.catalog.spark_errors import said, spark_errors
 from structured_streaming.catalog.typed_tables import CatalogTyped
 from structured_streaming.errors import LakeError
 from structured_streaming.maintenance.reports import Expired, Removed, TableReport
-from structured_streaming.provided_session import beside
+from structured_streaming.provided_session import apart
 from structured_streaming.tables import TABLES, UPKEEP
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def maintain_schema(
     Typed tables that lack messages are not filled: it says so. The session is left as it is.
     """
     check_tables(session, schema)
-    own = beside(session)
+    own = apart(session)
     own.conf.set("spark.databricks.delta.optimize.maxFileSize", str(target))
     own.conf.set("spark.databricks.delta.optimize.minFileSize", str(target))
     own.conf.set("spark.databricks.delta.vacuum.logging.enabled", "true")

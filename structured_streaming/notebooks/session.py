@@ -167,11 +167,9 @@ def _in_own(location: str, source: Mapping[str, str], values: Mapping[str, str])
 
 def _beside(session: SparkSession) -> SparkSession:
     """A session of the same Spark with the same settings, but times in UTC; the same where there can be no other."""
-    from pyspark.errors import PySparkException
-
-    try:
+    if not type(session).__module__.startswith("pyspark.sql.connect"):
         own = beside(session)
-    except (PySparkException, AttributeError, NotImplementedError):  # Spark Connect
+    else:
         own = session
         own.conf.set("spark.sql.session.timeZone", "UTC")
     if own.conf.get(_RAW_LITERALS, "false") == "true":

@@ -35,6 +35,7 @@ def test_a_driver_without_delta_goes_on_after_every_command(tmp_path: Path) -> N
     read = ["reput", "--store", str(store), "--once", "--lake"]
     asked = {
         "settings": {"spark.master": "local[2]", "spark.sql.session.timeZone": "America/New_York"},
+        "again": {"spark.driver.memory": "3g"},
         "at_run_time": {"spark.sql.ansi.enabled": "false"},
         "runs": [
             [*read, str(lake), "--metrics-port", "0"],
