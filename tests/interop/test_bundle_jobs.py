@@ -1,6 +1,7 @@
 """The bundle's jobs as a cluster runs them: the wheel beside a Spark, its entry point called with the very parameters of the files in a
 session that is there, brokers over TLS with a token of the environment, tables in a catalog (a Hive metastore), and a file system
-without hard links, as volumes have none.
+without hard links, as volumes have none. `make evidence` runs them on every Spark; nearly the same is shown in short by
+tests/integration/spark/test_provided_session.py (commands in a session that is there) and test_catalogs.py (the tables of a catalog).
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ ASK = ["sql", "--lake", "spark_catalog.lake", "--format", "csv", "SELECT count(*
 pytestmark = pytest.mark.timeout(1800)
 
 
-@pytest.mark.parametrize("version", ["4.0", pytest.param("4.1", marks=LONG), pytest.param("4.2", marks=LONG)])
+@LONG
+@pytest.mark.parametrize("version", ["4.0", "4.1", "4.2"])
 def test_the_jobs_run_in_a_session_that_is_there(tmp_path: Path, version: str) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN)
