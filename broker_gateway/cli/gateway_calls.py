@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
@@ -47,6 +49,19 @@ _TIMED_OUT = "Deadline Exceeded"
 """gRPC's own details, when no answer came in time."""
 _GRPC_PORT = "--gateway takes the host and gRPC port of a gateway (grpcServerPort, 8081 unless it is set)"
 _CLIENT_ID = "lakebroker-cli"
+_until: ContextVar[tuple[float, float] | None] = ContextVar("until", default=None)
+"""Seconds that calls may take together, and when they are over by the monotonic clock."""
+
+
+@contextlib.contextmanager
+def within(together_s: float) -> Iterator[None]:
+    """Within, in this thread, calls take at most so long together, however many pages a gateway says there are; one that would begin
+    behind that ends the command. In place of what was set around it."""
+    before = _until.set((together_s, time.monotonic() + together_s))
+    try:
+        yield
+    finally:
+        _until.reset(before)
 
 
 class GatewayCalls:
@@ -90,7 +105,8 @@ class GatewayCalls:
 
         request, response_type = health_pb2.HealthCheckRequest(), health_pb2.HealthCheckResponse
         answer = self._call("/grpc.health.v1.Health/Check", request, response_type, timeout_s=timeout_s)
-        return str(response_type.ServingStatus.Name(answer.status))
+        known = response_type.ServingStatus
+        return str(known.Name(answer.status) if answer.status in known.values() else answer.status)
 
     def check(self, method: str, status: Any) -> None:
         """Ends the command for a status that is not OK."""
@@ -126,6 +142,7 @@ class GatewayCalls:
     ) -> Any:
         import grpc
 
+        timeout_s = self._left_s(timeout_s)
         make = self._channel.unary_stream if stream else self._channel.unary_unary
         call = make(
             path,
@@ -138,11 +155,23 @@ class GatewayCalls:
         except grpc.RpcError as error:
             self._fail(error, timeout_s)
 
+    def _left_s(self, timeout_s: float) -> float:
+        """What a call may take now."""
+        until = _until.get()
+        if until is None:
+            return timeout_s
+        left_s = until[1] - time.monotonic()
+        if left_s <= 0:
+            fail(f"the answers of the gateway at {self.address} came to no end within {until[0]:g} s")
+        return min(timeout_s, left_s)
+
     def _fail(self, error: grpc.RpcError, timeout_s: float) -> NoReturn:
         from structured_streaming.errors import UnreachableError
         from structured_streaming.source.access import unconnected
 
         code, details = error.code().name, error.details() or ""
+        if code == "DEADLINE_EXCEEDED":
+            self._left_s(timeout_s)
         told = unconnected(self.address, details, own_ca=self._access.ca is not None)
         if code == "UNAVAILABLE" and told is not None and not isinstance(told, UnreachableError):
             fail(str(told))

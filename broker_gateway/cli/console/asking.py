@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from broker_gateway.cli.console.errors import AskError
 from broker_gateway.cli.console.facts import Broker, Found, Freshness, Group, Names, Task, Topic, TopicStatus
 from broker_gateway.cli.console.lake_engine import LakeEngine
 from broker_gateway.cli.console.text import BODY
-from broker_gateway.cli.gateway_calls import GatewayCalls, Reached, connected
-from broker_gateway.cli.output import Failure, overheard
+from broker_gateway.cli.gateway_calls import GatewayCalls, Reached, connected, within
+from broker_gateway.cli.output import Failure, fail, overheard
 from broker_gateway.cli.questions.brokers import OfBrokers
 from broker_gateway.cli.questions.letters import Choice
 from broker_gateway.cli.questions.rows import Row, totals
@@ -28,6 +28,8 @@ MOST_EVENTS = 500
 MOST_LETTERS = 200
 MOST_NAMES = 200_000
 """Topics or groups of a lake that are listed."""
+ANSWERS_S = 55.0
+"""What the calls of a question take together; before a tab's patience ends."""
 _MINUTES = 24 * 60
 _MINUTE_MS = 60_000
 _EVERY = Choice("", "", frozenset(), None, None)
@@ -38,7 +40,7 @@ def _answered() -> Iterator[None]:
     """What ends a command within is an AskError. Nothing is printed."""
     from structured_streaming.errors import LakeError, SourceError
 
-    with overheard():
+    with overheard(), within(ANSWERS_S):
         try:
             yield
         except Failure as failure:
@@ -150,8 +152,8 @@ class Places:
                     "DescribeTopicStatus", request, rpc.DescribeTopicStatusResponse, checked=False
                 )
                 if answer.status.code == pb.OK:
-                    messages[topic] += int(answer.tags.get("messages", "0"))
-                    at = int(answer.tags.get("lastUpdateTimestamp", "0"))
+                    messages[topic] += _count(calls, answer.tags, "messages")
+                    at = _count(calls, answer.tags, "lastUpdateTimestamp")
                     newest[topic] = max(newest.get(topic, 0), at)
         return {topic: TopicStatus(messages[topic], at) for topic, at in newest.items()}
 
@@ -271,6 +273,16 @@ class Places:
             {"topics": topics},
         )
         return {row["topic"]: TopicStatus(row["messages"], row["newest"]) for row in rows}
+
+
+def _count(calls: GatewayCalls, tags: Mapping[str, str], name: str) -> int:
+    """One that a gateway tells as text. Ends the question where it is none."""
+    text = tags.get(name, "0")
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        fail(
+            f"the gateway at {calls.address} answers {name} {text[:100]!r}, which is no count; is it a lakebroker?"
+        )
+    return int(text)
 
 
 def _broker(reached: Reached) -> Broker:

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from broker_gateway.cli import replay_outcomes
+from broker_gateway.cli.console.asking import ANSWERS_S
 from broker_gateway.cli.console.errors import AskError
-from broker_gateway.cli.gateway_calls import Reached, connected
+from broker_gateway.cli.gateway_calls import Reached, connected, within
 from broker_gateway.cli.output import Failure, overheard
 from broker_gateway.cli.questions.letters import Choice, letters, queues_of
 from broker_gateway.cli.replaying import Sender, key_of
@@ -82,7 +83,11 @@ class Replays:
         keys: list[replay_outcomes.Key] = []
         reached = self._reached
         try:
-            with overheard(), connected(reached.gateway, reached.token_file, reached.tls_ca) as calls:
+            with (
+                overheard(),
+                within(ANSWERS_S),
+                connected(reached.gateway, reached.token_file, reached.tls_ca) as calls,
+            ):
                 sender = Sender(calls, _RATE, dry_run)
                 for message in letters(calls, group, queues_of(calls, group), choice):
                     key = key_of(message)

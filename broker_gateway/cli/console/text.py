@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 from broker_gateway.runtime.printable import printable
@@ -11,6 +13,19 @@ CELL = 200
 BODY = 65_536
 """Bytes of a body."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def distinct(name: str, among: Collection[str]) -> str:
+    """The name, with a number behind it where another that was cut looks the same."""
+    made, number_of = name, 2
+    while made in among:
+        made, number_of = f"{name} ({number_of})", number_of + 1
+    return made
+
+
+def given(value: object, most: int) -> str:
+    """What a tab says stands in a field, which may be anything: text without spaces around it, of at most so many characters."""
+    return value[:most].strip() if isinstance(value, str) else ""
 
 
 def shown(text: object, most: int = CELL) -> str:
@@ -55,14 +70,16 @@ def number(count: float | None) -> str:
 
 
 def rate(per_s: float | None) -> str:
-    """Per second; `unknown` for None."""
-    return "unknown" if per_s is None else f"{per_s:,.1f}/s"
+    """Per second; `unknown` for None, and for what is no number."""
+    return "unknown" if per_s is None or not math.isfinite(per_s) else f"{per_s:,.1f}/s"
 
 
 def duration(seconds: float | None) -> str:
-    """As `3 d 4 h`, `12 min`, `1.5 s`; empty for None."""
+    """As `3 d 4 h`, `12 min`, `1.5 s`; empty for None, `unknown` for what is no number."""
     if seconds is None:
         return ""
+    if not math.isfinite(seconds):
+        return "unknown"
     for unit, length, smaller, part in (
         ("d", 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)
     ):  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -25,7 +26,7 @@ class Workers:
         self._under_way = 0
 
     async def ask(self, question: Callable[[], T]) -> T:
-        """Raises AskError, also where too many ask, or the answer takes too long: its thread is then lost to others until it ends."""
+        """Raises AskError, also where too many ask, the question fails otherwise, or the answer takes too long: its thread is then lost to others until it ends."""
         if self._under_way >= MOST:
             raise AskError(f"{MOST} questions are under way: ask again when one has ended")
         self._under_way += 1
@@ -35,6 +36,13 @@ class Workers:
             return await asyncio.wait_for(asyncio.shield(running), self._patience_s)
         except TimeoutError:
             raise AskError(f"no answer within {self._patience_s:g} s; it may still come, ask again") from None
+        except AskError:
+            raise
+        except Exception as error:  # else the page would say nothing
+            logging.getLogger(__name__).exception("a question failed")
+            raise AskError(
+                f"the console failed at this: {type(error).__name__}; its log says more"
+            ) from error
 
     def close(self) -> None:
         """Nothing more is begun."""

@@ -171,14 +171,14 @@ def _request(wanted: Wanted) -> Any:
 
 
 def _messages(calls: GatewayCalls, request: Any, key: str, cut_off: list[str]) -> Iterator[Any]:
-    """All that are wanted, the newest first, page by page. `cut_off` gets what kept a later page from being had; without a
+    """All that are wanted and not more, the newest first, page by page. `cut_off` gets what kept a later page from being had; without a
     message before it, that ends the command."""
     kinds = ["message_id", "message_key"] if _ID.fullmatch(key) else ["message_key"] if key else [""]
     for kind in kinds:
         if kind:
             setattr(request, kind, key)
         some = False
-        for message in _paged(calls, request, cut_off):
+        for message in itertools.islice(_paged(calls, request, cut_off), request.max_message_nums):
             some = True
             yield message
         if some:

@@ -60,10 +60,17 @@ def _batches(calls: GatewayCalls, group: str, queue_id: int, choice: Choice) -> 
         )
         request.long_polling_timeout.FromMilliseconds(0)
         answers = calls.messages("PullMessage", request, rpc.PullMessageResponse)
-        status = next(each.status for each in answers if each.HasField("status"))
+        status = next((each.status for each in answers if each.HasField("status")), None)
+        if status is None:
+            fail(f"the gateway at {calls.address} answered PullMessage without a status; is it a lakebroker?")
         if status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND):
             calls.refused("PullMessage", status)
-        at = next(each.next_offset for each in answers if each.HasField("next_offset"))
+        following = next((each.next_offset for each in answers if each.HasField("next_offset")), at)
+        if following <= at:
+            fail(
+                f"the gateway at {calls.address} answered PullMessage at {at} without a way on; is it a lakebroker?"
+            )
+        at = following
         found = [each.message for each in answers if each.HasField("message")]
         yield [each for each in found if choice.takes(each)]
 

@@ -110,7 +110,8 @@ class _Letters:
         self._letters.show([_letter(row) for row in rows])
 
     async def _replay_chosen(self) -> None:
-        chosen = [row["whole_id"] for row in self._letters.table.selected]
+        said = [row.get("id") for row in self._letters.table.selected if isinstance(row, dict)]
+        chosen = [row["whole_id"] for row in self._letters.table.rows if row["id"] in said]  # of those shown
         if not chosen:
             self._fail("choose dead letters first, by the boxes at the left")
             return
@@ -156,8 +157,8 @@ async def _confirmed(plan: Plan) -> bool:
         ).classes("lb-note")
         with ui.element("div").classes("lb-row"):
             ui.button("Send again", on_click=lambda: dialog.submit(True)).props(
-                "unelevated no-caps color=primary data-testid=confirm-send" + ("" if count else " disable")
-            )
+                "unelevated no-caps color=primary data-testid=confirm-send"
+            ).set_enabled(count > 0)
             ui.button("Cancel", on_click=lambda: dialog.submit(False)).props("flat no-caps")
     answer = await dialog
     dialog.clear()

@@ -10,7 +10,7 @@ from broker_gateway.cli.console.facts import Found
 from broker_gateway.cli.console.pages.parts import Column, Table, card, frame, heading, watched
 from broker_gateway.cli.console.poll import Watched
 from broker_gateway.cli.console.server import Console
-from broker_gateway.cli.console.text import cut_said, number, shown, shown_body, when
+from broker_gateway.cli.console.text import cut_said, given, number, shown, shown_body, when
 from broker_gateway.cli.questions.rows import Row
 
 _MOST = 256
@@ -41,7 +41,7 @@ def _build(console: Console, key: str, topic: str) -> None:
     of_all = console.places.lake is not None
 
     async def search() -> None:
-        wanted, of = (asked.value or "").strip(), (named.value or "").strip()
+        wanted, of = given(asked.value, _MOST), given(named.value, _MOST)
         problem.visible = False
         found.clear()
         if not wanted or not (of or of_all):

@@ -10,7 +10,7 @@ from nicegui import context, ui
 
 from broker_gateway.cli.console.poll import Fact, Watched
 from broker_gateway.cli.console.server import Console
-from broker_gateway.cli.console.text import duration, shown
+from broker_gateway.cli.console.text import distinct, duration, given, shown
 
 PAGES = (
     ("/", "Overview"),
@@ -21,6 +21,8 @@ PAGES = (
     ("/tasks", "Tasks"),
 )
 REFRESH_S = 1.0
+_MOST_SEARCHED = 255
+"""Characters of a search."""
 _COLOURS = ("#2f6f9f", "#c2703d", "#3f8f6b", "#8a63a8", "#b0894a", "#5b6b7b", "#a84f5f", "#4a9aa8")
 _AXIS = "#8592a0"
 _STYLE = """
@@ -204,7 +206,9 @@ class Pages:
         self._last = 0
         with ui.element("div").classes("lb-row"):
             self._search = ui.input(placeholder=f"Search {what}", on_change=self._searched)
-            self._search.props("dense outlined clearable debounce=200 maxlength=255 data-testid=search")
+            self._search.props(
+                f"dense outlined clearable debounce=200 maxlength={_MOST_SEARCHED} data-testid=search"
+            )
             ui.space()
             self._said = ui.label().classes("lb-note").props("data-testid=count")
             self._before = ui.button(icon="chevron_left", on_click=lambda: self._go(-1))
@@ -214,7 +218,7 @@ class Pages:
 
     def of(self, names: Sequence[Any], name: Callable[[Any], str]) -> Sequence[Any]:
         """Those of the page that is shown."""
-        wanted = (self._search.value or "").casefold()
+        wanted = given(self._search.value, _MOST_SEARCHED).casefold()
         found = [each for each in names if wanted in name(each).casefold()] if wanted else names
         self._last = max((len(found) - 1) // self.SIZE, 0)
         self._page = min(self._page, self._last)
@@ -279,7 +283,9 @@ class Lines:
 
     def show(self, lines: Mapping[str, Sequence[tuple[int, float]]]) -> None:
         """By name: times in ms since the epoch, and values."""
-        made = {shown(name, 60): [[at, value] for at, value in points] for name, points in lines.items()}
+        made: dict[str, list[list[float]]] = {}
+        for name, points in lines.items():
+            made[distinct(shown(name, 60), made)] = [[at, value] for at, value in points]
         if made == self._shown:
             return
         self._shown = made

@@ -159,3 +159,21 @@ def test_questions_beyond_what_may_be_asked_at_a_time_are_refused_and_slow_ones_
         workers.close()
 
     asyncio.run(run())
+
+
+def test_a_question_that_fails_otherwise_is_told_without_its_words(caplog: pytest.LogCaptureFixture) -> None:
+    def fails() -> None:
+        raise ValueError("/secret/path")
+
+    async def run() -> None:
+        workers = Workers()
+        try:
+            with pytest.raises(
+                AskError, match=r"^the console failed at this: ValueError; its log says more$"
+            ):
+                await workers.ask(fails)
+        finally:
+            workers.close()
+
+    asyncio.run(run())
+    assert "/secret/path" in caplog.text

@@ -9,7 +9,9 @@ import pytest
 from broker_gateway.cli.console.text import (
     BODY,
     cut_said,
+    distinct,
     duration,
+    given,
     number,
     rate,
     shown,
@@ -18,6 +20,24 @@ from broker_gateway.cli.console.text import (
     when,
     when_ms,
 )
+
+
+@pytest.mark.parametrize("none", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_no_number_is_unknown(none: float) -> None:
+    assert rate(none) == duration(none) == "unknown"
+
+
+def test_names_that_are_cut_alike_are_told_apart() -> None:
+    names: list[str] = []
+    for _ in range(3):
+        names.append(distinct("a…", names))
+    assert names == ["a…", "a… (2)", "a… (3)"]
+
+
+@pytest.mark.parametrize("value", [None, 7, True, ["x"], {"x": "y"}])
+def test_what_a_tab_says_of_a_field_may_be_anything(value: object) -> None:
+    assert given(value, 9) == ""
+    assert given("  abc ", 4) == "ab"
 
 
 def test_what_hides_or_reorders_is_visible_and_long_text_is_cut() -> None:
