@@ -21,14 +21,14 @@ help: ## Show this help
 
 $(READY): pyproject.toml hatch_build.py $(shell find proto -name '*.proto')
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; set PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@echo "Installing into $(VENV)"
+	@echo "Installing into $(VENV): 2.6 GB with Spark and what the tests need, some minutes"
 	@$(BIN)/python -c 'import pip' 2>/dev/null || "$(PYTHON)" -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade pip
 	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
 $(JARS): $(READY) | java
-	@echo "Compiling what is compiled once and kept"
+	@echo "Compiling the code of sends, receives and scans, once"
 	@$(BIN)/python -c 'from broker_gateway.api.grpc import receive_columns; from broker_gateway.api.grpc.kernels import send_walk; from store import scan; from store.kernels import encode; send_walk.warm(); receive_columns.ReceiveColumns(); encode.warm(); scan.warm()'
 	@echo "Fetching Delta's jars for Spark"
 	@$(BIN)/python -c 'from structured_streaming.sql import delta_session; delta_session().stop()' >$(VENV)/jars.log 2>&1 || { cat $(VENV)/jars.log >&2; exit 1; }
