@@ -5,15 +5,22 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from broker_gateway.cli.commands import MODULES
+
+_COMMANDS = tuple(f"broker_gateway.cli.{module}" for module in sorted({*MODULES.values()}))
 _PRELOADED = (
     "broker_gateway.cli.main",
+    *_COMMANDS,
+    "broker_gateway.app.startup",
     "broker_gateway.cli.questions.lake",
     "broker_gateway.cli.questions.brokers",
+    "pydantic.types",
     "structured_streaming.embedded.engine",
     "structured_streaming.union.tables",
     "structured_streaming.maintenance.maintain",
@@ -44,25 +51,26 @@ class Commands:
 
     def run(self, words: list[str], standard_input: Path | None = None, **also: str) -> Outcome:
         """`words` begin behind `lakebroker`; `also` goes into its environment. A command that does not end in time is killed."""
-        files = {name: self._folder / f".{name}" for name in ("output", "errors", "yes")}
-        files["yes"].write_text("y\n")
-        given = standard_input or files["yes"]
-        arguments = (
-            words,
-            str(self._folder),
-            self.environment | also,
-            str(given),
-            str(files["output"]),
-            str(files["errors"]),
-        )
-        process = self._context.Process(target=_command, args=arguments)
-        process.start()
-        process.join(_MOST_S)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-        status = process.exitcode if process.exitcode is not None else -1
-        return Outcome(status, files["output"].read_text(), files["errors"].read_text())
+        with tempfile.TemporaryDirectory(prefix="lakebroker-command-") as scratch:
+            files = {name: Path(scratch) / name for name in ("output", "errors", "yes")}
+            files["yes"].write_text("y\n")
+            given = standard_input or files["yes"]
+            arguments = (
+                words,
+                str(self._folder),
+                self.environment | also,
+                str(given),
+                str(files["output"]),
+                str(files["errors"]),
+            )
+            process = self._context.Process(target=_command, args=arguments)
+            process.start()
+            process.join(_MOST_S)
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+            status = process.exitcode if process.exitcode is not None else -1
+            return Outcome(status, *(files[name].read_text() for name in ("output", "errors")))
 
 
 def _command(

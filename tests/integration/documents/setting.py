@@ -18,7 +18,7 @@ from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
 from lakebroker_testing.client import Client
 from lakebroker_testing.gateway import ROOT, START_S, Gateway, command
 from lakebroker_testing.logs import LogWriter
-from tests.integration.documents.commands import Commands, Outcome
+from tests.forked_commands import Commands, Outcome
 from tests.real_store import RealStore
 
 TOKEN = "0123456789abcdef-of-the-documents"

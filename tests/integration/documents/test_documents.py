@@ -25,7 +25,7 @@ from broker_gateway.cli.main import app
 from lakebroker_testing.gateway import ROOT
 from lakebroker_testing.official_client import interpreter
 from tests.documents import PAGES, Block, blocks_of, lines_of, statements_of, words_of
-from tests.integration.documents.commands import Outcome
+from tests.forked_commands import Outcome
 from tests.integration.documents.setting import Setting
 
 pytestmark = pytest.mark.timeout(600)
