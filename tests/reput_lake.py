@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import shutil
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,16 @@ class ReputLake:
         self.reader = LogReader(self.store)
         create_tables(self.location)
         self.sink = DeltaCommitSink(self.location)
+
+    def copied(self, folder: Path) -> ReputLake:
+        """One in another folder that begins with what this one has."""
+        made = copy(self)
+        made.store, made.lake = folder / "store", folder / "lake"
+        shutil.copytree(self.store, made.store)
+        shutil.copytree(self.lake, made.lake)
+        made.location = str(made.lake)
+        made.reader, made.sink = LogReader(made.store), DeltaCommitSink(made.location)
+        return made
 
     def batches(self) -> list[tuple[int, int]]:
         """What is not in the lake yet, in batches."""

@@ -20,6 +20,7 @@ from typing import NoReturn
 import duckdb
 import pytest
 
+from lakebroker_testing.logs import LogWriter
 from structured_streaming.commit.typed_tables import declare
 from structured_streaming.embedded.apart import EngineApart, EngineEndedError
 from structured_streaming.embedded.connecting import connected
@@ -29,6 +30,7 @@ from structured_streaming.embedded.limits import Limits
 from structured_streaming.embedded.running import Running, Watch
 from structured_streaming.embedded.worker import _Call
 from structured_streaming.errors import LakeError, LocationError, ReadOnlyError
+from structured_streaming.lake import create_tables
 from structured_streaming.scratch import SQL, remove_scratch, scratch_folder
 from structured_streaming.storage.local import LocalFolder
 from structured_streaming.typed.declaration import JSON, Declaration, Schema
@@ -139,10 +141,23 @@ def test_errors_are_those_of_an_engine_here(apart: EngineApart, lake: Path) -> N
         EngineApart.open(str(lake / "nowhere"))
 
 
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineApart]:
+    """One that outlives every statement of a test, of which each finds what those before it left."""
+    folder = tmp_path_factory.mktemp("lasting")
+    with LogWriter(folder / "store") as writer:
+        writer.messages(80)
+    lake = create_tables(str(folder / "lake")).path
+    commit(lake, manifest(lake, writer.folder, *cuts(writer.folder, 1)))
+    with EngineApart.open(str(lake), Limits(memory_bytes=MEMORY)) as engine:
+        yield engine
+
+
 @pytest.mark.parametrize("statement", HUGE)
 def test_a_value_beyond_memory_is_an_error_and_the_next_statement_works(
-    apart: EngineApart, statement: str
+    lasting: EngineApart, statement: str
 ) -> None:
+    apart = lasting
     assert apart.query("SELECT count(*) AS n FROM messages").read_all().num_rows == 1
     pid, before = process_of(apart), peak_bytes(process_of(apart))
     held = held_bytes(pid)

@@ -41,12 +41,17 @@ from tests.reput_lake import ReputLake
 TARGET = 64 << 20
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> ReputLake:
+@pytest.fixture(scope="module")
+def half_filled(tmp_path_factory: pytest.TempPathFactory) -> ReputLake:
     """With half of what there is in its tables."""
-    made = ReputLake(tmp_path)
+    made = ReputLake(tmp_path_factory.mktemp("half-filled"))
     made.fill(len(made.batches()) // 2)
     return made
+
+
+@pytest.fixture
+def lake(half_filled: ReputLake, tmp_path: Path) -> ReputLake:
+    return half_filled.copied(tmp_path)
 
 
 def run(lake: ReputLake, mirrored: bool | None = True, retain_s: float = 86_400) -> dict[str, TableReport]:
