@@ -437,7 +437,9 @@ class DeliveryMachine(RuleBasedStateMachine):
             self._heal()
             for poll in list(self.polls):
                 self.hang_up(self.polls.index(poll))
-            self.advance(100.0)
+            with self._step():
+                for _ in range(100):  # every timer on the way, by its time, was half of what a run took
+                    self.broker.jump(1.0)
             for group in GROUPS:
                 for _ in range(len(self.tags) + 20):
                     count = len(self.handles)
