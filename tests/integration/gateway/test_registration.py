@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from broker_gateway.cli.main import app
 from broker_gateway.cluster import requests
 from broker_gateway.cluster.requests import Identity
 from broker_gateway.protocol.body.registration import RegisterBrokerBody
@@ -71,13 +73,15 @@ def version_at(name_server: str, gateway: Gateway) -> DataVersion | None:
     return DataVersion.decode(answer.body) if answer.body else None
 
 
+def lakebroker(*arguments: str) -> str:
+    """What a command prints, run in this process."""
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
 def create(gateway: Gateway, topic: str, queues: int = 2, *more: str) -> None:
-    subprocess.run(
-        command("topic", "create", topic, "--queues", str(queues), "--gateway", gateway.address, *more),
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    )
+    lakebroker("topic", "create", topic, "--queues", str(queues), "--gateway", gateway.address, *more)
 
 
 @pytest.fixture
@@ -195,10 +199,7 @@ def test_the_address_server_moves_the_broker(tmp_path: Path, name_server: NameSe
 
 
 def tasks_of(gateway: Gateway) -> set[str]:
-    done = subprocess.run(
-        command("tasks", "--gateway", gateway.address, "--json"), cwd=ROOT, capture_output=True, check=True
-    )
-    return {row["name"] for row in json.loads(done.stdout)}
+    return {row["name"] for row in json.loads(lakebroker("tasks", "--gateway", gateway.address, "--json"))}
 
 
 def test_a_changed_list_moves_the_broker_while_it_runs(tmp_path: Path, name_server: NameServer) -> None:
@@ -512,12 +513,7 @@ def test_brokers_of_another_host_are_at_their_own_address(tmp_path: Path, name_s
         ]
         create(here, "t", 1)
         create(near, "t", 2)
-        subprocess.run(
-            command("topic", "create", "t", "--queues", "3", "--gateway", f"127.0.0.2:{far.grpc_port}"),
-            cwd=ROOT,
-            capture_output=True,
-            check=True,
-        )
+        lakebroker("topic", "create", "t", "--queues", "3", "--gateway", f"127.0.0.2:{far.grpc_port}")
         client = Client(here.address)
 
         def found(**endpoints: Any) -> dict[str, tuple[str, int, int]]:
