@@ -27,35 +27,47 @@ class Cluster:
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.brokers = three_brokers(folder, stack)
-        for each in self.brokers.values():
-            create(each, "ordered", QUEUES)
         self._stack = stack
         self.clients: dict[str, Client] = {}
         for name in NAMES:
             self.connect(name)
-        wait_until_known(self.brokers, "ordered")
+        self.topic = ""
+
+    def begin(self, topic: str) -> None:
+        """What is sent and read from now on is the topic's."""
+        self.topic = topic
+        for each in self.brokers.values():
+            create(each, topic, QUEUES)
+        wait_until_known(self.brokers, topic)
 
     def connect(self, name: str) -> None:
         client = self.clients[name] = Client(self.brokers[name].address)
         self._stack.callback(client.channel.close)
 
     def send(self, name: str, group: str, body: str) -> Any:
-        return self.clients[name].send("ordered", body.encode(), message_type=pb.FIFO, message_group=group)
+        return self.clients[name].send(self.topic, body.encode(), message_type=pb.FIFO, message_group=group)
 
     def stored(self, name: str) -> list[pb.Message]:
         """All of a broker's messages, by queue and offset."""
         found: list[pb.Message] = []
-        while messages := self.clients[name].receive("ordered", "readers", wait_ms=500)[1]:
+        while messages := self.clients[name].receive(self.topic, "readers", wait_ms=500)[1]:
             found += messages
         return sorted(
             found, key=lambda each: (each.system_properties.queue_id, each.system_properties.queue_offset)
         )
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with ExitStack() as stack:
-        yield Cluster(tmp_path, stack)
+        yield Cluster(tmp_path_factory.mktemp("ordered"), stack)
+
+
+@pytest.fixture
+def cluster(started: Cluster, name: str) -> Cluster:
+    """With a topic of the test's own."""
+    started.begin(name)
+    return started
 
 
 def test_every_group_is_in_its_queue_whatever_hash_its_producers_choose_by(cluster: Cluster) -> None:
@@ -76,23 +88,36 @@ def test_every_group_is_in_its_queue_whatever_hash_its_producers_choose_by(clust
     assert found == {group: [(*place(group), f"{group}:{number}") for number in range(6)] for group in groups}
 
 
+def test_what_is_handed_over_is_checked_there(cluster: Cluster) -> None:
+    group = next(each for each in map(str, range(100)) if place(each)[0] == "b")
+    body = b"x" * (4 << 20) + b"y"
+    answer = cluster.clients["a"].send(cluster.topic, body, message_type=pb.FIFO, message_group=group)
+    assert answer.status.code == pb.MESSAGE_BODY_TOO_LARGE
+    assert "maxMessageSize" in answer.status.message
+    many = [b"x" * (4 << 20)] * 5
+    answer = cluster.clients["a"].send(cluster.topic, *many, message_type=pb.FIFO, message_group=group)
+    assert answer.status.code == pb.PAYLOAD_TOO_LARGE
+    assert cluster.stored("b") == []
+
+
 def test_with_its_broker_away_a_group_waits_for_it(cluster: Cluster) -> None:
+    """The last that the brokers are there for: one is left with another permission."""
     group = next(each for each in map(str, range(100)) if place(each)[0] == "b")
     a, b = cluster.brokers["a"], cluster.brokers["b"]
     assert cluster.send("a", group, "0").status.code == pb.OK
     file = a.store / FILE
-    wait_for(lambda: file.exists() and "b" in json.loads(file.read_text())["ordered"])
+    wait_for(lambda: file.exists() and "b" in json.loads(file.read_text()).get(cluster.topic, ()))
     b.kill()
     for _ in range(2):
         answer = cluster.send("a", group, "lost")
         assert answer.status.code == pb.INTERNAL_SERVER_ERROR, answer
         assert "broker 'b'" in answer.status.message
         assert "send it again" in answer.status.message
-        wait_for(lambda: set(routes(a.grpc_port, "ordered")) == {"a", "c"})
+        wait_for(lambda: set(routes(a.grpc_port, cluster.topic)) == {"a", "c"})
     a.kill()
     a.start()
     cluster.connect("a")
-    wait_for(lambda: set(routes(a.grpc_port, "ordered")) == {"a", "c"})
+    wait_for(lambda: set(routes(a.grpc_port, cluster.topic)) == {"a", "c"})
     answer = cluster.send("a", group, "lost")
     assert answer.status.code == pb.INTERNAL_SERVER_ERROR, "a broker that starts knows who is away"
     b.start()
@@ -103,18 +128,6 @@ def test_with_its_broker_away_a_group_waits_for_it(cluster: Cluster) -> None:
     wait_for(lambda: cluster.send("a", group, "2").status.code == pb.OK)
     elsewhere = [each.body for name in ("a", "c") for each in cluster.stored(name)]
     assert elsewhere == [b"2"], "a broker that runs and must not be written to is not waited for"
-
-
-def test_what_is_handed_over_is_checked_there(cluster: Cluster) -> None:
-    group = next(each for each in map(str, range(100)) if place(each)[0] == "b")
-    body = b"x" * (4 << 20) + b"y"
-    answer = cluster.clients["a"].send("ordered", body, message_type=pb.FIFO, message_group=group)
-    assert answer.status.code == pb.MESSAGE_BODY_TOO_LARGE
-    assert "maxMessageSize" in answer.status.message
-    many = [b"x" * (4 << 20)] * 5
-    answer = cluster.clients["a"].send("ordered", *many, message_type=pb.FIFO, message_group=group)
-    assert answer.status.code == pb.PAYLOAD_TOO_LARGE
-    assert cluster.stored("b") == []
 
 
 def test_brokers_of_one_host_hand_over_without_a_name_server(tmp_path: Path) -> None:
