@@ -25,6 +25,7 @@ class DescribedBroker:
         self._parts = parts
         self._lag = dispatch_lag
         self._started_ms = now_ms()
+        self._version = version("lakebroker")  # it is looked up in files
 
     def now(self) -> pb.DescribeBrokerResponse:
         """Raises OSError when the disk cannot be looked at."""
@@ -33,7 +34,7 @@ class DescribedBroker:
         answer = pb.DescribeBrokerResponse(
             cluster=store.cluster,
             broker=store.broker,
-            version=version("lakebroker"),
+            version=self._version,
             role=self._role,
             started_ms=self._started_ms,
             log_id=store.log_id,

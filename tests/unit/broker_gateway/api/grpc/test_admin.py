@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Iterator
 from typing import Any
 
@@ -185,3 +186,15 @@ def test_offsets_of_a_group(broker: InProcessBroker) -> None:
         2,
     )
     assert row.settled_ms > 0
+
+
+def test_what_a_broker_says_of_itself_is_looked_up_in_no_files(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def looked_up(*_: Any) -> Any:
+        raise AssertionError("it takes milliseconds, in which the broker does nothing else")
+
+    monkeypatch.setattr(importlib.metadata.Distribution, "from_name", looked_up)
+    answer = broker.call("DescribeBroker", pb.DescribeBrokerRequest())
+    assert answer.version
+    assert answer.disk_total > answer.disk_free > 0
