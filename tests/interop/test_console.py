@@ -213,6 +213,11 @@ def test_replay_names_what_it_would_do_and_does_it_only_when_it_is_told_to(
         expect(asked).to_contain_text(f"{DEAD} to topic payments")
         asked.get_by_text("Cancel").click()
         expect(asked).to_have_count(0)
+        press = page.get_by_test_id("replay-all")
+        press.evaluate("button => { button.click(); button.click(); button.click() }")
+        expect(asked).to_have_count(1)
+        asked.get_by_text("Cancel").click()
+        expect(asked).to_have_count(0)
         assert world.client.receive("payments", "billing")[1] == []
         page.get_by_test_id("letters").get_by_role("checkbox").nth(1).click()
         page.get_by_test_id("replay-chosen").click()

@@ -72,7 +72,7 @@ class Gate:
     """An ASGI application in front of another."""
 
     def __init__(self, app: App, rules: Rules, refusal: Callable[[str], Refusal]) -> None:
-        """`refusal`: of a GET at a path, by who builds the pages."""
+        """`refusal`: of a path, by who builds the pages."""
         self._app = app
         self._rules = rules
         self._refusal = refusal
@@ -117,7 +117,7 @@ class Gate:
         if self._rules.token and scope["path"] != _LOGIN and not self._known(headers):
             page = scope["type"] == "http" and "text/html" in headers.get("accept", "")
             return (303, "", _LOGIN) if page else (401, "show the console's token", "")
-        if scope["type"] == "websocket" or (scope["path"] == _LOGIN and self._rules.token):
+        if scope["path"] == _LOGIN and self._rules.token:
             return None
         refusal = self._refusal(scope["path"])
         return refusal and (*refusal, "")

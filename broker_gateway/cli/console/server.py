@@ -68,6 +68,7 @@ def serve(console: Console, listening: Listening) -> None:
     )
     pages.config.socket_io_js_transports = ["websocket"]
     core.sio.eio.transports = ["websocket"]  # sessions that poll by HTTP would be no tabs to the gate
+    core.sio.on("log", lambda *_: None)  # what a tab says is not written among what the console says
     rules = Rules(
         hosts_of(listening.host, listening.port.getsockname()[1]),
         listening.token,

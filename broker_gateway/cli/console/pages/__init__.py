@@ -7,7 +7,7 @@ from broker_gateway.cli.console.pages import dead_letters, groups, message, over
 from broker_gateway.cli.console.pages.parts import PAGES
 from broker_gateway.cli.console.server import Console
 
-_OF_LIBRARY = ("/_nicegui/", "/_nicegui_ws/", "/favicon.ico")
+_OF_LIBRARY = ("/_nicegui/", "/_nicegui_ws/socket.io/", "/favicon.ico")
 _COMES_S = 20.0
 """How long a page that was built waits for its tab, where there are many."""
 
@@ -19,7 +19,7 @@ def register(console: Console) -> None:
 
 
 def refusal(path: str) -> Refusal:
-    """Why a GET there builds no page: there is none, or more were asked for than tabs came for them. A page costs memory and time from
+    """Why nothing is asked there: there is no page, or more were asked for than tabs came for them. A page costs memory and time from
     when it is built."""
     from nicegui import Client
 

@@ -72,6 +72,7 @@ class _Letters:
     def __init__(self, console: Console, group: str) -> None:
         self._console = console
         self._group = group
+        self._replaying = False
         watched(console, Watched)
         self._problem = ui.label().classes("lb-bad").props("data-testid=letters-problem role=alert")
         self._problem.visible = False
@@ -121,6 +122,16 @@ class _Letters:
         await self._replay(())
 
     async def _replay(self, ids: Sequence[str]) -> None:
+        """One at a time: who presses twice is asked once."""
+        if self._replaying:
+            return
+        self._replaying = True
+        try:
+            await self._ask_and_send(ids)
+        finally:
+            self._replaying = False
+
+    async def _ask_and_send(self, ids: Sequence[str]) -> None:
         workers, replays = self._console.workers, self._console.replays
         try:
             plan = await workers.ask(lambda: replays.plan(self._group, ids))

@@ -144,6 +144,11 @@ def test_what_builds_no_page_is_refused_behind_the_token() -> None:
     assert status(asked(gate_of(page, CLOSED, (404, "there is no such page")), "/login")) == 200
 
 
+def test_a_websocket_is_for_the_pages_alone() -> None:
+    (closed,) = asked(gate_of(page, OPEN, (404, "there is no such page")), "/other", kind="websocket")
+    assert closed["type"] == "websocket.close"
+
+
 def test_behind_a_proxy_any_host_is_taken_and_an_origin_has_to_be_of_the_same_one() -> None:
     at = gate_of(page, OPEN._replace(behind_proxy=True))
     assert status(asked(at, host="my-app.example")) == 200

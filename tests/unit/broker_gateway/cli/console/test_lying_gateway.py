@@ -134,7 +134,7 @@ def test_a_count_that_is_none_is_said(count: str) -> None:
 
 
 def test_a_health_that_has_no_name_is_none() -> None:
-    answer = health_pb2.HealthCheckResponse(status=77)  # type: ignore[arg-type]
+    answer = health_pb2.HealthCheckResponse(status=77)
     with (
         lying(Check=lambda _: answer) as reached,
         connected(reached.gateway, None, None) as calls,
