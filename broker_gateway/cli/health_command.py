@@ -36,6 +36,7 @@ def health(
     if as_json:
         typer.echo(json.dumps({"gateway": gateway, "status": status}))
     if status != "SERVING":
-        fail(f"the gateway at {gateway} answers {status}: it is stopping")
+        why = "it is stopping" if status == "NOT_SERVING" else "is it a lakebroker?"
+        fail(f"the gateway at {gateway} answers {status}: {why}")
     if not as_json:
         typer.echo(f"{gateway} serves")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -26,6 +28,9 @@ LINE_BREAK = re.compile(r"\r\n|\r|\n")
 """Java's; str.splitlines knows more, which may stand in a value."""
 _RANGE = ("greater_than_equal", "less_than_equal", "enum", "literal_error", "string_pattern_mismatch")
 """Errors that say no more than what is allowed."""
+_MOST_PATH_BYTES = 4096
+_MOST_NAME_BYTES = 255
+"""Linux's PATH_MAX and NAME_MAX."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 
 
@@ -40,13 +45,25 @@ def _needed(value: object) -> object:
     return value
 
 
+def _possible(value: Path | None) -> Path | None:
+    """What a system call takes as a path."""
+    text = os.fsencode(value) if value is not None else b""
+    if b"\0" in text:
+        raise ValueError("a path has no NUL character; leave it out")
+    if len(text) >= _MOST_PATH_BYTES or any(len(part) > _MOST_NAME_BYTES for part in text.split(b"/")):
+        raise ValueError(
+            f"a path has less than {_MOST_PATH_BYTES:,} bytes, and a name in it at most {_MOST_NAME_BYTES}"
+        )
+    return value
+
+
 def _unset_when_empty(value: object) -> object:
     return None if isinstance(value, str) and not value.strip() else value
 
 
 Port = Annotated[int, Field(ge=0, le=65535)]
-NeededPath = Annotated[Path, BeforeValidator(_needed)]
-OptionalPath = Annotated[Path | None, BeforeValidator(_unset_when_empty)]
+NeededPath = Annotated[Path, BeforeValidator(_needed), AfterValidator(_possible)]
+OptionalPath = Annotated[Path | None, BeforeValidator(_unset_when_empty), AfterValidator(_possible)]
 
 
 def camel(name: str) -> str:

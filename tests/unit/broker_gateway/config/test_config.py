@@ -361,3 +361,18 @@ def test_the_documentation_of_options_is_up_to_date() -> None:
     assert committed.read_text() == options_markdown(), (
         "python -m broker_gateway.config.document > docs/options.md"
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/stores/a\0b", "no NUL character"),
+        ("/stores/" + "a" * 256, "a name in it at most 255"),
+        ("/a" * 2048, "less than 4,096 bytes"),
+    ],
+)
+@pytest.mark.parametrize("option", ["storePathRootDir", "lakeTokenFile"])
+def test_a_path_that_there_cannot_be_is_no_option(option: str, path: str, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        load_config(None, {option: path}, {})
+    load_config(None, {option: "/stores/" + "a" * 255}, {})
