@@ -51,6 +51,7 @@ class Lake:
         self._location = location.rstrip("/")
         self._lock = threading.Lock()
         self._progress: _Progress | None = None
+        self._was_there = False
 
     @property
     def location(self) -> str:
@@ -86,7 +87,7 @@ class Lake:
     def dispatched_to(self, broker: str, log_id: str) -> int:
         """The physical offset below which every record of that log is in the lake; 0 when there is none.
 
-        It is what the progress table, committed after all other tables, says of the log. In a folder
+        A lake that was there and is not any more, such as where a mount is gone, cannot be read. It is what the progress table, committed after all other tables, says of the log. In a folder
         the commits that were read are made durable before they are believed: a name that was just linked may be
         gone after a power cut, while the segments it stands for stay deleted. Blocks. Raises LakeUnreachableError.
         """
@@ -96,7 +97,12 @@ class Lake:
         with self._lock:
             try:
                 if not self._folder.child(PROGRESS_TABLE).exists():
+                    if self._was_there:
+                        raise LakeUnreachableError(
+                            f"{path} was there and is not any more: mount or restore the lake, or let a reput build it anew from the log"
+                        )
                     return 0
+                self._was_there = True
                 if self._progress is None or not self._progress.follow():
                     self._progress = _Progress(self._folder.child(PROGRESS_TABLE))
                 return self._progress.end(broker, log_id)

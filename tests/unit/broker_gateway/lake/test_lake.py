@@ -51,8 +51,21 @@ def test_another_lake_in_its_place_is_read_anew(tmp_path: Path) -> None:
         create_tables(str(folder))
         commit(folder, *ends)
         assert lake.dispatched_to("b", "l") == (ends[-1] if ends else 0)
-    shutil.rmtree(folder)
+
+
+def test_a_lake_that_is_gone_cannot_be_read_until_it_is_back(tmp_path: Path) -> None:
+    folder = tmp_path / "lake"
+    lake = Lake(str(folder))
     assert lake.dispatched_to("b", "l") == 0
+    create_tables(str(folder))
+    commit(folder, 1, 2)
+    assert lake.dispatched_to("b", "l") == 2
+    away = folder.rename(tmp_path / "away")
+    for _ in range(2):
+        with pytest.raises(LakeUnreachableError, match="was there and is not any more: mount or restore"):
+            lake.dispatched_to("b", "l")
+    away.rename(folder)
+    assert lake.dispatched_to("b", "l") == 2
 
 
 def test_commits_that_are_gone_are_read_from_the_checkpoint(tmp_path: Path) -> None:
