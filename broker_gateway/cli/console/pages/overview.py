@@ -132,7 +132,7 @@ def _row(broker: Broker) -> dict[str, str]:
         return {"name": "does not answer", "address": shown(broker.address), "version": shown(broker.error)}
     left = "" if broker.hours_left is None else duration(broker.hours_left * 3600)
     behind = (
-        "no lake"
+        "not known"
         if broker.behind_bytes is None
         else f"{size(broker.behind_bytes)}, {duration(broker.behind_s)}"
     )
