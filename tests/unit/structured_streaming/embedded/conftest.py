@@ -10,6 +10,7 @@ import pytest
 
 from lakebroker_testing.logs import LogWriter
 from structured_streaming.embedded.engine import EmbeddedEngine
+from structured_streaming.embedded.limits import Limits
 from structured_streaming.lake import create_tables
 
 Opened = Callable[..., EmbeddedEngine]
@@ -34,6 +35,19 @@ def store(tmp_path: Path) -> Path:
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     return create_tables(str(tmp_path / "lake")).path
+
+
+@pytest.fixture(scope="module")
+def standing_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty one, which nobody writes to."""
+    return create_tables(str(tmp_path_factory.mktemp("standing") / "lake")).path
+
+
+@pytest.fixture(scope="module")
+def standing(standing_lake: Path) -> Iterator[EmbeddedEngine]:
+    """One engine for all statements of a file that leave nothing behind."""
+    with EmbeddedEngine.open(str(standing_lake), limits=Limits(seconds=60)) as engine:
+        yield engine
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ FILES = {
     f"/* /* */{' ' * 60}*/ DELETE FROM messages": "DELETE",
     f"/* /* */{' ' * 60}*/ EXPLAIN SELECT 1": "EXPLAIN of what",
     f"EXPLAIN{' ' * 60_000}DELETE FROM messages": "DELETE",
-    f"{'/**/' * 15_000}{' ' * 60_000}INSTALL httpfs": "INSTALL",
+    f"{'/**/' * 1_500}{' ' * 60_000}INSTALL httpfs": "INSTALL",
     "PIVOT messages ON topic USING count(*)": "name its values",
     "": "there is no statement",
     "-- nothing": "there is no statement",
@@ -122,11 +122,12 @@ def test_it_only_reads(store: Path, lake: Path, file: Path, opened: Opened) -> N
 
 
 @pytest.mark.parametrize("statement", FILES)
-def test_it_reads_nothing_but_tables(lake: Path, file: Path, opened: Opened, statement: str) -> None:
-    engine = opened()
-    for ask in (engine.query, engine.describe):
+def test_it_reads_nothing_but_tables(
+    standing_lake: Path, file: Path, standing: EmbeddedEngine, statement: str
+) -> None:
+    for ask in (standing.query, standing.describe):
         with pytest.raises(LakeError, match=FILES[statement]) as refused:
-            ask(statement.format(lake=lake, file=file))
+            ask(statement.format(lake=standing_lake, file=file))
         assert "secret\n" not in str(refused.value)
         assert "Traceback" not in str(refused.value)
 
@@ -171,8 +172,8 @@ HARMLESS = (
 
 
 @pytest.mark.parametrize("statement", HARMLESS)
-def test_what_only_reads_is_answered(opened: Opened, statement: str) -> None:
-    opened().query(statement).read_all()
+def test_what_only_reads_is_answered(standing: EmbeddedEngine, statement: str) -> None:
+    standing.query(statement).read_all()
 
 
 def test_a_view_that_reads_a_table_twice_with_one_filter_is_explained(
@@ -291,11 +292,12 @@ DEEP = {
 
 @pytest.mark.parametrize("levels", [400, 100_000])
 @pytest.mark.parametrize("what", DEEP)
-def test_a_statement_of_many_levels_is_answered_or_refused(opened: Opened, what: str, levels: int) -> None:
+def test_a_statement_of_many_levels_is_answered_or_refused(
+    standing: EmbeddedEngine, what: str, levels: int
+) -> None:
     before, middle, behind = DEEP[what]
     statement = f"SELECT {'* FROM ' if what == 'FROM' else ''}{before * levels}{middle}{behind * levels}"
-    engine = opened(limits=Limits(seconds=60))
-    for ask in (engine.query, engine.describe):
+    for ask in (standing.query, standing.describe):
         try:
             ask(statement)
         except LakeError as error:
@@ -306,7 +308,7 @@ def test_a_statement_of_many_levels_is_answered_or_refused(opened: Opened, what:
             )
         else:
             assert levels < 100_000
-    assert engine.query("SELECT 1").read_all().num_rows == 1, "the engine goes on"
+    assert standing.query("SELECT 1").read_all().num_rows == 1, "the engine goes on"
 
 
 def test_rows_without_end_are_ended(opened: Opened) -> None:
