@@ -30,7 +30,7 @@ from tests.fault.hostile_peers import Record, memory_mib
 from tests.fault.test_gateway_crash import stored
 
 QUIET_S, HOSTILE_S = (
-    (30.0, {"http2": 120.0, "grpcio": 120.0}) if EVIDENCE else (3.0, {"http2": 8.0, "grpcio": 3.0})
+    (30.0, {"http2": 120.0, "grpcio": 120.0}) if EVIDENCE else (2.0, {"http2": 5.0, "grpcio": 2.0})
 )
 RATE = 200
 MOST_MIB = 512
