@@ -17,11 +17,12 @@ from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 from lakebroker_testing.client import OPTIONS, Client
 from lakebroker_testing.gateway import Gateway
 from lakebroker_testing.timers import SEGMENT, write_timers
-from tests.evidence import LONG
+from tests.evidence import EVIDENCE, LONG
 from tests.telemetry_client import TelemetryClient, producer_settings
 
 TOPIC, GROUP = "orders", "billing"
 WAIT_S = 60.0
+TIMERS = 100_000 if EVIDENCE else 25_000
 CHECKED = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000"}
 
 
@@ -172,7 +173,7 @@ def test_a_broker_with_very_many_timers_starts(tmp_path: Path) -> None:
         client.receive(TOPIC, GROUP)
         client.close()
         assert gateway.terminate() == 0
-        write_timers(gateway.store, TOPIC, 100_000, now_ms() + 3_600_000, 3_600_000, "FAR")
+        write_timers(gateway.store, TOPIC, TIMERS, now_ms() + 3_600_000, 3_600_000, "FAR")
         write_timers(gateway.store, TOPIC, 1000, now_ms() - 2000, 1000, "DUE")
         file = gateway.store / FOLDER / "timers.due"
         file.unlink(missing_ok=True)
@@ -182,7 +183,7 @@ def test_a_broker_with_very_many_timers_starts(tmp_path: Path) -> None:
             assert client.send(TOPIC, b"served").status.code == pb.OK
             client.close()
             stop()
-        assert file.stat().st_size > 20 * 100_000, "a stop wrote what waits"
+        assert file.stat().st_size > 20 * TIMERS, "a stop wrote what waits"
         gateway.start()
         client = Client(gateway.address)
         bodies = received(client, 1003)
