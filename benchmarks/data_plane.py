@@ -29,7 +29,7 @@ from rich.table import Table
 
 from benchmarks import load_generator, revision
 from lakebroker_testing.gateway import PATIENT, ROOT, Gateway, command
-from lakebroker_testing.real_rocketmq import RocketMQ
+from lakebroker_testing.real_rocketmq import MeasuredRocketMQ
 
 PROXY = "rocketmq proxy"
 ECHO = "go echo"
@@ -189,7 +189,7 @@ def main() -> None:
             made = command("group", "create", ORDERED_GROUP, "--fifo", "--gateway", gateway.address)
             subprocess.run(made, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
             servers.append(Server(f"lakebroker {transport}", gateway.address, gateway.process.pid))
-        peer = RocketMQ(
+        peer = MeasuredRocketMQ(
             folder / "peer",
             {
                 **dict.fromkeys(TOPICS, (8, "NORMAL")),

@@ -32,7 +32,7 @@ from benchmarks import revision
 from benchmarks.processes import cpu_s
 from lakebroker_testing.gateway import ROOT, ProcessError, command
 from lakebroker_testing.logs import LogWriter, pending
-from lakebroker_testing.real_rocketmq import RocketMQ
+from lakebroker_testing.real_rocketmq import MeasuredRocketMQ
 
 console = Console(stderr=True)
 _RECORD_BYTES = 230
@@ -152,7 +152,7 @@ def real_rebuild(store: Path, records: int) -> Spent:
             shutil.rmtree(store / part, ignore_errors=True)
         for part in ("checkpoint", "abort"):
             (store / part).unlink(missing_ok=True)
-        peer = RocketMQ(
+        peer = MeasuredRocketMQ(
             Path(folder),
             {"bench": (8, "NORMAL")},
             proxy=False,

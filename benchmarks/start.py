@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import load_generator
 from lakebroker_testing.gateway import Gateway, ProcessError
-from lakebroker_testing.real_rocketmq import RocketMQ
+from lakebroker_testing.real_rocketmq import MeasuredRocketMQ
 
 _TOPIC = "bench"
 _LIMIT_S = 60.0
@@ -68,7 +68,7 @@ def gateway(folder: Path) -> dict[str, Any]:
 
 
 def rocketmq(folder: Path) -> dict[str, Any]:
-    with RocketMQ(folder, {_TOPIC: (8, "NORMAL")}) as started:
+    with MeasuredRocketMQ(folder, {_TOPIC: (8, "NORMAL")}) as started:
         began = time.monotonic() - started.broker_start_s
         return measured("rocketmq proxy", began, started.address, started.pid)
 

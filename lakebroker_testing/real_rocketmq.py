@@ -2,6 +2,10 @@
 
 The jars come from Maven Central into `.cache/`; a JDK 17 and Maven must be on the PATH. Every process is
 ended by its id.
+
+Tests start very many of its JVMs for a short time. What such a JVM did was mostly to read classes and to compile them well:
+the second compiler is off here, and the classes come from an archive (class data sharing) that the first start makes.
+`MeasuredRocketMQ` has neither.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import random
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +24,7 @@ from typing import IO
 
 from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import CACHE, ProcessError
+from lakebroker_testing.java_program import compiled
 
 VERSION = "5.5.0"
 _CACHE = CACHE / f"rocketmq-{VERSION}"
@@ -29,6 +35,15 @@ _OPENED = [
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
+]
+_SHORT_LIVED = [
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-Xlog:disable",  # of an archive that does not fit
+    "-Xlog:all=error:stderr",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:ArchiveRelocationMode=0",  # else every pointer of the archive is changed at each start
+    "-Dtls.server.mode=disabled",  # else a start makes an RSA key for each of its servers
 ]
 _NAME_SERVER = "org.apache.rocketmq.namesrv.NamesrvStartup"
 _BROKER = "org.apache.rocketmq.broker.BrokerStartup"
@@ -46,6 +61,17 @@ def jars() -> Path:
         if missing:
             _fetch(folder)
     return folder
+
+
+def _archive() -> Path:
+    """The classes of a name server, a broker and a proxy as a JVM wants them, made at first use. Raises ProcessError."""
+    archive = _CACHE / "classes" / "rocketmq.jsa"
+    jars()
+    with filled_once(archive.parent) as missing:
+        if missing:
+            with tempfile.TemporaryDirectory() as folder:
+                _Archiving(Path(folder), archive).run()
+    return archive
 
 
 def _fetch(folder: Path) -> None:
@@ -87,7 +113,7 @@ def free_ports(count: int) -> list[int]:
 
 class RocketMQ:
     """A name server and a broker (behind a proxy, unless `proxy` is False; none, unless `broker` is True) over the store
-    in `folder`.
+    in `folder`, in JVMs that start fast and compute slowly.
 
     `topics` maps names to (queues, message type), `groups` names to attributes, if they have any. `broker_options` are lines of `broker.conf`; the broker registers with
     `other_name_servers` too.
@@ -120,6 +146,7 @@ class RocketMQ:
             free_ports(5)
         )
         self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self._jvm = self._options_of_jvms()
         self.broker_start_s = 0.0
         """From starting the broker's process to its open port, s."""
 
@@ -220,11 +247,10 @@ class RocketMQ:
             else:
                 return
 
-    def mqadmin(self, *arguments: str, name_server: str | None = None) -> str:
-        """What `mqadmin` prints for a command, on its or another name server. Raises ProcessError when it fails."""
-        name_server = name_server or self.name_server
+    def mqadmin(self, *arguments: str) -> str:
+        """What `mqadmin` prints for a command. Raises ProcessError when it fails."""
         done = subprocess.run(
-            [*self._java("256m"), _ADMIN, *arguments, "-n", name_server],
+            [*self._java("256m"), _ADMIN, *arguments, "-n", self.name_server],
             env=self._environment(),
             capture_output=True,
             text=True,
@@ -239,7 +265,7 @@ class RocketMQ:
         ended because it did not end itself."""
         try:
             done = subprocess.run(
-                [*self._java("256m"), str(source), *arguments],
+                [*self._program(source), *arguments],
                 env=self._environment(),
                 capture_output=True,
                 text=True,
@@ -258,12 +284,12 @@ class RocketMQ:
     def java_process(self, source: Path, errors: IO[bytes]) -> subprocess.Popen[str]:
         """A program of one source file with RocketMQ's classes, its standard input and output as pipes."""
         return subprocess.Popen(
-            [*self._java("256m"), str(source)],
+            self._program(source),
             env=self._environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            text=True,
+            encoding="utf-8",
         )
 
     def _run(self, name: str, heap: str, *command: str, port: int, host: str = _LOOPBACK) -> None:
@@ -282,14 +308,22 @@ class RocketMQ:
                 raise ProcessError(f"RocketMQ's {name} did not open port {port}: {output}")
             time.sleep(0.05)
 
+    def _options_of_jvms(self) -> list[str]:
+        return [*_SHORT_LIVED, f"-XX:SharedArchiveFile={_archive()}"]
+
     def _name_servers(self) -> str:
         return ";".join((self.name_server, *self._other_name_servers))
 
-    def _java(self, heap: str) -> list[str]:
-        classes = f"{self.folder}:{jars()}/*"
+    def _program(self, source: Path) -> list[str]:
+        library = f"{jars()}/*"
+        return [*self._java("256m", str(compiled(source, library))), source.stem]
+
+    def _java(self, heap: str, *more_classes: str) -> list[str]:
+        # an archive fits class paths that begin as its own
+        classes = ":".join((f"{jars()}/*", str(self.folder), *more_classes))
         sizes = [f"-Xms{heap}", f"-Xmx{heap}", "-XX:MaxDirectMemorySize=2g"]
         places = [f"-Duser.home={self.folder}", f"-Djava.io.tmpdir={self.folder}"]
-        return ["java", *_OPENED, *sizes, "-XX:+UseG1GC", *places, "-cp", classes]
+        return ["java", *_OPENED, *sizes, *self._jvm, *places, "-cp", classes]
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "ROCKETMQ_HOME": str(self.folder), "RMQ_PROXY_HOME": str(self.folder)}
@@ -339,6 +373,33 @@ class RocketMQ:
         _write_json(
             config / "subscriptionGroup.json", {"dataVersion": version, "subscriptionGroupTable": groups}
         )
+
+
+class MeasuredRocketMQ(RocketMQ):
+    """The same with both compilers and the collector of its own scripts: for benchmarks."""
+
+    def _options_of_jvms(self) -> list[str]:
+        return ["-XX:+UseG1GC"]
+
+
+class _Archiving(RocketMQ):
+    """One that serves a while, and leaves the classes that it loaded."""
+
+    def __init__(self, folder: Path, archive: Path) -> None:
+        self._archive = archive
+        super().__init__(folder, {})
+
+    def run(self) -> None:
+        """Raises ProcessError."""
+        with self:
+            _, proxy = self._processes.pop()
+            proxy.terminate()
+            proxy.wait(_START_S)
+        if not self._archive.exists():
+            raise ProcessError(f"{_PROXY} left no {self._archive}")
+
+    def _options_of_jvms(self) -> list[str]:
+        return [*_SHORT_LIVED, f"-XX:ArchiveClassesAtExit={self._archive}"]
 
 
 def _topic(name: str, queues: int, message_type: str) -> dict[str, object]:

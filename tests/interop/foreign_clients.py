@@ -14,10 +14,13 @@ from pathlib import Path
 
 from lakebroker_testing.cached import filled_once
 from lakebroker_testing.gateway import ROOT, ProcessError
+from lakebroker_testing.java_program import compiled
 from lakebroker_testing.official_client import interpreter
 
 _PROGRAMS = Path(__file__).parent / "clients"
 _CACHE = ROOT / ".cache" / "official-clients"
+_JAVA = ("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""For programs that run a short time."""
 
 
 def _need(*tools: str) -> None:
@@ -42,8 +45,9 @@ def java(name: str, program: str) -> list[str]:
         if missing:
             copy = ["dependency:copy-dependencies", f"-DoutputDirectory={jars}", "-DincludeScope=runtime"]
             _run("mvn", "-q", "-B", "-f", str(_PROGRAMS / name / "pom.xml"), *copy)
-    home = _CACHE / "home"
-    return ["java", f"-Duser.home={home}", "-cp", f"{jars}/*", str(_PROGRAMS / name / program)]
+    source = _PROGRAMS / name / program
+    classes = compiled(source, f"{jars}/*")
+    return [*_JAVA, f"-Duser.home={_CACHE / 'home'}", "-cp", f"{jars}/*:{classes}", source.stem]
 
 
 def node(program: str = "client.js") -> list[str]:

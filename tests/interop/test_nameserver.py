@@ -7,6 +7,7 @@ through ours, and the official client sends and receives through it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import time
@@ -24,6 +25,7 @@ from broker_gateway.transport.remoting.client import RemotingClient
 from lakebroker_testing.gateway import NameServer
 from lakebroker_testing.official_client import OfficialClient
 from lakebroker_testing.real_rocketmq import RocketMQ
+from tests.interop.mqadmin import MqAdmin
 from tests.interop.test_store_exchange import receive_all
 
 TOPICS = {"orders": (4, "NORMAL"), "ordered": (2, "FIFO")}
@@ -31,21 +33,30 @@ pytestmark = pytest.mark.timeout(600)
 
 
 class Both:
-    """The real name server and ours, and a broker that both know."""
+    """The real name server and ours, a broker that both know, and an `mqadmin` for each."""
 
     def __init__(self, peer: RocketMQ, ours: NameServer) -> None:
         self.peer = peer
         self.ours = ours
-        self.real_address = f"127.0.0.1:{peer.name_server_port}"
+        self.real_address = peer.name_server
+        self._admins = [
+            MqAdmin(peer, address, peer.folder / f"{name}.err")
+            for name, address in (("real", self.real_address), ("ours", ours.address))
+        ]
 
     def mqadmin(self, *arguments: str) -> tuple[str, str]:
         """What the command prints on the real one, and on ours."""
         with ThreadPoolExecutor(2) as pool:
-            real, ours = pool.map(
-                lambda address: self.peer.mqadmin(*arguments, name_server=address),
-                (self.real_address, self.ours.address),
-            )
+            real, ours = pool.map(lambda admin: admin.run(*arguments), self._admins)
         return real, ours
+
+    def our_mqadmin(self, *arguments: str) -> str:
+        """What the command prints on ours."""
+        return self._admins[1].run(*arguments)
+
+    def close(self) -> None:
+        for admin in self._admins:
+            admin.close()
 
     def ask(self, code: RequestCode, **fields: str) -> tuple[Command, Command]:
         """The answers of the real one and of ours to a request."""
@@ -83,9 +94,9 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
             folder / "peer", TOPICS, ["readers"], proxy=False, heap="512m", other_name_servers=[ours.address]
         )
         with peer:
-            found = Both(peer, ours)
-            wait_until(lambda: has_route(ours.address, "orders") and has_route(found.real_address, "orders"))
-            yield found
+            wait_until(lambda: has_route(ours.address, "orders") and has_route(peer.name_server, "orders"))
+            with contextlib.closing(Both(peer, ours)) as found:
+                yield found
 
 
 def lines(text: str) -> list[str]:
@@ -238,9 +249,7 @@ def test_topic_is_deleted_and_made_again(both: Both) -> None:
     assert "success" in real
     assert "success" in ours
     wait_until(lambda: has_route(both.ours.address, "brief"))
-    deleted = both.peer.mqadmin(
-        "deleteTopic", "-c", "DefaultCluster", "-t", "brief", name_server=both.ours.address
-    )
+    deleted = both.our_mqadmin("deleteTopic", "-c", "DefaultCluster", "-t", "brief")
     assert "success" in deleted
     assert not has_route(both.ours.address, "brief")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,16 @@ from lakebroker_testing.gateway import Gateway
 from tests.interop.foreign_clients import OFFICIAL
 
 COUNT = 40
+
+
+@pytest.fixture(scope="module")
+def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Gateway]]:
+    """By transport; each has TLS and plaintext on one port, as by default."""
+    with ExitStack() as stack:
+        yield {
+            transport: stack.enter_context(Gateway(tmp_path_factory.mktemp(transport), transport=transport))
+            for transport in ("http2", "grpcio")
+        }
 
 
 @pytest.mark.parametrize(
@@ -27,20 +39,22 @@ COUNT = 40
         ("go", "grpcio", "plain"),
     ],
 )
-def test_send_receive_ack(tmp_path: Path, language: str, transport: str, security: str) -> None:
+def test_send_receive_ack(
+    tmp_path: Path, gateways: dict[str, Gateway], language: str, transport: str, security: str
+) -> None:
     command = OFFICIAL[language]()
-    with Gateway(tmp_path / "gateway", transport=transport) as gateway:  # TLS and plaintext, as by default
-        done = subprocess.run(
-            [*command, gateway.address, security, "interop", str(COUNT)],
-            env={**os.environ, "HOME": str(tmp_path), "GODEBUG": ""},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-        )
-        assert done.returncode == 0, (
-            f"{done.stdout[-1500:]}\n{done.stderr[-3000:]}\n{gateway.log.read_text()[-3000:]}"
-        )
-        assert done.stdout.strip().splitlines()[-1] == f"OK {COUNT}"
-        assert "call failed" not in gateway.log.read_text()
+    gateway = gateways[transport]
+    done = subprocess.run(
+        [*command, gateway.address, security, f"{language}-{security}", str(COUNT)],
+        env={**os.environ, "HOME": str(tmp_path), "GODEBUG": ""},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, (
+        f"{done.stdout[-1500:]}\n{done.stderr[-3000:]}\n{gateway.log.read_text()[-3000:]}"
+    )
+    assert done.stdout.strip().splitlines()[-1] == f"OK {COUNT}"
+    assert "call failed" not in gateway.log.read_text()
