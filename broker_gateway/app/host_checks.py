@@ -155,9 +155,9 @@ def _log_in(root: Path, wanted: Sequence[Path], segment_size: int) -> Log:
 
 
 def existing(folder: Path) -> Path:
-    """The folder, or the first one above it that is there."""
+    """The folder, or the first one above it that is there, and that this user may look at."""
     there = folder.absolute()
-    while not there.exists() and there != there.parent:
+    while not os.path.exists(there) and there != there.parent:
         there = there.parent
     return there
 

@@ -182,7 +182,7 @@ def newest_change(folders: list[Path]) -> float | None:
     times = [
         entry.stat().st_mtime
         for folder in folders
-        if folder.is_dir() and os.access(folder, os.R_OK | os.X_OK)
+        if os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK)
         for entry in os.scandir(folder)
     ]
     return max(times, default=None)

@@ -79,11 +79,19 @@ def _sizes(log: Log) -> Finding:
     return as_at_start("segments", value, lambda: check_sizes(log, largest, addresses))
 
 
+def _is_new(root: Path) -> bool:
+    """Whether there is no store yet; what cannot be looked at, a finding of its own, is none that is new."""
+    try:
+        return not holds_store(root)
+    except OSError:
+        return False
+
+
 def _of_host(config: GatewayConfig, brokers: Sequence[GatewayConfig]) -> list[Finding]:
     """What the brokers share."""
     folders = [folder for each in brokers for folder in disk.folders_of(each)]
     logs = [folder for each in brokers for folder in _log_folders(each)]
-    is_new = any(not holds_store(each.store.store_path_root_dir) for each in brokers)
+    is_new = any(_is_new(each.store.store_path_root_dir) for each in brokers)
     lake = network.check_lake(config, is_new)
     return [
         *_port_file(config),

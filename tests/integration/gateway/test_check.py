@@ -180,6 +180,17 @@ def test_several_brokers_each_have_their_findings(tmp_path: Path) -> None:
     assert "is the store of one broker" in found["processes"]["value"]
 
 
+def test_a_folder_that_this_user_may_not_look_into_is_told(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    user = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    status, found, told = checked(closed / "store", wrapper=user)
+    closed.chmod(0o700)
+    assert status == 1
+    assert "cannot be looked at" in found["store"]["value"]
+    assert "(store)" in told
+
+
 def test_a_read_only_folder_is_told(tmp_path: Path) -> None:
     read_only = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
     script = f'mount --bind {tmp_path} {tmp_path} && mount -o remount,ro,bind {tmp_path} && exec "$@"'
