@@ -43,7 +43,7 @@ FILTERS = Needs("sql", ("lark",))
 SPARK = Needs("spark", ("pyspark",), "; it runs on a JDK 17 or later")
 ON_SPARK = Needs("cluster", ("deltalake", "pyarrow", "prometheus_client"))
 """What runs on a Spark that is there."""
-CONSOLE = Needs("console", ("nicegui", "fastapi", "uvicorn"))
+CONSOLE = Needs("console", ("nicegui", "fastapi", "uvicorn", "cryptography"))
 """The web page."""
 ICEBERG = Needs("iceberg", ("pyiceberg",))
 OBJECT_STORE = Needs(

@@ -7,9 +7,10 @@
 | `facts.py` | what the pages show, without the page |
 | `poll.py`, `history.py` | one poll for all tabs, and the last half hour of it |
 | `workers.py` | questions of tabs, on threads: how many, and how long they are waited for |
-| `replays.py` | dead letters sent again: counted first, then done, if it is allowed at all |
+| `replays.py` | dead letters sent again: counted first, then done on a thread of its own, if it is allowed at all |
 | `text.py` | text from elsewhere, made visible and cut |
 | `gate.py` | who gets an answer at all: host, origin, token, number of tabs, headers |
+| `names.py` | by which names browsers reach it |
 | `server.py` | the port, and the page's library: NiceGUI, which nothing else imports but `pages/` |
 | `pages/` | a file for each page; `parts.py` are their common parts |
 """

@@ -28,13 +28,15 @@ from structured_streaming.extras import CONSOLE
 if TYPE_CHECKING:
     from broker_gateway.cli.console.server import Console, Listening
 
+_HERE = "127.0.0.1"
+_EVERYWHERE = "0.0.0.0"
 _PORT = 8090
 _PORT_OF_DATABRICKS = "DATABRICKS_APP_PORT"
 _HELP = """Serves a web page over gateways and a lake: brokers, topics, groups and their lag over time, a message by key with its trace, dead letters, scheduled tasks.
 
 With --gateway it shows what the broker knows now; with --lake what the tables have; with both, look-ups find what is newer than the tables, too.
 
-It listens on this machine alone. Without a token, every user of this machine can open it. It only reads; with --allow-replay, users can send dead letters again. To be reached from other machines it needs a certificate and a token. Behind a proxy that signs users in, such as that of Databricks Apps, give --behind-proxy.
+It listens on this machine alone. Without a token, every user of this machine can open it. It only reads; with --allow-replay, users can send dead letters again. To be reached from other machines it needs a token and a certificate, and answers to the names that the certificate has. Behind a proxy that signs users in, such as that of Databricks Apps, give --behind-proxy.
 
 ctrl-C or SIGTERM stops it.
 
@@ -57,7 +59,13 @@ def console(
     gateway: Gateway = "",
     namesrv: NameServers = "",
     lake: Lake = "",
-    host: Annotated[str, typer.Option(help="Address to listen on")] = "127.0.0.1",
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Address to listen on, 0.0.0.0 for all; {_HERE}, or behind a proxy {_EVERYWHERE}",
+            show_default=False,
+        ),
+    ] = None,
     port: Annotated[
         int | None,
         typer.Option(
@@ -84,7 +92,7 @@ def console(
         bool,
         typer.Option(
             "--behind-proxy",
-            help="Listen on all addresses in plaintext, for a proxy that says who may come: nothing else may reach the port",
+            help="Listen on all addresses, or on --host, in plaintext, for a proxy that says who may come: nothing else may reach the port",
         ),
     ] = False,
     interval: Annotated[str, typer.Option(help="How often brokers are asked while a tab is open")] = "2s",
@@ -151,13 +159,14 @@ def _check_lake(lake: str) -> None:
 
 
 def _listening(
-    host: str,
+    host: str | None,
     port: int | None,
     page_token_file: Path | None,
     pair: tuple[Path | None, Path | None],
     behind_proxy: bool,
 ) -> Listening:
     """Ends the command where it cannot be listened there, or must not."""
+    from broker_gateway.cli.console.names import names_of
     from broker_gateway.cli.console.server import Listening
     from broker_gateway.cli.serve_command import checked_pems, read_secret
     from structured_streaming.source.addresses import is_loopback
@@ -165,20 +174,30 @@ def _listening(
     certificate, key = pair
     if (certificate is None) != (key is None):
         fail("--tls-cert and --tls-key belong together: give both, or neither", 2)
+    names = frozenset[str]()
     if certificate is not None and key is not None:
-        checked_pems(certificate, key)
+        pem, _ = checked_pems(certificate, key)
+        try:
+            names = names_of(pem)
+        except ValueError as error:
+            fail(f"--tls-cert {certificate}: its names cannot be read: {error}")
     token = "" if page_token_file is None else read_secret("--page-token-file", page_token_file).decode()
-    if behind_proxy:
-        host, port = "0.0.0.0", _port_behind_proxy() if port is None else port
-    elif not is_loopback(host) and not (token and key):
+    if host is None:
+        host = _EVERYWHERE if behind_proxy else _HERE
+    if port is None:
+        port = _port_behind_proxy() if behind_proxy else _PORT
+    if not behind_proxy and not is_loopback(host) and not (token and key):
         fail(
             f"--host {host}: other machines could look in; give --page-token-file, --tls-cert and --tls-key, or --behind-proxy where "
             "a proxy says who may come",
             2,
         )
-    return Listening(
-        _bound(host, _PORT if port is None else port), host, token, behind_proxy, certificate, key
-    )
+    if certificate is not None and not is_loopback(host) and not names:
+        fail(
+            f"--tls-cert {certificate} names no host, so that no browser takes it: make one whose subjectAltName has the names by which "
+            f"--host {host} is reached"
+        )
+    return Listening(_bound(host, port), host, token, behind_proxy, certificate, key, names)
 
 
 def _port_behind_proxy() -> int:

@@ -2,8 +2,8 @@
 
 | checked | refused |
 |---|---|
-| Host header: one, of the address that the console listens on, or a name of this machine | a page of elsewhere whose name was pointed at this address (DNS rebinding): 421 |
-| Origin of a websocket, and of what changes something; of the rest, who loads it (Sec-Fetch-Site) | another page, but for a link to this one: 403 |
+| Host header: one, of the address that the console listens on, or a name of this machine, or of the console's certificate | a page of elsewhere whose name was pointed at this address (DNS rebinding): 421 |
+| Origin, where there is one; of what has none, who loads it (Sec-Fetch-Site) | another page, but for a link to this one: 403 |
 | cookie or bearer token, where there is a token | the login page, or 401 |
 | websockets under way | beyond the limit: 503 |
 | length of a request | beyond 1 MiB: 413 |
@@ -25,6 +25,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
+from broker_gateway.cli.console.names import names
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -35,7 +37,6 @@ MOST_TABS = 50
 """Websockets at a time."""
 _MOST_BYTES = 1 << 20
 _COOKIE = "lakebroker_console"
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _LOGIN = "/login"
 _WRONG_S = 1.0
 """What a wrong token costs; one at a time."""
@@ -53,19 +54,18 @@ sent to, anywhere else."""
 
 
 class Rules(NamedTuple):
-    """Of the gate. `hosts`: host:port that requests may name; `token`: that has to be shown, empty for none."""
+    """Of the gate. `hosts`: host:port that requests may name; `token`: that has to be shown, empty for none; `names`: of the
+    certificate, which requests may name with any port."""
 
     hosts: frozenset[str]
     token: str
     tls: bool
     behind_proxy: bool
+    names: frozenset[str] = frozenset()
 
-
-def hosts_of(host: str, port: int) -> frozenset[str]:
-    """What a Host header may be of a console that listens there; a port that is the scheme's own is left out by browsers."""
-    named = f"[{host}]" if ":" in host else host
-    names = {named.lower(), *(_LOOPBACK if named in _LOOPBACK else ())}
-    return frozenset({f"{name}:{port}" for name in names} | ({*names} if port in (80, 443) else set()))
+    def __repr__(self) -> str:
+        """Without the token."""
+        return f"Rules({', '.join(f'{name}={value!r}' for name, value in self._asdict().items() if name != 'token')})"
 
 
 class Gate:
@@ -103,11 +103,10 @@ class Gate:
         """Status, sentence, and where else to go."""
         host = headers.get("host", "").lower()
         several = sum(name.lower() == b"host" for name, _ in scope["headers"]) > 1
-        if several or (not self._rules.behind_proxy and host not in self._rules.hosts):
-            wanted = ", ".join(sorted(self._rules.hosts))
+        if several or not self._named(host):
+            wanted = ", ".join(sorted(self._rules.hosts | self._rules.names))
             return 421, f"this console answers at {wanted} only", ""
-        changes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD")
-        if changes and not self._same_origin(headers, host):
+        if not self._same_origin(headers, host):
             return 403, "this request comes from another page", ""
         if headers.get("sec-fetch-site") in _OTHERS and headers.get("sec-fetch-mode") != "navigate":
             return 403, "another page loads nothing of this one", ""
@@ -121,6 +120,9 @@ class Gate:
             return None
         refusal = self._refusal(scope["path"])
         return refusal and (*refusal, "")
+
+    def _named(self, host: str) -> bool:
+        return self._rules.behind_proxy or host in self._rules.hosts or names(self._rules.names, host)
 
     def _same_origin(self, headers: dict[str, str], host: str) -> bool:
         origin = headers.get("origin")

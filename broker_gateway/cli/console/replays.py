@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from broker_gateway.cli import replay_outcomes
 from broker_gateway.cli.console.asking import ANSWERS_S
 from broker_gateway.cli.console.errors import AskError
-from broker_gateway.cli.gateway_calls import Reached, connected, within
-from broker_gateway.cli.output import Failure, overheard
-from broker_gateway.cli.questions.letters import Choice, letters, queues_of
+from broker_gateway.cli.gateway_calls import GatewayCalls, Reached, connected, within
+from broker_gateway.cli.output import Failure, counted, overheard
+from broker_gateway.cli.questions.letters import Choice, ids_of, letters, letters_at, queues_of
 from broker_gateway.cli.replaying import Sender, key_of
+from broker_gateway.runtime.clock import now_ms
 
 MOST = 1_000
 """Dead letters of one replay; `lakebroker dlq replay` has no such limit."""
 _RATE = 100.0
 """Messages a second."""
+_STOP_S = 3.0
+_MOST_MARKED = 100_000
+_EVERY = Choice("", "", frozenset(), None, None)
+
+
+class Place(NamedTuple):
+    """Of a dead letter in its group's dead-letter topic, and one of its ids, by which it is told from another broker's."""
+
+    queue_id: int
+    queue_offset: int
+    message_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What would be sent again: `targets` are topics and how many go there; `failing` cannot be sent, and why of one of them."""
+    """What would be sent again: `targets` are topics and how many go there; `failing` cannot be sent, and why of one of them; `again`
+    of them this console has sent before."""
 
     gateway: str
     group: str
@@ -31,76 +45,151 @@ class Plan:
     targets: tuple[tuple[str, int], ...]
     failing: int
     why: str
+    again: int
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What became of it. `why`: of the first that failed."""
+@dataclass(slots=True)
+class Run:
+    """A replay under way, or its outcome when it `ended_ms`, by the clock; 0 before. `why`: of the first that failed; `error`: why it
+    ended before its end."""
 
-    sent: int
-    failed: int
-    why: str
+    group: str
+    of: int
+    sent: int = 0
+    failed: int = 0
+    why: str = ""
+    error: str = ""
+    ended_ms: int = 0
+
+    @property
+    def said(self) -> str:
+        """For people, as of now."""
+        if not self.ended_ms:
+            return f"sending again: {self.sent + self.failed:,} of {counted(self.of, 'dead letter')}"
+        parts = [f"{counted(self.sent, 'dead letter')} sent again"]
+        parts += [f"{self.failed:,} could not be sent: {self.why}"] if self.failed else []
+        left = self.of - self.sent - self.failed
+        parts += [f"{left:,} not tried: {self.error or 'they are not there any more'}"] if left else []
+        return "; ".join(parts)
 
 
 class Replays:
-    """`allowed`: by `--allow-replay`. Without it every call is refused, whoever calls."""
+    """`allowed`: by `--allow-replay`. Without it every call is refused, whoever calls. Any thread may call."""
 
     def __init__(self, reached: Reached | None, allowed: bool) -> None:
         self._reached = reached
         self.allowed = allowed and reached is not None
-        self._one = threading.Lock()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._newest: Run | None = None
+        self._stopped = threading.Event()
+        self._runs: dict[str, Run] = {}
+        self._marked: OrderedDict[tuple[str, int, int], tuple[frozenset[str], int]] = OrderedDict()
+        """Ids of what was sent, and when."""
 
-    def plan(self, group: str, ids: Iterable[str]) -> Plan:
-        """What a replay of these dead letters would do; no ids: of all of the group. Sends nothing. Raises AskError."""
-        wanted = frozenset(ids)
-        rows, keys, gateway = self._sent(group, Choice("", "", wanted, None, None), None, dry_run=True)
-        failing = [row for row in rows if row["outcome"] != "would be sent"]
-        targets = Counter(row["topic"] for row in rows if row["outcome"] == "would be sent")
-        if not rows:
-            raise AskError(f"{group} has no such dead letter at {gateway}")
-        why = failing[0]["outcome"] if failing else ""
-        return Plan(gateway, group, frozenset(keys), tuple(sorted(targets.items())), len(failing), why)
-
-    def send(self, plan: Plan) -> Done:
-        """Sends what was planned, and nothing else. One at a time. Raises AskError."""
-        if not self._one.acquire(blocking=False):
-            raise AskError("another replay is under way: wait for its end")
-        try:
-            every = Choice("", "", frozenset(), None, None)
-            rows, _, _ = self._sent(plan.group, every, plan.keys, dry_run=False)
-        finally:
-            self._one.release()
-        failed = [row for row in rows if row["outcome"] != replay_outcomes.SENT]
-        return Done(len(rows) - len(failed), len(failed), failed[0]["outcome"] if failed else "")
-
-    def _sent(
-        self, group: str, choice: Choice, only: frozenset[replay_outcomes.Key] | None, *, dry_run: bool
-    ) -> tuple[list[dict[str, str]], list[replay_outcomes.Key], str]:
-        """What became of each, and which they were."""
-        if not self.allowed or self._reached is None:
-            raise AskError("this console only reads: start it with --allow-replay and --gateway to replay")
-        rows: list[dict[str, str]] = []
-        keys: list[replay_outcomes.Key] = []
-        reached = self._reached
+    def plan(self, group: str, places: Iterable[Place]) -> Plan:
+        """What a replay of these dead letters would do; none: of all of the group. Sends nothing. Raises AskError."""
+        reached, wanted = self._allowed(), {(each.queue_id, each.queue_offset): each for each in places}
+        rows: list[dict[str, Any]] = []
+        keys: set[replay_outcomes.Key] = set()
+        again = 0
         try:
             with (
                 overheard(),
                 within(ANSWERS_S),
                 connected(reached.gateway, reached.token_file, reached.tls_ca) as calls,
             ):
-                sender = Sender(calls, _RATE, dry_run)
-                for message in letters(calls, group, queues_of(calls, group), choice):
-                    key = key_of(message)
-                    if only is not None and key not in only:
+                sender = Sender(calls, _RATE, dry_run=True)
+                queues = queues_of(calls, group)
+                found = letters_at(calls, group, wanted) if wanted else letters(calls, group, queues, _EVERY)
+                for message in found:
+                    queue_id, offset, _ = key = key_of(message)
+                    if wanted and wanted[queue_id, offset].message_id not in ids_of(message):
                         continue
                     if len(rows) >= MOST:
                         raise AskError(
                             f"more than {MOST:,} dead letters: choose fewer, or use `lakebroker dlq replay {group}`"
                         )
                     rows.append(sender.send(message))
-                    keys.append(key)
+                    keys.add(key)
+                    again += any(
+                        self.sent_ms(group, Place(queue_id, offset, each)) for each in ids_of(message)
+                    )
         except Failure as failure:
-            sent = sum(row["outcome"] == replay_outcomes.SENT for row in rows)
-            behind = f" ({sent} were sent before that)" if sent else ""
-            raise AskError(f"{failure.message}{behind}") from None
-        return rows, keys, reached.gateway
+            raise AskError(failure.message) from None
+        if not rows:
+            raise AskError(f"{group} has no such dead letter at {reached.gateway}")
+        failing = [row for row in rows if row["outcome"] != "would be sent"]
+        targets = Counter(row["topic"] for row in rows if row["outcome"] == "would be sent")
+        why = failing[0]["outcome"] if failing else ""
+        return Plan(
+            reached.gateway, group, frozenset(keys), tuple(sorted(targets.items())), len(failing), why, again
+        )
+
+    def begin(self, plan: Plan) -> Run:
+        """Begins to send what was planned, and nothing else, on a thread of its own. One at a time. Raises AskError."""
+        reached = self._allowed()
+        with self._lock:
+            if self._thread is not None and self._thread.is_alive():
+                raise AskError("another replay is under way: wait for its end")
+            run = self._newest = self._runs[plan.group] = Run(plan.group, len(plan.keys))
+            self._thread = threading.Thread(
+                target=self._run, args=(reached, plan, run), daemon=True, name="replay"
+            )
+            self._thread.start()
+        return run
+
+    def of(self, group: str) -> Run | None:
+        """The group's newest since the console began."""
+        return self._runs.get(group)
+
+    def sent_ms(self, group: str, place: Place) -> int:
+        """When this console sent a dead letter again, by the clock; 0: it did not."""
+        ids, at_ms = self._marked.get((group, place.queue_id, place.queue_offset), (frozenset(), 0))
+        return at_ms if place.message_id in ids else 0
+
+    def stop(self) -> str:
+        """Sends nothing more, behind the message that is under way. What became of a replay that this ended, in a sentence."""
+        self._stopped.set()
+        thread, run = self._thread, self._newest
+        if thread is None or run is None or not thread.is_alive():
+            return ""
+        thread.join(_STOP_S)
+        more = "; one more may have been sent" if thread.is_alive() else ""
+        return f"the replay of {run.group} was ended: {counted(run.sent, 'dead letter')} of {run.of:,} sent again{more}"
+
+    def _allowed(self) -> Reached:
+        if not self.allowed or self._reached is None:
+            raise AskError("this console only reads: start it with --allow-replay and --gateway to replay")
+        return self._reached
+
+    def _run(self, reached: Reached, plan: Plan, run: Run) -> None:
+        try:
+            with overheard(), connected(reached.gateway, reached.token_file, reached.tls_ca) as calls:
+                self._send(calls, plan, run)
+        except Failure as failure:
+            run.error = failure.message
+        except Exception as error:  # else the page would show for ever that it goes on
+            run.error = f"{type(error).__name__}: {error}"
+        finally:
+            run.ended_ms = now_ms()
+
+    def _send(self, calls: GatewayCalls, plan: Plan, run: Run) -> None:
+        sender = Sender(calls, _RATE, dry_run=False)
+        places = {(queue_id, offset) for queue_id, offset, _ in plan.keys}
+        for message in letters_at(calls, plan.group, places):
+            if self._stopped.is_set():
+                run.error = "the console was ended"
+                return
+            queue_id, offset, _ = key = key_of(message)
+            if key not in plan.keys:
+                continue
+            row = sender.send(message)
+            if row["outcome"] == replay_outcomes.SENT:
+                run.sent += 1
+                self._marked[plan.group, queue_id, offset] = frozenset(ids_of(message)), now_ms()
+                if len(self._marked) > _MOST_MARKED:
+                    self._marked.popitem(last=False)
+            else:
+                run.failed += 1
+                run.why = run.why or row["outcome"]

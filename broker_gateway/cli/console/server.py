@@ -4,33 +4,40 @@ from __future__ import annotations
 
 import logging
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker_gateway.cli.console.asking import Places
-from broker_gateway.cli.console.gate import Gate, Rules, hosts_of
+from broker_gateway.cli.console.gate import Gate, Rules
+from broker_gateway.cli.console.names import LOOPBACK, bracketed, hosts_of, is_every_address
 from broker_gateway.cli.console.poll import Poll
 from broker_gateway.cli.console.replays import Replays
 from broker_gateway.cli.console.workers import Workers
+from broker_gateway.cli.output import warn
 
 _STOP_S = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where, and for whom. `certificate` and `key` are files, PEM, or None for plaintext."""
+    """Where, and for whom. `certificate` and `key` are files, PEM, or None for plaintext; `names`: the certificate's."""
 
     port: socket.socket
     host: str
-    token: str
+    token: str = field(repr=False)
     behind_proxy: bool
     certificate: Path | None = None
     key: Path | None = None
+    names: frozenset[str] = frozenset()
 
     @property
     def url(self) -> str:
-        """Of the first page."""
-        named = f"[{self.host}]" if ":" in self.host else self.host
+        """Of the first page; of all addresses, by a name of the certificate."""
+        whole = sorted(
+            (each for each in self.names if not each.startswith("*")),
+            key=lambda each: (each in LOOPBACK, each),
+        )
+        named = whole[0] if whole and is_every_address(self.host) else bracketed(self.host)
         return f"{'https' if self.key else 'http'}://{named}:{self.port.getsockname()[1]}/"
 
 
@@ -74,6 +81,7 @@ def serve(console: Console, listening: Listening) -> None:
         listening.token,
         listening.key is not None,
         listening.behind_proxy,
+        listening.names,
     )
     config = uvicorn.Config(
         Gate(app, rules, refusal),
@@ -95,6 +103,7 @@ def serve(console: Console, listening: Listening) -> None:
         uvicorn.Server(config).run(sockets=[listening.port])
     finally:
         console.poll.stop()
+        warn(filter(None, [console.replays.stop()]))
         console.workers.close()
         if console.places.lake is not None:
             console.places.lake.close()

@@ -1,11 +1,13 @@
-"""Questions of tabs, on threads: so many at a time, so many in line, and so long."""
+"""Questions of tabs, on threads: so many at a time, so many in line, and so long. None of them is waited for when the process ends."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import queue
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from broker_gateway.cli.console.errors import AskError
@@ -21,19 +23,37 @@ class Workers:
     """One for all tabs."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
-        self._threads = ThreadPoolExecutor(THREADS, "console")
         self._patience_s = patience_s
         self._under_way = 0
+        self._closed = False
+        self._line: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        for number in range(THREADS):
+            threading.Thread(target=self._work, daemon=True, name=f"console-{number}").start()
 
     async def ask(self, question: Callable[[], T]) -> T:
         """Raises AskError, also where too many ask, the question fails otherwise, or the answer takes too long: its thread is then lost to others until it ends."""
         if self._under_way >= MOST:
             raise AskError(f"{MOST} questions are under way: ask again when one has ended")
         self._under_way += 1
-        running = asyncio.get_running_loop().run_in_executor(self._threads, question)
-        running.add_done_callback(self._done)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+        answer.add_done_callback(self._done)
+
+        def run() -> None:
+            try:
+                found = question()
+            except Exception as error:
+                tell(answer.set_exception, error)
+            else:
+                tell(answer.set_result, found)
+
+        def tell(told: Callable[..., None], what: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and with it who asked
+                loop.call_soon_threadsafe(told, what)
+
+        self._line.put(run)
         try:
-            return await asyncio.wait_for(asyncio.shield(running), self._patience_s)
+            return await asyncio.wait_for(asyncio.shield(answer), self._patience_s)
         except TimeoutError:
             raise AskError(f"no answer within {self._patience_s:g} s; it may still come, ask again") from None
         except AskError:
@@ -46,9 +66,15 @@ class Workers:
 
     def close(self) -> None:
         """Nothing more is begun."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._closed = True
+        for _ in range(THREADS):
+            self._line.put(lambda: None)
 
-    def _done(self, running: asyncio.Future[T]) -> None:
+    def _work(self) -> None:
+        while not self._closed:
+            self._line.get()()
+
+    def _done(self, answer: asyncio.Future[T]) -> None:
         self._under_way -= 1
-        if not running.cancelled():
-            running.exception()  # told to who waited; else nobody waits any more
+        if not answer.cancelled():
+            answer.exception()  # told to who waited; else nobody waits any more

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from broker_gateway.cli.output import fail
 from broker_gateway.cli.units import instant
 
 _BATCH = 32
+_EVERYTHING = ""
 
 
 class Choice(NamedTuple):
@@ -40,39 +42,67 @@ def letters(calls: GatewayCalls, group: str, queues: int, choice: Choice) -> Ite
             yield from batch
 
 
+def letters_at(calls: GatewayCalls, group: str, places: Iterable[tuple[int, int]]) -> Iterator[Any]:
+    """The dead letters at these queues and offsets, in that order, without those that are not there any more."""
+    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+
+    for queue_id, of_queue in itertools.groupby(sorted(set(places)), lambda place: place[0]):
+        begin = _bound(calls, group, queue_id, pb.BEGINNING)
+        end = _bound(calls, group, queue_id, pb.END)
+        waiting = [offset for _, offset in of_queue if begin <= offset < end]
+        while waiting:
+            count = 1
+            while count < min(_BATCH, len(waiting)) and waiting[count] == waiting[0] + count:
+                count += 1
+            found, at = _pulled(calls, group, queue_id, (waiting[0], count), _EVERYTHING)
+            wanted = set(waiting)
+            yield from (each for each in found if each.system_properties.queue_offset in wanted)
+            waiting = [offset for offset in waiting if offset >= at]
+
+
 def _batches(calls: GatewayCalls, group: str, queue_id: int, choice: Choice) -> Iterator[list[Any]]:
     """The chosen dead letters of a queue, up to where it ends now."""
     from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
-    from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
 
     at = _bound(calls, group, queue_id, pb.BEGINNING)
     end = _bound(calls, group, queue_id, pb.END)
-    wanted = pb.FilterExpression(type=pb.TAG, expression="*")
-    if choice.expression:
-        wanted = pb.FilterExpression(type=pb.SQL, expression=choice.expression)
     while at < end:
-        request = rpc.PullMessageRequest(
-            group=pb.Resource(name=group),
-            message_queue=_queue(group, queue_id),
-            offset=at,
-            batch_size=_BATCH,
-            filter_expression=wanted,
-        )
-        request.long_polling_timeout.FromMilliseconds(0)
-        answers = calls.messages("PullMessage", request, rpc.PullMessageResponse)
-        status = next((each.status for each in answers if each.HasField("status")), None)
-        if status is None:
-            fail(f"the gateway at {calls.address} answered PullMessage without a status; is it a lakebroker?")
-        if status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND):
-            calls.refused("PullMessage", status)
-        following = next((each.next_offset for each in answers if each.HasField("next_offset")), at)
-        if following <= at:
-            fail(
-                f"the gateway at {calls.address} answered PullMessage at {at} without a way on; is it a lakebroker?"
-            )
-        at = following
-        found = [each.message for each in answers if each.HasField("message")]
+        found, at = _pulled(calls, group, queue_id, (at, _BATCH), choice.expression)
         yield [each for each in found if choice.takes(each)]
+
+
+def _pulled(
+    calls: GatewayCalls, group: str, queue_id: int, at: tuple[int, int], expression: str
+) -> tuple[list[Any], int]:
+    """Dead letters of a queue from an offset on, so many at most, and where it goes on: further than it began. `expression`: of SQL,
+    or empty."""
+    from lakebroker_pb.apache.rocketmq.v2 import definition_pb2 as pb
+    from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+
+    offset, count = at
+    wanted = pb.FilterExpression(type=pb.TAG, expression="*")
+    if expression:
+        wanted = pb.FilterExpression(type=pb.SQL, expression=expression)
+    request = rpc.PullMessageRequest(
+        group=pb.Resource(name=group),
+        message_queue=_queue(group, queue_id),
+        offset=offset,
+        batch_size=count,
+        filter_expression=wanted,
+    )
+    request.long_polling_timeout.FromMilliseconds(0)
+    answers = calls.messages("PullMessage", request, rpc.PullMessageResponse)
+    status = next((each.status for each in answers if each.HasField("status")), None)
+    if status is None:
+        fail(f"the gateway at {calls.address} answered PullMessage without a status; is it a lakebroker?")
+    if status.code not in (pb.OK, pb.MESSAGE_NOT_FOUND):
+        calls.refused("PullMessage", status)
+    behind = next((each.next_offset for each in answers if each.HasField("next_offset")), offset)
+    if behind <= offset:
+        fail(
+            f"the gateway at {calls.address} answered PullMessage at {offset} without a way on; is it a lakebroker?"
+        )
+    return [each.message for each in answers if each.HasField("message")], behind
 
 
 def queues_of(calls: GatewayCalls, group: str) -> int:

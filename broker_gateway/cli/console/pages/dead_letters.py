@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import urlencode
 
 from nicegui import ui
@@ -11,7 +12,7 @@ from broker_gateway.cli.console.asking import MOST_LETTERS
 from broker_gateway.cli.console.errors import AskError
 from broker_gateway.cli.console.pages.parts import Column, Note, Pages, Table, card, frame, refreshed, watched
 from broker_gateway.cli.console.poll import Watched
-from broker_gateway.cli.console.replays import Plan
+from broker_gateway.cli.console.replays import Place, Plan
 from broker_gateway.cli.console.server import Console
 from broker_gateway.cli.console.text import number, shown, shown_body, when, when_ms
 from broker_gateway.cli.output import counted
@@ -34,6 +35,7 @@ _LETTERS = (
     Column("body", "body"),
     Column("bytes", "bytes", number=True),
 )
+_AGAIN = Column("again", "sent again from here (UTC)")
 
 
 def register(console: Console) -> None:
@@ -78,17 +80,24 @@ class _Letters:
         self._problem.visible = False
         with card(f"Dead letters of {shown(group)}"):
             self._said = ui.label("…").classes("lb-note").props("data-testid=letters-count")
+            allowed = console.replays.allowed
             self._letters = Table(
-                _LETTERS, key="id", test_id="letters", selection=console.replays.allowed, empty="none"
+                (*_LETTERS, _AGAIN) if allowed else _LETTERS,
+                key="id",
+                test_id="letters",
+                selection=allowed,
+                empty="none",
             )
-            if console.replays.allowed:
+            if allowed:
                 self._offer()
         self._done = ui.label().classes("lb-card lb-text").props("data-testid=replayed role=status")
         self._done.visible = False
         with ui.element("div").classes("lb-row"):
             ui.link("All groups with dead letters", "/dead-letters").classes("lb-link")
             ui.button("Ask again", on_click=self._ask).props("flat dense no-caps data-testid=again")
+        self._ended_ms = 0
         ui.timer(0.1, self._ask, once=True)
+        refreshed(self._show_run)
 
     def _offer(self) -> None:
         with ui.element("div").classes("lb-row"):
@@ -108,11 +117,13 @@ class _Letters:
         self._problem.visible = False
         most = f"the first {MOST_LETTERS} are shown" if len(rows) >= MOST_LETTERS else ""
         self._said.text = most or counted(len(rows), "dead letter")
-        self._letters.show([_letter(row) for row in rows])
+        self._letters.show([_letter(self._console, row) for row in rows])
 
     async def _replay_chosen(self) -> None:
         said = [row.get("id") for row in self._letters.table.selected if isinstance(row, dict)]
-        chosen = [row["whole_id"] for row in self._letters.table.rows if row["id"] in said]  # of those shown
+        chosen = [
+            Place(*row["place"]) for row in self._letters.table.rows if row["id"] in said
+        ]  # of those shown
         if not chosen:
             self._fail("choose dead letters first, by the boxes at the left")
             return
@@ -121,31 +132,40 @@ class _Letters:
     async def _replay_all(self) -> None:
         await self._replay(())
 
-    async def _replay(self, ids: Sequence[str]) -> None:
+    async def _replay(self, places: Sequence[Place]) -> None:
         """One at a time: who presses twice is asked once."""
         if self._replaying:
             return
         self._replaying = True
         try:
-            await self._ask_and_send(ids)
+            await self._ask_and_send(places)
         finally:
             self._replaying = False
 
-    async def _ask_and_send(self, ids: Sequence[str]) -> None:
+    async def _ask_and_send(self, places: Sequence[Place]) -> None:
         workers, replays = self._console.workers, self._console.replays
+        self._problem.visible = False
         try:
-            plan = await workers.ask(lambda: replays.plan(self._group, ids))
-            if not await _confirmed(plan):
-                return
-            done = await workers.ask(lambda: replays.send(plan))
+            plan = await workers.ask(lambda: replays.plan(self._group, places))
+            if await _confirmed(plan):
+                replays.begin(plan)
+                self._letters.table.selected = []
+                self._show_run()
         except AskError as error:
             self._fail(error)
+
+    def _show_run(self) -> None:
+        """How far the group's newest replay is, whichever tab began it, or what became of it."""
+        run = self._console.replays.of(self._group)
+        self._done.visible = run is not None
+        if run is None:
             return
-        failed = f"; {done.failed} could not be sent: {shown(done.why)}" if done.failed else ""
-        self._done.text = f"{counted(done.sent, 'dead letter')} of {shown(self._group)} sent again{failed}"
-        self._done.visible = True
-        self._letters.table.selected = []
-        await self._ask()
+        ended_ms = run.ended_ms
+        self._done.text = shown(f"{when_ms(ended_ms)} UTC: {run.said}" if ended_ms else run.said, 1000)
+        if ended_ms != self._ended_ms:
+            self._ended_ms = ended_ms
+            if ended_ms:
+                ui.timer(0.1, self._ask, once=True)
 
     def _fail(self, why: object) -> None:
         self._problem.text, self._problem.visible = shown(why, 1000), True
@@ -160,6 +180,10 @@ async def _confirmed(plan: Plan) -> bool:
             ui.label(f"{number_there:,} to topic {shown(topic)}").classes("lb-text")
         if len(plan.targets) > 20:
             ui.label(f"and to {len(plan.targets) - 20} more topics").classes("lb-note")
+        if plan.again:
+            ui.label(
+                f"{plan.again:,} of them this console has sent again already; they would be there once more."
+            ).classes("lb-bad")
         if plan.failing:
             ui.label(f"{plan.failing:,} more cannot be sent: {shown(plan.why)}").classes("lb-note")
         ui.label(
@@ -186,10 +210,12 @@ def _group(console: Console, group: str) -> dict[str, str]:
     }
 
 
-def _letter(row: Row) -> dict[str, str]:
+def _letter(console: Console, row: Row) -> dict[str, Any]:
+    place = Place(row["dlq_queue_id"], row["dlq_queue_offset"], str(row["message_id"]))
     return {
         "id": shown(f"{row['broker']} {row['dlq_queue_id']} {row['dlq_queue_offset']}", 1000),
-        "whole_id": str(row["message_id"]),
+        "place": list(place),
+        "again": when_ms(console.replays.sent_ms(row["consumer_group"], place)),
         "at": when(row["dead_lettered_timestamp"]),
         "message_id": shown(row["message_id"]),
         "message_id_link": f"/message?{urlencode({'key': row['message_id'], 'topic': dead_letter_topic(row['consumer_group'])})}",

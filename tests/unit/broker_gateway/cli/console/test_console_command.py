@@ -15,6 +15,7 @@ from broker_gateway.cli.console.errors import AskError
 from broker_gateway.cli.console.replays import Replays
 from broker_gateway.cli.gateway_calls import Reached
 from broker_gateway.cli.main import app
+from broker_gateway.transport.certificates import trial_certificate
 
 ROOT = Path(__file__).resolve().parents[5]
 HERE = Reached("127.0.0.1:1", "", None, None)
@@ -58,6 +59,20 @@ def test_a_token_that_others_may_read_or_that_is_short_is_refused(tmp_path: Path
     assert "0123456789abcdef" not in said
 
 
+def test_a_certificate_without_a_name_is_refused_where_others_may_look_in(tmp_path: Path) -> None:
+    token, key, certificate = tmp_path / "token", tmp_path / "key.pem", tmp_path / "cert.pem"
+    token.write_text("0123456789abcdef")
+    made = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=console.example"]
+    command_line = ["openssl", "req", "-x509", *made, "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command_line, check=True, capture_output=True)
+    for secret in (token, key):
+        secret.chmod(0o600)
+    given = ["--page-token-file", str(token), "--tls-cert", str(certificate), "--tls-key", str(key)]
+    said = refused("--host", "0.0.0.0", "--port", "0", *given)
+    assert f"--tls-cert {certificate} names no host" in said
+    assert "subjectAltName" in said
+
+
 def test_a_place_that_is_no_lake_is_named(tmp_path: Path) -> None:
     assert str(tmp_path) in refused("--lake", str(tmp_path), "--port", "0")
 
@@ -83,10 +98,24 @@ def test_the_port_of_a_databricks_app_is_taken_and_a_wrong_one_is_named(
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     monkeypatch.setenv("DATABRICKS_APP_PORT", str(port))
-    listening = command._listening("127.0.0.1", None, None, (None, None), True)
+    listening = command._listening(None, None, None, (None, None), True)
     with listening.port as made:
         assert made.getsockname() == ("0.0.0.0", port)
     assert listening.behind_proxy
+    with command._listening("127.0.0.1", None, None, (None, None), True).port as made:
+        assert made.getsockname() == ("127.0.0.1", port), "the address that was named, also behind a proxy"
+
+
+def test_on_all_addresses_the_names_of_the_certificate_are_answered(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef")
+    token.chmod(0o600)
+    pair = trial_certificate(tmp_path, "console.example")
+    listening = command._listening("0.0.0.0", 0, token, pair, False)
+    with listening.port as made:
+        assert listening.url == f"https://console.example:{made.getsockname()[1]}/"
+    assert listening.names == {"console.example", "localhost", "127.0.0.1", "[::1]"}
+    assert "0123456789abcdef" not in repr(listening)
 
 
 def test_without_the_extra_the_command_names_it() -> None:

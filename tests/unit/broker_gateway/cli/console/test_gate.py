@@ -10,7 +10,8 @@ from urllib.parse import urlencode
 import pytest
 
 from broker_gateway.cli.console import gate
-from broker_gateway.cli.console.gate import MOST_TABS, App, Gate, Refusal, Rules, Scope, hosts_of
+from broker_gateway.cli.console.gate import MOST_TABS, App, Gate, Refusal, Rules, Scope
+from broker_gateway.cli.console.names import hosts_of
 
 HOSTS = hosts_of("127.0.0.1", 8090)
 OPEN = Rules(HOSTS, "", tls=False, behind_proxy=False)
@@ -98,7 +99,8 @@ def test_another_page_opens_no_websocket_and_changes_nothing() -> None:
     ):
         assert asked(at, kind="websocket", origin=origin)[0]["type"] == "websocket.close"
         assert status(asked(at, method="POST", origin=origin)) == 403
-        assert status(asked(at, origin=origin)) == 200
+        assert status(asked(at, origin=origin)) == 403
+    assert status(asked(at, origin="http://127.0.0.1:8090")) == 200
 
 
 def test_what_is_no_origin_is_another_page() -> None:
@@ -256,4 +258,31 @@ def test_there_is_an_end_to_tabs() -> None:
 
 def test_names_of_an_address() -> None:
     assert hosts_of("10.1.2.3", 443) == {"10.1.2.3:443", "10.1.2.3"}
-    assert hosts_of("::1", 8090) == HOSTS
+    assert hosts_of("::1", 8090) == hosts_of("0.0.0.0", 8090) == hosts_of("::", 8090) == HOSTS
+
+
+@pytest.mark.parametrize(
+    ("host", "answer"),
+    [
+        ("console.example", 200),
+        ("console.example:8443", 200),
+        ("CONSOLE.example:8090", 200),
+        ("[2001:db8::7]:8090", 200),
+        ("a.inner.example:8090", 200),
+        ("127.0.0.1:8090", 200),
+        ("a.b.inner.example:8090", 421),
+        ("inner.example", 421),
+        ("evil.example:8090", 421),
+        ("console.example:8090:8090", 421),
+        ("*.inner.example", 421),
+        ("", 421),
+    ],
+)
+def test_the_names_of_the_certificate_are_answered(host: str, answer: int) -> None:
+    names = frozenset({"console.example", "[2001:db8::7]", "*.inner.example"})
+    assert status(asked(gate_of(page, OPEN._replace(tls=True, names=names)), host=host)) == answer
+
+
+def test_rules_are_shown_without_the_token() -> None:
+    assert "8090" in repr(CLOSED)
+    assert TOKEN not in repr(CLOSED)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -177,3 +179,22 @@ def test_a_question_that_fails_otherwise_is_told_without_its_words(caplog: pytes
 
     asyncio.run(run())
     assert "/secret/path" in caplog.text
+
+
+def test_a_question_under_way_does_not_keep_the_process_from_ending() -> None:
+    script = """
+import asyncio, threading
+from broker_gateway.cli.console.errors import AskError
+from broker_gateway.cli.console.workers import Workers
+async def run():
+    workers = Workers(patience_s=0.01)
+    try:
+        await workers.ask(threading.Event().wait)
+    except AskError as error:
+        print(error)
+    workers.close()
+asyncio.run(run())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "no answer within 0.01 s" in done.stdout

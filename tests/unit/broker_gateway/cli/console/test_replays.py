@@ -1,0 +1,173 @@
+"""Dead letters that the console sends again: which, how far it is, and what ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker_gateway.cli.console import replays as module
+from broker_gateway.cli.console.errors import AskError
+from broker_gateway.cli.console.replays import Place, Plan, Replays
+from broker_gateway.cli.gateway_calls import GatewayCalls, Reached
+from broker_gateway.cli.questions import letters as reading
+from lakebroker_pb.apache.rocketmq.v2 import service_pb2 as rpc
+from lakebroker_testing.broker import InProcessBroker
+
+HERE = Reached("here:1", "", None, None)
+DEAD = 40
+
+
+class Calls(GatewayCalls):
+    """Those of a command, to a broker in this process. `before`: called with the name of each."""
+
+    def __init__(self, broker: InProcessBroker) -> None:
+        self.address = HERE.gateway
+        self.broker = broker
+        self.made: list[str] = []
+        self.before: Callable[[str], None] = lambda name: None
+
+    def _call(self, path: str, request: Any, *_: Any, **__: Any) -> Any:
+        name = path.rpartition("/")[2]
+        self.before(name)
+        self.made.append(name)
+        return self.broker.call(name, request)
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
+    with InProcessBroker(tmp_path) as broker:
+        broker.create_topic("orders", 1)
+        broker.create_group("billing")
+        for number in range(DEAD):
+            broker.send("orders", b"%d" % number)
+        dead = 0
+        while dead < DEAD:
+            _, received = broker.receive("orders", "billing")
+            for each in received:
+                broker.dead_letter("orders", "billing", each, 1)
+            dead += len(received)
+        made = Calls(broker)
+        monkeypatch.setattr(module, "connected", lambda *_: contextlib.nullcontext(made))
+        yield made
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def places(calls: Calls) -> list[Place]:
+    """Of all dead letters."""
+    every = module._EVERY
+    return [
+        Place(
+            each.system_properties.queue_id,
+            each.system_properties.queue_offset,
+            each.system_properties.message_id,
+        )
+        for each in reading.letters(calls, "billing", 1, every)
+    ]
+
+
+def sent(calls: Calls) -> list[bytes]:
+    """What is in the topic behind what was there first."""
+    found: list[bytes] = []
+    calls.broker.create_group("audit")
+    while received := calls.broker.receive(
+        "orders",
+        "audit",
+    )[1]:
+        found += [each.body for each in received if "REPLAY_OF" in each.user_properties]
+    return found
+
+
+def ended(replays: Replays, plan: Plan) -> module.Run:
+    run = replays.begin(plan)
+    until(lambda: run.ended_ms)
+    return run
+
+
+def test_those_that_are_chosen_are_read_where_they_are_and_marked_when_they_are_sent(calls: Calls) -> None:
+    replays, every = Replays(HERE, True), places(calls)
+    chosen = [every[3], every[30]]
+    calls.made.clear()
+    plan = replays.plan("billing", chosen)
+    assert (plan.targets, plan.failing, plan.again) == ((("orders", 2),), 0, 0)
+    assert calls.made.count("PullMessage") == 2
+    run = ended(replays, plan)
+    assert (run.sent, run.failed, run.error, run.said) == (2, 0, "", "2 dead letters sent again")
+    assert sorted(sent(calls)) == [b"3", b"30"]
+    assert calls.made.count("PullMessage") == 4, "sending reads no more than what was counted"
+    assert replays.of("billing") is run
+    assert [bool(replays.sent_ms("billing", each)) for each in every].count(True) == 2
+    assert replays.sent_ms("billing", chosen[1])
+    assert not replays.sent_ms("billing", chosen[1]._replace(message_id="of another broker"))
+    assert replays.plan("billing", ()).again == 2
+    assert len(replays.plan("billing", ()).keys) == DEAD
+
+
+def test_a_place_with_another_message_is_no_dead_letter_that_was_chosen(calls: Calls) -> None:
+    wrong = places(calls)[0]._replace(message_id="of another broker")
+    for each in (wrong, Place(0, 10_000, wrong.message_id)):
+        with pytest.raises(AskError, match="billing has no such dead letter at here:1"):
+            Replays(HERE, True).plan("billing", [each])
+
+
+def test_a_long_replay_is_shown_while_it_goes_on_and_ends_between_two_messages(calls: Calls) -> None:
+    replays, go = Replays(HERE, True), threading.Semaphore(0)
+    plan = replays.plan("billing", ())
+    calls.before = lambda name: name == "SendMessage" and go.acquire(timeout=60)  # type: ignore[func-returns-value]
+    run = replays.begin(plan)
+    for _ in range(3):
+        go.release()
+    until(lambda: run.sent == 3)
+    assert run.said == f"sending again: 3 of {DEAD} dead letters"
+    with pytest.raises(AskError, match="another replay is under way"):
+        replays.begin(plan)
+    replays._stopped.set()
+    go.release()
+    until(lambda: run.ended_ms)
+    assert run.said == f"4 dead letters sent again; {DEAD - 4} not tried: the console was ended"
+    assert calls.made.count("SendMessage") == 4
+    assert replays.stop() == ""
+
+
+def test_a_console_that_ends_says_what_its_replay_did(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_STOP_S", 0.01)
+    replays, go = Replays(HERE, True), threading.Semaphore(1)
+    calls.before = lambda name: name == "SendMessage" and go.acquire(timeout=60)  # type: ignore[func-returns-value]
+    run = replays.begin(replays.plan("billing", ()))
+    until(lambda: run.sent == 1)
+    said = replays.stop()
+    go.release()
+    until(lambda: run.ended_ms)
+    assert said == (
+        f"the replay of billing was ended: 1 dead letter of {DEAD} sent again; one more may have been sent"
+    )
+
+
+def test_a_gateway_that_gives_nothing_and_no_end_is_not_asked_for_ever(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = calls.broker.call
+
+    def stuck(name: str, request: Any) -> Any:
+        answers = answer(name, request)
+        if isinstance(request, rpc.PullMessageRequest):
+            return [
+                rpc.PullMessageResponse(next_offset=request.offset) if each.HasField("next_offset") else each
+                for each in answers
+            ]
+        return answers
+
+    monkeypatch.setattr(calls.broker, "call", stuck)
+    with pytest.raises(AskError, match="answered PullMessage at 0 without a way on"):
+        Replays(HERE, True).plan("billing", ())
