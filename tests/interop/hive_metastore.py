@@ -22,7 +22,7 @@ _SITE = """<configuration>
 <property><name>hive.metastore.warehouse.dir</name><value>file://{folder}/warehouse</value></property>
 </configuration>
 """
-_START_S = 120
+_START_S = 400
 
 
 @contextmanager
