@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +176,30 @@ def test_the_console_is_an_app_with_its_wheel() -> None:
     folder = CONSOLE.parent / bundle.resources["apps"]["console"]["source_code_path"]
     wheel = f"{PROJECT['name']}-{PROJECT['version']}-py3-none-any.whl"
     assert (folder / "requirements.txt").read_text().split()[0] == f"./{wheel}[console]"
+
+
+def test_the_app_is_given_no_file_on_a_volume_which_it_would_not_see() -> None:
+    given = {**GIVEN, "tls_ca": "/Volumes/main/lakebroker/config/ca.pem", "console_tls_ca": "ca.pem"}
+    config = Bundle.read(sources(CONSOLE), "prod", given).resources["apps"]["console"]["config"]
+    values = {each["name"]: each.get("value") for each in config["env"]}
+    assert values["LAKEBROKER_TLS_CA"] == "ca.pem"
+    assert not [each for each in (*config["command"], *values.values()) if each and "/Volumes" in each]
+
+
+def test_the_build_leaves_no_wheel_of_another_version(tmp_path: Path) -> None:
+    """With a pip that only makes the file."""
+    for folder in ("dist", "resources/apps/console"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "lakebroker-0.0.9-py3-none-any.whl").touch()
+    program = tmp_path / "bin" / "python"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\ntouch dist/lakebroker-0.1.0-py3-none-any.whl\n")
+    program.chmod(0o755)
+    build = sources()[MAIN]["artifacts"]["lakebroker"]["build"]
+    environment = {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-c", build], cwd=tmp_path, env=environment, check=True, timeout=60)
+    for folder in ("dist", "resources/apps/console"):
+        assert [each.name for each in (tmp_path / folder).iterdir()] == ["lakebroker-0.1.0-py3-none-any.whl"]
 
 
 def test_widgets_of_the_dashboard_show_what_its_datasets_have(prod: Bundle) -> None:

@@ -97,6 +97,29 @@ def test_lag_of_a_minute_counts_queues_that_did_not_move_in_it(
     assert dict(of_those_that_moved) != expected
 
 
+def test_an_alert_sees_that_no_batch_comes_though_the_last_one_had_caught_up(
+    lake: SparkSession, bundle: Bundle
+) -> None:
+    alert = bundle.resources["alerts"]["stale"]
+    column = alert["evaluation"]["source"]["name"]
+
+    def value(table: str) -> int:
+        (row,) = lake.sql(alert["query_text"].replace("main.lakebroker.reput_progress", table)).collect()
+        found: int = row[column]
+        return found
+
+    lake.sql(
+        """SELECT broker, commit_timestamp - INTERVAL 2 HOURS AS commit_timestamp FROM (
+        SELECT 'a' AS broker, current_timestamp() AS commit_timestamp UNION ALL
+        SELECT 'b', current_timestamp() - INTERVAL 1 DAY)"""
+    ).createOrReplaceTempView("two_hours_ago")
+    assert 7200 <= value("two_hours_ago") < 7500
+    lake.sql("SELECT * FROM reput_progress WHERE false").createOrReplaceTempView("never_begun")
+    assert value("never_begun") == 0
+    assert value("reput_progress") >= 0, "the lake's own table has what is asked for"
+    assert float(alert["evaluation"]["threshold"]["value"]["double_value"]) == 3600
+
+
 def test_the_alert_is_of_the_log_that_is_furthest_behind(lake: SparkSession, bundle: Bundle) -> None:
     alert = bundle.resources["alerts"]["behind"]
     query = alert["query_text"].replace("main.lakebroker.", "")
