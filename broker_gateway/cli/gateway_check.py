@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from broker_gateway.app.check.finding import Finding
 
 
-def show_check(config_file: Path | None, overrides: Mapping[str, str], processes: int, as_json: bool) -> int:
+def show_check(
+    config_file: Path | None, overrides: Mapping[str, str], processes: int, *, offline: bool, as_json: bool
+) -> int:
     """Prints the findings; returns the exit status, 1 where a start would end."""
     from broker_gateway.app.check.finding import Verdict
 
-    found = _findings(config_file, overrides, processes)
+    found = _findings(config_file, overrides, processes, offline)
     if as_json:
         rows = [{**each._asdict(), "verdict": each.verdict.value} for each in found]
         show(rows, [], as_json=True)
@@ -43,7 +45,9 @@ def _cells(found: Finding, several: Sequence[str]) -> list[str]:
     return [found.verdict.value, *broker, found.check, text]
 
 
-def _findings(config_file: Path | None, overrides: Mapping[str, str], processes: int) -> Sequence[Finding]:
+def _findings(
+    config_file: Path | None, overrides: Mapping[str, str], processes: int, offline: bool
+) -> Sequence[Finding]:
     from broker_gateway.app.check.finding import fail
     from broker_gateway.app.check.run import check
     from broker_gateway.config.gateway import load_config
@@ -54,4 +58,4 @@ def _findings(config_file: Path | None, overrides: Mapping[str, str], processes:
         config, warnings = load_config(config_file, overrides)
     except StartError as error:
         return [fail("configuration", str(error))]
-    return check(config, warnings, processes)
+    return check(config, warnings, processes, offline=offline)

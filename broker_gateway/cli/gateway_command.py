@@ -61,6 +61,9 @@ def gateway(
             help="Look at the configuration and this host, start nothing; status 1 where a start would end",
         ),
     ] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="With --check: ask neither name servers nor the lake")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --check: print JSON")] = False,
 ) -> None:
     need("gateway", BROKER)
@@ -77,10 +80,15 @@ def gateway(
         overrides["lakeTransport"] = transport
     if as_json and not check:
         fail("--json goes with --check: what a broker logs is JSON by --set lakeLogFormat=json", 2)
+    if offline and not check:
+        fail(
+            "--offline goes with --check: a broker without name servers and lake has no namesrvAddr, lakeLocation",
+            2,
+        )
     if check:
         from broker_gateway.cli.gateway_check import show_check
 
-        raise typer.Exit(show_check(config_file, overrides, processes, as_json))
+        raise typer.Exit(show_check(config_file, overrides, processes, offline=offline, as_json=as_json))
     try:
         config, warnings = load_config(config_file, overrides)
         if print_all or print_important:

@@ -75,7 +75,7 @@ def test_its_commands_serve_and_tell_systemd_so(unit: Path) -> None:
         **dict(part.split("=") for part in said["Environment"].split()),
     }
     before = subprocess.run(
-        [*wrapper, *shlex.split(said["ExecStartPre"])],
+        [*wrapper, *shlex.split(said["ExecStartPre"].removeprefix("-"))],
         env=environment,
         cwd=state,
         capture_output=True,
@@ -110,6 +110,28 @@ def test_its_commands_serve_and_tell_systemd_so(unit: Path) -> None:
         finally:
             process.kill()
             process.wait()
+
+
+def test_wrong_options_are_not_tried_again(unit: Path) -> None:
+    said = settings(unit)
+    configuration = unit.parent / "etc" / "broker.conf"
+    configuration.write_text(configuration.read_text() + "flushDiskType=MAYBE\n")
+    checked, started = (
+        subprocess.run(
+            shlex.split(said[name].removeprefix("-")),
+            cwd=said["WorkingDirectory"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=WAIT_S,
+        )
+        for name in ("ExecStartPre", "ExecStart")
+    )
+    assert "flushDiskType=MAYBE" in checked.stdout, "for the journal"
+    assert said["ExecStartPre"].startswith("-"), (
+        "else the check's own status counts, which asks for another try"
+    )
+    assert str(started.returncode) in said["RestartPreventExitStatus"].split()
 
 
 def until(manager: socket.socket, word: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -139,7 +140,8 @@ class _Timex(ctypes.Structure):
 
 
 class Clock(NamedTuple):
-    """The time now, s since 1970; whether the kernel calls it synchronized (None: not told), and how far off it is at most, ms."""
+    """The time now, s since 1970; whether the kernel calls it synchronized (None: not told, as under a unit with `ProtectClock=`), and
+    how far off it is at most, ms."""
 
     now_s: float
     synchronized: bool | None
@@ -167,7 +169,9 @@ def check_clock(found: Clock, newest_s: float | None) -> Finding:
             "set the clock: until it has caught up, delayed messages are late and statistics are of other minutes",
         )
     if found.synchronized is None:
-        return warn("clock", f"{shown}; whether it is synchronized is not told", "look with timedatectl")
+        return ok(
+            "clock", f"{shown}; whether it is synchronized is not told to this process: timedatectl says"
+        )
     if not found.synchronized:
         return warn(
             "clock",
@@ -179,12 +183,12 @@ def check_clock(found: Clock, newest_s: float | None) -> Finding:
 
 def newest_change(folders: list[Path]) -> float | None:
     """When a file of the log was last changed."""
-    times = [
-        entry.stat().st_mtime
-        for folder in folders
-        if os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK)
-        for entry in os.scandir(folder)
-    ]
+    times: list[float] = []
+    for folder in folders:
+        if os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK):
+            for entry in os.scandir(folder):
+                with contextlib.suppress(FileNotFoundError):  # retention removes segments meanwhile
+                    times.append(entry.stat().st_mtime)
     return max(times, default=None)
 
 

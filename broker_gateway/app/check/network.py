@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -115,9 +115,9 @@ async def _asked(addresses: list[str], timeout_s: float) -> list[Finding]:
         await client.close()
 
 
-def check_lake(config: GatewayConfig, store_is_new: bool) -> Finding | None:
-    """Reads which brokers are in it, within `LAKE_S`; None without one. A new store cannot start without the lake's answer."""
-    location = config.lake.lake_location
+def check_lake(location: str, names: Sequence[str], store_is_new: bool) -> Finding | None:
+    """Reads within `LAKE_S` whether the brokers of these names are in it; None without one. A new store cannot start without the
+    lake's answer."""
     if not location:
         return None
     try:
@@ -136,11 +136,11 @@ def check_lake(config: GatewayConfig, store_is_new: bool) -> Finding | None:
         return away("lake", f"{location}: no answer within {LAKE_S:.0f} s", remedy)
     if brokers is None:
         return warn("lake", f"{location} holds no lake yet", "start a reput, or mend lakeLocation")
-    name = config.broker.broker_name
-    if brokers and name not in brokers:
+    missing = [name for name in names if name not in brokers]
+    if brokers and missing:
         return warn(
             "lake",
-            f"{location} has {', '.join(brokers[:5])}, and not {name}",
+            f"{location} has {', '.join(brokers[:5])}, and not {', '.join(missing)}",
             "check lakeLocation and brokerName",
         )
     return ok("lake", f"{location}, with {len(brokers)} brokers")

@@ -18,12 +18,20 @@ from store.log.claim import PROCESSES_FOLDER, holds_store
 from store.log.recovery import COMMIT_LOG_FOLDER
 
 
-def check(config: GatewayConfig, warnings: Sequence[str], processes: int = 1) -> list[Finding]:
-    """Findings in the order of the start; nothing is made, locked or changed. Blocks, a minute at most."""
+def check(
+    config: GatewayConfig, warnings: Sequence[str], processes: int = 1, *, offline: bool = False
+) -> list[Finding]:
+    """Findings in the order of the start; nothing is made, locked or changed. Blocks, a minute at most; `offline` asks neither name
+    servers nor the lake, and takes a moment."""
     found = [warn("configuration", text, "leave it out, or mend it") for text in warnings]
     found = found or [ok("configuration", "every option is known and fits")]
     if processes == 1:
-        return [*found, *_of_broker(config), *_of_host(config, [config])]
+        return [
+            *found,
+            *_of_broker(config),
+            *_of_host(config, [config]),
+            *_elsewhere(config, [config], offline),
+        ]
     try:
         refuse_store(config.store.store_path_root_dir)
         brokers = [_child(config, number) for number in range(processes)]
@@ -32,7 +40,7 @@ def check(config: GatewayConfig, warnings: Sequence[str], processes: int = 1) ->
     for each in brokers:
         name = each.broker.broker_name
         found += [finding._replace(broker=name) for finding in _of_broker(each)]
-    return [*found, *_of_host(config, brokers)]
+    return [*found, *_of_host(config, brokers), *_elsewhere(config, brokers, offline)]
 
 
 def _child(config: GatewayConfig, number: int) -> GatewayConfig:
@@ -91,8 +99,6 @@ def _of_host(config: GatewayConfig, brokers: Sequence[GatewayConfig]) -> list[Fi
     """What the brokers share."""
     folders = [folder for each in brokers for folder in disk.folders_of(each)]
     logs = [folder for each in brokers for folder in _log_folders(each)]
-    is_new = any(_is_new(each.store.store_path_root_dir) for each in brokers)
-    lake = network.check_lake(config, is_new)
     return [
         *_port_file(config),
         *disk.check_room(brokers),
@@ -102,9 +108,17 @@ def _of_host(config: GatewayConfig, brokers: Sequence[GatewayConfig]) -> list[Fi
         host.check_clock(host.clock(), host.newest_change(logs)),
         network.check_access(config),
         network.check_certificate(config, datetime.datetime.now(datetime.UTC)),
-        *network.check_name_servers(config),
-        *([lake] if lake is not None else []),
     ]
+
+
+def _elsewhere(config: GatewayConfig, brokers: Sequence[GatewayConfig], offline: bool) -> list[Finding]:
+    """What other machines say."""
+    if offline:
+        return []
+    is_new = any(_is_new(each.store.store_path_root_dir) for each in brokers)
+    names = [each.broker.broker_name for each in brokers]
+    lake = network.check_lake(config.lake.lake_location, names, is_new)
+    return [*network.check_name_servers(config), *([lake] if lake is not None else [])]
 
 
 def _log_folders(config: GatewayConfig) -> list[Path]:

@@ -55,9 +55,10 @@ def check_store(config: GatewayConfig) -> Finding:
     if identity is None:
         return ok("store", f"{root}, a new one")
     if (process := running(root)) is not None:
+        holder = f"process {process}" if process else "a process out of sight, such as another container's,"
         return warn(
             "store",
-            f"{root}: process {process} has it open, so ports and open files were not looked at",
+            f"{root}: {holder} has it open, so ports and open files were not looked at",
             "stop that one before this one starts",
         )
     if not stopped_cleanly(root):
@@ -70,7 +71,8 @@ def check_store(config: GatewayConfig) -> Finding:
 
 
 def running(root: Path) -> int | None:
-    """The process that has the store open; None where nobody has. It is asked for, and not tried by locking."""
+    """The process that has the store open, 0 for one of another pid namespace; None where nobody has. It is asked for, and not
+    tried by locking."""
     try:
         fd = os.open(root / LOCK_FILE, os.O_RDONLY)
     except OSError:

@@ -50,6 +50,13 @@ def test_it_runs_as_nobody_important_and_stops_by_a_signal(file: Path) -> None:
     assert "/opt/lakebroker/bin" in environment(file)["PATH"].split(":")
 
 
+def test_builds_are_documented_in_the_format_that_has_health_checks() -> None:
+    for file in (*FILES, ROOT / "docs" / "deploying.md"):
+        builds = re.findall(r"podman build (.*)", file.read_text())
+        assert builds, file
+        assert all(each.startswith("--format docker ") for each in builds), file
+
+
 @EVERY
 def test_its_entry_point_is_a_command_with_these_options(file: Path) -> None:
     program, name, *arguments = command_of(the(file, "ENTRYPOINT"))

@@ -134,6 +134,9 @@ def test_a_store_that_a_broker_runs_on_is_left_alone(tmp_path: Path) -> None:
         assert found["store"]["verdict"] == "warn"
         assert f"process {gateway.process.pid} has it open" in found["store"]["value"]
         assert "ports" not in found
+        apart = ["unshare", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+        _, found, _ = checked(gateway.store, wrapper=apart)
+        assert "a process out of sight" in found["store"]["value"]
         client = Client(gateway.address)
         assert client.send("t", b"m").entries, "the broker still has its lock and serves"
         client.close()
@@ -152,6 +155,11 @@ def test_name_servers_and_the_lake_are_asked(tmp_path: Path) -> None:
     assert found["lake"]["verdict"] == "ok"
     _, found, _ = checked(tmp_path / "store", lakeLocation=str(tmp_path / "none"))
     assert "holds no lake yet" in found["lake"]["value"]
+    nobody = "127.0.0.1:1"
+    _, found, _ = checked(tmp_path / "store", "--offline", "-n", nobody, lakeLocation=str(tmp_path / "none"))
+    assert not {"name server", "lake"} & set(found), (
+        "neither is asked, as before a restart that must not wait"
+    )
 
 
 def test_a_certificate_tells_until_when_it_is_good(tmp_path: Path) -> None:

@@ -105,7 +105,9 @@ def test_a_clock_that_is_not_right() -> None:
     assert found.verdict is Verdict.WARN
     assert "60 s after that" in found.value
     assert "not synchronized" in check_clock(Clock(NOW_S, False, 0.0), None).value
-    assert "not told" in check_clock(Clock(NOW_S, None, 0.0), None).value
+    hidden = check_clock(Clock(NOW_S, None, 0.0), None)
+    assert verdict(hidden) is Verdict.OK, "so it is in each start under the unit, which hides the clock"
+    assert "not told" in hidden.value
     assert check_clock(Clock(5.0, True, 0.0), None).value == "1970-01-01 00:00:05 UTC is not now"
     assert clock().now_s > 1_700_000_000
 
