@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from importlib.metadata import version
 
 from broker_gateway.api.grpc.admin.requests import Named
 from broker_gateway.api.grpc.codec import timestamp
@@ -20,6 +19,7 @@ from broker_gateway.observability.statistics import Statistics
 from broker_gateway.protocol.body.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
 from broker_gateway.protocol.errors import ConnectError
 from broker_gateway.runtime.errors import OptionError
+from broker_gateway.runtime.running_version import RUNNING
 from broker_gateway.transport.context import CallContext, RpcError
 from broker_gateway.transport.remoting.address import parse_address, written_address
 from lakebroker_pb.apache.rocketmq.v2 import admin_pb2 as rpc
@@ -158,7 +158,7 @@ class BrokerAdmin:
         return rpc.GetProxyRuntimeStatsResponse(
             status=OK,
             proxy_name=self._broker,
-            version=version("lakebroker"),
+            version=RUNNING,
             in_tps=self._statistics.rate("messages_in", None),
             out_tps=self._statistics.rate("messages_out", None),
             connections=len(clients),
