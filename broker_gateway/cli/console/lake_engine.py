@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 STATEMENT_S = 20.0
 """What a statement may take."""
-_AGAIN_S = 5.0
+AGAIN_S = 5.0
+"""For so long a lake that could not be opened is not tried again."""
 _MEMORY = 512 << 20
 
 
@@ -78,7 +79,7 @@ class LakeEngine:
                     self.location, limits, source=self._source or None, tell=self._tell
                 )
             except LakeError as error:
-                self._failed, self._again = str(error), time.monotonic() + _AGAIN_S
+                self._failed, self._again = str(error), time.monotonic() + AGAIN_S
                 raise AskError(self._failed) from error
             self._told.clear()
             return self._engine

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from broker_gateway.cli.console import lake_engine
 from broker_gateway.cli.console.asking import Places
 from broker_gateway.cli.console.errors import AskError
 from broker_gateway.cli.console.facts import Names
 from broker_gateway.cli.console.lake_engine import LakeEngine
 from broker_gateway.cli.console.text import BODY
 from broker_gateway.cli.gateway_calls import Reached
+from structured_streaming.lake import create_tables
 from tests import example_lake
 from tests.lake_broker import LakeBroker
 
@@ -109,8 +112,18 @@ def test_a_gateway_that_is_away_is_said_by_each_question_and_by_its_row(
     assert capfd.readouterr() == ("", ""), "nothing is printed"
 
 
-def test_a_lake_that_cannot_be_opened_is_said_and_tried_again(tmp_path: Path) -> None:
-    engine = LakeEngine(str(tmp_path / "none"), {})
-    for _ in range(2):
-        with pytest.raises(AskError, match="none"):
-            engine.rows("SELECT 1")
+def test_a_lake_that_cannot_be_opened_is_said_and_tried_again_a_while_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(lake_engine, "time", SimpleNamespace(monotonic=lambda: now))
+    engine = LakeEngine(str(tmp_path / "later"), {})
+    with pytest.raises(AskError, match="later"):
+        engine.rows("SELECT 1")
+    create_tables(str(tmp_path / "later"))
+    now += lake_engine.AGAIN_S / 2
+    with pytest.raises(AskError, match="later"):
+        engine.rows("SELECT 1")
+    now += lake_engine.AGAIN_S
+    assert engine.rows("SELECT 1 AS one") == [{"one": 1}]
+    engine.close()
