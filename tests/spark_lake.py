@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import shutil
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pyspark.sql import SparkSession
 
@@ -39,6 +41,13 @@ class SparkLake:
         create_tables(str(self.lake))
         self._spark = spark
         self.told: dict[tuple[str, str], int] = {}
+
+    def copied(self, folder: Path) -> Self:
+        """Another one of the same store that goes on from here."""
+        made = copy.copy(self)
+        made.lake, made.staging, made.told = folder / "lake", folder / "staging", {}
+        shutil.copytree(self.lake, made.lake)
+        return made
 
     def sink(
         self, after_step: AfterStep = no_step, writer: str = "", before: bool = False

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
+from structured_streaming.catalog.marks import RECENT, History, history, history_in
 from structured_streaming.catalog.names import CatalogSchema
 from structured_streaming.catalog.spark_errors import is_away, said, spark_errors
 from structured_streaming.errors import CatalogAwayError, LakeError, LocationError
@@ -41,6 +42,9 @@ class LakeTables(Protocol):
     def detail(self, session: SparkSession, name: str) -> Mapping[str, Any]:
         """`location` and `tableFeatures` as Delta describes a table. Raises Spark's errors."""
 
+    def history(self, session: SparkSession, name: str, limit: int = RECENT) -> History:
+        """Of a table's newest commits. Raises Spark's errors, LakeError."""
+
 
 class FolderTables:
     """Tables of a lake in a folder."""
@@ -60,6 +64,10 @@ class FolderTables:
         uri = self._folder.child(name).spark_uri
         return {"location": uri if "://" in uri else f"file:{quote(uri)}", "tableFeatures": []}
 
+    def history(self, session: SparkSession, name: str, limit: int = RECENT) -> History:
+        """See `LakeTables.history`. Spark is not asked."""
+        return history_in(self._folder.child(name), limit)
+
 
 class SchemaTables:
     """Tables of a schema of a catalog."""
@@ -77,6 +85,10 @@ class SchemaTables:
     def detail(self, session: SparkSession, name: str) -> Mapping[str, Any]:
         """See `LakeTables.detail`."""
         return detail(session, self.table(name))
+
+    def history(self, session: SparkSession, name: str, limit: int = RECENT) -> History:
+        """See `LakeTables.history`."""
+        return history(session, self.table(name), limit)
 
 
 def make_tables(session: SparkSession, schema: CatalogSchema) -> None:

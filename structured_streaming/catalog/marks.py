@@ -10,6 +10,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from structured_streaming.errors import LakeError
+from structured_streaming.storage.delta_names import LOG, commit_name, version_of
+from structured_streaming.storage.folder import Folder
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -80,13 +84,35 @@ def history(session: SparkSession, table: str, limit: int | None = RECENT) -> Hi
     """Of a table, named as in SQL; all that there is where `limit` is None."""
     found = session.sql(f"DESCRIBE HISTORY {table}" + (f" LIMIT {limit}" if limit else ""))
     rows = [row.asDict() for row in found.select("version", "userMetadata", "operationMetrics").collect()]
-    return History([(row["version"], _mark(row)) for row in rows])
+    return History([(row["version"], _mark(row["version"], row)) for row in rows])
 
 
-def _mark(row: dict[str, Any]) -> Mark | None:
+def history_in(folder: Folder, limit: int = RECENT) -> History:
+    """As `history`, of a table in a folder, whose commits are there alone: what Spark would start a job for is read from its log.
+    Raises LakeError.
+    """
+    log = folder.child(LOG)
     try:
-        given = json.loads(row["userMetadata"] or "null")[_KEY]
-        rows = int((row["operationMetrics"] or {}).get("numOutputRows", -1))
-        return Mark(str(given["kind"]), int(given["number"]), str(given["writer"]), int(row["version"]), rows)
-    except (ValueError, KeyError, TypeError):
+        versions = [(version_of(name), name) for name in log.names()]
+        commits_there = [at for at, name in versions if at is not None and name == commit_name(at)]
+        newest = sorted(commits_there, reverse=True)[:limit]
+        contents = log.read_each(map(commit_name, newest))  # up to one that is cleaned up meanwhile
+        commits = zip(newest, contents, strict=False)
+        return History([(version, _mark(version, _commit_info(content))) for version, content in commits])
+    except (OSError, ValueError, TypeError) as error:
+        raise LakeError(f"{log} cannot be read: {error}") from error
+
+
+def _commit_info(content: bytes) -> Any:
+    """What a commit says of itself."""
+    actions = (json.loads(line) for line in content.splitlines() if b'"commitInfo"' in line)
+    return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+
+
+def _mark(version: int, said: Any) -> Mark | None:
+    try:
+        given = json.loads(said.get("userMetadata") or "null")[_KEY]
+        rows = int((said.get("operationMetrics") or {}).get("numOutputRows", -1))
+        return Mark(str(given["kind"]), int(given["number"]), str(given["writer"]), version, rows)
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None  # a commit of somebody else

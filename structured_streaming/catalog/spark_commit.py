@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from structured_streaming.catalog.lake_tables import LakeTables, sql_text
-from structured_streaming.catalog.marks import BATCH, CLEARED, KNOWN, START, History, Mark, history
+from structured_streaming.catalog.marks import BATCH, CLEARED, KNOWN, RECENT, START, History, Mark
 from structured_streaming.catalog.places import check_place, durable_folder
 from structured_streaming.catalog.spark_errors import is_away, is_conflict, lake_errors, said, spark_errors
 from structured_streaming.catalog.staged_files import StagedFiles
@@ -170,7 +170,7 @@ class SparkCommitSink:
         self._number += 1
         started = self._each(self._data_tables, self._started)
         self._after_step(STARTED)
-        self.ends, last = self._ends(), self._last_batch()
+        self.ends, last = self._progress()
         self._number += 1
         for name in self._data_tables:
             self._without_conflict(functools.partial(self._remove_unfinished, name, started[name], last))
@@ -188,9 +188,10 @@ class SparkCommitSink:
 
     def _take_number(self) -> None:
         """The number of this writer's start is the progress table's newest. Raises ForeignWriterError."""
-        known = history(self._session, self._tables.table(REPUT_PROGRESS.name), KNOWN)
-        self._check_progress(known)
-        least = max([self._last_batch(), *(mark.number for mark in known.marks)])
+        known = self._history(REPUT_PROGRESS.name, KNOWN)
+        _, last = self._progress()
+        self._check_progress(known, last)
+        least = max([last, *(mark.number for mark in known.marks)])
         for step in range(_STARTS):
             # the three behind the newest may be in other tables: of a writer's start, its removals, its batch
             self._number = least + 3 + 2**step
@@ -202,14 +203,13 @@ class SparkCommitSink:
             else:
                 return
 
-    def _check_progress(self, known: History) -> None:
+    def _check_progress(self, known: History, last: int) -> None:
         """Raises LakeError where rows of finished batches are gone: what they cover would be removed and read again."""
-        last = self._last_batch()
         finished = max((mark.number for mark in known.marks if mark.kind == BATCH), default=0)
         emptied = "" if finished <= last else f"batch {finished}"
         if not last and not known.marks:
             for table in DATA_TABLES:
-                if history(self._session, self._tables.table(table.name)).marks:
+                if self._history(table.name).marks:
                     emptied = f"what {table.name} holds"
         if emptied:
             raise LakeError(
@@ -220,7 +220,7 @@ class SparkCommitSink:
     def _check_newest(self) -> None:
         """Raises ForeignWriterError when another writer came after this one."""
         name = REPUT_PROGRESS.name
-        newest = next(iter(history(self._session, self._tables.table(name), KNOWN).marks), None)
+        newest = next(iter(self._history(name, KNOWN).marks), None)
         if newest is not None and newest.writer != self._writer:
             raise ForeignWriterError(
                 f"table {name} of lake {self._tables} has number {newest.number}: {_OTHER}"
@@ -249,7 +249,7 @@ class SparkCommitSink:
         """Rows that the progress does not cover, which batches behind the `last` left. Raises LakeError where they are others."""
         table = self._tables.table(name)
         if not known.settles():
-            known = history(self._session, table, KNOWN)
+            known = self._history(name, KNOWN)
         most = known.unfinished(last)
         if most == 0:
             return
@@ -339,15 +339,17 @@ class SparkCommitSink:
     def _note_version(self, name: str, mark: Mark) -> tuple[History, Mark]:
         """The version that a commit made of a table; what the table's history says. Raises ForeignWriterError when the number
         was another writer's."""
-        table = self._tables.table(name)
-        newest = history(self._session, table)
-        found = newest.find(mark.number) or history(self._session, table, KNOWN).find(mark.number)
+        newest = self._history(name)
+        found = newest.find(mark.number) or self._history(name, KNOWN).find(mark.number)
         if found is None or found.writer != self._writer:
             raise ForeignWriterError(
                 f"table {name} of lake {self._tables} did not take number {mark.number}: {_OTHER}"
             )
         self._versions[name] = found.version
         return newest, found
+
+    def _history(self, name: str, limit: int = RECENT) -> History:
+        return self._tables.history(self._session, name, limit)
 
     def _check(self, spans: list[LogSpan]) -> None:
         for span in spans:
@@ -358,14 +360,12 @@ class SparkCommitSink:
                     "again"
                 )
 
-    def _last_batch(self) -> int:
+    def _progress(self) -> tuple[Ends, int]:
+        """What the lake holds, and its last batch."""
         progress = self._session.table(self._tables.table(REPUT_PROGRESS.name))
-        return int(progress.agg({"batch": "max"}).collect()[0][0] or 0)
-
-    def _ends(self) -> Ends:
-        progress = self._session.table(self._tables.table(REPUT_PROGRESS.name))
-        rows = progress.groupBy("broker", "log_id").agg({"end_offset": "max"}).collect()
-        return {(str(row[0]), str(row[1])): int(row[2]) for row in rows}
+        rows = progress.groupBy("broker", "log_id").agg({"end_offset": "max", "batch": "max"}).collect()
+        ends = {(str(row["broker"]), str(row["log_id"])): int(row["max(end_offset)"]) for row in rows}
+        return ends, max((int(row["max(batch)"] or 0) for row in rows), default=0)
 
     def _make_durable(self, names: Iterable[str]) -> None:
         for name in names:

@@ -48,9 +48,34 @@ def lake(spark: SparkSession, tmp_path: Path) -> SparkLake:
     return SparkLake(spark, tmp_path)
 
 
-def test_what_a_crash_left_is_removed_and_read_again_in_other_batches(lake: SparkLake) -> None:
+@pytest.fixture(scope="module")
+def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[SparkLake, SparkLake]:
+    """A lake with the first batch, and one with both. They stay as they are."""
+    folder = tmp_path_factory.mktemp("kept")
+    lake = SparkLake(spark, folder)
     first, second, *_, end = lake.cuts()
-    lake.sink().commit(lake.manifest(first, second))
+    sink = lake.sink()
+    sink.commit(lake.manifest(first, second))
+    begun = lake.copied(folder / "begun")
+    sink.commit(lake.manifest(second, end))
+    return begun, lake
+
+
+@pytest.fixture
+def begun(kept: tuple[SparkLake, SparkLake], tmp_path: Path) -> SparkLake:
+    """With its first batch."""
+    return kept[0].copied(tmp_path)
+
+
+@pytest.fixture
+def filled(kept: tuple[SparkLake, SparkLake], tmp_path: Path) -> SparkLake:
+    """With all of its log, in two batches."""
+    return kept[1].copied(tmp_path)
+
+
+def test_what_a_crash_left_is_removed_and_read_again_in_other_batches(begun: SparkLake) -> None:
+    lake = begun
+    _, second, *_, end = lake.cuts()
     crashed = list[str]()
 
     def crash(table: str) -> None:
@@ -75,7 +100,7 @@ def test_a_writer_that_another_came_after_says_so_and_does_not_take_the_lake_bac
     first, *_, end = lake.cuts()
     stale = lake.sink(writer="first")
     waiting = lake.manifest(first, end)
-    lake.sink(writer="second")
+    newer = lake.sink(writer="second")
     assert list(lake.staging.rglob("*.parquet")) == []  # what others staged is of no use any more
     starts = {
         DeltaTable(str(lake.lake / table.name)).transaction_version(SPARK_APPLICATION)
@@ -86,7 +111,7 @@ def test_a_writer_that_another_came_after_says_so_and_does_not_take_the_lake_bac
         stale.commit(waiting)
     with pytest.raises(ForeignWriterError, match="another reput writes the same lake"):
         lake.sink(writer="first", before=True)
-    lake.sink(writer="second", before=True).commit(lake.manifest(first, end))
+    newer.commit(lake.manifest(first, end))
     assert_exact(lake.lake, lake.store)
 
 
@@ -179,11 +204,9 @@ def test_a_writer_between_two_tables_is_stopped_by_the_next_ones_start(lake: Spa
     assert_exact(lake.lake, lake.store)
 
 
-def test_progress_that_was_removed_costs_no_row(spark: SparkSession, lake: SparkLake) -> None:
-    first, second, *_, end = lake.cuts()
-    sink = lake.sink()
-    for start, stop in ((first, second), (second, end)):
-        sink.commit(lake.manifest(start, stop))
+def test_progress_that_was_removed_costs_no_row(spark: SparkSession, filled: SparkLake) -> None:
+    lake = filled
+    *_, end = lake.cuts()
     progress = FolderTables(LocalFolder(lake.lake)).table("reput_progress")
     for removed in (f"WHERE end_offset = {end}", ""):
         spark.sql(f"DELETE FROM {progress} {removed}")
@@ -232,7 +255,7 @@ def test_a_crash_of_the_other_writer_in_a_log_that_is_new_is_not_guessed_at(lake
 
 def test_readers_find_what_such_a_lake_holds(spark: SparkSession, lake: SparkLake) -> None:
     first, second, *_, end = lake.cuts()
-    sink = lake.sink()
+    sink = lake.sink(writer="first")
     gateway = Lake(str(lake.lake))
     log = lake.reader.broker, lake.reader.log_id
     assert gateway.dispatched_to(*log) == 0
@@ -245,14 +268,13 @@ def test_readers_find_what_such_a_lake_holds(spark: SparkSession, lake: SparkLak
     reports = maintain(str(lake.lake))
     assert [report.problems for report in reports if report.problems] == []
     assert_exact(lake.lake, lake.store)
-    assert lake.sink().ends == {log: end}
+    assert lake.sink(writer="first", before=True).ends == {log: end}
 
 
 @pytest.mark.timeout(900)
-def test_the_iceberg_mirror_shows_what_spark_wrote(lake: SparkLake) -> None:
+def test_the_iceberg_mirror_shows_what_spark_wrote(filled: SparkLake) -> None:
     """Its files, and statistics of its kind: times cut to ms, also the greatest."""
-    first, *_, end = lake.cuts()
-    lake.sink().commit(lake.manifest(first, end))
+    lake = filled
     folder = LocalFolder(lake.lake)
     for name in TABLES:
         LakeMirror(folder).update(name, Snapshot(folder.child(name)), time.time())
