@@ -254,11 +254,15 @@ def progress(text: str) -> list[str]:
 
 
 def consume(both: Both, count: int) -> None:
-    """Both groups receive and acknowledge so many messages; what they look like meanwhile is compared."""
-    for side in (both.real, both.ours):
+    """Both groups receive and acknowledge so many messages, and no more come."""
+
+    def received(side: Side) -> int:
         with OfficialClient() as official:
             official.call("simple", endpoints=side.grpc, group="readers", topics={"single": "*"}, await_s=3)
-            assert len(receive_all(official, count)) == count
+            return len(receive_all(official, count))
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(received, (both.real, both.ours))) == [count, count]
 
 
 def test_group_from_connection_to_reset(both: Both) -> None:
