@@ -154,7 +154,7 @@ class Consumer:
     def receive(self, batch: int = 32, wait_ms: int = 5000, broker: str = "") -> list[pb.Message]:
         request = receive_request(TOPIC, self._group.name, batch=batch, invisible_ms=10_000, wait_ms=wait_ms)
         request.message_queue.broker.name = broker
-        answers = self._client.call("ReceiveMessage", request, 15.0)
+        answers = self._client.call("ReceiveMessage", request, 60.0)
         return [each.message for each in answers if each.HasField("message")]
 
     def until(self, count: int, batch: int = 32) -> list[pb.Message]:
