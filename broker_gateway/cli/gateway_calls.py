@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 
-from broker_gateway.cli.output import fail
+from broker_gateway.cli.output import Failure, fail
 
 if TYPE_CHECKING:
     import grpc
@@ -62,6 +62,10 @@ def within(together_s: float) -> Iterator[None]:
         yield
     finally:
         _until.reset(before)
+
+
+class NoSuchCall(Failure):
+    """The end of a command for which the gateway has not the call: it is of an earlier version."""
 
 
 class GatewayCalls:
@@ -175,7 +179,8 @@ class GatewayCalls:
         told = unconnected(self.address, details, own_ca=self._access.ca is not None)
         if code == "UNAVAILABLE" and told is not None and not isinstance(told, UnreachableError):
             fail(str(told))
-        fail(failed(self.address, code, details, timeout_s))
+        kind = NoSuchCall if code == "UNIMPLEMENTED" else Failure
+        fail(failed(self.address, code, details, timeout_s), kind=kind)
 
 
 @contextlib.contextmanager

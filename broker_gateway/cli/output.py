@@ -51,11 +51,11 @@ def overheard() -> Iterator[list[str]]:
         _heard.reset(before)
 
 
-def fail(message: str, exit_code: int = 1) -> NoReturn:
-    """Prints the message on standard error and ends the command: raises Failure."""
+def fail(message: str, exit_code: int = 1, kind: type[Failure] = Failure) -> NoReturn:
+    """Prints the message on standard error and ends the command: raises Failure, or what `kind` of it is given."""
     if _heard.get() is None:
         LineOutput(sys.stderr).line(f"lakebroker: {lines(message)}")  # where that fails, the status tells
-    raise Failure(lines(message), exit_code)
+    raise kind(lines(message), exit_code)
 
 
 def warn(warnings: Iterable[str]) -> None:

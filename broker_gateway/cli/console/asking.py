@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from broker_gateway.cli.console.errors import AskError
 from broker_gateway.cli.console.facts import Broker, Found, Freshness, Group, Names, Task, Topic, TopicStatus
 from broker_gateway.cli.console.lake_engine import LakeEngine
 from broker_gateway.cli.console.text import BODY
-from broker_gateway.cli.gateway_calls import GatewayCalls, Reached, connected, within
+from broker_gateway.cli.gateway_calls import GatewayCalls, NoSuchCall, Reached, connected, within
 from broker_gateway.cli.output import Failure, fail, overheard
 from broker_gateway.cli.questions.brokers import OfBrokers
 from broker_gateway.cli.questions.letters import Choice
@@ -32,6 +31,9 @@ ANSWERS_S = 55.0
 """What the calls of a question take together; before a tab's patience ends."""
 _MINUTES = 24 * 60
 _MINUTE_MS = 60_000
+_MOST_TOPICS = 8
+"""That moved in all of these minutes; of more, the newest part of them."""
+_NEWEST = "change_timestamp DESC, physical_offset DESC, ordinal DESC"
 _EVERY = Choice("", "", frozenset(), None, None)
 
 
@@ -116,19 +118,22 @@ class Places:
             return answers.lag(group, "")
 
     def lag_by_minute(self, group: str) -> dict[str, list[tuple[int, int]]]:
-        """What the lake has of the last day, by topic: ends of minutes in ms since the epoch, and lag. Empty without a lake. Raises AskError.
+        """What the lake has of the group's last day, up to the newest minute in which it moved, by topic: ends of minutes in ms since
+        the epoch, and lag. Empty without a lake. Raises AskError.
 
-        A queue that did not move in a minute has the lag that it had: what is summed is how much each queue's changed.
+        A queue that did not move in a minute has the lag that it had: what is summed is how much each queue's changed. What changed
+        before the day counts in the day's first minute.
         """
         if self.lake is None:
             return {}
         rows = self.lake.rows(
-            "WITH moves AS (SELECT topic, minute, coalesce(lag, 0) - coalesce(lag(lag) OVER ("
+            "WITH moves AS (SELECT topic, greatest(minute, max(minute) OVER () - INTERVAL 1 DAY) AS minute, "
+            "coalesce(lag, 0) - coalesce(lag(lag) OVER ("
             "PARTITION BY topic, broker, queue_id ORDER BY minute), 0) AS change "
             "FROM consumer_lag_by_minute WHERE consumer_group = $group) "
             f"SELECT topic, epoch_ms(minute) + {_MINUTE_MS:d} AS at, "
             "sum(sum(change)) OVER (PARTITION BY topic ORDER BY minute)::BIGINT AS lag FROM moves GROUP BY topic, minute "
-            f"ORDER BY minute DESC LIMIT {_MINUTES * 4:d}",
+            f"ORDER BY minute DESC LIMIT {_MINUTES * _MOST_TOPICS:d}",
             {"group": group},
         )
         found: dict[str, list[tuple[int, int]]] = {}
@@ -173,20 +178,22 @@ class Places:
     def found(self, key: str, topic: str) -> Found:
         """Messages of a key or id, and what happened to them, the newest first. Raises AskError."""
         wanted = Wanted(MOST_MESSAGES, key=key, topic=topic)
-        with self._answering() as answers, overheard() as said:
-            messages = [_cut(row) for row in answers.messages(wanted)]
+        hearing: contextlib.AbstractContextManager[list[str]] = (
+            contextlib.nullcontext([]) if self.lake is None else self.lake.hearing()
+        )
+        with hearing as told, self._answering() as answers, overheard() as said:
+            messages = answers.messages(wanted)
             events = answers.trace(wanted._replace(most=MOST_EVENTS)) if messages else []
             lacking = [*said, *answers.cut_off, *filter(None, [answers.age()])]
             if not messages:
                 lacking.append(f"no message {answers.looked(topic)}")
-        lacking += self.lake.said() if self.lake is not None else ()
-        return Found(tuple(messages), tuple(events), tuple(dict.fromkeys(lacking)))
+        return Found(tuple(messages), tuple(events), tuple(dict.fromkeys(lacking + told)))
 
     @_answered()
     def dead_letters(self, group: str) -> list[Row]:
         """A group's, with cut bodies: rows of `DEAD_LETTERS`. Raises AskError."""
         with self._answering() as answers:
-            return [_cut(row) for row in answers.dead_letters(group, _EVERY, MOST_LETTERS)]
+            return answers.dead_letters(group, _EVERY, MOST_LETTERS)
 
     @contextlib.contextmanager
     def _answering(self) -> Iterator[Answers]:
@@ -194,10 +201,10 @@ class Places:
 
         if self.lake is None:
             assert self.reached is not None
-            yield OfBrokers(self.reached)
+            yield OfBrokers(self.reached, BODY)
             return
         with self.lake.asked() as engine:
-            yield OfLake(engine, self.named, alone=self.reached is None)
+            yield OfLake(engine, self.named, alone=self.reached is None, most_body=BODY)
 
     def _gateways(self) -> Iterator[GatewayCalls]:
         return iter(()) if self.reached is None else self.reached.all()
@@ -212,12 +219,12 @@ class Places:
         at: dict[str, frozenset[str]] = {}
         asked = pb.ListTopicsRequest(include_system=True)
         for calls in self._gateways():
-            told = calls.admin("DescribeBroker", pb.DescribeBrokerRequest(), pb.DescribeBrokerResponse)
+            cluster, broker = _named(calls)
             for each in calls.admin("ListTopics", asked, pb.ListTopicsResponse).topics:
                 if each.name.startswith(DLQ_PREFIX):
                     dead.add(each.name.removeprefix(DLQ_PREFIX))
                 if not each.name.startswith((DLQ_PREFIX, RETRY_PREFIX)) and not is_system_topic(
-                    each.name, told.cluster, told.broker
+                    each.name, cluster, broker
                 ):
                     before = topics.get(each.name)
                     types = ", ".join(each.accept_message_types) or "all"
@@ -237,40 +244,70 @@ class Places:
         from structured_streaming.system_topics import is_of_brokers
 
         assert self.lake is not None
-        topics = self.lake.rows(
-            "SELECT topic, count(DISTINCT (broker, queue_id)) AS queues FROM consume_queue GROUP BY topic "
-            f"ORDER BY topic LIMIT {MOST_NAMES:d}"
-        )
-        groups = self.lake.rows(
-            f"SELECT DISTINCT consumer_group AS name FROM consumer_lag ORDER BY name LIMIT {MOST_NAMES:d}"
-        )
+        topics, groups = self._configured(), self._configured_groups()
+        read = {row["broker"] for row in self.lake.rows("SELECT DISTINCT broker FROM reput_progress")}
+        others, given = _among("broker", sorted(read - {row["broker"] for row in topics}))
+        if given:
+            topics += self.lake.rows(
+                "SELECT broker, topic, count(DISTINCT queue_id) AS queues FROM consume_queue "
+                f"WHERE {others} GROUP BY broker, topic LIMIT {MOST_NAMES:d}",
+                given,
+            )
+            groups |= {
+                row["name"]
+                for row in self.lake.rows(
+                    f"SELECT DISTINCT consumer_group AS name FROM consumer_offsets WHERE {others} LIMIT {MOST_NAMES:d}",
+                    given,
+                )
+            }
+        queues = Counter[str]()
+        for row in topics:
+            queues[row["topic"]] += row["queues"]
         return Names(
             tuple(
-                Topic(row["topic"], row["queues"], "")
-                for row in topics
-                if not row["topic"].startswith((DLQ_PREFIX, RETRY_PREFIX)) and not is_of_brokers(row["topic"])
+                Topic(topic, queues[topic], "")
+                for topic in sorted(queues)
+                if not topic.startswith((DLQ_PREFIX, RETRY_PREFIX)) and not is_of_brokers(topic)
             ),
-            tuple(Group(row["name"], None, None) for row in groups),
-            tuple(
-                row["topic"].removeprefix(DLQ_PREFIX) for row in topics if row["topic"].startswith(DLQ_PREFIX)
-            ),
+            tuple(Group(name, None, None) for name in sorted(groups)),
+            tuple(sorted(topic.removeprefix(DLQ_PREFIX) for topic in queues if topic.startswith(DLQ_PREFIX))),
         )
+
+    def _configured(self) -> list[Row]:
+        """Topics of brokers that write down their topics: with `broker`, and how many queues they have. Those that are deleted have
+        none; their messages may be there."""
+        assert self.lake is not None
+        return self.lake.rows(
+            "SELECT broker, topic, CASE WHEN deleted THEN 0 ELSE coalesce(greatest(configuration.read_queues, "
+            "configuration.write_queues), 0) END AS queues FROM topics QUALIFY row_number() OVER ("
+            f"PARTITION BY broker, topic ORDER BY {_NEWEST}) = 1 LIMIT {MOST_NAMES:d}"
+        )
+
+    def _configured_groups(self) -> set[str]:
+        assert self.lake is not None
+        rows = self.lake.rows(
+            "SELECT consumer_group AS name FROM (SELECT consumer_group, deleted FROM consumer_groups QUALIFY row_number() OVER ("
+            f"PARTITION BY broker, consumer_group ORDER BY {_NEWEST}) = 1) WHERE NOT deleted LIMIT {MOST_NAMES:d}"
+        )
+        return {row["name"] for row in rows}
 
     def _lag_of_lake(self, groups: set[str]) -> list[Row]:
         assert self.lake is not None
+        among, given = _among("consumer_group", sorted(groups))
         return self.lake.rows(
             "SELECT consumer_group, topic, count(*) AS queues, sum(lag)::BIGINT AS lag, count_if(lag IS NULL) AS unknown, "
-            "max(commit_timestamp) AS commit_timestamp FROM consumer_lag WHERE list_contains($groups, consumer_group) "
+            f"max(commit_timestamp) AS commit_timestamp FROM consumer_lag WHERE {among} "
             "GROUP BY consumer_group, topic ORDER BY consumer_group, topic",
-            {"groups": sorted(groups)},
+            given,
         )
 
     def _status_of_lake(self, topics: list[str]) -> dict[str, TopicStatus]:
         assert self.lake is not None
+        among, given = _among("topic", topics)
         rows = self.lake.rows(
             "SELECT topic, count(*) AS messages, epoch_ms(max(store_timestamp)) AS newest FROM consume_queue "
-            "WHERE list_contains($topics, topic) GROUP BY topic",
-            {"topics": topics},
+            f"WHERE {among} GROUP BY topic",
+            given,
         )
         return {row["topic"]: TopicStatus(row["messages"], row["newest"]) for row in rows}
 
@@ -283,6 +320,23 @@ def _count(calls: GatewayCalls, tags: Mapping[str, str], name: str) -> int:
             f"the gateway at {calls.address} answers {name} {text[:100]!r}, which is no count; is it a lakebroker?"
         )
     return int(text)
+
+
+def _among(column: str, values: list[str]) -> tuple[str, dict[str, str]]:
+    """A condition by which files are passed over, and its parameters."""
+    given = {f"v{number}": value for number, value in enumerate(values)}
+    return (f"{column} IN ({', '.join(f'${name}' for name in given)})" if given else "false"), given
+
+
+def _named(calls: GatewayCalls) -> tuple[str, str]:
+    """Cluster and broker, by which some topics of the broker's own are called; empty where an earlier version does not say them."""
+    from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as pb
+
+    try:
+        told = calls.admin("DescribeBroker", pb.DescribeBrokerRequest(), pb.DescribeBrokerResponse)
+    except NoSuchCall:
+        return "", ""
+    return told.cluster, told.broker
 
 
 def _broker(reached: Reached) -> Broker:
@@ -322,9 +376,3 @@ def _broker(reached: Reached) -> Broker:
         producers=stats.producers,
         consumers=stats.consumers,
     )
-
-
-def _cut(row: Row) -> dict[str, Any]:
-    """A row with as much of its body as is shown."""
-    body = row["body"]
-    return row | {"body": None if body is None else bytes(body[:BODY])}

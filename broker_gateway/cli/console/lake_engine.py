@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from broker_gateway.cli.console.errors import AskError
@@ -18,6 +19,8 @@ STATEMENT_S = 20.0
 AGAIN_S = 5.0
 """For so long a lake that could not be opened is not tried again."""
 _MEMORY = 512 << 20
+_MOST_TOLD = 20
+_heard: ContextVar[list[str] | None] = ContextVar("heard", default=None)
 
 
 class LakeEngine:
@@ -30,7 +33,6 @@ class LakeEngine:
         self._engine: EmbeddedEngine | None = None
         self._failed = ""
         self._again = 0.0
-        self._told: list[str] = []
 
     @contextlib.contextmanager
     def asked(self) -> Iterator[EmbeddedEngine]:
@@ -49,11 +51,15 @@ class LakeEngine:
             found: list[dict[str, Any]] = reader.read_all().to_pylist()
             return found
 
-    def said(self) -> tuple[str, ...]:
-        """What the engine told since the last call, such as that a broker did not answer."""
-        with self._lock:
-            told, self._told = self._told, []
-        return tuple(dict.fromkeys(told))
+    @contextlib.contextmanager
+    def hearing(self) -> Iterator[list[str]]:
+        """What the engine tells of the statements within, in this thread, such as that a broker does not answer."""
+        said: list[str] = []
+        before = _heard.set(said)
+        try:
+            yield said
+        finally:
+            _heard.reset(before)
 
     def close(self) -> None:
         """Ends what is under way."""
@@ -76,16 +82,17 @@ class LakeEngine:
             limits = Limits(memory_bytes=_MEMORY, seconds=STATEMENT_S)
             try:
                 self._engine = EmbeddedEngine.open(
-                    self.location, limits, source=self._source or None, tell=self._tell
+                    self.location, limits, source=self._source or None, tell=_tell
                 )
             except LakeError as error:
                 self._failed, self._again = str(error), time.monotonic() + AGAIN_S
                 raise AskError(self._failed) from error
-            self._told.clear()
             return self._engine
         finally:
             self._lock.release()
 
-    def _tell(self, line: str) -> None:
-        if len(self._told) < 20:
-            self._told.append(line)
+
+def _tell(line: str) -> None:
+    said = _heard.get()
+    if said is not None and line not in said and len(said) < _MOST_TOLD:
+        said.append(line)

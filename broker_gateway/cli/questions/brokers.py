@@ -30,8 +30,10 @@ _LARGEST_BODY = 16 << 20
 class OfBrokers:
     """See `Answers`."""
 
-    def __init__(self, reached: Reached) -> None:
+    def __init__(self, reached: Reached, most_body: int | None = None) -> None:
+        """`most_body`: bytes of a body that answers have, None for all."""
         self._reached = reached
+        self._most_body = most_body
         self._names: dict[str, str | None] = {}
         """Of brokers, by address."""
         self.cut_off: list[str] = []
@@ -50,7 +52,7 @@ class OfBrokers:
         for calls in self._reached.all():
             broker = self._name(calls, wanted.topic)
             found += [
-                _message(wanted.topic, broker, message)
+                _message(wanted.topic, broker, message, self._most_body)
                 for message in _messages(calls, _request(wanted), wanted.key, self.cut_off)
             ]
         return sorted(found, key=lambda row: row["store_timestamp"], reverse=True)[: wanted.most]
@@ -95,7 +97,8 @@ class OfBrokers:
                     broker = self._name(calls, DLQ_PREFIX + name)
                     found = letters(calls, name, queues, choice)
                     some += [
-                        _letter(name, broker, each) for each in itertools.islice(found, most - len(some))
+                        _letter(name, broker, each, self._most_body)
+                        for each in itertools.islice(found, most - len(some))
                     ]
             rows += some
         if not known and not rows:
@@ -205,8 +208,9 @@ def _paged(calls: GatewayCalls, request: Any, cut_off: list[str]) -> Iterator[An
             return
 
 
-def _message(topic: str, broker: str | None, message: Any) -> Row:
+def _message(topic: str, broker: str | None, message: Any, most_body: int | None) -> Row:
     system = message.system_properties
+    body = _body(message)
     return message_row(
         topic,
         broker,
@@ -216,13 +220,14 @@ def _message(topic: str, broker: str | None, message: Any) -> Row:
         system.tag if system.HasField("tag") else None,
         list(system.keys),
         stored_at(message),
-        _body(message),
+        body[:most_body],
         dict(message.user_properties),
+        len(body),
     )
 
 
-def _letter(group: str, broker: str | None, message: Any) -> Row:
-    found = _message(DLQ_PREFIX + group, broker, message)
+def _letter(group: str, broker: str | None, message: Any, most_body: int | None) -> Row:
+    found = _message(DLQ_PREFIX + group, broker, message, most_body)
     return found | {
         "consumer_group": group,
         "topic": topic_before(message) or None,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _PLACE = "broker, log_id, topic, physical_offset"
-_MESSAGE = "queue_id, queue_offset, message_id, tag, keys, store_timestamp, body, properties"
+_MESSAGE = "queue_id, queue_offset, message_id, tag, keys, store_timestamp, {body} AS body, octet_length(body) AS body_bytes, properties"
 _REACHED = "(sys_flag & 12) IN (0, 8)"
 """Of `messages`: no half message, and none that was rolled back, which are in no queue."""
 _SINCE = "CAST({} AS TIMESTAMP) >= $since"
@@ -45,17 +45,23 @@ class _Place(NamedTuple):
 
 
 class OfLake:
-    """See `Answers`. `named` is the lake, and the brokers whose logs are read, for people; `alone`: there are none."""
+    """See `Answers`. `named` is the lake, and the brokers whose logs are read, for people; `alone`: there are none. `most_body`: bytes
+    of a body that answers have; None: all."""
 
-    def __init__(self, engine: EmbeddedEngine, named: str, *, alone: bool = True) -> None:
+    def __init__(
+        self, engine: EmbeddedEngine, named: str, *, alone: bool = True, most_body: int | None = None
+    ) -> None:
         self._engine = engine
+        self._message = _MESSAGE.format(
+            body="body" if most_body is None else f"array_slice(body, 1, {most_body:d})"
+        )
         self._alone = alone
         self.named = named
         self.cut_off: list[str] = []
 
     def messages(self, wanted: Wanted) -> list[Row]:
         places = self._by_key(wanted) if wanted.key else self._by_time(wanted)
-        found = self._there(places, _MESSAGE)
+        found = self._there(places, self._message)
         return [_message(place, row) for place in places if (row := found.get(place)) is not None]
 
     def trace(self, wanted: Wanted) -> list[Row]:
@@ -112,7 +118,7 @@ class OfLake:
         )
         if group and not places:
             self._check_group(group)
-        found = self._there(places, f"{_MESSAGE}, {letter}")
+        found = self._there(places, f"{self._message}, {letter}")
         return [_letter(place, row) for place in places if (row := found.get(place)) is not None]
 
     def looked(self, topic: str) -> str:
@@ -298,6 +304,7 @@ def _message(place: _Place, row: Row) -> Row:
         row["store_timestamp"],
         row["body"],
         dict(row["properties"] or ()),
+        row["body_bytes"],
     )
 
 

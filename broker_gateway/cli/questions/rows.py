@@ -113,8 +113,9 @@ def message_row(
     stored: datetime,
     body: bytes | None,
     properties: dict[str, str],
+    body_bytes: int | None = None,
 ) -> Row:
-    """A message; its properties are those that its sender gave it."""
+    """A message; its properties are those that its sender gave it. `body_bytes`: of a body that is cut, how many it has."""
     return {
         "store_timestamp": stored,
         "topic": topic,
@@ -124,7 +125,7 @@ def message_row(
         "message_id": message_id,
         "tag": tag or None,
         "keys": list(keys),
-        "body_bytes": None if body is None else len(body),
+        "body_bytes": len(body) if body is not None and body_bytes is None else body_bytes,
         "body": body,
         "properties": {name: value for name, value in properties.items() if name not in RESERVED_PROPERTIES},
     }

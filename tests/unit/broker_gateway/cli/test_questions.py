@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from google.protobuf.message import Message
 from typer.testing import CliRunner
 
 from broker_gateway.cli.main import app
+from broker_gateway.cli.questions import brokers
 from broker_gateway.cli.questions.lake import OfLake
 from broker_gateway.cli.questions.letters import Choice
 from broker_gateway.cli.questions.rows import (
@@ -259,6 +261,17 @@ def test_dead_letters_of_lakebroker_and_of_a_real_broker_are_those_of_the_view(t
         late = found[1]["dead_lettered_timestamp"]
         assert answers.dead_letters("", EVERY._replace(since=late), 10) == found[1:]
         assert answers.dead_letters("", EVERY._replace(until=late), 10) == found[:1]
+
+
+@pytest.mark.parametrize("encoding", [definition_pb2.IDENTITY, definition_pb2.GZIP])
+def test_a_body_that_is_cut_says_how_long_it_is(encoding: definition_pb2.Encoding.ValueType) -> None:
+    body = b"x" * 100_000
+    given = definition_pb2.Message(body=zlib.compress(body) if encoding == definition_pb2.GZIP else body)
+    given.system_properties.body_encoding = encoding
+    row = brokers._letter("g", "broker-a", given, 4)
+    assert (row["body"], row["body_bytes"]) == (b"xxxx", 100_000)
+    row = brokers._letter("g", "broker-a", given, None)
+    assert (row["body"], row["body_bytes"]) == (body, 100_000)
 
 
 @pytest.fixture

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import grpc
 import pytest
+from google.protobuf.message import Message
 
 from broker_gateway.cli.console import lake_engine
 from broker_gateway.cli.console.asking import Places
@@ -16,9 +20,12 @@ from broker_gateway.cli.console.facts import Names
 from broker_gateway.cli.console.lake_engine import LakeEngine
 from broker_gateway.cli.console.text import BODY
 from broker_gateway.cli.gateway_calls import Reached
+from lakebroker_pb.lakebroker.admin.v1 import admin_pb2 as own
 from structured_streaming.lake import create_tables
 from tests import example_lake
 from tests.lake_broker import LakeBroker
+from tests.staged_lake import StagedLake
+from tests.view_logs import BEGIN_MS, MINUTE, ViewLog, settled
 
 NOBODY = Reached("127.0.0.1:1", "", None, None)
 
@@ -79,6 +86,101 @@ def test_lag_of_a_minute_counts_queues_that_did_not_move_in_it(tmp_path: Path) -
     engine.close()
 
 
+def test_lag_by_minute_is_of_the_last_day_and_counts_what_was_before_it(tmp_path: Path) -> None:
+    day = 24 * 60 * MINUTE
+    log = ViewLog()
+    for at, queue_id in ((0, 0), (1, 0), (2, 1), (MINUTE, 0), (day + 2 * MINUTE, 0), (day + 3 * MINUTE, 0)):
+        log.put("orders", at, queue_id)
+    log.put("idle", 5)
+    log.journal(10, settled("billing", "orders", 0, 0), settled("billing", "orders", 1, 0))
+    log.journal(11, settled("billing", "idle", 0, 0))
+    StagedLake(tmp_path / "lake").take(bytes(log.data))
+    engine = LakeEngine(str(tmp_path / "lake"), {})
+    begin = BEGIN_MS + 3 * MINUTE + MINUTE
+    assert Places(None, engine).lag_by_minute("billing") == {
+        "orders": [(begin, 4), (begin + day - MINUTE, 5), (begin + day, 6)],
+        "idle": [(begin, 1)],
+    }
+    engine.close()
+
+
+def test_a_lake_names_what_is_configured_and_of_brokers_that_write_down_no_topics_what_has_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = LakeEngine(str(example_lake.make(tmp_path / "lake")), {})
+    places, asked = Places(None, engine), list[str]()
+    rows = engine.rows
+
+    def noted(statement: str, given: Mapping[str, object] | None = None) -> list[dict[str, Any]]:
+        asked.append(statement)
+        return rows(statement, given)
+
+    monkeypatch.setattr(engine, "rows", noted)
+    assert {each.name: each.queues for each in places.names().topics} == {
+        "orders": 2,
+        "payments": 2,
+        "reminders": 2,
+        "shipments": 1,
+    }
+    (scanned,) = (each for each in asked if "consume_queue" in each)
+    assert "WHERE broker IN ($v0)" in scanned
+    engine.close()
+
+
+def test_a_lake_of_brokers_that_write_down_their_topics_is_not_scanned_for_names(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert places.lake is not None
+    rows, asked = places.lake.rows, list[str]()
+
+    def noted(statement: str, given: Mapping[str, object] | None = None) -> list[dict[str, Any]]:
+        asked.append(statement)
+        return rows(statement, given)
+
+    monkeypatch.setattr(places.lake, "rows", noted)
+    assert places.names().dead == ("billing",)
+    assert [each for each in asked if "consume_queue" in each or "consumer_offsets" in each] == []
+
+
+def test_what_the_lake_tells_of_a_look_up_is_heard_by_it_alone(places: Places) -> None:
+    assert places.lake is not None
+    for number in range(30):
+        lake_engine._tell(f"of a poll: {number}")
+    with places.lake.hearing() as said:
+        lake_engine._tell("broker-b does not answer")
+        lake_engine._tell("broker-b does not answer")
+        with places.lake.hearing() as other:
+            lake_engine._tell("of another")
+    assert (said, other) == (["broker-b does not answer"], ["of another"])
+
+
+def test_names_come_without_a_call_that_the_gateway_is_too_old_for() -> None:
+    answers: dict[str, Message] = {
+        "ListTopics": own.ListTopicsResponse(
+            topics=[own.Topic(name="orders", queues=4), own.Topic(name="%DLQ%billing", queues=1)]
+        ),
+        "ListGroups": own.ListGroupsResponse(groups=[own.Group(name="billing", retry_max_times=16)]),
+    }
+
+    class Older(grpc.GenericRpcHandler):
+        def service(self, call: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+            answer = answers.get(call.method.rpartition("/")[2])
+            if answer is None:
+                return None
+            return grpc.unary_unary_rpc_method_handler(lambda _, __: answer.SerializeToString())
+
+    server = grpc.server(ThreadPoolExecutor(2), handlers=[Older()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        names = Places(Reached(f"127.0.0.1:{port}", "", None, None), None).names()
+    finally:
+        server.stop(None).wait()
+    assert [(each.name, each.queues) for each in names.topics] == [("orders", 4)]
+    assert [each.name for each in names.groups] == ["billing"]
+    assert names.dead == ("billing",)
+
+
 def test_a_message_is_found_with_its_trace_and_as_much_of_its_body_as_is_shown(places: Places) -> None:
     found = places.found("order-1", "")
     (message,) = found.messages
@@ -92,6 +194,7 @@ def test_a_message_is_found_with_its_trace_and_as_much_of_its_body_as_is_shown(p
 
 def test_dead_letters_say_where_they_were(places: Places) -> None:
     (letter,) = places.dead_letters("billing")
+    assert (letter["body"], letter["body_bytes"]) == (b"two", 3)
     assert (letter["topic"], letter["keys"], letter["attempts"]) == ("orders", ["order-2"], 1)
     with pytest.raises(AskError, match="no consumer group 'nobody'"):
         places.dead_letters("nobody")
