@@ -4,11 +4,12 @@
 |---|---|
 | brokers, rates; lag of groups that a tab shows, or of all where they are few; topics that a tab shows | interval |
 | scheduled tasks | 3 intervals |
-| how far the lake is | 3 intervals |
+| how far the lake is; queues of a group that a tab shows | 3 intervals |
 | names of topics and groups | 5 intervals |
 
-A question that takes long is asked less often: at most a tenth of the time goes to it. Without tabs everything rests at
-`_IDLE_S`, so that there is a history when one comes.
+A question that takes long is asked less often: at most a tenth of the time goes to it, whatever tabs begin to show. Without tabs
+gateways are asked every `_IDLE_S`, so that there is a history when one comes; of a lake alone nothing is asked then, since it has
+its own.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from broker_gateway.cli.console.asking import Places
 from broker_gateway.cli.console.errors import AskError
@@ -54,7 +55,16 @@ class Watched:
     """What one tab shows."""
 
     groups: frozenset[str] = field(default_factory=frozenset)
+    queues_of: str = ""
+    """A group of which it shows each queue."""
     topics: frozenset[str] = field(default_factory=frozenset)
+
+
+class Queues(NamedTuple):
+    """Of a group: rows of `LAG`, or why there are none."""
+
+    rows: tuple[Row, ...]
+    error: str = ""
 
 
 class Poll:
@@ -72,6 +82,8 @@ class Poll:
         self.names: Fact[Names] = Fact(Names())
         self.lag: Fact[dict[str, list[Row]]] = Fact({})
         """Rows of `TOTALS`, by group."""
+        self.queues: Fact[dict[str, Queues]] = Fact({})
+        """Of groups that tabs show."""
         self.topics: Fact[dict[str, TopicStatus]] = Fact({})
         self.freshness: Fact[tuple[Freshness, ...]] = Fact(())
 
@@ -85,6 +97,7 @@ class Poll:
             self._begin("freshness", 3, self.freshness, self._places.freshness)
         self._begin("names", 5, self.names, self._places.names)
         self._begin("lag", 1, self.lag, self._ask_lag)
+        self._begin("queues", 3, self.queues, self._ask_queues)
         self._begin("topics", 1, self.topics, self._ask_topics)
 
     def stop(self) -> None:
@@ -101,7 +114,7 @@ class Poll:
         first = not self._tabs
         self._tabs[tab] = what
         for name, soon in self._soon.items():
-            if first or name in ("lag", "topics"):
+            if first or name in ("lag", "queues", "topics"):
                 soon.set()
 
     def left(self, tab: str) -> None:
@@ -123,6 +136,8 @@ class Poll:
         ).start()
 
     def _run(self, interval_s: float, fact: Fact[T], ask: Callable[[], T], soon: threading.Event) -> None:
+        if self._places.reached is None:
+            soon.wait()
         while not self._stopped.is_set():
             soon.clear()
             began = time.monotonic()
@@ -133,8 +148,13 @@ class Poll:
                 fact.error = str(error)
             except Exception as error:  # else the page would show for ever what was
                 fact.error = f"{type(error).__name__}: {error}"
-            took = time.monotonic() - began
-            soon.wait(max(interval_s if self._tabs else _IDLE_S, took * _SHARE))
+            ended = time.monotonic()
+            rest_s = (ended - began) * _SHARE
+            if self._tabs or self._places.reached is not None:
+                soon.wait(max(interval_s if self._tabs else _IDLE_S, rest_s))
+            else:
+                soon.wait()
+            self._stopped.wait(max(ended + rest_s - time.monotonic(), 0))  # a tab does not shorten it
 
     def _ask_brokers(self) -> tuple[Broker, ...]:
         found = self._places.brokers()
@@ -161,6 +181,16 @@ class Poll:
         for row in rows:
             found.setdefault(row["consumer_group"], []).append(row)
         return found
+
+    def _ask_queues(self) -> dict[str, Queues]:
+        groups = {tab.queues_of for tab in list(self._tabs.values()) if tab.queues_of}
+        return {group: self._queues_of(group) for group in sorted(groups)[:MOST_WATCHED]}
+
+    def _queues_of(self, group: str) -> Queues:
+        try:
+            return Queues(tuple(self._places.lag_of(group)))
+        except AskError as error:
+            return Queues((), str(error))
 
     def _ask_topics(self) -> dict[str, TopicStatus]:
         topics = {topic for tab in list(self._tabs.values()) for topic in tab.topics}

@@ -81,9 +81,10 @@ def _build(console: Console) -> None:
 
 async def _build_one(console: Console, group: str) -> None:
     poll = console.poll
-    watched(console, lambda: Watched(groups=frozenset((group,))))
+    watched(console, lambda: Watched(groups=frozenset((group,)), queues_of=group))
     note = Note("lag", _STALE_S)
     past: dict[str, list[tuple[int, int]]] = {}
+    unknown_past = ""
     with card(f"Lag of {shown(group)}"):
         total = ui.label().classes("lb-note").props("data-testid=lag-now")
         lag = Lines("messages", "lag", 320)
@@ -91,35 +92,37 @@ async def _build_one(console: Console, group: str) -> None:
         failed = ui.label().classes("lb-bad").props("data-testid=queues-problem")
         failed.visible = False
         queues = Table(_QUEUES, key="id", test_id="queues", empty="this group has read nothing yet")
+        more = ui.label().classes("lb-note")
+        more.visible = False
     with ui.element("div").classes("lb-row"):
         ui.link("All groups", "/groups").classes("lb-link")
         ui.link("Its dead letters", f"/dead-letters?{urlencode({'group': group})}").classes("lb-link")
 
     def show() -> None:
-        note.show(poll.names, poll.lag)
+        note.show(poll.names, poll.lag, poll.queues)
         rows = poll.lag.value.get(group, [])
         known = [row["lag"] for row in rows if row["lag"] is not None]
         total.text = f"now {number(sum(known))}" if known else "not known yet"
         lag.show(_lines(past, poll.history.lag(group)))
-
-    async def ask() -> None:
-        try:
-            rows = await console.workers.ask(lambda: console.places.lag_of(group))
-            failed.visible = False
-            queues.show([_queue(row) for row in rows[:_MOST_QUEUES]])
-        except AskError as error:
-            failed.text, failed.visible = shown(error, 1000), True
+        found = poll.queues.value.get(group)
+        if found is None:
+            return
+        why = found.error or unknown_past
+        failed.text, failed.visible = shown(why, 1000), bool(why)
+        if not found.error:
+            queues.show([_queue(row) for row in found.rows[:_MOST_QUEUES]])
+            more.text = f"The first {_MOST_QUEUES:,} of {len(found.rows):,} queues are shown."
+            more.visible = len(found.rows) > _MOST_QUEUES
 
     async def look_back() -> None:
+        nonlocal unknown_past
         try:
             past.update(await console.workers.ask(lambda: console.places.lag_by_minute(group)))
         except AskError as error:
-            failed.text, failed.visible = shown(error, 1000), True
+            unknown_past = f"lag of before: {error}"
 
     refreshed(show)
     ui.timer(0.1, look_back, once=True)
-    ui.timer(0.1, ask, once=True)
-    ui.timer(5.0, ask, immediate=False)
 
 
 def _lines(

@@ -40,11 +40,18 @@ def _build(console: Console, key: str, topic: str) -> None:
     watched(console, Watched)
     of_all = console.places.lake is not None
 
+    newest = 0
+
     async def search() -> None:
+        """Of several under way, what was asked for last is shown."""
+        nonlocal newest
+        newest += 1
+        mine = newest
         wanted, of = given(asked.value, _MOST), given(named.value, _MOST)
         problem.visible = False
         found.clear()
         if not wanted or not (of or of_all):
+            go.props(remove="loading")
             problem.text = (
                 "give a key or message id"
                 if not wanted
@@ -56,12 +63,15 @@ def _build(console: Console, key: str, topic: str) -> None:
         try:
             answer = await console.workers.ask(lambda: console.places.found(wanted, of))
         except AskError as error:
-            problem.text, problem.visible = shown(error, 1000), True
+            if mine == newest:
+                problem.text, problem.visible = shown(error, 1000), True
             return
         finally:
-            go.props(remove="loading")
-        with found:
-            _show(answer)
+            if mine == newest:
+                go.props(remove="loading")
+        if mine == newest:
+            with found:
+                _show(answer)
 
     with card("A message by key or id"), ui.element("div").classes("lb-row"):
         asked = (

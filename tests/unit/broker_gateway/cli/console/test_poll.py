@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from broker_gateway.cli.console.asking import Places
 from broker_gateway.cli.console.errors import AskError
 from broker_gateway.cli.console.facts import Broker, Group, Names, TopicStatus
 from broker_gateway.cli.console.history import KEPT, MOST_LINES, History
-from broker_gateway.cli.console.poll import MOST_WATCHED, Poll, Watched
+from broker_gateway.cli.console.poll import MOST_WATCHED, Poll, Queues, Watched
 from broker_gateway.cli.console.workers import MOST, Workers
 from broker_gateway.cli.gateway_calls import Reached
 
@@ -40,6 +41,7 @@ class Answering(Places):
         self.error = ""
         self.asked: list[list[str]] = []
         self.topics_asked: list[list[str]] = []
+        self.names_asked = 0
         self.groups = groups
 
     def brokers(self) -> tuple[Broker, ...]:
@@ -54,7 +56,13 @@ class Answering(Places):
     def tasks(self) -> tuple[()]:
         raise ValueError("not as expected")
 
+    def lag_of(self, group: str) -> list[dict[str, Any]]:
+        if group == "nobody":
+            raise AskError("there is no consumer group")
+        return [lag(group, 3)]
+
     def names(self) -> Names:
+        self.names_asked += 1
         return Names(groups=tuple([Group(f"g{each}", 1, False) for each in range(self.groups)]))
 
     def lag(self, groups: Any, names: Names) -> list[dict[str, Any]]:
@@ -123,6 +131,55 @@ def test_lag_is_asked_of_all_groups_where_they_are_few_else_of_those_that_a_tab_
     until(lambda: len(poll.lag.value) > 1)
     assert len(poll.lag.value) == MOST_WATCHED
     assert poll.tabs == 1
+
+
+def test_a_lake_alone_is_asked_nothing_while_no_tab_is_open(running: Any) -> None:
+    alone, beside = Answering(1), Answering(1)
+    alone.reached = None
+    resting, other = running(alone), running(beside)
+    other.watched("tab", Watched(groups=frozenset({"g0"})))
+    until(lambda: len(beside.asked) > 3)
+    assert (alone.names_asked, alone.asked) == (0, [])
+    resting.watched("tab", Watched(groups=frozenset({"g0"})))
+    until(lambda: alone.asked and alone.names_asked)
+    resting.left("tab")
+    resting.watched("tab", Watched(groups=frozenset({"g1"})))
+    until(lambda: ["g0", "g1"] in alone.asked)
+
+
+def test_a_tab_that_shows_something_else_again_and_again_does_not_have_more_asked(running: Any) -> None:
+    places = Answering(1)
+    times: list[tuple[float, float]] = []
+
+    def slow(topics: Any) -> dict[str, TopicStatus]:
+        began = time.monotonic()
+        time.sleep(0.02)
+        times.append((began, time.monotonic()))
+        return {}
+
+    places.topic_status = slow  # type: ignore[method-assign]
+    poll, number = running(places), itertools.count()
+
+    def flip() -> bool:
+        poll.watched("tab", Watched(topics=frozenset({f"t{next(number)}"})))
+        return len(times) > 3
+
+    until(flip)
+    for (began, ended), (again, _) in itertools.pairwise(times):
+        assert again - ended > 5 * (ended - began)
+
+
+def test_queues_of_groups_that_tabs_show_are_polled_and_one_that_fails_fails_alone(running: Any) -> None:
+    places = Answering(1)
+    poll = running(places)
+    for tab in ("one", "two"):
+        poll.watched(tab, Watched(queues_of="g0"))
+    poll.watched("three", Watched(queues_of="nobody"))
+    until(lambda: set(poll.queues.value) == {"g0", "nobody"})
+    assert poll.queues.value["g0"] == Queues((lag("g0", 3),))
+    assert poll.queues.value["nobody"] == Queues((), "there is no consumer group")
+    poll.left("three")
+    until(lambda: set(poll.queues.value) == {"g0"})
 
 
 def test_history_has_an_end_and_leaves_out_what_is_unknown() -> None:
