@@ -20,6 +20,8 @@ REPLAYED = {0: "settled", 1: "came back", 5: "under way"}
 """What became of letters of `audit` that were sent again, by their number."""
 SPOILED = 100
 """The shipment that `shipping` gave up."""
+QUIET_QUEUE = 1
+"""Of `orders`: two messages that `billing` leaves, within the first day; a lag that stays while queue 0 moves."""
 _END = HOURS * 60 * MINUTE
 
 
@@ -64,6 +66,10 @@ def _orders() -> bytes:
                 at + 3000,
                 settled("billing", "orders", 0, number + 1, happened(pb.ACKED, at + 2500, 1, *done)),
             )
+        if number in (20, 100):
+            log.put("orders", at + 4000, QUIET_QUEUE, UNIQ_KEY=f"QUIET{number:05d}")
+        if number == 20:
+            log.journal(at + 4500, settled("billing", "orders", QUIET_QUEUE, 0))
         if number % 9 == 0:
             log.put(HOSTILE_TOPIC, at + 5000, body=b"p" * 30, UNIQ_KEY=f"PAY{number:05d}")
     _replays(log, letters, len(times))

@@ -95,6 +95,15 @@ class NotebookLake:
         except LakeError as error:
             raise NotebookError(str(error)) from None
 
+    def gateways(self) -> dict[str, str]:
+        """`host:port` by broker name, of the parameter `brokers`; none without it. Raises NotebookError for one that does not answer."""
+        if self._union is None:
+            return {}
+        try:
+            return self._union.addresses()
+        except LakeError as error:
+            raise NotebookError(f"{error}; or leave the parameter brokers empty") from None
+
     def close(self) -> None:
         """Stops Spark where it was started for the notebook; a session that was there before lives on."""
         if self._union is not None:

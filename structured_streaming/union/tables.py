@@ -93,6 +93,10 @@ class UnionTables:
             frame.createOrReplaceTempView(name)
             self._bound.add(name)
 
+    def addresses(self) -> dict[str, str]:
+        """Where the logs are, by broker: `host:port`, or a folder. Raises SourceError."""
+        return {broker: target.partition(":")[2] for broker, (target, _) in self._ends.now().logs.items()}
+
     def close(self) -> None:
         """Gives back the connections to the logs, and removes what was handed on to the planning of queries."""
         self._ends.close()

@@ -270,6 +270,8 @@ def test_at_every_instant_queues_have_no_gap_and_no_repeat(
         reput = RunningReput(spark, ReputOptions(str(lake), brokers=gateway.address))
         source = {"brokers": gateway.address} if by == "broker" else {"store": str(gateway.store)}
         tables = register_union(spark, FolderLake(spark, LocalFolder(lake)), source)
+        there = gateway.address if by == "broker" else str(gateway.store)
+        assert tables.addresses() == {"broker-a": there}
         pool = ThreadPoolExecutor(2)
         running = [pool.submit(each) for each in (send, maintaining)]
         try:
