@@ -284,6 +284,12 @@ def test_what_pop_consumers_hold_goes_there_and_back(tmp_path: Path, end: str) -
     assert len(kept) <= taken["in_flight"] <= len(kept) + len(held)
 
 
+def offset(port: int, **queue: str) -> str:
+    """Behind the last message of a queue of the real broker."""
+    answer = asked(port, RequestCode.GET_MAX_OFFSET, **queue)
+    return str(answer.ext_fields["offset"])
+
+
 @pytest.mark.timeout(300)
 def test_what_a_4x_consumer_gave_back_is_received(tmp_path: Path) -> None:
     peer = RocketMQ(
@@ -298,7 +304,11 @@ def test_what_a_4x_consumer_gave_back_is_received(tmp_path: Path) -> None:
         printed = peer.java(Path(__file__).with_name("SendBack.java"), name_server, "orders", "readers", "10")
         sent = [line for line in printed.splitlines() if re.fullmatch(r"[0-9A-F]{32,64}", line)]
         assert len(sent) == 10
-        time.sleep(35)  # more than their delay level's 30 s
+        deadline = time.monotonic() + 90
+        queue = {"topic": "%RETRY%readers", "queueId": "0"}
+        while int(offset(peer.broker_port, **queue)) < len(sent):  # until their delay level's 30 s are over
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
         peer.terminate()
     taken = run("store", "import", str(peer.store))
     assert taken["retries_moved"] == 10
@@ -331,8 +341,8 @@ EVERY_TOPIC_FIELD: dict[str, Any] = {
 CONFIGURATION = {"topics.json": "topicConfigTable", "subscriptionGroup.json": "subscriptionGroupTable"}
 
 
-def ask(port: int, code: int, body: Any = None, **fields: str) -> Any:
-    """What a broker answers."""
+def asked(port: int, code: int, body: Any = None, **fields: str) -> Command:
+    """A broker's answer, which is no refusal."""
 
     async def invoke() -> Command:
         client = RemotingClient()
@@ -344,6 +354,12 @@ def ask(port: int, code: int, body: Any = None, **fields: str) -> Any:
 
     answer = asyncio.run(invoke())
     assert answer.code == 0, answer.remark
+    return answer
+
+
+def ask(port: int, code: int, body: Any = None, **fields: str) -> Any:
+    """The body of a broker's answer."""
+    answer = asked(port, code, body, **fields)
     return java_json.loads(answer.body) if answer.body else None
 
 
