@@ -16,6 +16,7 @@ from lakebroker_testing.gateway import ROOT, ProcessError
 from structured_streaming.maintenance.maintain import maintain
 from structured_streaming.storage.location import lake_folder
 from structured_streaming.tables import TABLES
+from tests.evidence import EVIDENCE
 from tests.iceberg_readers import assert_mirrored, assert_same, by_pyiceberg, place, shown
 from tests.interop.object_store import BUCKET, object_store
 from tests.interop.spark_environments import environment, interpreter
@@ -65,12 +66,14 @@ def test_spark_reads_every_row_and_its_upkeep_removes_no_file(tmp_path: Path) ->
     assert mirrored is not None
     assert "is somebody else's" in mirrored.anew
     assert_mirrored(lake.lake)
-    again = subprocess.run(
-        [*read, str(runtime()), str(lake.lake), str(output)],
-        **{"cwd": ROOT, "env": environment(), "capture_output": True, "text": True, "timeout": PATIENCE_S},
-    )
-    assert again.returncode == 0, again.stderr[-3000:]
-    assert pq.read_table(output / "quarantine.parquet").num_rows == 0
+    if EVIDENCE:  # else pyiceberg alone has seen it
+        again = subprocess.run(
+            [*read, str(runtime()), str(lake.lake), str(output)],
+            **{"cwd": ROOT, "env": environment(), "capture_output": True, "text": True},
+            timeout=PATIENCE_S,
+        )
+        assert again.returncode == 0, again.stderr[-3000:]
+        assert pq.read_table(output / "quarantine.parquet").num_rows == 0
 
 
 def test_in_an_object_store_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
