@@ -101,7 +101,8 @@ def make_tables(session: SparkSession, schema: CatalogSchema) -> None:
         for table in _in_order():
             if table.name not in there:
                 session.sql(created(schema, table))
-            _upgrade(session, schema, table)
+            else:
+                _upgrade(session, schema, table)
     except spark_errors() as error:
         raise _unusable(schema, error) from error
 

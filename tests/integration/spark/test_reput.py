@@ -192,7 +192,8 @@ def test_wrong_options_are_named(spark: SparkSession, tmp_path: Path) -> None:
         spark.read.format("lakebroker").option("store", str(tmp_path)).load().collect()
 
 
-def test_segments_go_once_the_lake_has_them(tmp_path: Path) -> None:
+def test_segments_go_once_the_lake_has_them(spark: SparkSession, tmp_path: Path) -> None:
+    """The first time by the command, then in a session that is there."""
     lake = tmp_path / "lake"
     options = {
         **OPTIONS,
@@ -210,24 +211,23 @@ def test_segments_go_once_the_lake_has_them(tmp_path: Path) -> None:
         def first_segment() -> int:
             return min(int(path.name) for path in (gateway.store / "commitlog").iterdir())
 
-        def reput() -> int:
-            arguments = command("reput", "--brokers", gateway.address, "--lake", str(lake), "--once")
-            done = subprocess.run(
-                arguments, cwd=ROOT, capture_output=True, text=True, check=False, timeout=1200
-            )
-            assert done.returncode == 0, done.stderr[-3000:]
-            told = done.stderr.splitlines()
-            assert told[0] == "lakebroker: starting Spark ..."
-            assert told[1] == f"lakebroker: reading 1 log from {gateway.address}"
-            assert told[-1].startswith(f"lakebroker: done; the lake {lake} is at ")
-            return len([each for each in rows(lake, "messages")["topic"].to_pylist() if each == "bulk"])
+        def bulk() -> int:
+            return rows(lake, "messages")["topic"].to_pylist().count("bulk")
 
         assert first_segment() == 0
-        assert reput() == 40
+        arguments = command("reput", "--brokers", gateway.address, "--lake", str(lake), "--once")
+        done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False, timeout=1200)
+        assert done.returncode == 0, done.stderr[-3000:]
+        told = done.stderr.splitlines()
+        assert told[0] == "lakebroker: starting Spark ..."
+        assert told[1] == f"lakebroker: reading 1 log from {gateway.address}"
+        assert told[-1].startswith(f"lakebroker: done; the lake {lake} is at ")
+        assert bulk() == 40
         deadline = time.monotonic() + 20
         while first_segment() < 3 << 20:
             assert time.monotonic() < deadline, gateway.log.read_text()[-2000:]
             time.sleep(0.05)
         assert client.send("bulk", b"later").status.code == pb.OK
-        assert reput() == 41
+        run_reput(ReputOptions(str(lake), brokers=gateway.address, once=True), tell=told.append)
+        assert bulk() == 41
         client.channel.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -25,7 +26,7 @@ from structured_streaming.typed.declaration import DECLARED, JSON, Declaration, 
 from tests.aged_lake import WITH_MESSAGES, AgedLake, Row, left_of, places
 from tests.evidence import EVIDENCE, LONG
 
-SCHEMA = CatalogSchema("spark_catalog", "aged")
+SCHEMA, DAMAGED = CatalogSchema("spark_catalog", "aged"), CatalogSchema("spark_catalog", "damaged")
 APPENDS = 3 if EVIDENCE else 1
 ORDERS = Declaration(
     "orders", "typed_orders", JSON, (Schema(1, '{"properties": {"id": {"type": "integer"}}}'),)
@@ -33,28 +34,49 @@ ORDERS = Declaration(
 pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AgedLake]:
-    """In a folder, and its rows in the schema."""
-    monkeypatch.setattr(lake_tables, "_check_kept", lambda session, schema: None)  # this one is in memory
-    made = AgedLake(tmp_path)
+@contextmanager
+def aged(spark: SparkSession, folder: Path, schema: CatalogSchema) -> Iterator[AgedLake]:
+    """A lake in a folder, and its rows in the schema."""
+    made = AgedLake(folder)
     made.write(8, batches=False)
-    make_tables(spark, SCHEMA)
+    make_tables(spark, schema)
     for table in (*DATA_TABLES, REPUT_PROGRESS):
         rows = spark.read.format("delta").load(str(made.lake / table.name))
-        rows.writeTo(SCHEMA.table(table.name)).append()
+        if not rows.isEmpty():
+            rows.writeTo(schema.table(table.name)).append()
     declare(LocalFolder(made.lake), ORDERS)
     assert fill(LocalFolder(made.lake), ORDERS) == 8 * 4
     typed = spark.read.format("delta").load(str(made.lake / ORDERS.table))
-    writer = typed.writeTo(SCHEMA.table(ORDERS.table)).using("delta")
+    writer = typed.writeTo(schema.table(ORDERS.table)).using("delta")
     writer.tableProperty(DECLARED, written(ORDERS)).create()
     yield made
-    spark.sql(f"DROP SCHEMA {SCHEMA.quoted} CASCADE")
+    spark.sql(f"DROP SCHEMA {schema.quoted} CASCADE")
 
 
-def rows(spark: SparkSession) -> dict[str, list[Row]]:
+@pytest.fixture(scope="module", autouse=True)
+def _in_memory() -> Iterator[None]:
+    """The catalog keeps nothing, and nobody minds."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(lake_tables, "_check_kept", lambda session, schema: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgedLake]:
+    with aged(spark, tmp_path_factory.mktemp("aged"), SCHEMA) as made:
+        yield made
+
+
+@pytest.fixture
+def damaged(spark: SparkSession, tmp_path: Path) -> Iterator[AgedLake]:
+    """One that a test damages."""
+    with aged(spark, tmp_path, DAMAGED) as made:
+        yield made
+
+
+def rows(spark: SparkSession, schema: CatalogSchema = SCHEMA) -> dict[str, list[Row]]:
     return {
-        name: spark.table(SCHEMA.table(name)).drop("body").toArrow().to_pylist() for name in WITH_MESSAGES
+        name: spark.table(schema.table(name)).drop("body").toArrow().to_pylist() for name in WITH_MESSAGES
     }
 
 
@@ -120,19 +142,20 @@ def test_what_stays_beside_appends_and_how_it_is_said(spark: SparkSession, lake:
 
 
 @LONG
-def test_a_damaged_typed_table_holds_its_topic_and_no_other(spark: SparkSession, lake: AgedLake) -> None:
-    assert Decisions(str(SCHEMA), lambda: spark).set_retention("*=4d")
+def test_a_damaged_typed_table_holds_its_topic_and_no_other(spark: SparkSession, damaged: AgedLake) -> None:
+    lake = damaged
+    assert Decisions(str(DAMAGED), lambda: spark).set_retention("*=4d")
     bound = lake.now.replace(hour=0) - timedelta(days=4)
-    before = rows(spark)
-    place = spark.sql(f"DESCRIBE DETAIL {SCHEMA.table(ORDERS.table)}").collect()[0]["location"]
+    before = rows(spark, DAMAGED)
+    place = spark.sql(f"DESCRIBE DETAIL {DAMAGED.table(ORDERS.table)}").collect()[0]["location"]
     files = sorted(Path(urlsplit(place).path).glob("*.parquet"))
     contents = [file.read_bytes() for file in files]
     for file in files:
         file.write_bytes(b"damaged")
-    done = expire_schema(spark, SCHEMA, lake.now)
+    done = expire_schema(spark, DAMAGED, lake.now)
     assert [report.table for report in done if report.problems] == [ORDERS.table]
     assert "messages of topic orders stay" in done[0].problems[1]
-    after = rows(spark)
+    after = rows(spark, DAMAGED)
     for name in WITH_MESSAGES:
         its = [[each for each in found[name] if each["topic"] == "orders"] for found in (before, after)]
         assert places({name: its[0]}) == places({name: its[1]})
@@ -143,8 +166,8 @@ def test_a_damaged_typed_table_holds_its_topic_and_no_other(spark: SparkSession,
         file.write_bytes(content)
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
     spark.catalog.clearCache()
-    assert [report.problems for report in expire_schema(spark, SCHEMA, lake.now) if report.problems] == []
-    left = rows(spark)["messages"]
+    assert [report.problems for report in expire_schema(spark, DAMAGED, lake.now) if report.problems] == []
+    left = rows(spark, DAMAGED)["messages"]
     assert min(each["store_timestamp"] for each in left if each["topic"] == "orders") >= bound
 
 

@@ -24,11 +24,14 @@ from structured_streaming.errors import ReadOnlyError
 from structured_streaming.lake import create_tables
 from structured_streaming.sql import query, register
 from structured_streaming.tables import TABLES
+from tests.evidence import LONG
 
 AT_US = 1_700_000_000_123_456
 AT = "2023-11-14T22:13:20.123456Z"
 STARTING = "lakebroker: starting Spark ...\n"
 HOSTILE = "[/x]\x1b[2J"
+IN_A_LINE, IN_LINES = "SELECT 1 AS a; /* open; SELECT 2", "SELECT 1 AS a; /* open;\nSELECT 2;\n"
+"""Comments that are not closed."""
 
 
 def add(lake: Path, table: str, *rows: dict[str, Any]) -> None:
@@ -352,8 +355,15 @@ def test_lag_has_a_row_for_each_queue_of_a_topic_that_a_group_reads(
     assert "body" not in plan
 
 
-@pytest.mark.parametrize("engine", ["duckdb", "spark"])
-@pytest.mark.parametrize("given", ["argument", "input"])
+@pytest.mark.parametrize(
+    ("given", "engine"),
+    [
+        ("argument", "duckdb"),
+        ("input", "duckdb"),
+        pytest.param("argument", "spark", marks=LONG),
+        ("input", "spark"),
+    ],
+)
 def test_statements_end_with_the_first_that_fails(lake: Path, given: str, engine: str) -> None:
     line = "/* two */ SELECT 1 AS a; SELECT 2 AS a; SELECT 3 FROM nowhere; SELECT 4 AS a"
     arguments = ["sql", "--engine", engine, "--lake", str(lake), "--format", "csv"]
@@ -389,10 +399,18 @@ def test_a_statement_of_several_lines_is_not_run_in_part(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "open_comment", ["SELECT 1 AS a; /* open; SELECT 2", "SELECT 1 AS a; /* open;\nSELECT 2;\n"]
+    ("given", "engine", "open_comment"),
+    [
+        ("argument", "duckdb", IN_A_LINE),
+        ("argument", "duckdb", IN_LINES),
+        ("input", "duckdb", IN_A_LINE),
+        ("input", "duckdb", IN_LINES),
+        ("argument", "spark", IN_A_LINE),
+        pytest.param("argument", "spark", IN_LINES, marks=LONG),
+        pytest.param("input", "spark", IN_A_LINE, marks=LONG),
+        ("input", "spark", IN_LINES),
+    ],
 )
-@pytest.mark.parametrize("engine", ["duckdb", "spark"])
-@pytest.mark.parametrize("given", ["argument", "input"])
 def test_a_comment_that_is_not_closed_is_refused(
     lake: Path, open_comment: str, given: str, engine: str
 ) -> None:
