@@ -25,6 +25,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 ARCHIVE = Path(sys.prefix) / ".spark-classes.jsa"
+JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
+"""The variable that has them."""
 _OPTIONS = (
     "-XX:TieredStopAtLevel=1",
     "-XX:ReservedCodeCacheSize=240m",
@@ -37,7 +39,7 @@ _OPTIONS = (
     "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
     "-Dspark.sql.adaptive.enabled=false",
 )
-_NO_CONFIGURATION = Path(__file__).parent / "data" / "no-spark-configuration"
+NO_CONFIGURATION = Path(__file__).parent / "data" / "no-spark-configuration"
 """There is no such folder. Its name counts: an archive fits the class path that it was made with, which begins with this."""
 
 
@@ -50,9 +52,9 @@ def environment(archive: str = f"-XX:SharedArchiveFile={ARCHIVE}") -> Iterator[N
     scratch = tempfile.mkdtemp(prefix="lakebroker-jvms-")
     try:
         with patch.dict(os.environ):
-            os.environ.setdefault("SPARK_CONF_DIR", str(_NO_CONFIGURATION))
+            os.environ.setdefault("SPARK_CONF_DIR", str(NO_CONFIGURATION))
             options = (*_OPTIONS, archive, f"-Djava.io.tmpdir={scratch}")
-            os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(options))
+            os.environ.setdefault(JVM_OPTIONS, " ".join(options))
             yield
     finally:
         shutil.rmtree(scratch, ignore_errors=True)  # a JVM may be removing its own

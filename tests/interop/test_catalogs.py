@@ -1,4 +1,7 @@
-"""A lake in a schema of a catalog, committed by Spark's own writer: the same rows as in a folder, whatever is killed."""
+"""A lake in a schema of a catalog, committed by Spark's own writer: the same rows as in a folder, whatever is killed.
+
+The commands share a JVM in the short form, and have one each in the long.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +20,12 @@ from lakebroker_testing.logs import LogWriter
 from structured_streaming.tables import DATA_TABLES, TABLES
 from tests.evidence import LONG
 from tests.interop.hive_metastore import hive_metastore
+from tests.interop.one_process import OneProcess
 from tests.lake_checks import assert_exact
 from tests.reput_lake import ReputLake, rows_of
+from tests.spark_jvm import NO_CONFIGURATION
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(2400)
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +37,27 @@ def metastore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def run(*arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == status, done.stderr[-3000:]
-    return done
+def alone(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+class Lakebroker:
+    """Runs commands, each of which has to end with a status."""
+
+    def __init__(self, runner: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+        self._runner = runner
+
+    def __call__(self, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+        done = self._runner(*arguments)
+        assert done.returncode == status, done.stderr[-3000:]
+        return done
+
+
+@pytest.fixture(scope="module")
+def together(metastore: Path) -> Iterator[Lakebroker]:
+    """Commands in one JVM."""
+    with OneProcess() as commands:
+        yield Lakebroker(commands.run)
 
 
 @LONG
@@ -61,7 +83,7 @@ def test_the_rows_are_those_of_a_folder_after_a_kill_between_two_tables(
     tables = metastore / "warehouse" / "killed.db"
     with pytest.raises(AssertionError):
         assert_exact(tables, folder.store)
-    done = run("reput", "--store", store, "--lake", location, "--once", "--json")
+    done = Lakebroker(alone)("reput", "--store", store, "--lake", location, "--once", "--json")
     assert [json.loads(line)["lag_bytes"] for line in done.stdout.splitlines()][-1] == 0
     assert_exact(tables, folder.store)
     for table in DATA_TABLES:
@@ -73,16 +95,21 @@ def test_the_rows_are_those_of_a_folder_after_a_kill_between_two_tables(
         assert ours.equals(theirs), table.name
 
 
-def test_every_command_takes_a_catalog(metastore: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["together", pytest.param("alone", marks=LONG)])
+def test_every_command_takes_a_catalog(
+    metastore: Path, together: Lakebroker, tmp_path: Path, form: str
+) -> None:
+    run = together if form == "together" else Lakebroker(alone)
     with LogWriter(tmp_path / "store") as writer:
         writer.everything()
-    store, location = str(writer.folder), "spark_catalog.commands"
+    schema = f"commands_{form}"
+    store, location = str(writer.folder), f"spark_catalog.{schema}"
     made = run("init", "--lake", location)
-    assert f"{len(TABLES)} tables are in spark_catalog.commands" in made.stdout
+    assert f"{len(TABLES)} tables are in {location}" in made.stdout
     assert "view" not in made.stderr
     source = ("reput", "--store", store, "--once", "--lake")
     run(*source, location)
-    tables = metastore / "warehouse" / "commands.db"
+    tables = metastore / "warehouse" / f"{schema}.db"
     before = assert_exact(tables, writer.folder)
     with LogWriter(tmp_path / "store") as writer:
         writer.messages(7)
@@ -98,7 +125,7 @@ def test_every_command_takes_a_catalog(metastore: Path, tmp_path: Path) -> None:
     (messages,) = [row for row in maintained if row["table"] == "messages"]
     assert messages["files_after"] == 1 < messages["files_before"]
     assert assert_exact(tables, writer.folder)["messages"] == before["messages"] + 7
-    functions = "SELECT commands.latency_count(array(map(1, 2L), map(9, 3L))) AS n"
+    functions = f"SELECT {schema}.latency_count(array(map(1, 2L), map(9, 3L))) AS n"
     views = ("messages_live", "consumer_lag", "dead_letters", "message_trace_by_key")
     alike = " UNION ALL ".join(
         f"SELECT (SELECT count(*) FROM {name}) AS a, (SELECT count(*) FROM {location}.{name}) AS b"
@@ -114,21 +141,19 @@ def test_every_command_takes_a_catalog(metastore: Path, tmp_path: Path) -> None:
     assert "give --sink spark" in refused.stderr
 
 
-def test_what_is_no_lake_is_refused_by_name(metastore: Path, tmp_path: Path) -> None:
-    with LogWriter(tmp_path / "store") as writer:
-        writer.messages(1)
-    missing = run("sql", "--lake", "spark_catalog.nowhere", "SELECT 1", status=1)
+def test_what_is_no_lake_is_refused_by_name(together: Lakebroker) -> None:
+    missing = together("sql", "--lake", "spark_catalog.nowhere", "SELECT 1", status=1)
     assert "lake location spark_catalog.nowhere" in missing.stderr
-    unknown = run("init", "--lake", "nowhere.lake", status=1)
+    unknown = together("init", "--lake", "nowhere.lake", status=1)
     assert "for a folder of that name give ./nowhere.lake" in unknown.stderr
-    checked = run("lake", "check", "--lake", "spark_catalog.commands", status=1)
+    checked = together("lake", "check", "--lake", "spark_catalog.commands", status=1)
     assert "a folder is needed here" in checked.stderr
     for each in (missing, unknown, checked):
         assert "Traceback" not in each.stderr
 
 
 def test_a_catalog_in_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(NO_CONFIGURATION))
     monkeypatch.chdir(tmp_path)
-    done = run("init", "--lake", "spark_catalog.lake", status=1)
+    done = Lakebroker(alone)("init", "--lake", "spark_catalog.lake", status=1)
     assert "keeps its catalog in memory alone" in done.stderr
