@@ -82,7 +82,7 @@ def test_a_signal_to_the_process_group_ends_it_cleanly(
     assert assert_exact(tmp_path / "lake", store)["messages"] == 8000
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=LONG)])
 def test_a_run_that_was_to_end_by_itself_says_what_it_reached(tmp_path: Path, number: signal.Signals) -> None:
     store = written(tmp_path / "store", "broker-a", 8000)
     process = reput(tmp_path, "--store", str(store), "--batch-bytes", str(1 << 20), "--once")
