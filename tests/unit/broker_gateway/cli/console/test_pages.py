@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+from collections.abc import Iterator
 
+import pytest
 from nicegui import ui
 from nicegui.testing.user_simulation import user_simulation
 
@@ -16,6 +19,14 @@ from broker_gateway.cli.console.poll import Poll
 from broker_gateway.cli.console.replays import Replays
 from broker_gateway.cli.console.server import Console
 from broker_gateway.cli.console.workers import Workers
+
+
+@pytest.fixture(autouse=True)
+def _modules() -> Iterator[None]:
+    """A simulation of NiceGUI forgets the modules of the pages, and their parents: the tests behind it would get others."""
+    before = dict(sys.modules)
+    yield
+    sys.modules.update(before)
 
 
 class Slow(Places):
